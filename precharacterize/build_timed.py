@@ -14,17 +14,8 @@ from itertools import pairwise
 from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register
-from precharacterize.build import (
-    MEMORY,
-    Row,
-    characterize,
-    kinds_of,
-    result_delay_cycles,
-    row_of,
-    start_delay_cycles,
-    table_of,
-    unique,
-)
+from precharacterize import build
+from precharacterize.build import MEMORY, Row
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class, hardware_kind, ptx_operations_of
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
@@ -137,8 +128,8 @@ def ptx_rows(
         kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
         instruction = program.instructions[i]
         operation = sized(instruction, program, pipeline.operation(hardware_class(instruction)))
-        waits = unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
-        rows.append(row_of(
+        waits = build.unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
+        rows.append(build.row_of(
             kind, operation if kind < Kind.PARAM_LOAD else MEMORY, access_bytes=int(table.access_bytes[i]),
             pc=first + n, origin=i, waits=waits, writes=[r for r in table.writes[i].tolist() if r >= 0],
             barrier=int(table.barrier[i]), copies=int(table.copies[i]),
@@ -170,12 +161,12 @@ def table_of_rows(
     """The latency table of timed blocks. Registers are those of the PTX and a warp's scoreboards."""
     for row in rows:
         row.write_banks = [NONE] * len(row.writes)
-    to_unit = start_delay_cycles([], pipeline.register_banks)
-    delays = (result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES) for row in rows)
+    to_unit = build.start_delay_cycles([], pipeline.register_banks)
+    delays = (build.result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES) for row in rows)
     results = [to_unit + delay for delay in delays]
     gaps = [_gaps(rows, results, b) for b in blocks]
     registers = ptx.register_count + 3 * SCOREBOARDS
-    return table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, registers, ptx.key)
+    return build.table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, registers, ptx.key)
 
 
 def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:
@@ -195,8 +186,8 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     """Timed code, without any cache."""
     from precharacterize.machine_code.timed_blocks import machine_timed_blocks
 
-    kinds = kinds_of(program)
-    table = characterize(program, pipeline)
+    kinds = build.kinds_of(program)
+    table = build.characterize(program, pipeline)
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
     functions = (program.name, *program.functions)  # those that are called may still be functions
     code = [i for name in functions for i in assembly.functions.get(name, [])]

@@ -54,12 +54,6 @@ class Reading(NamedTuple):
 
 
 @jit
-def transactions_of(record, access_bytes, by_sector):
-    """Transactions one line record makes (docs/timing-rules.md, rule 5)."""
-    return transactions_in(sectors_of(record), 32 if by_sector else element_segment(access_bytes))
-
-
-@jit
 def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     """Issue cycles behind the previous instruction (rule 7); returns the instructions left of the pair."""
     node.missed = 0
@@ -97,7 +91,8 @@ def access_of(node, row, records, by_sector, record, actions, transactions, cons
     while True:
         word = np.int64(records[record])
         line = line_of(word)
-        done = transactions_of(word, row.bytes if action else 2, by_sector and action != NOTHING)
+        segment = element_segment(row.bytes if action else 2)
+        done = transactions_in(sectors_of(word), 32 if by_sector and action != NOTHING else segment)  # rule 5
         node.work += done
         if action and done and line != SHARED_LINE:
             actions[record] = LOOK_UP if line >= LOCAL_LINE and action == WRITE else action

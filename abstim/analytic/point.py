@@ -10,23 +10,23 @@ import numpy as np
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 
+
 # Names and units are those of `Spec` and `Params`; flags are 1 or 0. Of the first three there is one a class of
 # instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS)
-_FIELDS = (
-    "latency_cycles initiation_cycles on_unit perfect_memory sm_count core_clock_hz max_threads_per_sm "
-    "max_warps_per_sm max_blocks_per_sm registers_per_sm register_allocation_granularity shared_bytes_per_sm "
-    "schedulers_per_sm sp_units sfu_units int_units dp_units tensor_units lsu_units l1d_banks "
-    "perfect_instruction_cache perfect_constant_cache fetches_per_cycle sp_port_width sfu_port_width int_port_width "
-    "dp_port_width tensor_port_width mem_port_width result_bus_width l1d_sets l1d_ways l2_sets l2_ways "
-    "l2_slices_per_channel dram_channels flit_bytes packet_header_bytes shared_latency_cycles l1d_latency_cycles "
-    "const_latency_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles l2_request_cycles "
-    "l2_reply_cycles l2_sector_cycles l2_atomic_cycles dram_latency_cycles dram_reply_cycles dram_activate_cycles "
-    "dram_sector_cycles launch_latency_cycles "
-)
-_VALUES = _FIELDS.split()[3:]
-
-
-class Point(namedtuple("Point", _FIELDS)):  # type: ignore[misc]  # of names said above
+class Point(
+    namedtuple(
+        "Point",
+        "latency_cycles initiation_cycles on_unit perfect_memory sm_count core_clock_hz max_threads_per_sm "
+        "max_warps_per_sm max_blocks_per_sm registers_per_sm register_allocation_granularity shared_bytes_per_sm "
+        "schedulers_per_sm sp_units sfu_units int_units dp_units tensor_units lsu_units l1d_banks "
+        "perfect_instruction_cache perfect_constant_cache fetches_per_cycle sp_port_width sfu_port_width "
+        "int_port_width dp_port_width tensor_port_width mem_port_width result_bus_width l1d_sets l1d_ways l2_sets "
+        "l2_ways l2_slices_per_channel dram_channels flit_bytes packet_header_bytes shared_latency_cycles "
+        "l1d_latency_cycles const_latency_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles "
+        "l2_request_cycles l2_reply_cycles l2_sector_cycles l2_atomic_cycles dram_latency_cycles dram_reply_cycles "
+        "dram_activate_cycles dram_sector_cycles launch_latency_cycles",
+    )
+):
     """A GPU, or `n` of them (a leading axis everywhere), in floats."""
 
 
@@ -44,7 +44,7 @@ def _values(gpu: Gpu) -> list:
         [[o.unit == unit for o in operations] for unit in ALUS],
     ]
     spec, params = gpu.spec, gpu.params
-    return [*classes, *(float(getattr(spec if hasattr(spec, name) else params, name)) for name in _VALUES)]
+    return [*classes, *(float(getattr(spec if hasattr(spec, name) else params, name)) for name in Point._fields[3:])]
 
 
 # Each key is drawn evenly from its values, independently of the others. Sizes go in powers of two, rates and latencies

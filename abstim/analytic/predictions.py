@@ -40,20 +40,16 @@ def summaries(session: Session, gpu: Gpu, progress: Progress = silent) -> list[S
     found = []
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
-        found.append(_summary(session, number, trace, gpu))
+        found.append(summary_of(session, number, gpu, trace))
     return found
 
 
-def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
-    """The summary of one launch."""
-    return _summary(session, number, without_phases(session.traces.trace(number)), gpu)
-
-
-def _summary(session: Session, number: int, trace: Trace, gpu: Gpu) -> Summary:
-    registers = session.registers(number).count
-    table = session.table(number, gpu)
+def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None) -> Summary:
+    """The summary of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand."""
+    own = without_phases(session.traces.trace(number)) if trace is None else trace
+    registers, table = session.registers(number).count, session.table(number, gpu)
     refuse_commits(table, "analytic")
-    return summarize(session.launch(number), table, trace, registers, gpu)
+    return summarize(session.launch(number), table, own, registers, gpu)
 
 
 def predict_points(summary: Summary, points: Point) -> Prediction:
@@ -108,7 +104,7 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Analyt
 
 def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, Summary]:
     read = {_reading(gpu): gpu for gpu in gpus}
-    return {reading: _summary(session, number, trace, gpu) for reading, gpu in read.items()}
+    return {reading: summary_of(session, number, gpu, trace) for reading, gpu in read.items()}
 
 
 def _rows(

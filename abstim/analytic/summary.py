@@ -7,26 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.lone_warp import (
-    ATOMIC,
-    CODE,
-    CONST,
-    CONST_MISS,
-    FETCH_MISS,
-    LATENCIES,
-    LOAD,
-    LOOK_UP,
-    NODE,
-    NOTHING,
-    ONE,
-    SHARED,
-    STORE,
-    UPDATE,
-    WRITE,
-    Reading,
-    walk_blocks,
-)
+from abstim.analytic import lone_warp
+from abstim.analytic.lone_warp import LATENCIES, Reading, walk_blocks
 from abstim.analytic.reuse_distance import distances, histogram, largest_in, miss_curves, write_curve
+from abstim.engine.accesses import fermi_segment
 from abstim.engine.design_point import streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
@@ -85,7 +69,8 @@ class Summary(NamedTuple):
 def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu) -> Summary:
     """Look at a launch once. Of `gpu` it takes what belongs to the trace's reading: coalescing, fetch width, L1I line,
     and the latencies at which the longest paths are searched. Deterministic."""
-    blocks = _sampled_blocks(trace)
+    a_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
+    blocks = max(1, int((np.cumsum(a_block) <= MOST_INSTRUCTIONS).sum()))
     scale = len(trace.thread_blocks) / blocks
     walker = _Walker(launch, table, trace, gpu)
     short, long = walker.latencies(0.0), walker.latencies(LONG_CYCLES)
@@ -108,12 +93,6 @@ def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_t
         l2_misses=l2_misses,
         write_misses=write_misses,
     )
-
-
-def _sampled_blocks(trace: Trace) -> int:
-    """How many thread blocks, from the first on, have at most MOST_INSTRUCTIONS; at least one."""
-    a_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
-    return max(1, int((np.cumsum(a_block) <= MOST_INSTRUCTIONS).sum()))
 
 
 class _Walked(NamedTuple):
@@ -140,9 +119,8 @@ class _Walker:
 
     def latencies(self, beyond_cycles: float) -> np.ndarray:
         """Those of the GPU, what misses that many cycles longer."""
-        latency = self.base.copy()
-        latency[[LOAD, STORE, ATOMIC, FETCH_MISS, CONST_MISS]] += beyond_cycles
-        return latency
+        missing = ("load", "store", "atomic", "fetch_miss", "const_miss")
+        return self.base + beyond_cycles * np.isin(LATENCIES, missing)
 
     def walk(self, first: int, stop: int, latency: np.ndarray, cold: bool) -> _Walked:
         trace, table = self.trace, self.table
@@ -154,7 +132,7 @@ class _Walker:
         room = int(trace.record_offsets[stop * warps] - trace.record_offsets[first * warps]) + 1
         batches = np.zeros((room, 2), np.int64)
         by_class, totals = np.zeros(len(INSTRUCTION_CLASSES)), np.zeros(3)
-        nodes, result = np.zeros((2, most + 1), NODE), np.zeros(2, np.int64)
+        nodes, result = np.zeros((2, most + 1), lone_warp.NODE), np.zeros(2, np.int64)
         writer, constants = np.zeros(table.register_count, np.int64), np.zeros(most + 1, np.int64)
         lines = np.zeros(int(table.pcs.max(initial=0)) // self.gpu.pipeline.fetch_line_instructions + 1, np.int8)
         walk_blocks(
@@ -167,18 +145,17 @@ class _Walker:
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
     """Of a GPU whose first-level caches always hit, in the order of LATENCIES."""
-    latency = np.zeros(len(LATENCIES))
-    latency[: len(INSTRUCTION_CLASSES)] = [gpu.pipeline.operation(name).latency_cycles for name in INSTRUCTION_CLASSES]
-    params = gpu.params
-    latency[SHARED], latency[CONST], latency[ATOMIC] = (
-        params.shared_latency_cycles, params.const_latency_cycles, params.atomic_latency_cycles,
-    )  # fmt: skip
-    latency[[LOAD, STORE]], latency[CONST_MISS], latency[ONE] = params.l1d_latency_cycles, latency[CONST], 1.0
-    return latency
+    params, const = gpu.params, gpu.params.const_latency_cycles
+    beyond = {
+        "shared": params.shared_latency_cycles, "const": const, "load": params.l1d_latency_cycles,
+        "store": params.l1d_latency_cycles, "atomic": params.atomic_latency_cycles, "const_miss": const, "one": 1,
+    }  # fmt: skip
+    own = {name: gpu.pipeline.operation(name).latency_cycles for name in INSTRUCTION_CLASSES}
+    return np.array([(own | beyond).get(name, 0) for name in LATENCIES], float)
 
 
 def _code(launch: Launch, table: LatencyTable, latency: np.ndarray, gpu: Gpu) -> np.ndarray:
-    code = np.zeros(len(table.unit), CODE)
+    code = np.zeros(len(table.unit), lone_warp.CODE)
     kinds = table.kind.tolist()
     pairs = zip(launch.program.instructions, kinds, strict=True)
     code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
@@ -194,31 +171,32 @@ def _code(launch: Launch, table: LatencyTable, latency: np.ndarray, gpu: Gpu) ->
 def _latency_of(name: str, kind: int) -> int:
     """Position in LATENCIES of an instruction whose accesses all hit."""
     if kind >= Kind.GLOBAL_LOAD:
-        return LOAD
+        return lone_warp.LOAD
     if kind >= Kind.SHARED_LOAD:
-        return SHARED
+        return lone_warp.SHARED
     if kind >= Kind.PARAM_LOAD:
-        return CONST
+        return lone_warp.CONST
     return INSTRUCTION_CLASSES.index(name if name in INSTRUCTION_CLASSES else "other")
 
 
 def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
     actions, transactions = walked.actions, walked.transactions.astype(np.int64)
-    store_sectors = _segment_sectors(trace.records[actions == WRITE]).sum()
+    store_sectors = _segment_sectors(trace.records[actions == lone_warp.WRITE]).sum()
     fetches, accesses, cycles = walked.totals * scale
+    hottest = np.unique(line_of(trace.records[actions == lone_warp.UPDATE]), return_counts=True)[1].max(initial=0)
     return Work(
         instructions=float(trace.warp_instructions.sum()),
         by_class=walked.by_class * scale,
         fetches=fetches,
         accesses=accesses,
         access_cycles=cycles,
-        lookups=transactions[actions == LOOK_UP].sum() * scale,
-        lines=(actions == LOOK_UP).sum() * scale,
-        stores=transactions[actions == WRITE].sum() * scale,
-        store_lines=(actions == WRITE).sum() * scale,
+        lookups=transactions[actions == lone_warp.LOOK_UP].sum() * scale,
+        lines=(actions == lone_warp.LOOK_UP).sum() * scale,
+        stores=transactions[actions == lone_warp.WRITE].sum() * scale,
+        store_lines=(actions == lone_warp.WRITE).sum() * scale,
         store_sectors=store_sectors * scale,
-        atomics=transactions[actions == UPDATE].sum() * scale,
-        hottest_atomics=_most_frequent(line_of(trace.records[actions == UPDATE])) * scale,
+        atomics=transactions[actions == lone_warp.UPDATE].sum() * scale,
+        hottest_atomics=int(hottest) * scale,
     )
 
 
@@ -233,13 +211,7 @@ def _imbalance(trace: Trace) -> Float[np.ndarray, " sm_count"]:
 
 def _segment_sectors(records: np.ndarray) -> Int64[np.ndarray, " record"]:
     """Sectors of the segments that records of stores send on."""
-    sectors = sectors_of(records)
-    segments = np.where((sectors & 3 != 0) & (sectors & 12 != 0), 15, sectors)
-    return np.bitwise_count(segments).astype(np.int64)
-
-
-def _most_frequent(lines: np.ndarray) -> int:
-    return int(np.unique(lines, return_counts=True)[1].max(initial=0))
+    return np.bitwise_count(fermi_segment(sectors_of(records))).astype(np.int64)
 
 
 def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]:
@@ -247,7 +219,7 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]
     stop = trace.record_offsets[blocks * trace.warps_per_block]
     records, actions = trace.records[:stop], walked.actions[:stop]
     first_record = trace.record_offsets[: blocks * trace.warps_per_block + 1]
-    used, written = actions != NOTHING, actions == WRITE
+    used, written = actions != lone_warp.NOTHING, actions == lone_warp.WRITE
     ids = np.zeros(len(records), np.int64)
     lines, ids[used] = np.unique(line_of(records[used]), return_inverse=True)
     sectors = _segment_sectors(records[written])

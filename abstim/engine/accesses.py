@@ -3,6 +3,8 @@ conflicts on shared memory's banks (docs/timing-rules.md, rule 5)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from abstim.engine.rules import SECTORS
@@ -130,10 +132,18 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     return count
 
 
+def fermi_segment(sectors: Any) -> Any:
+    """The sectors of a line that a store of some sectors writes on Fermi, an aligned 32, 64 or 128 B; of many lines."""
+    return sectors | 15 * ((sectors & LOWER_HALF > 0) & (sectors & UPPER_HALF > 0))
+
+
+fermi = jit(fermi_segment)
+
+
 @jit
 def segment(m, sectors):
-    """The sectors that a store of some sectors writes: those, or, of Fermi's segments, the aligned 32, 64 or 128 B."""
-    return 15 if not m.coalesced_bytes and sectors & 3 and sectors & 12 else sectors
+    """The sectors that a store of some sectors writes."""
+    return sectors if m.coalesced_bytes else fermi(sectors)
 
 
 @jit

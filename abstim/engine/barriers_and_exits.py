@@ -70,20 +70,15 @@ def notice(c, w, time):
     sm.block_live[block] -= 1
     if sm.block_live[block] == 0:
         c.record.blocks[sm.block_position[block]].retire_cycle = time
-        free_slot(sm, block, time + c.machine.block_launch_cycles)
+        free = time + c.machine.block_launch_cycles
+        sm.block_free[block] = free
+        if sm.more_blocks:
+            sm.horizon = min(sm.horizon, max(free, sm.last_dispatch + 1))
+        k = 0
+        while sm.block_order[k] != block:
+            k += 1
+        sm.resident -= 1
+        for j in range(k, sm.resident):
+            sm.block_order[j] = sm.block_order[j + 1]
     if sm.live == 0:
         sm.idle_reason[:] = EMPTY
-
-
-@jit
-def free_slot(sm, block, time):
-    """A thread block has left."""
-    sm.block_free[block] = time
-    if sm.more_blocks:
-        sm.horizon = min(sm.horizon, max(time, sm.last_dispatch + 1))
-    k = 0
-    while sm.block_order[k] != block:
-        k += 1
-    sm.resident -= 1
-    for j in range(k, sm.resident):
-        sm.block_order[j] = sm.block_order[j + 1]

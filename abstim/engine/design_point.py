@@ -7,36 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from abstim.engine import state
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
-from abstim.engine.state import (
-    CODE,
-    COLLECTORS,
-    EVICT,
-    INDEX_HASH,
-    INDEX_IPOLY,
-    INDEX_LINEAR,
-    KINDS,
-    L1D_LINE,
-    L2_LINE,
-    LOCAL_BACK,
-    MACHINE,
-    MEM,
-    NEVER,
-    PHASE_RING,
-    PORT_WIDTH,
-    PORTS,
-    RESIDUES,
-    SCHEDULERS,
-    SLOTS,
-    WRITE_BACK,
-    WRITE_THROUGH,
-    Offsets,
-    Streams,
-    Tags,
-)  # fmt: skip
-from abstim.engine.state import (
-    UNITS as MOST_UNITS,
-)
+from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams, Tags
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Spec
 from functional.errors import InputError
@@ -50,10 +23,10 @@ from precharacterize.table import UNITS
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
 _WHOLE_LINE_BYTES = 8 * len(Tags._fields)
 LIMITS = {
-    "max_warps_per_sm": SLOTS, "max_blocks_per_sm": SLOTS, "schedulers_per_sm": SCHEDULERS,
-    "shared_collectors": COLLECTORS,
-    **{f"{kind}_port_width": PORT_WIDTH for kind in UNITS},
-    **{f"{kind}_collectors": COLLECTORS for kind in ("sp", "sfu", "mem")},
+    "max_warps_per_sm": state.SLOTS, "max_blocks_per_sm": state.SLOTS, "schedulers_per_sm": state.SCHEDULERS,
+    "shared_collectors": state.COLLECTORS,
+    **{f"{kind}_port_width": state.PORT_WIDTH for kind in UNITS},
+    **{f"{kind}_collectors": state.COLLECTORS for kind in ("sp", "sfu", "mem")},
 }  # fmt: skip
 
 
@@ -70,9 +43,9 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
         if getattr(spec, name) > most:
             raise InputError(f"{spec.name}: {name} = {getattr(spec, name)}; the engine knows {most} at most")
     count = {kind: getattr(spec, f"{'lsu' if kind == 'mem' else kind}_units") for kind in UNITS}
-    if sum(count.values()) > MOST_UNITS:
+    if sum(count.values()) > state.UNITS:
         raise InputError(
-            f"{spec.name}: {sum(count.values())} execution units; the engine knows {MOST_UNITS} an SM at most"
+            f"{spec.name}: {sum(count.values())} execution units; the engine knows {state.UNITS} an SM at most"
         )
     for number in sorted(set(table.unit.tolist())):  # `np.unique` would load masked arrays
         kind = UNITS[number]
@@ -92,18 +65,24 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
 def cache_bytes(spec: Spec) -> int:
     """What the engine holds of the caches' lines, by far the most of its state; L2 only if memory is not perfect."""
     tags = sum(getattr(spec, f"{cache}_sets") * getattr(spec, f"{cache}_ways") for cache in ("l1i", "const", "l1t"))
-    l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + L1D_LINE.itemsize)
+    l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + state.L1D_LINE.itemsize)
     slices = 0 if spec.perfect_memory else spec.dram_channels * spec.l2_slices_per_channel
-    l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + L2_LINE.itemsize)
+    l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + state.L2_LINE.itemsize)
     return spec.sm_count * (tags * _WHOLE_LINE_BYTES + l1d) + l2
 
 
 MOST_COPIED_BYTES = 228 << 10  # by one instruction: the largest shared memory of any GPU
+MOST_COPIED_TRANSACTIONS = MOST_COPIED_BYTES // SECTOR_BYTES + MOST_COPIED_BYTES // LINE_BYTES
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 # Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
 REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
-INDICES = {"linear": INDEX_LINEAR, "hash": INDEX_HASH, "ipoly": INDEX_IPOLY}
-WRITES = {"local_back": LOCAL_BACK, "evict": EVICT, "through": WRITE_THROUGH, "back": WRITE_BACK}
+INDICES = {"linear": state.INDEX_LINEAR, "hash": state.INDEX_HASH, "ipoly": state.INDEX_IPOLY}
+WRITES = {
+    "local_back": state.LOCAL_BACK,
+    "evict": state.EVICT,
+    "through": state.WRITE_THROUGH,
+    "back": state.WRITE_BACK,
+}
 # Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
 POLYNOMIALS = (0b1, 0b11, 0b111, 0b1011, 0b10011, 0b100101, 0b1000011, 0b10000011, 0b100011101, 0b1000010001,
                0b10000001001, 0b100000000101, 0b1000001010011)  # fmt: skip
@@ -121,7 +100,9 @@ def machine_of(
     values = core_values(gpu) | memory_values(gpu) | {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
-        "ring": ring_cycles(gpu, table), "phase_rows": phase_rows(table),
+        "ring": ring_cycles(gpu, table),
+        # places for phases of the `mbarrier`s of a thread block; none for a program without
+        "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
     }  # fmt: skip
     for name in MACHINE.names or ():
         holder = next((part for part in (spec, gpu.params, gpu.pipeline) if hasattr(part, name)), None)
@@ -183,7 +164,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
     spec, params = gpu.spec, gpu.params
     port, atomic = (round(cycles * UNITS_A_CYCLE) for cycles in (params.l2_sector_cycles, params.l2_atomic_cycles))
     slices = (spec.dram_channels * spec.l2_slices_per_channel - 1).bit_length()
-    sets = (spec.l2_sets - 1).bit_length()
+    sets, slice_delay = (spec.l2_sets - 1).bit_length(), max(1, params.l2_request_cycles - REQUEST_STATIONS)
     slice_hash, l2_hash = slices if spec.l2_slice_index == "ipoly" else 0, sets if spec.l2_index == "ipoly" else 0
     return {
         "slice_random": spec.l2_slice_index == "random", "slice_spread": spec.l2_slice_index == "spread",
@@ -196,21 +177,12 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
         "l2_sector_units": port, "l2_atomic_units": atomic, "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
-        **way_values(gpu), **dram_values(gpu),
-    }  # fmt: skip
-
-
-def way_values(gpu: Gpu) -> dict[str, int]:
-    """Windows, and what a request waits for on its way when nothing is in it: what the parameters say less the stations
-    that the memory side has of its own."""
-    params = gpu.params
-    slice_delay = max(1, params.l2_request_cycles - REQUEST_STATIONS)
-    return {
-        "window_cycles": NEVER if gpu.spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
-        "slice_delay": slice_delay,
-        "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
+        "window_cycles": NEVER if spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
+        # pure delays: what the parameters say less the stations that the memory side has of its own
+        "slice_delay": slice_delay, "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
         "miss_delay": max(0, params.dram_reply_cycles - REPLY_STATIONS - 1),
-    }
+        **dram_values(gpu),
+    }  # fmt: skip
 
 
 def dram_values(gpu: Gpu) -> dict[str, int]:
@@ -235,11 +207,11 @@ def _log2(value: int) -> int:
 def residues(degree: int) -> np.ndarray:
     """What bit i of a number contributes to an index of `degree` bits: x^(degree + i) modulo the polynomial."""
     found, value, polynomial = [], 1 << degree, POLYNOMIALS[degree]
-    for _ in range(RESIDUES):
+    for _ in range(state.RESIDUES):
         value = value ^ polynomial if value >> degree else value
         found.append(value)
         value <<= 1
-    return np.array(found, np.int64) if degree else np.zeros(RESIDUES, np.int64)
+    return np.array(found, np.int64) if degree else np.zeros(state.RESIDUES, np.int64)
 
 
 def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
@@ -253,33 +225,22 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
         + 3 * getattr(spec, f"{name}_port_width")
         for kind, name in enumerate(UNITS)
     }
-    busy = {
-        kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) if kind != MEM else longest_cycles(table)
-        for kind in range(KINDS)
+    bulk = np.isin(table.copies, (FILLS, starts(BULK))).any()
+    busy = {kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) for kind in range(state.KINDS)} | {
+        MEM: MOST_COPIED_TRANSACTIONS if bulk else MOST_TRANSACTIONS
     }
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
     memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
-    used = [kind for kind in range(KINDS) if kind == MEM or (table.unit == kind).any()]
+    used = [kind for kind in range(state.KINDS) if kind == MEM or (table.unit == kind).any()]
     operands = table.read_banks.shape[1] * max(waiting.values())
     ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
     return 1 << int(ahead).bit_length()
 
 
-def longest_cycles(table: LatencyTable) -> int:
-    """Most cycles that an access takes the load/store unit: a bulk copy may fill shared memory."""
-    bulk = np.isin(table.copies, (FILLS, starts(BULK))).any()
-    return MOST_COPIED_BYTES // SECTOR_BYTES + MOST_COPIED_BYTES // LINE_BYTES if bulk else MOST_TRANSACTIONS
-
-
-def phase_rows(table: LatencyTable) -> int:
-    """Places for phases of the `mbarrier`s of a thread block; none for a program without."""
-    return BARRIERS * PHASE_RING * int((table.copies < LAST_PRODUCT).any())
-
-
 @lru_cache(maxsize=64)
 def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     """The latency table as CODE records, one an instruction, and the operands they point into."""
-    code = np.zeros(len(table.unit), CODE)
+    code = np.zeros(len(table.unit), state.CODE)
     code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
     code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
     code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release

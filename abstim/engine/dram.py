@@ -38,27 +38,6 @@ def returned_to_slice(gpu, h, time):
 
 
 @jit
-def end_of_burst(gpu, h):
-    """The oldest burst is over: a read has its data, a write is done with."""
-    shared = gpu.shared
-    channels, rows = shared.channels, shared.requests.rows
-    place = take(rows, channels.returning[h])
-    if rows[place - 1].kind == EVICTED:
-        give_back(shared.requests.rows, shared.requests.unused, place)
-    else:
-        append(rows, channels.returned[h], place)
-
-
-@jit
-def enqueue(shared, h, b, place):
-    """A request waits for bank `b` of a channel."""
-    rows, bank = shared.requests.rows, shared.channels.banks[h * shared.machine.dram_banks + b]
-    if bank.request == 0:
-        insert(shared.channels.waiting[h], b)
-    append(rows, bank, place)
-
-
-@jit
 def first_ready(rows, bank):
     """Take the oldest request that waits for the row served last, or the oldest of all if none does."""
     before, place = 0, np.int64(bank.first)
@@ -212,7 +191,11 @@ def admit(shared, h, time):
         place = np.int64(channels.delayed[h].first)
         if rows[place - 1].due <= time:
             take(rows, channels.delayed[h])
-            enqueue(shared, h, np.int64(rows[place - 1].bank), place)
+            b = np.int64(rows[place - 1].bank)
+            bank = channels.banks[h * m.dram_banks + b]
+            if bank.request == 0:
+                insert(channels.waiting[h], b)
+            append(rows, bank, place)
             state.pending += 1
 
 
@@ -259,7 +242,11 @@ def advance_channel(gpu, h, cycle, time):
     if channels.returned[h].count:
         returned_to_slice(gpu, h, time)
     if channels.returning[h].count and rows[channels.returning[h].first - 1].due <= cycle:
-        end_of_burst(gpu, h)
+        place = take(rows, channels.returning[h])
+        if rows[place - 1].kind == EVICTED:  # a write is done with; a read has its data
+            give_back(rows, shared.requests.unused, place)
+        else:
+            append(rows, channels.returned[h], place)
     choose(shared, h)
     command(shared, h, cycle)
     accept(gpu, h, time)

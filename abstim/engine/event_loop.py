@@ -11,7 +11,6 @@ from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
 from abstim.engine.schedulers import take_turn
-from abstim.engine.scoreboard import forget
 from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
 from functional.jit.compile import indexed_from_zero, jit, outlined, reference, spliced
@@ -184,7 +183,8 @@ def start_warp(c, offsets, w, warp):
     sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
     block = streams.blocks[sm.event[w]]
     sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
-    forget(c, w)
+    for r in range(c.machine.register_count):
+        c.scoreboard[w, r] = 0
     sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0
     sm.flush &= ~bit(w)
     sm.at_phase &= ~bit(w)
@@ -367,21 +367,15 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
     store(team.round, 0, OVER)
 
 
-@jit
-def follow(gpu, code, streams, team, member):
-    """Help in every round there is."""
-    number = wait_for_round(team, NONE)
-    while number != OVER:
-        help_out(gpu, code, streams, team, member, number)
-        number = wait_for_round(team, number)
-
-
 @indexed_from_zero
 def run_grid(state, code, streams, offsets, order, drain, team, member, members):
     """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch: one of
     `members` threads, of which the first, 0, is there until all is done, and others may come late."""
     gpu = reference(state)
     if member:
-        follow(gpu, code, streams, team, member)
+        number = wait_for_round(team, NONE)
+        while number != OVER:
+            help_out(gpu, code, streams, team, member, number)
+            number = wait_for_round(team, number)
     else:
         lead(gpu, code, streams, offsets, order, drain, team, members)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
+from abstim.engine import operand_collectors as collectors
 from abstim.engine.barriers_and_exits import arrive, leave, settle
 from abstim.engine.fetch import want_fetch
 from abstim.engine.mbarriers import follow_groups, follow_phases
 from abstim.engine.memory_pipe import issue_access
-from abstim.engine.operand_collectors import (
-    book,
-    collect,
-    count,
-    cycle_of,
-    is_taken,
-    pool_of,
-    port_of,
-    read_operands,
-    taken,
-    write_back,
-)
 from abstim.engine.pending_accesses import describe
 from abstim.engine.perfect_memory import access
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
-from abstim.engine.scoreboard import count_up, make_ready, release_register, write_results
+from abstim.engine.scoreboard import count_up, entry_of, hold_register, make_ready, write_results
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import bit, visit_from
 from functional.jit.compile import jit
@@ -33,7 +22,7 @@ from precharacterize.synchronisation import LAST_PRODUCT, NONE
 @jit
 def started(sm, m, kind, w):
     """Cycle in which the unit started warp `w`'s latest instruction of a kind, which must be its port's latest."""
-    port = port_of(m, kind, w)
+    port = collectors.port_of(m, kind, w)
     place = sm.port_position[port]
     return sm.port_start[port, place - 1 if place else m.port_width[kind] - 1]
 
@@ -45,12 +34,12 @@ def start_on_unit(c, port, earliest, latency, initiation):
     while True:
         due = time + latency
         slot = due & (m.ring - 1)
-        if taken(c.buses, slot, 0, due) < m.result_bus_width:
+        if collectors.taken(c.buses, slot, 0, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
-                if sm.unit_free[unit] <= time and not is_taken(c.results, slot, unit, due):
+                if sm.unit_free[unit] <= time and not collectors.is_taken(c.results, slot, unit, due):
                     sm.unit_free[unit] = time + initiation
-                    book(c.results, slot, unit, due)
-                    count(c.buses, slot, due)
+                    collectors.book(c.results, slot, unit, due)
+                    collectors.count(c.buses, slot, due)
                     return time
         time += 1
 
@@ -71,7 +60,7 @@ def arithmetic(c, row, port, dispatched):
 def memory(c, i, w, dispatched):
     """Perfect memory: (start, result) of an access that leaves its collector at `dispatched`."""
     sm, m = c.sm, c.machine
-    unit = m.first_unit[port_of(m, MEM, 0)]
+    unit = m.first_unit[collectors.port_of(m, MEM, 0)]
     start = max(dispatched + START_CYCLES, sm.unit_free[unit])
     busy, result = access(c, w, i, start)
     sm.unit_free[unit] = start + busy
@@ -84,18 +73,18 @@ def execute(c, i, w, time):
     that is not known yet."""
     sm, m, row = c.sm, c.machine, c.code[i]
     kind = row.unit
-    port = port_of(m, kind, w)
-    pool = pool_of(m, port, w)
+    port = collectors.port_of(m, kind, w)
+    pool = collectors.pool_of(m, port, w)
     if kind == MEM and not m.perfect_memory:
         return issue_access(c, i, w, port, pool, time)
-    collector, allocated = collect(sm, m, kind, port, pool, time)
-    operands = read_operands(c, row, w, allocated)
+    collector, allocated = collectors.collect(sm, m, kind, port, pool, time)
+    operands = collectors.read_operands(c, row, w, allocated)
     place = sm.port_position[port]
     step = max(operands, sm.port_start[port, place] * m.register_file_ports)
-    dispatched = cycle_of(m, step)
+    dispatched = collectors.cycle_of(m, step)
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
-    write_back(c, row, w, result)
-    sm.port_alloc[port, place] = cycle_of(m, allocated)
+    collectors.write_back(c, row, w, result)
+    sm.port_alloc[port, place] = collectors.cycle_of(m, allocated)
     sm.port_start[port, place] = start
     sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
     sm.collector[pool, collector] = step
@@ -115,13 +104,6 @@ def step(sm, streams, w):
         sm.stop[w] = streams.block_stop[block]
     sm.pc[w] = i
     return True
-
-
-@jit
-def refetch(sm, code, w):
-    """The scheduler finds the wrong path in the warp's buffer: flush and ask for the right one."""
-    sm.flush &= ~bit(w)
-    want_fetch(sm, w, code[sm.pc[w]].pc)
 
 
 @jit
@@ -212,7 +194,7 @@ def issue(c, w, time):
     if not counted:
         write_results(c, w, row, result)
     if row.release >= 0:
-        release_register(c, w, row.release, time + READ_OPERANDS_CYCLES)
+        hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, Kind.ALU))
     settle(sm, w, result)
     if not step(sm, c.streams, w):
         leave(sm, c.machine, w, time)

@@ -6,23 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine import state
 from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import (
-    EVICTED,
-    HINTS,
-    INDEX_HASH,
-    INDEX_IPOLY,
-    NOBODY,
-    READ,
-    TO_ACCESS,
-    TO_LINE,
-    WRITE,
-    WRITE_BACK,
-    WRITE_THROUGH,
-)
 from abstim.engine.tags import drop, find, oldest_idle, touch
 from functional.jit.compile import jit, outlined
 
@@ -32,10 +20,10 @@ def set_of(m, line):
     """First way of a line's set: linear, or the hash of Nugteren et al. (HPCA 2014) that the reference uses, or
     polynomial."""
     index = line & (m.l1d_sets - 1)
-    if m.l1d_index == INDEX_HASH:
+    if m.l1d_index == state.INDEX_HASH:
         upper = ((line >> 6) & 7) | (((line >> 10) & 1) << 3) | (((line >> 12) & 1) << 4)
         index = (index ^ upper) & (m.l1d_sets - 1)
-    elif m.l1d_index == INDEX_IPOLY:
+    elif m.l1d_index == state.INDEX_IPOLY:
         index = hashed(index, line // m.l1d_sets, m.l1d_residues)
     return index * m.l1d_set_lines
 
@@ -44,12 +32,12 @@ def set_of(m, line):
 def find_line(c, line):
     """Position of a line, or -1. Looks first where it was last: the sets of a modern L1D are 256 ways long."""
     l1d, m = c.l1d, c.machine
-    k = l1d.hint[line & (HINTS - 1)]
+    k = l1d.hint[line & (state.HINTS - 1)]
     if l1d.tag[k] == line + 1:
         return k
     k = find(l1d.tag, set_of(m, line), m.l1d_ways, line)
     if k >= 0:
-        l1d.hint[line & (HINTS - 1)] = k
+        l1d.hint[line & (state.HINTS - 1)] = k
     return k
 
 
@@ -92,11 +80,11 @@ def replace(c, k, line, time):
     """`line` takes the way `k`; what was written of the one before goes to L2."""
     l1d, row = c.l1d, c.l1d.line[k]
     if row.dirty:
-        send_miss(c, l1d.tag[k] - 1, row.dirty, EVICTED, NOBODY, 0, time)
+        send_miss(c, l1d.tag[k] - 1, row.dirty, state.EVICTED, state.NOBODY, 0, time)
     l1d.tag[k] = line + 1
     row.valid = row.dirty = row.coming = 0
     touch(c.sm, l1d.last_use, k)
-    l1d.hint[line & (HINTS - 1)] = k
+    l1d.hint[line & (state.HINTS - 1)] = k
 
 
 @jit
@@ -136,7 +124,7 @@ def ask(c, k, line, absent, wanted, place, time):
     registers = sectors_in(absent) if m.l1d_sectored else 1
     if sm.mshrs_used and sm.mshrs_used + registers > m.l1d_mshrs:
         return False
-    if not may_send(c, READ, absent, 1, time):
+    if not may_send(c, state.READ, absent, 1, time):
         return False
     if k < 0:
         k = free_way(c, line)
@@ -150,7 +138,7 @@ def ask(c, k, line, absent, wanted, place, time):
     row.coming |= absent
     sm.mshrs_used += registers
     join(c, k, wanted & ~row.valid, place)
-    send_miss(c, line, absent, READ, TO_LINE, k, time)
+    send_miss(c, line, absent, state.READ, state.TO_LINE, k, time)
     access = c.l1d.accesses[place - 1]
     access.l1d_misses += 1
     access.l2_accesses += sectors_in(absent)
@@ -183,13 +171,13 @@ def load(context, line, sectors, place, time):
 @jit
 def load_below(c, line, sectors, place, time):
     """A load that L1D may not answer, and that leaves nothing there."""
-    if not may_send(c, READ, sectors, 0, time):
+    if not may_send(c, state.READ, sectors, 0, time):
         return False
     access = c.l1d.accesses[place - 1]
     access.waiting += sectors_in(sectors) - 1
     access.l1d_misses += 1
     access.l2_accesses += sectors_in(sectors)
-    send_miss(c, line, sectors, READ, TO_ACCESS, place, time)
+    send_miss(c, line, sectors, state.READ, state.TO_ACCESS, place, time)
     c.sm.l1d_accesses += 1
     c.sm.l1d_misses += 1
     return True
@@ -202,13 +190,13 @@ def store_below(c, line, sectors, place, time):
     access = c.l1d.accesses[place - 1]
     if c.machine.posted_stores:
         access.l2_accesses += sectors_in(sectors)
-        send_miss(c, line, sectors, WRITE, NOBODY, 0, time)
+        send_miss(c, line, sectors, state.WRITE, state.NOBODY, 0, time)
         finish(c, place, time, time)
         c.sm.last_store = time
         return
     access.waiting += sectors_in(sectors) - 1
     access.l2_accesses += sectors_in(sectors)
-    send_miss(c, line, sectors, WRITE, TO_ACCESS, place, time)
+    send_miss(c, line, sectors, state.WRITE, state.TO_ACCESS, place, time)
 
 
 @jit
@@ -230,7 +218,7 @@ def store_allocating(c, k, line, sectors, place, time):
             return False
         replace(c, k, line, time)
     if k >= 0:
-        if m.l1d_write == WRITE_BACK:
+        if m.l1d_write == state.WRITE_BACK:
             keep_store(c, k, sectors, place, time)
             return True
         if m.l1d_write_allocate:
@@ -247,11 +235,11 @@ def store(context, line, sectors, place, local, time):
     sm, m, k = c.sm, c.machine, find_line(c, line)
     there = k >= 0 and not sectors & ~c.l1d.line[k].valid
     known = k >= 0 and not (m.l1d_sectored and sectors & ~(c.l1d.line[k].valid | c.l1d.line[k].coming))
-    if local and there and m.l1d_write < WRITE_THROUGH:
+    if local and there and m.l1d_write < state.WRITE_THROUGH:
         keep_store(c, k, sectors, place, time)
-    elif not may_send(c, WRITE, segment(c.machine, sectors), 0, time):
+    elif not may_send(c, state.WRITE, segment(c.machine, sectors), 0, time):
         return False
-    elif m.l1d_write < WRITE_THROUGH:
+    elif m.l1d_write < state.WRITE_THROUGH:
         if there and c.l1d.line[k].coming == 0:
             drop(c.l1d, k)
             c.l1d.line[k].valid = c.l1d.line[k].dirty = 0

@@ -68,12 +68,21 @@ def write_back_early(gpu, n, first, time):
 
 
 @jit
-def place_line(gpu, n, request, k, time):
-    """The line asked for takes the way `k`."""
-    l2 = gpu.shared.l2
-    evict(gpu, n, k, time)
-    l2.tag[k] = request.line + 1
+def take_way(l2, k, line):
+    """A line takes the way `k`, nothing of it there."""
+    l2.tag[k] = line + 1
     l2.line[k].valid = l2.line[k].dirty = 0
+
+
+@jit
+def place_line(gpu, n, request, first, time):
+    """The line asked for takes a way of its set, which begins at `first`; -1: something is on its way for all."""
+    l2 = gpu.shared.l2
+    k = oldest_idle(l2.last_use, l2.line.coming, first, gpu.shared.machine.l2_ways)
+    if k >= 0:
+        evict(gpu, n, k, time)
+        take_way(l2, k, request.line)
+    return k
 
 
 @jit
@@ -122,10 +131,9 @@ def write(gpu, n, queue, place, k, first, time):
         if shared.slices.missing[n].count >= m.l2_miss_queue:
             return False
         if k < 0:
-            k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
+            k = place_line(gpu, n, request, first, time)
             if k < 0:
                 return False
-            place_line(gpu, n, request, k, time)
         missed = not l2.line[k].coming & sector
     count(gpu, request, missed)
     l2.line[k].dirty |= sector
@@ -207,10 +215,9 @@ def miss(gpu, n, queue, place, k, first, time):
     if request.home != n and last_idle_way(l2, first, m.l2_ways, k):
         return False
     if k < 0:
-        k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
+        k = place_line(gpu, n, request, first, time)
         if k < 0:
             return False
-        place_line(gpu, n, request, k, time)
     line, j = l2.line[k], number_of(request.sectors)
     line.coming |= request.sectors
     line.joined[j], line.waiting[j] = 1, 0

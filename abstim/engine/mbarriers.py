@@ -10,31 +10,11 @@ from abstim.engine.warp_slots import bit, lowest, span
 from functional.jit.compile import jit
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
-from precharacterize import synchronisation
-from precharacterize.synchronisation import (
-    COMMITS,
-    COPIES,
-    COPY,
-    FILLS,
-    GROUPS,
-    LAST_PRODUCT,
-    MEETS,
-    MEETS_LATER,
-    PRODUCTS,
-    WAITS,
-)
+from precharacterize import synchronisation as sync
 
-starts_work = jit(synchronisation.starts_work)
-closes_group = jit(synchronisation.closes_group)
-family_of = jit(synchronisation.family_of)
-
-
-@jit
-def copy_begins(sm, w, family):
-    """A copy whose result is not known yet joins the warp's open group, which it yields."""
-    group = sm.group[w, family]
-    sm.copies_coming[w, family, group] += 1
-    return group
+starts_work = jit(sync.starts_work)
+closes_group = jit(sync.closes_group)
+family_of = jit(sync.family_of)
 
 
 @jit
@@ -58,9 +38,9 @@ def work_ends(sm, w, family, group, result):
 @jit
 def all_there(sm, w, awaited):
     """Cycle in which the work is complete that a wait, as the latency table has it, is for; NEVER: not known yet."""
-    there, family = 0, awaited // WAITS
-    for age in range(awaited % WAITS, GROUPS):
-        group = (sm.group[w, family] - age) & (GROUPS - 1)
+    there, family = 0, awaited // sync.WAITS
+    for age in range(awaited % sync.WAITS, sync.GROUPS):
+        group = (sm.group[w, family] - age) & (sync.GROUPS - 1)
         if sm.copies_coming[w, family, group]:
             return NEVER
         there = max(there, sm.copies_there[w, family, group])
@@ -75,9 +55,9 @@ def follow_groups(c, w, row, result):
         family = family_of(copies)
         if c.machine.perfect_memory or row.unit != MEM:
             work_ends(sm, w, family, sm.group[w, family], result)
-    if closes_group(copies) or copies == LAST_PRODUCT:
+    if closes_group(copies) or copies == sync.LAST_PRODUCT:
         family = family_of(copies)
-        sm.group[w, family] = (sm.group[w, family] + 1) & (GROUPS - 1)
+        sm.group[w, family] = (sm.group[w, family] + 1) & (sync.GROUPS - 1)
     elif copies >= 0:
         there = all_there(sm, w, copies)
         if there == NEVER:
@@ -198,8 +178,8 @@ def meet(c, w, record, result, time):
 def copies_before(sm, w):
     """`cp.async` of a warp whose result is not known."""
     count = 0
-    for group in range(GROUPS):
-        count += sm.copies_coming[w, COPIES, group]
+    for group in range(sync.GROUPS):
+        count += sm.copies_coming[w, sync.COPIES, group]
     return count
 
 
@@ -207,7 +187,7 @@ def copies_before(sm, w):
 def work_done(sm, w, family):
     """When those of a family are complete whose result is known."""
     there = 0
-    for group in range(GROUPS):
+    for group in range(sync.GROUPS):
         there = max(there, sm.copies_there[w, family, group])
     return there
 
@@ -217,12 +197,12 @@ def number_copy(c, w, copies, record):
     """Real memory: the number of a `cp.async`, or of an arrival that is to wait for all before it, which begins to."""
     sm = c.sm
     number = sm.copies_issued[w]
-    if copies == MEETS_LATER:
+    if copies == sync.MEETS_LATER:
         if sm.later == LATER:
             return AT_ONCE
         row = c.later[sm.later]
         row.warp, row.limit, row.record = w, number + 1, record
-        row.left, row.there = copies_before(sm, w) + 1, work_done(sm, w, COPIES)
+        row.left, row.there = copies_before(sm, w) + 1, work_done(sm, w, sync.COPIES)
         sm.later += 1
     sm.copies_issued[w] += 1
     return number
@@ -251,13 +231,13 @@ def count_copy(c, w, number, result, time):
 @jit
 def meet_when_complete(c, w, copies, number, record, result, time):
     """Real memory: an access is complete at `result` that others may wait for at an `mbarrier`."""
-    if copies == MEETS:
+    if copies == sync.MEETS:
         meet(c, w, record, result, time)
-    elif copies == FILLS or (copies == MEETS_LATER and number == AT_ONCE):
+    elif copies == sync.FILLS or (copies == sync.MEETS_LATER and number == AT_ONCE):
         arrive_in_phases(c, w, record, result, time)
-    elif copies == COMMITS:
+    elif copies == sync.COMMITS:
         arrive_in_phases(c, w, record, max(result, number), time)
-    elif copies in (COPY, MEETS_LATER) and c.sm.later:
+    elif copies in (sync.COPY, sync.MEETS_LATER) and c.sm.later:
         count_copy(c, w, number, result, time)
 
 
@@ -266,13 +246,13 @@ def follow_phases(c, w, copies, record, result, time):
     """Warp `w` has issued, at `time`, such an access; `record` is its first."""
     sm = c.sm
     if not c.machine.perfect_memory:  # what is not known comes when it is
-        if copies == MEETS and result < NEVER:
+        if copies == sync.MEETS and result < NEVER:
             sm.not_before[w] = NEVER if sm.at_phase & bit(w) else max(sm.not_before[w], sm.phase_there[w])
-    elif copies == MEETS:
+    elif copies == sync.MEETS:
         meet(c, w, record, result, time)
-    elif copies == MEETS_LATER:
-        arrive_in_phases(c, w, record, max(result, work_done(sm, w, COPIES)), time)
-    elif copies == COMMITS:
-        arrive_in_phases(c, w, record, max(result, work_done(sm, w, PRODUCTS)), time)
-    elif copies == FILLS:
+    elif copies == sync.MEETS_LATER:
+        arrive_in_phases(c, w, record, max(result, work_done(sm, w, sync.COPIES)), time)
+    elif copies == sync.COMMITS:
+        arrive_in_phases(c, w, record, max(result, work_done(sm, w, sync.PRODUCTS)), time)
+    elif copies == sync.FILLS:
         arrive_in_phases(c, w, record, result, time)

@@ -5,37 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.accesses import (
-    LOCAL_LINE,
-    LOWER_HALF,
-    SHARED_LINE,
-    WHOLE_LINE,
-    is_phase,
-    line_and_sectors,
-    move_past,
-    next_transaction,
-    sectors_in,
-    segment,
-    simple_result,
-    transaction_bytes,
-)
+from abstim.engine import accesses, state
+from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
 from abstim.engine.operand_collectors import collect, collector_known, cycle_of, read_operands
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
-from abstim.engine.state import (
-    ACCESSES,
-    ATOMIC,
-    ISSUED_ACCESSES,
-    MEM,
-    NEVER,
-    READ,
-    TO_ACCESS,
-    TO_CODE,
-    TO_CONST,
-    TO_LINE,
-    WRITE,
-)
 from abstim.engine.switch import append, take
 from functional.jit.compile import jit, outlined
 from functional.traces.trace import LINE_BYTES
@@ -45,8 +20,8 @@ from precharacterize.classify import Kind
 @jit
 def room_for_access(sm):
     """Can one more memory instruction be issued?"""
-    left = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < ACCESSES
-    return left and sm.issued_count < ISSUED_ACCESSES
+    left = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
+    return left and sm.issued_count < state.ISSUED_ACCESSES
 
 
 @jit
@@ -54,32 +29,32 @@ def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
     sm, m = c.sm, c.machine
     access, place = new_access(c, w, i), sm.port_position[port]
-    at = (sm.issued_first + sm.issued_count) & (ISSUED_ACCESSES - 1)
+    at = (sm.issued_first + sm.issued_count) & (state.ISSUED_ACCESSES - 1)
     sm.issued_count += 1
     row = c.l1d.issued[at]
     row.access, row.issued, row.pool, row.collector, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record = place, 0, sm.conflict[w], sm.record[w]
-    sm.port_position[port] = place + 1 if place + 1 < m.port_width[MEM] else 0
+    sm.port_position[port] = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     sm.at_port += 1
-    if collector_known(sm, m, MEM, pool):
+    if collector_known(sm, m, state.MEM, pool):
         leave_port(c, row)
     else:
-        sm.port_alloc[port, place] = NEVER
-    row.end = move_past(c, w, i)
+        sm.port_alloc[port, place] = state.NEVER
+    row.end = accesses.move_past(c, w, i)
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
-    return np.int64(found.result) if found.waiting == 0 else NEVER
+    return np.int64(found.result) if found.waiting == 0 else state.NEVER
 
 
 @jit
 def leave_port(c, row):
     """An instruction gets an operand collector."""
     sm, m, access = c.sm, c.machine, c.l1d.accesses[row.access - 1]
-    collector, allocated = collect(sm, m, MEM, row.port, row.pool, row.issued)
+    collector, allocated = collect(sm, m, state.MEM, row.port, row.pool, row.issued)
     row.collector = collector + 1
     row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
     sm.port_alloc[row.port, row.place] = cycle_of(m, allocated)
-    sm.collector[row.pool, collector] = NEVER
+    sm.collector[row.pool, collector] = state.NEVER
     sm.at_port -= 1
 
 
@@ -88,7 +63,7 @@ def first_at_port(c, pool):
     """The oldest instruction that waits at its port for a collector, which is there now, leaves it."""
     sm = c.sm
     for k in range(sm.issued_count):
-        row = c.l1d.issued[(sm.issued_first + k) & (ISSUED_ACCESSES - 1)]
+        row = c.l1d.issued[(sm.issued_first + k) & (state.ISSUED_ACCESSES - 1)]
         if row.collector == 0 and row.pool == pool:
             sm.port_alloc[row.port, row.place] = row.issued  # those before it are gone from the port since
             leave_port(c, row)
@@ -100,7 +75,7 @@ def dispatch(c, row):
     """The next instruction starts, which is known once the one before it is through."""
     sm, m = c.sm, c.machine
     access = c.l1d.accesses[row.access - 1]
-    unit = m.first_unit[MEM * m.schedulers_per_sm if m.sub_cores else MEM]
+    unit = m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]
     step = max(row.operands, sm.port_start[row.port, row.place] * m.register_file_ports)
     row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.port_start[row.port, row.place] = row.start
@@ -116,7 +91,7 @@ def dispatch(c, row):
 def occupy(c, until):
     """The load/store unit takes the next instruction no earlier."""
     m = c.machine
-    c.sm.unit_free[m.first_unit[MEM * m.schedulers_per_sm if m.sub_cores else MEM]] = until
+    c.sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]] = until
 
 
 @jit
@@ -125,7 +100,7 @@ def begin(c, row, time):
     access = c.l1d.accesses[row.access - 1]
     i, kind = access.instruction, c.code[access.instruction].kind
     dispatch(c, row)
-    busy, result = simple_result(c, access.warp, i, row.record, row.end, row.conflict, row.start)
+    busy, result = accesses.simple_result(c, access.warp, i, row.record, row.end, row.conflict, row.start)
     if busy:
         occupy(c, row.start + busy)
         finish(c, row.access, result, time)
@@ -134,9 +109,9 @@ def begin(c, row, time):
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_hit_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
-    while line == SHARED_LINE or is_phase(line):
+    while line == accesses.SHARED_LINE or accesses.is_phase(line):
         row.record -= 1
-        row.entry += line == SHARED_LINE  # a pass of shared memory
+        row.entry += line == accesses.SHARED_LINE  # a pass of shared memory
         line, row.left = line_and_sectors(c.streams.records, row.record)
     return False
 
@@ -175,17 +150,17 @@ def enter_pipe(c, row, kind, line, sectors):
 @jit
 def passes_l1d(m, kind, line):
     """Does an access leave without coming to L1D's pipe?"""
-    return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypass and line < LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
+    return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypass and line < accesses.LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
 
 
 @jit
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
-    way = ATOMIC if kind == Kind.GLOBAL_ATOMIC else WRITE if kind == Kind.GLOBAL_STORE else READ
+    way = state.ATOMIC if kind == Kind.GLOBAL_ATOMIC else state.WRITE if kind == Kind.GLOBAL_STORE else state.READ
     if not can_send(c, way, sectors):
         row.entry = max(row.entry, c.record.launch.limit + 1)
         return False
-    sent = send(c, line, sectors, way, TO_ACCESS, row.access, row.entry)
+    sent = send(c, line, sectors, way, state.TO_ACCESS, row.access, row.entry)
     access = c.l1d.accesses[row.access - 1]
     access.waiting += sectors_in(sectors)
     access.l2_accesses += sectors_in(sectors)
@@ -194,13 +169,24 @@ def pass_by(c, row, kind, line, sectors):
 
 
 @jit
+def next_record(c, row):
+    """The record before the one that has entered is next; false if there is none."""
+    if row.record == row.end:
+        return False
+    row.record -= 1
+    _, row.left = line_and_sectors(c.streams.records, row.record)
+    return True
+
+
+@jit
 def enter_global(c, row, kind):
     """Transactions of a global or local access, last line first; true once the last has entered."""
-    m, size = c.machine, transaction_bytes(c.machine, c.code[c.l1d.accesses[row.access - 1].instruction].access_bytes)
+    m, i = c.machine, c.l1d.accesses[row.access - 1].instruction
+    size = accesses.transaction_bytes(m, c.code[i].access_bytes)
     while True:
         line, _ = line_and_sectors(c.streams.records, row.record)
         while row.left:
-            sectors = next_transaction(row.left, size)
+            sectors = accesses.next_transaction(row.left, size)
             if passes_l1d(m, kind, line):
                 entered = pass_by(c, row, kind, line, sectors)
             else:
@@ -208,10 +194,8 @@ def enter_global(c, row, kind):
             if not entered:
                 return False
             row.left &= ~sectors
-        if row.record == row.end:
+        if not next_record(c, row):
             return True
-        row.record -= 1
-        _, row.left = line_and_sectors(c.streams.records, row.record)
 
 
 @jit
@@ -221,18 +205,16 @@ def enter_const(c, row, time):
     while True:
         line, _ = line_and_sectors(c.streams.records, row.record)
         while row.left:
-            upper = not wide and not row.left & LOWER_HALF
+            upper = not wide and not row.left & accesses.LOWER_HALF
             number = line if wide else 2 * line + (1 if upper else 0)
             if not const_lookup(c, number, row.access, row.entry, time):
-                if not can_send(c, READ, WHOLE_LINE):
+                if not can_send(c, state.READ, accesses.WHOLE_LINE):
                     row.entry = c.record.launch.limit + 1
                 return False
-            row.left = 0 if wide or upper else row.left & ~LOWER_HALF
+            row.left = 0 if wide or upper else row.left & ~accesses.LOWER_HALF
             row.entry += 1
-        if row.record == row.end:
+        if not next_record(c, row):
             return True
-        row.record -= 1
-        _, row.left = line_and_sectors(c.streams.records, row.record)
 
 
 @jit
@@ -259,24 +241,19 @@ def go_on(context, time):
         if not through:
             if not enter(c, row, time):
                 return
-            occupy(c, max(row.start + 1, latest_entry(c, row)))
+            kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
+            line, _ = line_and_sectors(c.streams.records, row.record)
+            ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
+            occupy(c, max(row.start + 1, row.entry - 1 if ahead else row.entry))
             finish(c, row.access, 0, time)
-        sm.issued_first = (sm.issued_first + 1) & (ISSUED_ACCESSES - 1)
+        sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
         sm.issued_count -= 1
-
-
-@jit
-def latest_entry(c, row):
-    """Cycle in which the last of an instruction entered."""
-    kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
-    line, _ = line_and_sectors(c.streams.records, row.record)
-    return row.entry if kind > Kind.CONST_LOAD and not passes_l1d(c.machine, kind, line) else row.entry - 1
 
 
 @jit
 def meet_tags(c, stage, time):
     """A transaction meets the tags; false if it must try again."""
-    local = stage.line >= LOCAL_LINE
+    local = stage.line >= accesses.LOCAL_LINE
     if stage.kind == Kind.TEXTURE_LOAD:
         return texture_lookup(c, stage.line, stage.access, time)
     if stage.kind == Kind.GLOBAL_STORE:
@@ -290,12 +267,12 @@ def meet_tags(c, stage, time):
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
     writes = stage.kind == Kind.GLOBAL_STORE
-    passes = stage.kind == Kind.L2_LOAD and stage.line < LOCAL_LINE
+    passes = stage.kind == Kind.L2_LOAD and stage.line < accesses.LOCAL_LINE
     room = queue_room_from(c, 0 if writes or passes else 1)
     if room > time:
         return room
-    sectors = segment(c.machine, stage.sectors) if writes else stage.sectors
-    return NEVER if can_send(c, WRITE if writes else READ, sectors) else c.record.launch.limit + 1
+    sectors = accesses.segment(c.machine, stage.sectors) if writes else stage.sectors
+    return state.NEVER if can_send(c, state.WRITE if writes else state.READ, sectors) else c.record.launch.limit + 1
 
 
 @jit
@@ -322,15 +299,15 @@ def come_back(c, request, time):
     """A reply reaches what asked for it."""
     count = sectors_in(request.sectors)
     c.sm.in_flight -= count
-    if request.who == TO_LINE:
+    if request.who == state.TO_LINE:
         fill(c, request.place, request.sectors, request.from_dram, time)
-    elif request.who == TO_CODE:
+    elif request.who == state.TO_CODE:
         code_arrives(c, request.place, count, time)
-    elif request.who == TO_ACCESS:
+    elif request.who == state.TO_ACCESS:
         c.l1d.accesses[request.place - 1].dram_reads += request.from_dram * count
         for _ in range(count):
-            finish(c, request.place, time if request.kind == WRITE else reply_result(c, time), time)
-    elif request.who == TO_CONST:
+            finish(c, request.place, time if request.kind == state.WRITE else reply_result(c, time), time)
+    elif request.who == state.TO_CONST:
         c.sm.consts_coming -= line_arrives(c, c.const, request.place, count, time)
     else:
         line_arrives(c, c.texture, request.place, count, time)
@@ -365,7 +342,7 @@ def memory_stage(context, time):
 @jit
 def next_memory_event(c, time):
     """The next cycle after `time` in which an access has something to do."""
-    following, inbox = NEVER, c.shared.inbox[c.sm.number]
+    following, inbox = state.NEVER, c.shared.inbox[c.sm.number]
     if inbox.count:
         following = c.shared.requests.rows[inbox.first - 1].due
     for b in range(c.machine.l1d_banks):

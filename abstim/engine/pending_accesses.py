@@ -5,18 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address
-from abstim.engine.mbarriers import (
-    copy_begins,
-    copy_ends,
-    family_of,
-    meet_when_complete,
-    number_copy,
-    starts_work,
-    wake,
-    work_done,
-)
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import IN_FLIGHT, READ
@@ -93,11 +84,13 @@ def note_copy(c, w, access, copies):
     """An access does something with asynchronous work: what is to be known of it when it is complete."""
     access.record = c.sm.record[w]
     if copies in (COPY, MEETS_LATER):
-        access.number = number_copy(c, w, copies, access.record)
+        access.number = mbarriers.number_copy(c, w, copies, access.record)
     if copies == COMMITS:
-        access.number = work_done(c.sm, w, PRODUCTS)
-    if starts_work(copies):
-        access.group = copy_begins(c.sm, w, family_of(copies))
+        access.number = mbarriers.work_done(c.sm, w, PRODUCTS)
+    if mbarriers.starts_work(copies):
+        family = mbarriers.family_of(copies)  # it joins the warp's open group
+        access.group = c.sm.group[w, family]
+        c.sm.copies_coming[w, family, access.group] += 1
 
 
 @jit
@@ -126,14 +119,14 @@ def complete(context, place, time):
     if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
         sm.not_before[w] = access.result - 1
     if row.copies != NONE:
-        if starts_work(row.copies):
-            copy_ends(sm, w, family_of(row.copies), access.group, access.result)
-        meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
+        if mbarriers.starts_work(row.copies):
+            mbarriers.copy_ends(sm, w, mbarriers.family_of(row.copies), access.group, access.result)
+        mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)
         sm.not_before[w] = sm.settled[w]
     give_back(c.l1d.accesses, sm.accesses_unused, place)
-    wake(c, w, time)
+    mbarriers.wake(c, w, time)
 
 
 @jit

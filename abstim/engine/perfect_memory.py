@@ -5,19 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.accesses import (
-    LOCAL_LINE,
-    LOWER_HALF,
-    SHARED_LINE,
-    WHOLE_LINE,
-    is_phase,
-    line_and_sectors,
-    move_past,
-    next_cycle,
-    next_transaction,
-    simple_result,
-    transaction_bytes,
-)
+from abstim.engine import accesses
+from abstim.engine.accesses import line_and_sectors
 from abstim.engine.l1d import find_line, set_of, use
 from abstim.engine.pending_accesses import respond_in_order
 from abstim.engine.read_only_caches import const_line, supply, texture_line
@@ -82,7 +71,7 @@ def miss(c, k, line, time, sectors):
     if k < 0:
         k = allocate(c, line, time)
     there = supply(c, time)
-    arrive_at(c, k, sectors if c.machine.l1d_sectored else WHOLE_LINE, there)
+    arrive_at(c, k, sectors if c.machine.l1d_sectored else accesses.WHOLE_LINE, there)
     return k, there
 
 
@@ -128,8 +117,8 @@ def access(c, w, i, start):
     """(cycles on the load/store unit, result) of instruction `i` of warp `w`, which starts at `start`; moves the warp's
     cursors past it."""
     kind, first, conflict = c.code[i].kind, np.int64(c.sm.record[w]), c.sm.conflict[w]
-    end = move_past(c, w, i)
-    busy, result = simple_result(c, w, i, first, end, conflict, start)
+    end = accesses.move_past(c, w, i)
+    busy, result = accesses.simple_result(c, w, i, first, end, conflict, start)
     if busy:
         return busy, result
     if kind <= Kind.CONST_LOAD:
@@ -145,7 +134,7 @@ def const_result(c, first, end, start):
     for k in range(end - 1, first - 1, -1):
         line, sectors = line_and_sectors(c.streams.records, k)
         for half in range(1 if wide else 2):
-            if wide or (sectors >> (2 * half)) & LOWER_HALF:
+            if wide or (sectors >> (2 * half)) & accesses.LOWER_HALF:
                 done = max(done, const_line(c, line if wide else 2 * line + half, time))
                 time += 1
     return time - start - m.const_hit_cycles, done
@@ -156,19 +145,19 @@ def global_result(c, i, first, end, start):
     """The same of a global, local or generic access: passes of shared memory, then one transaction a cycle
     into the L1D pipeline, last line first."""
     m = c.machine
-    kind, size = c.code[i].kind, transaction_bytes(m, c.code[i].access_bytes)
+    kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].access_bytes)
     time, done, busy = start + m.l1d_latency_cycles, start, -1
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams.records, k)
-        if line == SHARED_LINE:
+        if line == accesses.SHARED_LINE:
             time += 1
             continue
-        if is_phase(line):
+        if accesses.is_phase(line):
             continue
         while left:
-            sectors = next_transaction(left, size)
+            sectors = accesses.next_transaction(left, size)
             left &= ~sectors
-            later, busy = next_cycle(m, busy, sectors)
+            later, busy = accesses.next_cycle(m, busy, sectors)
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))
     return max(1, time - start - m.l1d_latency_cycles), done
@@ -183,7 +172,7 @@ def transaction(c, kind, line, time, sectors):
         return respond_in_order(c.sm, passed)
     if kind == Kind.TEXTURE_LOAD:
         return texture_line(c, line, time)
-    if line >= LOCAL_LINE:
+    if line >= accesses.LOCAL_LINE:
         return load(c, line, time, sectors)
     if m.l1d_bypass or kind == Kind.L2_LOAD:
         return respond_in_order(c.sm, passed)

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from abstim.engine.issue import issue, refetch
+from abstim.engine import state
+from abstim.engine.fetch import want_fetch
+from abstim.engine.issue import issue
 from abstim.engine.memory_pipe import room_for_access
 from abstim.engine.operand_collectors import collector_known, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
-from abstim.engine.state import (
-    BARRIER_WAIT,
-    EMPTY,
-    GTO,
-    ISSUED,
-    LRR,
-    MEM,
-    MEMORY_WAIT,
-    NEVER,
-    NOT_READY,
-    TWO_LEVEL,
-    UNIT_BUSY,
-)
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
 from functional.jit.compile import jit
 
@@ -36,11 +25,11 @@ def oldest(sm, m, slots):
 @jit
 def pick(sm, m, s, slots):
     """The warp that scheduler `s` visits first among `slots`, which is not empty."""
-    if m.policy == LRR:
+    if m.policy == state.LRR:
         return first_after(slots, sm.last[s])
-    if m.policy == TWO_LEVEL:
+    if m.policy == state.TWO_LEVEL:
         return first_active(sm, s, slots)
-    if m.policy == GTO and sm.last[s] >= 0 and slots & bit(sm.last[s]):
+    if m.policy == state.GTO and sm.last[s] >= 0 and slots & bit(sm.last[s]):
         return sm.last[s]
     return oldest(sm, m, slots)
 
@@ -111,13 +100,13 @@ def idle_reason(sm, m, s):
     """Why scheduler `s`, which has just visited its warps in vain, issues nothing."""
     slots = m.scheduler_slots[s]
     if sm.visitable & slots:
-        return UNIT_BUSY
+        return state.UNIT_BUSY
     waiting = sm.running & slots & ~sm.held
     if waiting & sm.memory:
-        return MEMORY_WAIT
+        return state.MEMORY_WAIT
     if waiting:
-        return NOT_READY
-    return BARRIER_WAIT if sm.held & slots else EMPTY
+        return state.NOT_READY
+    return state.BARRIER_WAIT if sm.held & slots else state.EMPTY
 
 
 @jit
@@ -125,10 +114,10 @@ def issue_from(sm, m, unit, w):
     """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
     port = port_of(m, unit, w)
     if sm.issued_count:  # never with perfect memory
-        if unit == MEM:  # which waits at its port for a collector
-            return port_free(sm, port) if room_for_access(sm) else NEVER
+        if unit == state.MEM:  # which waits at its port for a collector
+            return port_free(sm, port) if room_for_access(sm) else state.NEVER
         if not collector_known(sm, m, unit, pool_of(m, port, w)):
-            return NEVER
+            return state.NEVER
     return port_free(sm, port)
 
 
@@ -138,7 +127,8 @@ def passed_over(sm, m, code, w, time):
     flushed, or all that wait for its port, noting when that will be free."""
     if sm.flush & bit(w):
         sm.visitable &= ~bit(w)
-        refetch(sm, code, w)
+        sm.flush &= ~bit(w)
+        want_fetch(sm, w, code[sm.pc[w]].pc)
         return bit(w)
     unit = code[sm.pc[w]].unit
     free = issue_from(sm, m, unit, w)
@@ -168,7 +158,7 @@ def take_turn(c, s, time):
     """One cycle of scheduler `s`; returns True if it issues an instruction."""
     sm, m, code = c.sm, c.machine, c.code
     slots = sm.visitable & m.scheduler_slots[s]
-    if m.policy == TWO_LEVEL:
+    if m.policy == state.TWO_LEVEL:
         promote(c, s, time)
         slots &= active_set(sm, m, s)
     while slots:
@@ -182,10 +172,10 @@ def take_turn(c, s, time):
         issue(c, w, time)
         if m.issues_per_turn > 1 and issues_again(c, w, first, time):
             issue(c, w, time)
-        if m.policy == TWO_LEVEL:
+        if m.policy == state.TWO_LEVEL:
             rotate(sm, m, s, w)
         sm.last[s] = w
-        sm.slots[ISSUED] += 1
+        sm.slots[state.ISSUED] += 1
         sm.idle_since[s] = time + 1
         return True
     charge(sm, s, time)

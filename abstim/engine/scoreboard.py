@@ -39,13 +39,6 @@ def origin_of(entry):
 
 
 @jit
-def forget(c, w):
-    """A new warp: all its registers are free."""
-    for r in range(c.machine.register_count):
-        c.scoreboard[w, r] = 0
-
-
-@jit
 def write_registers(c, w, row, result):
     """The destinations of an instruction of warp `w` are free at `result`."""
     entry = entry_of(result, row.kind)
@@ -85,12 +78,6 @@ def hold_register(c, w, r, entry):
     c.scoreboard[w, r + 2 * SCOREBOARDS] = latest
     if c.scoreboard[w, r + SCOREBOARDS] == 0:
         c.scoreboard[w, r] = latest
-
-
-@jit
-def release_register(c, w, r, time):
-    """Scoreboard `r` of warp `w`, which counts operands yet to be read, is free at `time` at the earliest."""
-    hold_register(c, w, r, entry_of(time, 0))
 
 
 @jit

@@ -28,18 +28,8 @@ if TYPE_CHECKING:
 
 
 COUNTERS = (
-    "l1d_accesses",
-    "l1d_misses",
-    "const_accesses",
-    "const_misses",
-    "l1i_accesses",
-    "l1i_misses",
-    "l2_accesses",
-    "l2_misses",
-    "dram_reads",
-    "dram_writes",
-    "l1t_accesses",
-    "l1t_misses",
+    *(f"{cache}_{what}" for cache in ("l1d", "const", "l1i", "l2") for what in ("accesses", "misses")),
+    *("dram_reads", "dram_writes", "l1t_accesses", "l1t_misses"),
 )
 
 
@@ -99,6 +89,13 @@ class Simulation:
         machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, inputs.shared_bytes)
         self._members = members_of(trace, gpu, threads)
         self.state = new_state(machine, self.room, windows, window_cycles)
+        self.machine, record = (
+            self.state.machine,
+            self.state.record,
+        )  # the numbers of the design point, a MACHINE
+        self.blocks = record.blocks  # THREAD_BLOCK [position]: `sm`, `dispatch_cycle`, `retire_cycle`; -1: not yet
+        self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
+        self.windows = record.windows  # warp instructions issued, a window each
         if caches is not None:
             caches.put(self.state)
 
@@ -153,29 +150,9 @@ class Simulation:
             _touch(self.state, np.ascontiguousarray(records), written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
 
     @property
-    def machine(self) -> np.ndarray:
-        """The design point's numbers, a MACHINE record."""
-        return self.state.machine
-
-    @property
     def clock_cycles(self) -> int:
         """Cycle of the last dispatch."""
         return int(self.state.record.launch["clock"])
-
-    @property
-    def blocks(self) -> np.ndarray:
-        """THREAD_BLOCK [position]: `sm`, `dispatch_cycle` and `retire_cycle` of each; -1: not yet."""
-        return self.state.record.blocks
-
-    @property
-    def warps(self) -> np.ndarray:
-        """WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet."""
-        return self.state.record.warps
-
-    @property
-    def windows(self) -> Int64[np.ndarray, " window"]:
-        """Warp instructions issued, a window each."""
-        return self.state.record.windows
 
     @property
     def counters(self) -> dict[str, int]:
@@ -220,7 +197,7 @@ class Simulation:
 
     def _ends(self) -> np.ndarray:
         """When each SM is done. Posted stores, for which no warp waits, are acknowledged before a launch is over."""
-        sms, machine = self.state.sms, self.state.machine
+        sms, machine = self.state.sms, self.machine
         way = int(machine["slice_delay"] + machine["hit_delay"])
         return np.maximum(sms["last_exit"], np.where(sms["last_store"] > 0, sms["last_store"] + way, 0))
 
@@ -331,24 +308,19 @@ def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches
     warm(without_data(inputs), gpu, blocks_per_sm, caches, resident)
 
 
-def data(records: np.ndarray) -> np.ndarray:
-    """Which records are of global or local memory, not of constants and parameters."""
-    return is_data(line_of(records))
-
-
 def without_data(inputs: LaunchInputs) -> LaunchInputs:
     """A launch that reads its instructions and constants only: no lane of its other accesses is active."""
     records = inputs.trace.records
-    return replace(
-        inputs, trace=replace(inputs.trace, records=np.where(data(records), records & ~SECTOR_BITS, records))
-    )
+    records = np.where(is_data(line_of(records)), records & ~SECTOR_BITS, records)
+    return replace(inputs, trace=replace(inputs.trace, records=records))
 
 
 def bank_loads(
     inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, lines: Int64[np.ndarray, " line"]
 ) -> Int64[np.ndarray, "controller bank"]:
     """How many of some lines each bank of each memory controller holds."""
-    machine = Simulation(inputs, gpu, blocks_per_sm).machine
+    refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks_per_sm)
+    machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
     found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
     _controllers(machine, lines.astype(np.int64), found)
     return found

@@ -6,7 +6,7 @@ import numpy as np
 
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
-from abstim.engine.l2 import first_way, use
+from abstim.engine.l2 import first_way, take_way, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
@@ -42,16 +42,9 @@ def open_row(shared, line):
 
 
 @jit
-def touch_l2(c, request):
-    """Sectors are read or written in L2 without time, and DRAM's rows are opened for what is not there. What an SM's
-    own part of L2 lacks is looked up in the other."""
-    if touch_slice(c.shared, request, request.near, request.near == request.home):
-        touch_slice(c.shared, request, request.home, True)
-
-
-@jit
 def touch_slice(shared, request, n, opens):
-    """In one slice; true if it asks the line's home."""
+    """Sectors are read or written in one slice of L2 without time, and DRAM's rows are opened for what is not there if
+    it `opens` them; true if it asks the line's home instead."""
     m, l2 = shared.machine, shared.l2
     first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
@@ -63,8 +56,7 @@ def touch_slice(shared, request, n, opens):
         k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
         if l2.line[k].dirty:
             open_row(shared, l2.tag[k] - 1)
-        l2.tag[k] = request.line + 1
-        l2.line[k].valid = l2.line[k].dirty = 0
+        take_way(l2, k, request.line)
     l2.line[k].valid |= request.sectors
     if written or request.kind == ATOMIC:
         l2.line[k].dirty |= request.sectors
@@ -78,7 +70,9 @@ def answer_all(c, time):
     sm, shared, k = c.sm, c.shared, 0
     while k < sm.asked:
         request = shared.outbox[sm.number, k]
-        touch_l2(c, request)
+        # what an SM's own part of L2 lacks is looked up in the other
+        if touch_slice(shared, request, request.near, request.near == request.home):
+            touch_slice(shared, request, request.home, True)
         if request.who != NOBODY:
             come_back(c, request, time)
         k += 1
@@ -185,8 +179,7 @@ def touch(state, records, written, first_line, recent):
             place = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
             if place < 0:
                 continue
-            l2.tag[place] = line + 1
-            l2.line[place].valid = l2.line[place].dirty = 0
+            take_way(l2, place, line)
         if written[k]:
             l2.line[place].dirty |= sectors
         else:

@@ -70,9 +70,7 @@ class KnownError:
 @cache
 def known_errors() -> tuple[KnownError, ...]:
     """The table."""
-    import configs
-
-    with (Path(next(iter(configs.__path__))) / "known_errors.csv").open(newline="", encoding="utf-8") as file:
+    with (config_dir() / "known_errors.csv").open(newline="", encoding="utf-8") as file:
         numbers = ("clock_mhz", "kernels", "worst_percent")
         rows = [row | {name: row[name] or None for name in numbers} for row in csv.DictReader(file)]
     return msgspec.convert(rows, tuple[KnownError, ...], strict=False)
@@ -364,9 +362,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-@lru_cache(
-    maxsize=64
-)  # parsing is nine tenths of loading a GPU, and sweeps and tables load the same ones again and again
+@lru_cache(maxsize=64)  # parsing is nine tenths of loading a GPU, and sweeps load the same ones again and again
 def _parsed(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 

@@ -41,6 +41,10 @@ def _number(low: float, high: float) -> Any:
     return field(metadata={"domain": Domain(float, text, lambda v: low <= v <= high)})
 
 
+def _text(text: str, pattern: str) -> Any:
+    return field(metadata={"domain": Domain(str, text, lambda v: bool(re.fullmatch(pattern, v)))})
+
+
 def _sizes() -> Any:
     """Sizes in KiB, ascending, separated by commas; empty: none."""
 
@@ -49,12 +53,6 @@ def _sizes() -> Any:
         return all(p.isdecimal() for p in parts) and [int(p) for p in parts] == sorted({int(p) for p in parts})
 
     return field(metadata={"domain": Domain(str, "sizes in KiB like 0,8,16, ascending, or empty", accepts)})
-
-
-def _architecture() -> Any:
-    """A name that ptxas knows."""
-    text = "an architecture like sm_86, or none"
-    return field(metadata={"domain": Domain(str, text, lambda v: bool(re.fullmatch(r"sm_\d{2,3}|none", v)))})
 
 
 def _flag() -> Any:
@@ -112,7 +110,7 @@ class Spec:
     shared_bytes_per_sm: int = _whole(0, 1 << 24)
 
     timed_code: str = _choice("ptx", "machine")
-    architecture: str = _architecture()
+    architecture: str = _text("an architecture like sm_86, or none", r"sm_\d{2,3}|none")  # as ptxas names it
 
     schedulers_per_sm: int = _whole(1, 4)
     scheduler: str = _choice(*POLICIES)

@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.accesses import (
-    LOCAL_LINE,
-    SHARED_LINE,
-    WHOLE_LINE,
-    line_of,
-    more_follow,
-    sectors_in,
-    sectors_of,
-    segment,
-)
+from abstim.engine import accesses, tags
+from abstim.engine.accesses import line_of, sectors_in, sectors_of
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
-from abstim.occupancy_vector.records import (
-    ATOMIC,
-    CONSTANT,
-    DRAM,
-    FIRST,
-    GONE,
-    L2,
-    LOAD,
-    MEMORY,
-    NONE,
-    PASSING,
-    RUNNING,
-    STORE,
-    WAITING,
-)
+from abstim.occupancy_vector import records as rec
 from functional.jit.compile import jit
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
@@ -44,13 +22,8 @@ FAR_FUTURE = 1 << 60
 @jit
 def find(lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
-    oldest = first
-    for k in range(first, first + ways):
-        if lines[k].tag == line + 1:
-            return k, True
-        if lines[k].used < lines[oldest].used:
-            oldest = k
-    return oldest, False
+    k = tags.find(lines.tag, first, ways, line)
+    return (k, True) if k >= 0 else (tags.victim(lines.used, first, ways), False)
 
 
 @jit
@@ -93,12 +66,12 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     row.valid |= sectors
     if write:
         row.dirty |= sectors
-        return time + walk.nominal[L2]
+        return time + walk.nominal[rec.L2]
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
-        row.there = time + walk.nominal[DRAM]
-    return max(time + walk.nominal[L2], np.int64(row.there))
+        row.there = time + walk.nominal[rec.DRAM]
+    return max(time + walk.nominal[rec.L2], np.int64(row.there))
 
 
 @jit
@@ -117,7 +90,7 @@ def load(walk, caches, sm, line, sectors, time, access, found):
     use(caches, row)
     if not there:
         row.tag, row.valid = line + 1, 0
-    missed = (sectors if m.l1d_sectored else WHOLE_LINE) & ~np.int64(row.valid)
+    missed = (sectors if m.l1d_sectored else accesses.WHOLE_LINE) & ~np.int64(row.valid)
     if missed:
         row.valid |= missed
         row.there = ask_l2(walk, caches, line, missed, False, time, found)
@@ -139,7 +112,7 @@ def store(walk, caches, sm, line, sectors, time, found):
             row.tag, row.valid, row.there = line + 1, 0, 0
         row.valid |= sectors
         use(caches, row)
-    answered = ask_l2(walk, caches, line, segment(m, sectors), True, time, found)
+    answered = ask_l2(walk, caches, line, accesses.segment(m, sectors), True, time, found)
     found.wait = max(np.int64(found.wait), answered - time)
 
 
@@ -151,7 +124,7 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
         return
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
-    wanted = WHOLE_LINE if not halves else np.int64(3) if sectors & 3 else np.int64(12)
+    wanted = accesses.WHOLE_LINE if not halves else np.int64(3) if sectors & 3 else np.int64(12)
     k, there = find(caches.const[sm], (own & (m.const_sets - 1)) * m.const_ways, m.const_ways, own)
     row = caches.const[sm][k]
     use(caches, row)
@@ -172,7 +145,7 @@ def read_code(walk, caches, sm, line, time, fetch, found):
     use(caches, row)
     if not there:
         row.tag = line + 1
-        row.there = ask_l2(walk, caches, CODE_LINES + line, WHOLE_LINE, False, time, found)
+        row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
         row.asker = fetch + 1
     walk.fetch_askers[fetch] = row.asker
     return max(time, np.int64(row.there))
@@ -186,18 +159,18 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
     while more:
         word = np.int64(walk.records[r])
         line, sectors = line_of(word), sectors_of(word)
-        local = line >= LOCAL_LINE
-        if sectors == 0 or line == SHARED_LINE:
+        local = line >= accesses.LOCAL_LINE
+        if sectors == 0 or line == accesses.SHARED_LINE:
             pass
-        elif kind == CONSTANT:
+        elif kind == rec.CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
-        elif kind == ATOMIC or ((kind == PASSING or (m.l1d_bypass and kind == LOAD)) and not local):
+        elif kind == rec.ATOMIC or ((kind == rec.PASSING or (m.l1d_bypass and kind == rec.LOAD)) and not local):
             found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
-        elif kind == LOAD or kind == PASSING or (local and m.l1d_write == LOCAL_BACK):  # noqa: SIM109
+        elif kind == rec.LOAD or kind == rec.PASSING or (local and m.l1d_write == LOCAL_BACK):
             load(walk, caches, sm, line, sectors, time, access, found)
         else:
             store(walk, caches, sm, line, sectors, time, found)
-        more = more_follow(word)
+        more = accesses.more_follow(word)
         r += 1
 
 
@@ -212,7 +185,7 @@ def place(walk, sm, slots, b, time):
         path = walk.paths[warp]
         slot.item, slot.stop = walk.offsets[path], walk.offsets[path + 1]
         slot.access, slot.fetch = walk.access_offsets[warp], walk.fetch_offsets[warp]
-        slot.ready, slot.back, slot.age, slot.state = time, time, warp, RUNNING
+        slot.ready, slot.back, slot.age, slot.state = time, time, warp, rec.RUNNING
     sm.next += 1
     return True
 
@@ -224,7 +197,7 @@ def pick(walk, sm, slots):
     by_slot, count = walk.machine[0].walks_by_slot, len(slots)
     for w in range(count):
         slot = slots[w]
-        if slot.state != RUNNING:
+        if slot.state != rec.RUNNING:
             continue
         if slot.ready > sm.clock:
             soon = min(soon, slot.ready)
@@ -248,19 +221,19 @@ def go_on(walk, caches, number, sm, slot):
         issued += item.cycles
         slot.item += 1
         slot.fetch += 1
-        if item.unit == MEMORY:
+        if item.unit == rec.MEMORY:
             held = max(held, access_memory(walk, caches, number, item, slot, time))
         waits = item.wait_far and slot.back > time
         if waits:
             slot.ready = max(slot.ready, slot.back)
-        if item.barrier or item.access != NONE or waits or slot.ready > time:
+        if item.barrier or item.access != rec.NONE or waits or slot.ready > time:
             break
     slot.ready = max(slot.ready, time + ISSUE_CYCLES * issued)
     sm.clock = time + max(1, held, issued // m.schedulers_per_sm)
     if slot.item == slot.stop:
-        slot.state = GONE
+        slot.state = rec.GONE
     elif walk.items[slot.item - 1].barrier:
-        slot.state = WAITING
+        slot.state = rec.WAITING
 
 
 @jit
@@ -268,12 +241,12 @@ def access_memory(walk, caches, number, item, slot, time):
     """An item's memory instruction; returns the cycles it holds the load/store unit."""
     own, found = walk.accesses[slot.access], walk.answers[slot.access]
     slot.access += 1
-    if item.access != NONE:
+    if item.access != rec.NONE:
         ask_caches(walk, caches, number, item.access, own.record, time, slot.access - 1, found)
-        answered = time + max(walk.nominal[FIRST], np.int64(found.wait))
-        if item.access != STORE:
+        answered = time + max(walk.nominal[rec.FIRST], np.int64(found.wait))
+        if item.access != rec.STORE:
             slot.back = max(slot.back, answered)
-        if item.access == CONSTANT:
+        if item.access == rec.CONSTANT:
             slot.ready = max(slot.ready, answered)
     return np.int64(own.cycles)
 
@@ -285,12 +258,12 @@ def settle(walk, sm, slots, w):
     b = w // m.warps_per_block
     running, waiting = 0, 0
     for k in range(b * m.warps_per_block, (b + 1) * m.warps_per_block):
-        running += slots[k].state == RUNNING
-        waiting += slots[k].state == WAITING
+        running += slots[k].state == rec.RUNNING
+        waiting += slots[k].state == rec.WAITING
     if running == 0 and waiting > 0:
         for k in range(b * m.warps_per_block, (b + 1) * m.warps_per_block):
-            if slots[k].state == WAITING:
-                slots[k].state, slots[k].ready = RUNNING, sm.clock
+            if slots[k].state == rec.WAITING:
+                slots[k].state, slots[k].ready = rec.RUNNING, sm.clock
     if running == 0 and waiting == 0:
         place(walk, sm, slots, b, sm.clock)
 
@@ -333,7 +306,7 @@ def walk_launch(walk, caches, sms, slots):
                 if w >= 0:
                     sm.last = w
                     go_on(walk, caches, number, sm, slots[number][w])
-                    if slots[number][w].state != RUNNING:
+                    if slots[number][w].state != rec.RUNNING:
                         settle(walk, sm, slots[number], w)
             left += sm.clock < FAR_FUTURE
         if limit % WINDOW_CYCLES == 0 or not left:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from abstim.engine import LaunchInputs, Simulation
     from functional.launches.launch import Launch
     from functional.programs.program import Program
-    from functional.traces.trace import Trace
     from precharacterize.table import LatencyTable
     from precharacterize.timed_code import TimedCode
 
@@ -77,7 +76,9 @@ def _logged(
     for number, launch, trace in session.each():
         progress(f"{what} {session.case.name}", number, len(session))
         code = session.timed_code(number, gpu)
-        count = issue_count(session, trace, code)
+        count = int(trace.warp_instructions.sum())
+        if code is not None:  # timed in place of its PTX
+            count = session.projected(trace, code).instructions
         if count > MOST_ISSUES:
             raise InputError(f"launch {number} issues {count:,} instructions; {who} takes {MOST_ISSUES:,} at most")
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
@@ -91,13 +92,9 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
     for launch, code, run, log in _logged(session, gpu, flush, "log", "a timeline", progress):
         name = shown_name(launch.program.name) + (f" ({launch.label})" if launch.label else "")
         issues, table = _issue_log(log, run.inputs.table, gpu), run.inputs.table
-        lines = _block_lines(launch.program, code, len(table.block_start))
+        blocks = range(len(table.block_start)) if code is None else code.numbers[:, 0].tolist()
+        lines = np.array([launch.program.line_of(block) for block in blocks], np.int64)
         yield LaunchLog(name, issues, table.block_start, lines, run.result().cycles, gpu.spec.sm_count)
-
-
-def issue_count(session: Session, trace: Trace, code: TimedCode | None) -> int:
-    """Warp instructions that a launch issues, of what is timed in place of its PTX if that is not what is timed."""
-    return int(trace.warp_instructions.sum()) if code is None else session.projected(trace, code).instructions
 
 
 def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:
@@ -108,11 +105,6 @@ def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:
     names = ("sm", "cycle", "slot", "instruction", "warp", "l2_accesses", "dram_reads")
     sm, cycle, slot, instruction, warp, l2, dram = (np.ascontiguousarray(log[name]) for name in names)
     return IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm, stalls[order], l2, dram)
-
-
-def _block_lines(program: Program, code: TimedCode | None, count: int) -> Int64[np.ndarray, " basic_block"]:
-    blocks = range(count) if code is None else code.numbers[:, 0].tolist()
-    return np.array([program.line_of(block) for block in blocks], np.int64)
 
 
 COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")
@@ -262,9 +254,9 @@ def by_source_line(spots: Sequence[HotSpot]) -> list[HotLine]:
     for spot in spots:
         if spot.source is not None:
             groups.setdefault(spot.source, []).append(spot)
-    return [HotLine(file=at.file, line=at.line, text=_line_of(at), spots=tuple(groups[at])) for at in sorted(groups)]
-
-
-def _line_of(at: SourceLine) -> str:
-    text = source_text(at.file)
-    return text[at.line - 1] if at.line <= len(text) else ""
+    found = []
+    for at in sorted(groups):
+        text = source_text(at.file)
+        line = text[at.line - 1] if at.line <= len(text) else ""
+        found.append(HotLine(file=at.file, line=at.line, text=line, spots=tuple(groups[at])))
+    return found

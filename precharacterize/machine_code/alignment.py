@@ -142,7 +142,9 @@ def _is_slow(block: list[MachineInstruction], at_line: dict[int, int]) -> bool:
 
 def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) -> None:
     """Set leader, times and rivals of every block; a block that holds no PTX instruction keeps leader -1."""
-    dominators = Dominators([_edges(program, block.index) for block in program.blocks], 0)
+    called = {i: [program.block_of(entry)] for i, entry in program.callee_entry.items()}
+    edges = [[*block.successors, *called.get(block.stop - 1, [])] for block in program.blocks]
+    dominators = Dominators(edges, 0)
     for block in blocks:
         block.leader = _leader(block, program, kinds, dominators)
         block.times = _rounds(block, program, kinds)
@@ -151,13 +153,6 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.rivals += [
             m for m, other in enumerate(blocks) if other.times > block.times and other.leader == block.leader
         ]  # what stands around the other copies of an unrolled loop is not executed with it
-
-
-def _edges(program: Program, index: int) -> list[int]:
-    """Successors of a PTX block, and the entry of a function it calls."""
-    last = program.blocks[index].stop - 1
-    called = [program.block_of(program.callee_entry[last])] if last in program.callee_entry else []
-    return [*program.blocks[index].successors, *called]
 
 
 def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominators: Dominators) -> int:
@@ -301,7 +296,9 @@ class Matching:
     def _access(self, block: MachineBlock, wanted: list[int], i: int, instance: int, covers: list[Cover]) -> Access:
         mode = Mode.PASSES if consumes(self.kinds[i]) == 1 else Mode.RECORDS
         alone = copies_of(self.program.instructions[i]) in _ALONE
-        if self.kinds[i] in _ATOMICS and not alone and self._is_aggregated(block, i):
+        # does a warp send one request for all its lanes? The code that adds them up bears the atomic's line
+        aggregated = any(c.name in _AGGREGATING for c, k in zip(block.code, block.ptx, strict=True) if k == i)
+        if self.kinds[i] in _ATOMICS and not alone and aggregated:
             mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE
         sources = []
         for source in wanted:
@@ -310,10 +307,6 @@ class Matching:
                 covers.append(cover)
             sources.append(Source(covers.index(cover), self.numbers[source]))
         return Access(mode, tuple(sources))
-
-    def _is_aggregated(self, block: MachineBlock, i: int) -> bool:
-        """Does a warp send one request for all its lanes? The code that adds them up bears the atomic's line."""
-        return any(c.name in _AGGREGATING for c, k in zip(block.code, block.ptx, strict=True) if k == i)
 
     def _vectorised(self, instruction: MachineInstruction, i: int) -> list[int]:
         """PTX accesses without a machine instruction that this wider one makes as well."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from functional.programs.program import Program
 from functional.ptx.ir import Address, Instruction
+from precharacterize import synchronisation as sync
 from precharacterize.build import MEMORY, Row, row_of
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
+from precharacterize.machine_code import timing_classes as classes
 from precharacterize.machine_code.alignment import (
     BULK_COPIES,
     MachineBlock,
@@ -19,25 +21,6 @@ from precharacterize.machine_code.alignment import (
     machine_blocks,
 )
 from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
-from precharacterize.machine_code.timing_classes import (
-    access_bytes,
-    barrier_of,
-    kind_of,
-    latency_class,
-    operations_of,
-    tensor_share,
-)
-from precharacterize.synchronisation import (
-    BULK,
-    COPIES,
-    LAST_PRODUCT,
-    NONE,
-    PRODUCTS,
-    closes,
-    copies_of,
-    starts,
-    waits_for,
-)
 from precharacterize.table import SCOREBOARDS, UNITS, WORDS, PipelineParameters
 from precharacterize.tensor_work import sized
 from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, TimedBlock, consumes
@@ -45,7 +28,7 @@ from precharacterize.timed_code import MOST_COVERING, Access, Cover, Mode, Timed
 INSTRUCTION_BYTES = 16
 CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
 MOST_LINE_INSTRUCTIONS = 4096  # of the instruction cache
-_COPIES = {"LDGSTS": starts(COPIES), "LDGDEPBAR": closes(COPIES), "UTMACMDFLUSH": closes(BULK)}
+_COPIES = dict(LDGSTS=sync.starts(sync.COPIES), LDGDEPBAR=sync.closes(sync.COPIES), UTMACMDFLUSH=sync.closes(sync.BULK))
 _TENSOR_WORK = re.compile(r"UTC\w*MMA|UTCCP|LDTM|STTM")
 _PRODUCTS = ("HGMMA", "IGMMA", "QGMMA", "BGMMA")
 
@@ -77,10 +60,15 @@ def machine_timed_blocks(
             row.copies = _copies(block.code[k], source, k in found)
             if source is not None and source.opcode == "tcgen05" and _TENSOR_WORK.fullmatch(block.code[k].name):
                 _mark_tensor_work(row, source, program, pipeline)
-            row.origin = block.ptx[k] if block.ptx[k] >= 0 else _before(made, k, program, block)
+            # what the assembler added counts at the PTX instruction before it in its block
+            before = made[k - 1].origin if k else program.blocks[max(0, block.leader)].start
+            row.origin = block.ptx[k] if block.ptx[k] >= 0 else before
         _mark_retries(block, made, program, words)
         if not rows and _reads_parameters(block):
-            made[0].pc = _constant_pc(first_row + len(code))
+            # parameters are to come before the rest: its first instruction is the last one of a line of its own, behind
+            # all code. Constants come through the cache that holds instructions (Jia et al., 2018, section 3)
+            lines = (first_row + len(code)) // MOST_LINE_INSTRUCTIONS + 2
+            made[0].pc = lines * MOST_LINE_INSTRUCTIONS - 1
         rows += made
         accesses = [row.access for row in made if row.access is not None]
         timed.append(TimedBlock(
@@ -93,7 +81,7 @@ def machine_timed_blocks(
 def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline: PipelineParameters) -> None:
     """Machine code does not say how large a product is, nor in which class: PTX does."""
     operation = sized(source, program, pipeline.operation(hardware_class(source)))
-    row.unit, row.copies = UNITS.index(operation.unit), copies_of(source)
+    row.unit, row.copies = UNITS.index(operation.unit), sync.copies_of(source)
     row.latency, row.initiation = operation.latency_cycles, operation.initiation_cycles
 
 
@@ -105,11 +93,6 @@ def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, wo
         return
     row.access, row.retries = replace(row.access, mode=Mode.ROUNDS), True
     row.word = words.setdefault(program.instructions[row.origin].address, len(words) % WORDS)
-
-
-def _before(made: Sequence[Row], k: int, program: Program, block: MachineBlock) -> int:
-    """The PTX instruction at which something that the assembler added counts: the one before it in its block."""
-    return made[k - 1].origin if k else program.blocks[max(0, block.leader)].start
 
 
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
@@ -128,19 +111,13 @@ def _reads_parameters(block: MachineBlock) -> bool:
     return any(int(offset[1], 16) >= CONSTANT_LINE_BYTES for offset in found if offset)
 
 
-def _constant_pc(end: int) -> int:
-    """The place of a kernel's first instruction if parameters are to come before the rest: the last one of a line of
-    its own, behind all code. Constants come through the cache that holds instructions (Jia et al., 2018, section 3)."""
-    return (end // MOST_LINE_INSTRUCTIONS + 2) * MOST_LINE_INSTRUCTIONS - 1
-
-
 def _operations(block: MachineBlock, program: Program, covers: Sequence[Cover]) -> dict[int, Operations]:
     """By cover: a guarded instruction is executed by the threads that went through the PTX block it is from."""
     found: dict[int, Operations] = {}
     for instruction, ptx in zip(block.code, block.ptx, strict=True):
         owner = Cover(program.block_of(ptx), 0) if instruction.guard and ptx >= 0 else None
         cover = covers.index(owner) if owner in covers else 0
-        found[cover] = found.get(cover, NO_OPERATIONS).plus(operations_of(instruction))
+        found[cover] = found.get(cover, NO_OPERATIONS).plus(classes.operations_of(instruction))
     return found
 
 
@@ -148,20 +125,21 @@ def _row(
     instruction: MachineInstruction, access: Access | None, source: Kind | None, pipeline: PipelineParameters,
     registers: int,
 ) -> Row:  # fmt: skip
-    kind = kind_of(instruction)
+    kind = classes.kind_of(instruction)
     if access is not None and source is not None:
-        row = row_of(_seen_by_l1d(instruction, source), MEMORY, access_bytes=access_bytes(instruction), access=access)
+        seen, size = _seen_by_l1d(instruction, source), classes.access_bytes(instruction)
+        row = row_of(seen, MEMORY, access_bytes=size, access=access)
     elif kind > Kind.CONST_LOAD:  # of the assembler's own: spilled registers, a CAS loop's load
         own = Access(Mode.PASSES if consumes(kind) == 1 else Mode.RECORDS)
-        row = row_of(kind, MEMORY, access_bytes=access_bytes(instruction), access=own)
+        row = row_of(kind, MEMORY, access_bytes=classes.access_bytes(instruction), access=own)
     else:
-        name = "convert" if kind == Kind.CONST_LOAD else latency_class(instruction)
+        name = "convert" if kind == Kind.CONST_LOAD else classes.latency_class(instruction)
         row = row_of(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name == "tensor":
             one = row.initiation
-            row.initiation = max(1, round(one * tensor_share(instruction)))
+            row.initiation = max(1, round(one * classes.tensor_share(instruction)))
             row.latency += max(0, row.initiation - one) if instruction.name in _PRODUCTS else 0
-    row.counted, row.stall, row.barrier = True, max(1, instruction.stall), barrier_of(instruction)
+    row.counted, row.stall, row.barrier = True, max(1, instruction.stall), classes.barrier_of(instruction)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:
@@ -183,13 +161,13 @@ def _copies(instruction: MachineInstruction, source: Instruction | None, accesse
     if instruction.name in _COPIES:
         return _COPIES[instruction.name]
     if instruction.name in _PRODUCTS:
-        return LAST_PRODUCT if "gsb0" in instruction.operands else starts(PRODUCTS)
+        return sync.LAST_PRODUCT if "gsb0" in instruction.operands else sync.starts(sync.PRODUCTS)
     if instruction.name == "WARPGROUP" and "DEPBAR" in instruction.modifiers:
         pending = re.search(r"0x([0-9a-f]+)", instruction.operands)
-        return waits_for(PRODUCTS, int(pending[1], 16) if pending else 0)
-    found = copies_of(source) if source is not None else NONE
+        return sync.waits_for(sync.PRODUCTS, int(pending[1], 16) if pending else 0)
+    found = sync.copies_of(source) if source is not None else sync.NONE
     waits = found >= 0 and instruction.name == "DEPBAR"
-    return found if waits or (accesses and found != NONE) else NONE
+    return found if waits or (accesses and found != sync.NONE) else sync.NONE
 
 
 def _waits(instruction: MachineInstruction) -> list[int]:
