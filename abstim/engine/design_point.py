@@ -105,7 +105,7 @@ def machine_of(
         "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
     }  # fmt: skip
     for name in MACHINE.names or ():
-        holder = next((part for part in (spec, gpu.params, gpu.pipeline) if hasattr(part, name)), None)
+        holder = next((part for part in (gpu.pipeline, spec, gpu.params) if hasattr(part, name)), None)
         if name in values or holder is not None:
             m[name] = values[name] if name in values else getattr(holder, name)
     for s in range(spec.schedulers_per_sm):
