@@ -9,7 +9,7 @@ behind an `optimization_barrier`: XLA would else read them again after the chang
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -129,16 +129,18 @@ def new_state(layout: rec.Layout, machine: Machine, sizes: Sizes) -> State:
 
 _IN_CYCLES = frozenset({"cycles", "front", "unit_offset", "occupies"})
 ITEM_WORDS = rec.LANE_ITEM.itemsize // 4
+_PLACES: Mapping[str, Any] = rec.LANE_ITEM.fields or {}  # type and byte of each field
 NEXT = ("begins", "needs")  # what an item's words have of the next one's
 
 # Items, accesses and late instruction lines as a step reads them; times and work in ticks. Of an item LANE_ITEM, of
 # TERMS whether there is one; TERMS; NEXT
 Item = namedtuple(
-    "Item", [*(f"has_{name}" if name in rec.TERMS else name for name in rec.LANE_ITEM.names or ()), *rec.TERMS,
-             *(f"next_{name}" for name in NEXT)]
-)  # type: ignore[misc]  # fmt: skip
-Access = namedtuple("Access", [name for name, _ in rec.ACCESS_WORD])  # type: ignore[misc]
-Late = namedtuple("Late", [name for name, _ in rec.LATE_WORD])  # type: ignore[misc]
+    "Item",
+    "begins wait_far wait_near cycles front unit needs unit_offset fetches access far near has_next has_after_next "
+    "has_drain barrier exit next after_next drain latency occupies sp int next_begins next_needs",
+)
+Access = namedtuple("Access", "occupies level sectors dram_sectors part")
+Late = namedtuple("Late", "level part")
 
 
 def taken(values: AnyArray, places: Ints) -> Array:
@@ -165,7 +167,7 @@ def read(fields: tuple[tuple[str, int], ...], words: AnyArray, places: Ints) -> 
 def lane_items(rows: Int32[Array, "*n word"], names: Iterable[str]) -> Iterator[Int32[Array, "*n"]]:
     """Fields of LANE_ITEMs."""
     for name in names:
-        kind, place, *_ = (rec.LANE_ITEM.fields or {})[name]
+        kind, place, *_ = _PLACES[name]
         yield _field(rows[..., place // 4], name, 8 * (place % 4), 8 * kind.itemsize)
 
 
@@ -174,10 +176,10 @@ def with_next(items: Int32[Array, "item word"]) -> Int32[Array, "item word"]:
     return jnp.concatenate([items, jnp.stack(list(lane_items(jnp.roll(items, -1, 0), NEXT)), 1)], 1)
 
 
-def read_item(words: Array, position: Ints) -> Item:
+def read_item(words: AnyArray, position: Ints) -> Item:
     """Items as their words have them."""
     rows = taken(words, position)
-    return Item(*lane_items(rows, rec.LANE_ITEM.names or ()), *(rows[..., k] for k in range(ITEM_WORDS, rows.shape[1])))
+    return Item(*lane_items(rows, _PLACES), *(rows[..., k] for k in range(ITEM_WORDS, rows.shape[1])))
 
 
 class Turn(NamedTuple):
@@ -507,7 +509,8 @@ def enter(fixed: Fixed, state: State) -> State:
 @partial(jax.jit, static_argnames=("layout", "sizes"))
 def run_words(machine: Machine, words: rec.Streams, sizes: Sizes, layout: rec.Layout) -> tuple[Array, Array, Array]:
     """(the ends of all lanes, how many items they issued, was that all)."""
-    fixed = Fixed(layout, machine, words._replace(items=with_next(jnp.asarray(words.items))))
+    items: Any = with_next(jnp.asarray(words.items))
+    fixed = Fixed(layout, machine, words._replace(items=items))
 
     def is_near(state: State) -> Array:
         return jnp.max(state.latest) < rec.LIMIT_TICKS
