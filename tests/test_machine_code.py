@@ -11,7 +11,7 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu, refuse_machine_code
-from abstim.gradient.recorded_kernel import RecordedKernel
+from abstim.gradient.detailed_kernel import DetailedKernel
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
 from functional.errors import InputError
@@ -461,7 +461,7 @@ def test_what_counts_ptx_instructions_refuses_machine_code() -> None:
     with pytest.raises(InputError, match="machine code"):
         refuse_machine_code(GPU, "this counts")
     with pytest.raises(InputError, match="kernel_time"):
-        RecordedKernel("nn_euclid", ["latency_cycles.sfu"], GPU)
+        DetailedKernel("nn_euclid", ["latency_cycles.sfu"], GPU)
 
 
 def test_a_timeline_holds_every_instruction_timed() -> None:

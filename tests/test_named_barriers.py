@@ -94,7 +94,7 @@ def test_the_column():
     assert settled([3, None, -1], [Kind.BARRIER, Kind.BARRIER, Kind.ALU]) == [0, 0, -1]
 
 
-def test_what_a_gradient_is_refused_for():
+def test_what_splits_blocks():
     barrier, other = Kind.BARRIER, Kind.ALU
     assert not splits_blocks([0, -1, code_of(3, 128)], [barrier, other, barrier], 4)
     assert splits_blocks([code_of(1, 64)], [barrier], 4)

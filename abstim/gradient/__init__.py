@@ -1,5 +1,1 @@
-"""Kernel time as a function one can differentiate: record a run of the engine, replay it at other latencies."""
-
-from abstim.gradient.recorded_kernel import Recording, record_launch
-
-__all__ = ["Recording", "record_launch"]
+"""Kernel time as a function of a GPU's latencies, with derivatives, by each of the models."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jax import Array
     from jax.typing import ArrayLike
 
-KERNELS = 32  # targets kept ready, with their recordings
+KERNELS = 32  # targets kept ready
 
 
 def kernel_time(
@@ -41,10 +41,9 @@ def kernel_time(
     `params` may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million
     cycles.
 
-    At whole cycles (64ths of one for service times) it is exactly what the model says. In between the schedule is that
-    of the nearest such point, frozen: by the detailed model the waits change, piecewise linear (docs/fit.md), with real
-    memory but for where one queue takes over from another; by the occupancy model the cycles are linear in the values
-    (docs/occupancy-vector.md).
+    At whole cycles (64ths of one for service times) it is exactly what the model says; in between it is linear. The
+    slopes by the detailed model are those of the mean over 10 % to either side of a value (docs/fit.md), by the
+    occupancy model those of the frozen schedule (docs/occupancy-vector.md).
 
     `model`: detailed, occupancy, or analytic, the formula, whose cycles are not rounded. Raises InputError for another
     one, an unknown name, a value that is no scalar or out of range, or a launch that is not there; inside a transformed
@@ -89,12 +88,15 @@ def _kernel(
 @lru_cache(KERNELS)
 def cycles_of(kernel: TimedKernel) -> Callable[[Array], Array]:
     """Cycles of a kernel's launches as a function of values [name]."""
-    with_gradient = partial(_cycles_and_gradient, kernel)
     if isinstance(kernel, FormulaKernel):
         return kernel.cycles
-    if not isinstance(kernel, OccupancyKernel):
-        return lambda values: with_gradient(values)[0]
-    at_points = cycles_at_points(kernel, with_gradient)
+    with_gradient = partial(_cycles_and_gradient, kernel)
+    if isinstance(kernel, OccupancyKernel):
+        at_points = cycles_at_points(kernel, with_gradient)
+    else:
+
+        def at_points(values: Array) -> Array:
+            return _on_host(lambda point: (kernel.at(point),), [()], values)[0]
 
     @jax.custom_jvp
     def cycles(values: Array) -> Array:
@@ -110,8 +112,8 @@ def cycles_of(kernel: TimedKernel) -> Callable[[Array], Array]:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _cycles_and_gradient(kernel: TimedKernel, values: Array) -> tuple[Array, Array]:
-    shapes = jax.ShapeDtypeStruct(values.shape[:-1], values.dtype), jax.ShapeDtypeStruct(values.shape, values.dtype)
-    return jax.pure_callback(partial(_on_host, kernel), shapes, values, vmap_method="broadcast_all")
+    cycles, gradient = _on_host(kernel, [(), (len(kernel.names),)], values)
+    return cycles, gradient
 
 
 @_cycles_and_gradient.defjvp
@@ -120,10 +122,16 @@ def _linear(kernel: TimedKernel, primals: tuple[Array], tangents: tuple[Array]):
     return (cycles, gradient), ((gradient * tangents[0]).sum(-1), jnp.zeros_like(gradient))
 
 
-def _on_host(kernel: TimedKernel, values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """`values[..., name]` -> cycles[...], gradient[..., name]."""
-    given = np.asarray(values)
-    points = given.reshape(-1, given.shape[-1])
-    found = [kernel(point.astype(float)) for point in points]
-    cycles = np.array([c for c, _ in found], given.dtype).reshape(given.shape[:-1])
-    return cycles, np.array([g for _, g in found], given.dtype).reshape(given.shape)
+def _on_host(
+    function: Callable[[np.ndarray], tuple[Any, ...]], shapes: Sequence[tuple[int, ...]], values: Array
+) -> tuple[Array, ...]:
+    """What a function of values [name] says of each of values [..., name], in arrays [..., *shape]."""
+
+    def of_points(values: Any) -> tuple[np.ndarray, ...]:
+        given = np.asarray(values)
+        found = [function(point.astype(float)) for point in given.reshape(-1, given.shape[-1])]
+        columns = zip(zip(*found, strict=True), shapes, strict=True)
+        return tuple(np.array(own, given.dtype).reshape((*given.shape[:-1], *shape)) for own, shape in columns)
+
+    types = tuple(jax.ShapeDtypeStruct((*values.shape[:-1], *shape), values.dtype) for shape in shapes)
+    return jax.pure_callback(of_points, types, values, vmap_method="broadcast_all")

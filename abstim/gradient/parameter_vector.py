@@ -1,4 +1,4 @@
-"""Which values of a GPU a replay can vary, and how the terms of a latency add up."""
+"""The values of a GPU to which kernel times have derivatives, as a vector."""
 
 from __future__ import annotations
 
@@ -23,44 +23,6 @@ PARAMETERS = (
     *(f"initiation_cycles.{name}" for name in INSTRUCTION_CLASSES),
 )
 INDEX = {name: k for k, name in enumerate(PARAMETERS)}
-
-# A *term* is a linear function of the parameters: term 0 is none, term 1 + k parameter k alone, then the ways through
-# memory: FAMILIES x LEVELS
-FAMILIES = ("fetch", "const", "load", "store", "atomic")
-LEVELS = ("l1", "l2", "dram", "dram_row")  # the last level asked; `dram_row` opens a row on the way
-FIRST_PATH = 1 + len(PARAMETERS)
-
-
-def path_term(family: Any, level: Any) -> Any:
-    """Number of the term of a way through memory (int or integer array)."""
-    return FIRST_PATH + family * len(LEVELS) + level
-
-
-def terms(perfect_memory: bool) -> Float64[np.ndarray, "term parameter"]:
-    """How often each term has each parameter in it."""
-    rows = np.zeros((FIRST_PATH + len(FAMILIES) * len(LEVELS), len(PARAMETERS)))
-    rows[1:FIRST_PATH] = np.eye(len(PARAMETERS))
-    for f, family in enumerate(FAMILIES):
-        for k in range(len(LEVELS)):
-            for name in _path(family, k, perfect_memory):
-                rows[path_term(f, k), INDEX[name]] += 1
-    return rows
-
-
-def _path(family: str, level: int, perfect_memory: bool) -> tuple[str, ...]:
-    """The latencies along one way (docs/timing-rules.md, rules 5 and 11)."""
-    first = {"const": "const_latency_cycles", "load": "l1d_latency_cycles", "store": "l1d_latency_cycles"}
-    path = (first[family],) if family in first else ()
-    if level == 0:
-        return path
-    if perfect_memory:
-        beyond = {"atomic": "atomic_latency_cycles", "fetch": "l1i_miss_extra_cycles"}
-        return (*path, beyond.get(family, "l1_miss_extra_cycles"))
-    path = (*path, "l2_request_cycles", "l2_atomic_cycles" if family == "atomic" else "l2_sector_cycles")
-    if level == 1:
-        return (*path, "l2_reply_cycles")
-    row = ("dram_activate_cycles",) if level == 3 else ()
-    return (*path, *row, "dram_sector_cycles", "dram_latency_cycles", "dram_reply_cycles")
 
 
 def values_of(gpu: Gpu) -> Float64[np.ndarray, " parameter"]:
@@ -121,4 +83,4 @@ def base_values(gpu: Gpu, values: Mapping[str, float]) -> dict[str, int | float]
 
 def gpu_at(gpu: Gpu, base: Mapping[str, int | float]) -> Gpu:
     """The GPU at the base values. Raises InputError for a value out of range."""
-    return with_values(gpu, base, "replay")
+    return with_values(gpu, base, "kernel_time")

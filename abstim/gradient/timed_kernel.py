@@ -50,10 +50,14 @@ class TimedKernel:
         cycles, gradient = self.by_launch(values)
         return float(cycles.sum()), gradient.sum(0)
 
+    def at(self, values: Float64[np.ndarray, " name"]) -> float:
+        """Cycles of all launches."""
+        return self(values)[0]
+
     def by_launch(
         self, values: Float64[np.ndarray, " name"]
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
-        """The same for each launch."""
+        """Cycles of each launch, and their gradient."""
         raise NotImplementedError
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
@@ -72,7 +76,7 @@ class TimedKernel:
 # Model -> (the module, its class); imported when it is asked for
 KERNELS = {
     "analytic": ("abstim.gradient.formula_kernel", "FormulaKernel"),
-    "detailed": ("abstim.gradient.recorded_kernel", "RecordedKernel"),
+    "detailed": ("abstim.gradient.detailed_kernel", "DetailedKernel"),
     "occupancy": ("abstim.gradient.occupancy_kernel", "OccupancyKernel"),
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.array_lanes import Machine, Words, latest, run_words
+from abstim.occupancy_vector.array_lanes import Machine, Sizes, run_words
 from abstim.occupancy_vector.lanes import new_lane, run_lanes, shape_of
 from functional.jit.xla_handler import handler, words_of
 
@@ -62,24 +62,20 @@ def _as_arrays(part: rec.Lanes, *rows: Array) -> Int64[Array, "point lane"]:
     cut, streams = Cut(*map(_int32, rows)), part.streams
     points, lanes = cut.machine.shape[:2]
     items, terms = cut.items.reshape(len(rows[1]), -1), cut.terms.reshape(len(rows[1]), -1)
-    words = Words(
-        items=jnp.concatenate([items, terms], 1), starts=cut.starts.reshape(-1, 2)[:, 0], accesses=streams.accesses,
-        fills=streams.fills, access_starts=streams.access_starts.astype(np.int32), late_starts=streams.late_starts,
-        late_begins=streams.late_begins, late_fills=streams.late_fills, fill_words=streams.fill_words,
-        dealt=streams.dealt,
-    )  # fmt: skip
+    own: dict[str, Any] = {"items": jnp.concatenate([items, terms], 1), "starts": cut.starts.reshape(-1, 2)[:, 0]}
+    own |= dict.fromkeys(("lane_items", "terms"), np.zeros(0, np.int32))
     numbers = cut.machine.reshape(points * lanes, len(rec.NUMBERS), 2)[..., 0]
-    fills = len(streams.fill_words)
-    none = np.zeros(points * lanes, np.int32)
+    fills, none = len(streams.fill_words), np.zeros(points * lanes, np.int32)
+    first, stop = (np.tile(places, points).astype(np.int32) for places in (part.first, part.stop))
     machine = Machine(
-        rec.Numbers(*numbers.T), residents=none + part.residents, warp_base=none, fill_word_base=none,
-        fill_base=np.repeat(np.arange(points, dtype=np.int32) * fills, lanes),
+        rec.Numbers(*numbers.T), residents=none + part.residents, first=first, stop=stop, warp_base=none,
+        fill_word_base=none, fill_base=np.repeat(np.arange(points, dtype=np.int32) * fills, lanes),
     )  # fmt: skip
-    first, stop = (jnp.asarray(np.tile(places, points), jnp.int32) for places in (part.first, part.stop))
     with jax.enable_x64(False):
-        arrivals = jnp.full(points * fills, rec.NEVER, jnp.int32)
-        state = run_words(machine, Words(*map(jnp.asarray, words)), first, stop, arrivals, part.layout)
-        ends = jnp.where(latest(state) < rec.LIMIT_TICKS, state.end, -1)
+        words = jax.tree.map(lambda column: jnp.asarray(column).astype(jnp.int32), streams._replace(**own))
+        machine = jax.tree.map(jnp.asarray, machine)
+        end, _, near = run_words(machine, words, Sizes(points * fills), part.layout)
+        ends = jnp.where(near, end, -1)
     return ends.reshape(points, lanes).astype(np.int64)
 
 

@@ -78,17 +78,11 @@ def _run_on(
     return ends, call[-2]
 
 
-def rows_of(layout: rec.Layout, residents: int) -> int:
-    """Slots of a scheduler, those beyond the warps there can be included: so many are looked at together."""
-    warps = -(-residents * layout.warps // layout.schedulers)
-    return -(-warps // rec.TOGETHER) * rec.TOGETHER
-
-
 def shape_of(part: rec.Lanes) -> np.ndarray:
     """SHAPE of a part's lanes."""
     layout, shape = part.layout, np.zeros(1, rec.SHAPE)
     shape[0] = (
-        layout.schedulers, rows_of(layout, part.residents), layout.warps, part.residents, layout.sub_cores,
+        layout.schedulers, layout.rows(part.residents), layout.warps, part.residents, layout.sub_cores,
         layout.priority, layout.perfect_memory, layout.memory_queue, layout.holding,
     )  # fmt: skip
     return shape
@@ -97,7 +91,7 @@ def shape_of(part: rec.Lanes) -> np.ndarray:
 def new_lane(part: rec.Lanes) -> rec.Lane:
     """The arrays of a lane's state, all zero; lanes of a part have fills of their own."""
     layout, schedulers, fills = part.layout, part.layout.schedulers, len(part.streams.fill_words)
-    slots = schedulers * rows_of(layout, part.residents)
+    slots = schedulers * layout.rows(part.residents)
 
     def numbers(count: int) -> np.ndarray:
         return np.zeros(count, np.int64)

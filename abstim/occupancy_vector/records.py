@@ -146,10 +146,11 @@ class Layout(NamedTuple):
     specials: tuple[bool, ...]  # which of sfu, dp and tensor units are used
     pools: tuple[bool, ...]  # which of sp and int units are used
 
-    @property
-    def rows(self) -> int:
-        """Warp slots of a scheduler: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
-        return -(-self.blocks * self.warps // self.schedulers)
+    def rows(self, residents: int) -> int:
+        """Warp slots of a scheduler, TOGETHER of which are looked at together, those beyond the warps of `residents`
+        thread blocks included: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
+        warps = -(-residents * self.warps // self.schedulers)
+        return -(-warps // TOGETHER) * TOGETHER
 
     @property
     def groups(self) -> int:
@@ -190,16 +191,16 @@ class Terms(NamedTuple):
 
 
 class Servers(NamedTuple):
-    """Times of a lane's servers, in ticks: which column each is."""
+    """Times of a lane's servers, in ticks; or which column of an array each is."""
 
-    memory_free: int
-    fetch_free: int
-    l2_free: int
-    dram_free: int
-    port_free: int
-    reply_free: int
-    dispatched: int
-    end: int
+    memory_free: Any
+    fetch_free: Any
+    l2_free: Any
+    dram_free: Any
+    port_free: Any
+    reply_free: Any
+    dispatched: Any
+    end: Any
 
 
 NUMBERS, TERMS = Numbers._fields, Terms._fields

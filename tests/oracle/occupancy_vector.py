@@ -61,7 +61,7 @@ class Sm:
         self.layout, self.machine, self.residents, self.streams = layout, machine, residents, streams
         self.items = {}
         self.next, self.stop = first, stop
-        self.slots: list[Warp | None] = [None] * (layout.rows * layout.schedulers)
+        self.slots: list[Warp | None] = [None] * (layout.rows(layout.blocks) * layout.schedulers)
         self.clock, self.last = [0] * layout.schedulers, [0] * layout.schedulers
         self.drained = [-CYCLE] * layout.blocks
         self.starts = [[-CYCLE] * layout.memory_queue for _ in range(layout.groups)]
@@ -128,7 +128,7 @@ class Sm:
         return time
 
     def step(self):
-        schedulers, rows = self.layout.schedulers, self.layout.rows
+        schedulers, rows = self.layout.schedulers, self.layout.rows(self.layout.blocks)
         can = []
         for s in range(schedulers):
             group = s if self.layout.sub_cores else 0

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
-from abstim.gradient.recorded_kernel import RecordedKernel
 from abstim.gradient.timed_kernel import TimedKernel, kernel_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
@@ -49,7 +47,7 @@ class Observations:
         found = in_parallel(one, count * len(points), os.cpu_count() or 1)
         return np.concatenate(found).reshape(len(points), -1)
 
-    def replayed(
+    def with_gradients(
         self, values: np.ndarray, progress: Progress = silent, what: str = ""
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
         """Cycles and their gradients at real parameter values."""
@@ -98,7 +96,7 @@ def kernels_of(
 ) -> Observations:
     """Execute every benchmark of a table once, and make its kernels. Raises InputError for one that cannot run, or a
     model that has no derivatives."""
-    make = partial(RecordedKernel, keep_bytes=0) if model == "detailed" else kernel_of(model)
+    make = kernel_of(model)
     sessions: dict[str, Session] = {}
     kernels: list[TimedKernel] = []
     for number, entry in enumerate(table):

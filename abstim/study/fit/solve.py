@@ -1,5 +1,5 @@
-"""Fit a GPU's latencies and service times to measured cycles: least squares on the replay, then pattern search on the
-engine itself."""
+"""Fit a GPU's latencies and service times to measured cycles: least squares by derivatives, then pattern search on the
+model itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from functional.errors import InputError
 
 STEPS = (0.16, 0.08, 0.04, 0.03, 0.02, 0.01)  # of the pattern search, in logarithms
 OUTLIER = 0.02  # error in log cycles
-EVALUATIONS = 12  # of the replay, at most
+EVALUATIONS = 12  # with derivatives, at most
 REACH = 8  # grid steps to either side that are tried in the end: which request DRAM serves first turns with a single
 # cycle, so cycles jitter, and the next step may look worse where the sixth is right
 
@@ -60,7 +60,7 @@ class Problem:
         if self._last is None or self._last[0] != key:
             self.evaluations += 1
             values = np.clip(np.exp(logs), *self.bounds)
-            cycles, gradient = self.data.replayed(values, self.progress, f"fit, step {self.evaluations}")
+            cycles, gradient = self.data.with_gradients(values, self.progress, f"fit, step {self.evaluations}")
             errors, slopes = damped(np.log(cycles / self.data.cycles))
             weights = self.data.weights
             self._last = key, weights * errors, (weights * slopes / cycles)[:, None] * gradient * values
