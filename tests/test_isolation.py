@@ -176,8 +176,8 @@ class Hostile(NumpyExecutor):
         super().__init__()
         self.what = what
 
-    def run(self, launch, memory, thread_blocks=None, instruction_budget=0):
-        trace = super().run(launch, memory, thread_blocks)
+    def whole(self, request):
+        trace = super().whole(request)
         return self.what(trace) or trace
 
 
@@ -218,13 +218,13 @@ from abstim.targets.isolation.isolated_executor import IsolatedProcess
 from abstim.targets.isolation.isolated_executor import Failed
 from functional.numpy_executor import NumpyExecutor
 class Endless(NumpyExecutor):
-    def run(self, *arguments):
+    def whole(self, request):
         while True: pass
 launch, memory = prepared("mov.u32 %r1, 1;", 1, 32)
 isolated = IsolatedExecutor(Endless())
 process_for = isolated._process_for
-def told(request):
-    found = process_for(request); print(found[0]._process, flush=True); return found
+def told(*request):
+    found = process_for(*request); print(found[0]._process, flush=True); return found
 isolated._process_for = told
 isolated.run(launch, memory)
 """

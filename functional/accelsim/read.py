@@ -29,7 +29,15 @@ from functional.traces.line_record import (
     sector_numbers,
     sectors_of,
 )
-from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, Trace, concatenate
+from functional.traces.trace import (
+    LINE_BYTES,
+    LOCAL_LINES,
+    LOCAL_WINDOW_LINE,
+    PARAM_WINDOW_LINE,
+    Trace,
+    concatenate,
+    offsets_of,
+)
 
 _BATCH = 4096  # accesses turned into records together
 _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it stay neighbours
@@ -367,7 +375,7 @@ class _Reader:
         streams = self.runs.streams(places, leading)
         counts = [streams.pop("events"), np.array(self.records.record_counts), np.array(self.records.conflict_counts)]
         names = ("block_offsets", "record_offsets", "conflict_offsets")
-        offsets = {n: np.concatenate([np.zeros(1, np.int64), np.cumsum(c)]) for n, c in zip(names, counts, strict=True)}
+        offsets = {name: offsets_of(count) for name, count in zip(names, counts, strict=True)}
         blocks = np.array(self.thread_blocks, np.int64)
         trace = Trace(blocks, self.warps_per_block, records=records, conflicts=conflicts, **offsets, **streams)
         launch = Launch(program, self.header.grid, self.header.block, b"", self.header.shared_bytes)

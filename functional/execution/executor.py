@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from functional.launches.launch import Launch
+from functional.launches.launch import Launch, ThreadBlocks, checked_blocks
 from functional.launches.memory import Memory
+from functional.programs.program import Program
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -14,12 +17,34 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
 
 DEFAULT_INSTRUCTION_BUDGET = 1 << 34  # thread instructions a launch
-ThreadBlocks: TypeAlias = 'Sequence[int] | Int64[np.ndarray, " tb"]'  # linear ids, x fastest
 CHUNK_BYTES = 1 << 22  # of trace in a chunk of a stream, about
 
 
-class Executor(Protocol):
+@dataclass(frozen=True)
+class Request:
+    """Thread blocks of a launch to be executed. `chunk_bytes`: of `Executor.stream`."""
+
+    launch: Launch
+    memory: Memory
+    thread_blocks: Int64[np.ndarray, " tb"]
+    instruction_budget: int
+    chunk_bytes: int = CHUNK_BYTES
+
+
+class Executor(ABC):
     """Executes launches functionally. Every executor gives the same memory and the same trace."""
+
+    @abstractmethod
+    def whole(self, request: Request) -> Trace:
+        """What `run` does."""
+
+    @abstractmethod
+    def chunked(self, request: Request) -> Iterator[Trace]:
+        """What `stream` does."""
+
+    def prepare(self, program: Program) -> object:
+        """Make what a launch of the program needs, and keep it. Raises PtxError if it is not supported."""
+        return None
 
     def run(
         self,
@@ -34,9 +59,9 @@ class Executor(Protocol):
         another one writes finds what the blocks before it in the list have left.
         Raises PtxError for an instruction that is not supported, before anything runs, and ExecutionError for an access
         out of bounds or misaligned, a deadlock at a barrier, a trap, or more thread instructions than
-        `instruction_budget`.
+        `instruction_budget`; InputError for thread blocks outside the grid, or some of a cluster.
         """
-        ...
+        return self.whole(Request(launch, memory, checked_blocks(launch, thread_blocks), instruction_budget))
 
     def stream(
         self,
@@ -52,4 +77,5 @@ class Executor(Protocol):
         held at a time. `memory` belongs to the stream until it is exhausted or closed: blocks run ahead of what has
         been handed out. So an error may come before the traces of blocks that ran well.
         """
-        ...
+        blocks = checked_blocks(launch, thread_blocks)
+        return self.chunked(Request(launch, memory, blocks, instruction_budget, chunk_bytes))

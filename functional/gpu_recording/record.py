@@ -32,7 +32,6 @@ from functional.launches.memory import CONST_WINDOW, Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.control import ENDS, fall_through, terminator
 from functional.numpy_executor.decode import Block
-from functional.numpy_executor.log import gather
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import record as record_access
 from functional.numpy_executor.memory_ops import space_of, split
@@ -40,7 +39,7 @@ from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.run import run_chunk
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
-from functional.traces.trace import Trace
+from functional.traces.trace import Trace, concatenate, offsets_of
 
 if TYPE_CHECKING:
     from jaxtyping import Int64, UInt64
@@ -70,7 +69,7 @@ def replay(
         run_chunk(machine, 1 << 62)
         machine.check_end()
         chunks.append(machine.finish())
-    return gather(np.arange(launch.thread_blocks), launch.warps_per_block, chunks)
+    return concatenate(chunks, launch.warps_per_block)
 
 
 class _Machine(Machine):
@@ -271,7 +270,7 @@ class _Session:
         lengths = self._run(launch, table, np.zeros((threads, 2), np.int64))
         for name, (address, _) in self.places.items():
             self.device.write(address, before[name])
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        starts = offsets_of(lengths)
         stream = self.device.allocate(max(WORD_BYTES, int(starts[-1])))
         ends = self._run(launch, table, stream + np.stack([starts[:-1], starts[1:]], axis=1))
         if (ends != stream + starts[1:]).any():

@@ -128,6 +128,19 @@ def round_to_odd(e: Emitter, s: Value, error: Value) -> Value:
     return e.as_kind(e.select(move, moved, bits), s.kind)
 
 
+def sum_to_odd(e: Emitter, a: Value, b: Value) -> Value:
+    """a + b rounded to odd."""
+    return round_to_odd(e, *two_sum(e, a, b))
+
+
+def fused(e: Emitter, a: Value, b: Value, c: Value, mode: str) -> Value:
+    """a * b + c of float64 rounded once by `mode`, where neither splitting nor sums over- or underflow."""
+    high, low = _two_product(e, a, b)
+    sum_high, sum_low = two_sum(e, c, low)
+    top, rest = two_sum(e, high, sum_high)
+    return direct(e, *two_sum(e, top, sum_to_odd(e, sum_low, rest)), mode)
+
+
 def _next(e: Emitter, x: Value, upwards: bool) -> Value:
     """`nextafter` to +/- infinity of a number that is no NaN."""
     bits = e.raw_bits(x)
@@ -271,7 +284,7 @@ def _fma(e: Emitter, inst: Instruction, a: Value, b: Value, c: Value) -> Value:
         return e.intrinsic("fma", a, b, c)
     if type_ != "f16" or mode != "rn":  # the product of two f16 is exact in float32
         a, b, c = (e.cast("fpext", v, "double") for v in (a, b, c))
-    odd = round_to_odd(e, *two_sum(e, e.op("fmul", a, b), c))
+    odd = sum_to_odd(e, e.op("fmul", a, b), c)
     return odd if type_ == "bf16" or mode == "rn" else narrow(e, odd, "half" if type_ == "f16" else "float", mode)
 
 

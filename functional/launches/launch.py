@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from functional.programs.link import launches_kernels, uses_heap
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Parameter
 
+if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+ThreadBlocks: TypeAlias = 'Sequence[int] | Int64[np.ndarray, " tb"]'  # linear ids, x fastest
 WARP_THREADS = 32
 _MAX_THREADS = 1024  # a block, every compute capability since 2.0
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -121,6 +125,34 @@ class Launch:
     def shared_bytes(self) -> int:
         """Shared memory of a thread block, static and dynamic."""
         return static_bytes(self.program, "shared") + self.dynamic_shared_bytes
+
+
+def places(
+    launch: Launch, thread_blocks: Int64[np.ndarray, " block"]
+) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " block"]]:
+    """(the linear number of its cluster in the grid, its rank in it) of each thread block."""
+    number, rank = np.zeros_like(thread_blocks), np.zeros_like(thread_blocks)
+    left, before, below = thread_blocks, 1, 1
+    for extent, own in zip(launch.grid, launch.cluster, strict=True):
+        along, left = left % extent, left // extent
+        number, before = number + along // own * before, before * (extent // own)
+        rank, below = rank + along % own * below, below * own
+    return number, rank
+
+
+def checked_blocks(launch: Launch, thread_blocks: ThreadBlocks | None) -> Int64[np.ndarray, " block"]:
+    """The linear ids as an array, all of them if None. Raises InputError for one outside the grid, and if some but not
+    all blocks of a cluster are there: they run together."""
+    if thread_blocks is None:
+        return np.arange(launch.thread_blocks)
+    blocks, name = np.asarray(thread_blocks, np.int64).reshape(-1), launch.program.name
+    if blocks.size and (blocks.min() < 0 or blocks.max() >= launch.thread_blocks):
+        raise InputError(f"kernel '{name}' has thread blocks 0 to {launch.thread_blocks - 1}")
+    _, counts = np.unique(places(launch, blocks)[0], return_counts=True)
+    if counts.size and counts.min() < launch.cluster.total:
+        clusters = f"clusters of {launch.cluster} thread blocks"
+        raise InputError(f"kernel '{name}' runs in {clusters}: none of a cluster can be left out")
+    return blocks
 
 
 def make_launch(

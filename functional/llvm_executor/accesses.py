@@ -4,11 +4,12 @@ left.
 
 from __future__ import annotations
 
-from functional.isa.emitter import Value, vector
+from functional.isa.emitter import BITS, FLOATING, Value
 from functional.isa.memory import access_of, atomic_name, elements_of, space_of
 from functional.isa.operation import PACKED, Unsupported, kind_of
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import control
+from functional.llvm_executor.context_layout import SLOT
 from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import Address, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import of_byte
@@ -50,13 +51,7 @@ def _only_global(unit: Unit, where: Value, mask: str) -> None:
     """A generic atomic that is not all in global memory is left to the NumPy executor."""
     e, wrong = unit.e, _elsewhere(unit, where, mask)
     old = unit.context("fault")
-    e.store("%ctx", _slot("fault"), e.op("or", old, e.cast("zext", Value(wrong, "i1", False), "i64")), align=8)
-
-
-def _slot(name: str) -> int:
-    from functional.llvm_executor.context_layout import SLOT
-
-    return SLOT[name]
+    e.store("%ctx", SLOT["fault"], e.op("or", old, e.cast("zext", Value(wrong, "i1", False), "i64")), align=8)
 
 
 def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]:
@@ -87,9 +82,7 @@ def _hosts_elsewhere(unit: Unit, name: str, where: Value, size: int) -> Value:
     e = unit.e
     e.raw(f"br label %{name}.join")
     e.label(f"{name}.else")
-    arguments = f"ptr %ctx, {e.widen(where)}, i32 {unit.lanes()}, i64 {size}"
-    found = _call(unit, vector("i64"), "check_elsewhere", arguments, f"ptr, {vector('i64')}, i32, i64")
-    return Value(found, "i64", True)
+    return e.call("check_elsewhere", where, unit.lanes(), size)
 
 
 def _join(unit: Unit, name: str) -> None:
@@ -102,7 +95,7 @@ def _load_generic(unit: Unit, where: Value, kind: str, size: int, count: int) ->
     e, name = unit.e, _branches(unit, where)
     wide = where.wide or bool(unit.slots.local)
     first = [e.widen(v) if wide else v for v in _load_values(unit, "global", where, kind, size, count)]
-    second = _gathered(unit, _hosts_elsewhere(unit, name, where, size * count), kind, size, count)
+    second = _gathered(unit, _hosts_elsewhere(unit, name, where, size * count), size, count)
     if not wide:
         lane = e.scalar(f"call i32 @llvm.cttz.i32(i32 {unit.lanes()}, i1 true)", "i32")
         e.declarations["@llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
@@ -121,27 +114,10 @@ def _store_generic(unit: Unit, where: Value, values: list[Value], size: int) -> 
     _join(unit, name)
 
 
-def _call(unit: Unit, result: str, name: str, arguments: str, types: str) -> str:
-    unit.e.declarations[f"@{name}"] = f"declare {result} @{name}({types}) #0"
-    text = f"call {result} @{name}({arguments})"
-    if result == "void":
-        unit.e.raw(text)
-        return ""
-    return unit.e.scalar(text, result)
-
-
 def host_one(unit: Unit, space: str, where: Value, size: int) -> str:
     """Checked host address (ptr name) of an address equal in all lanes; recorded."""
-    arguments = f"ptr %ctx, i64 {where.name}, i32 {unit.lanes()}, i64 {size}"
-    host = _call(unit, "i64", f"check_one_{space}", arguments, "ptr, i64, i32, i64")
-    return unit.e.scalar(f"inttoptr i64 {host} to ptr", "ptr")
-
-
-def host_lanes(unit: Unit, space: str, where: Value, size: int) -> str:
-    """Checked host addresses (<32 x i64> name) of the lanes; recorded."""
-    where = unit.e.widen(where)
-    arguments = f"ptr %ctx, {where}, i32 {unit.lanes()}, i64 {size}"
-    return _call(unit, vector("i64"), f"check_{space}", arguments, f"ptr, {vector('i64')}, i32, i64")
+    host = unit.e.call(f"check_one_{space}", where, unit.lanes(), size)
+    return unit.e.scalar(f"inttoptr {host} to ptr", "ptr")
 
 
 def load(unit: Unit, inst: Instruction) -> None:
@@ -153,7 +129,7 @@ def load(unit: Unit, inst: Instruction) -> None:
     if inst.space == "param" and _is_constant_parameter(unit, operand) and inst.guard is None:
         values = _load_parameter(unit, operand, size, count)
     elif (own := _call_memory(unit, inst, operand, size * count)) is not None:
-        values = _gathered(unit, own, kind, size, count)
+        values = _gathered(unit, own, size, count)
     elif inst.space == "generic":
         values = _load_generic(unit, address(unit, operand, "generic"), kind, size, count)
     else:
@@ -168,24 +144,15 @@ def _load_values(unit: Unit, space: str, where: Value, kind: str, size: int, cou
     if not where.wide and space != "local":
         pointer = host_one(unit, space, where, size * count)
         return [e.load(pointer, size * i, kind, align=1) for i in range(count)]
-    where = e.widen(where)
-    lanes = unit.lanes()
     if count == 1 and space in ("global", "shared"):
-        name = _call(unit, vector(kind), f"ld_{space}_{8 * size}", f"ptr %ctx, {where}, i32 {lanes}",
-                     f"ptr, {vector('i64')}, i32")  # fmt: skip
-        return [Value(name, kind, True)]
-    return _gathered(unit, Value(host_lanes(unit, space, where, size * count), "i64", True), kind, size, count)
+        return [e.call(f"ld_{space}_{8 * size}", where, unit.lanes())]
+    return _gathered(unit, e.call(f"check_{space}", where, unit.lanes(), size * count), size, count)
 
 
-def _gathered(unit: Unit, host: Value, kind: str, size: int, count: int) -> list[Value]:
+def _gathered(unit: Unit, host: Value, size: int, count: int) -> list[Value]:
     """Words one behind the other at checked host addresses."""
-    found = []
-    for i in range(count):
-        at = unit.e.op("add", host, size * i) if i else host
-        arguments = f"{at}, i32 {unit.lanes()}"
-        name = _call(unit, vector(kind), f"gather_{8 * size}", arguments, f"{vector('i64')}, i32")
-        found.append(Value(name, kind, True))
-    return found
+    places = [unit.e.op("add", host, size * i) if i else host for i in range(count)]
+    return [unit.e.call(f"gather_{8 * size}", place, unit.lanes()) for place in places]
 
 
 def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> Value | None:
@@ -215,7 +182,7 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
     record = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
     at = unit.context("records", "ptr").name
     e.store(at, 0, e.literal(record, "i32"))
-    e.raw(f"store ptr {e.field(at, 4)}, ptr {e.field('%ctx', _slot('records'))}, align 8")
+    e.raw(f"store ptr {e.field(at, 4)}, ptr {e.field('%ctx', SLOT['records'])}, align 8")
     base = unit.context("param", "ptr").name
     return [e.load(base, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
 
@@ -244,39 +211,23 @@ def _note(unit: Unit) -> None:
     """Say where the line records of a store to global memory will be."""
     e, place = unit.e, unit.context("stores")
     e.store(e.scalar(f"inttoptr i64 {place.name} to ptr", "ptr"), 0, unit.context("records"), align=8)
-    e.store("%ctx", _slot("stores"), e.op("add", place, unit.context("stores_step")), align=8)
+    e.store("%ctx", SLOT["stores"], e.op("add", place, unit.context("stores_step")), align=8)
 
 
 def _store_values(unit: Unit, space: str, where: Value, values: list[Value], size: int) -> None:
-    where, kind = unit.e.widen(where), vector(f"i{8 * size}")
+    e = unit.e
     if space == "global":
         _note(unit)
     if len(values) == 1 and space in ("global", "shared"):
-        _call(unit, "void", f"st_{space}_{8 * size}", f"ptr %ctx, {where}, {values[0]}, i32 {unit.lanes()}",
-              f"ptr, {vector('i64')}, {kind}, i32")  # fmt: skip
+        e.call(f"st_{space}_{8 * size}", where, values[0], unit.lanes())
         return
     space = "stored" if space == "global" else space
-    _scattered(unit, Value(host_lanes(unit, space, where, size * len(values)), "i64", True), values, size)
+    _scattered(unit, e.call(f"check_{space}", where, unit.lanes(), size * len(values)), values, size)
 
 
 def _scattered(unit: Unit, host: Value, values: list[Value], size: int) -> None:
-    kind = vector(f"i{8 * size}")
     for i, v in enumerate(values):
-        at = unit.e.op("add", host, size * i) if i else host
-        types = f"{vector('i64')}, {kind}, i32"
-        _call(unit, "void", f"scatter_{8 * size}", f"{at}, {v}, i32 {unit.lanes()}", types)
-
-
-_UPDATES = {
-    "add": "  %new = add {t} %old, %v\n", "and": "  %new = and {t} %old, %v\n", "or": "  %new = or {t} %old, %v\n",
-    "xor": "  %new = xor {t} %old, %v\n", "exch": "  %new = add {t} %v, 0\n",
-    "min": "  %c = icmp {s}lt {t} %v, %old\n  %new = select i1 %c, {t} %v, {t} %old\n",
-    "max": "  %c = icmp {s}gt {t} %v, %old\n  %new = select i1 %c, {t} %v, {t} %old\n",
-    "inc": "  %c = icmp uge {t} %old, %v\n  %i = add {t} %old, 1\n  %new = select i1 %c, {t} 0, {t} %i\n",
-    "dec": "  %z = icmp eq {t} %old, 0\n  %g = icmp ugt {t} %old, %v\n  %c = or i1 %z, %g\n  %i = sub {t} %old, 1\n"
-           "  %new = select i1 %c, {t} %v, {t} %i\n",
-    "cas": "  %c = icmp eq {t} %old, %v\n  %new = select i1 %c, {t} %w, {t} %old\n",
-}  # fmt: skip
+        unit.e.call(f"scatter_{8 * size}", unit.e.op("add", host, size * i) if i else host, v, unit.lanes())
 
 
 def atomic(unit: Unit, inst: Instruction) -> None:
@@ -288,62 +239,16 @@ def atomic(unit: Unit, inst: Instruction) -> None:
     kind = kind_of(inst.type)
     if kind not in ("i32", "i64", "float", "double") or inst.type in PACKED:
         raise Unsupported
-    e, bits = unit.e, 64 if kind in ("i64", "double") else 32
+    if kind in FLOATING and name != "add":
+        raise Unsupported
+    e, size = unit.e, BITS[kind] // 8
     values = [e.widen(unit.get(o, inst.type)) for o in operands]
     space, where = _place(unit, inst, inst.sources[0])
-    where, lanes, size = e.widen(where), unit.lanes(), bits // 8
-    record = "conflict_atomic" if space == "shared" else "record_atomic"
-    _call(unit, "void", record, f"ptr %ctx, {where}, i32 {lanes}, i64 {size}", f"ptr, {vector('i64')}, i32, i64")
-    locate = f"locate_some_{'stored' if space == 'global' else space}"
-    host = _call(unit, vector("i64"), locate, f"ptr %ctx, {where}, i32 {lanes}, i64 {size}",
-                 f"ptr, {vector('i64')}, i32, i64")  # fmt: skip
-    function = f"atomic_{name}_{inst.type}"
-    unit.e.functions[function] = _function(function, name, kind, inst.type)
-    arguments = f"{vector('i64')} {host}, {values[0]}, {values[-1]}, i32 {lanes}"
-    old = e.let(f"call {vector(kind)} @{function}({arguments})", kind, True)
+    where, lanes = e.widen(where), unit.lanes()
+    e.call("conflict_atomic" if space == "shared" else "record_atomic", where, lanes, size)
+    host = e.call(f"locate_some_{'stored' if space == 'global' else space}", where, lanes, size)
+    if name in ("min", "max"):
+        name = ("s" if inst.type[0] == "s" else "u") + name
+    old = e.call(f"atomic_{name}_{kind}", host, values[0], values[-1], lanes)
     if inst.destinations and isinstance(inst.destinations[0], Register):
         unit.set(inst.destinations[0], old, inst.type)
-
-
-def _function(function: str, name: str, kind: str, type_: str) -> str:
-    """A loop over the lanes of a mask."""
-    t = vector(kind)
-    update = _UPDATES[name].format(t=kind, s=type_[0] if type_[0] == "s" else "u")
-    if kind in ("float", "double"):
-        if name != "add":
-            raise Unsupported
-        update = f"  %new = fadd {kind} %old, %v\n"
-    return f"""define internal {t} @{function}(<32 x i64> %host, {t} %a, {t} %b, i32 %mask) noinline #0 {{
-entry:
-  %hosts = alloca <32 x i64>, align 64
-  %as = alloca {t}, align 64
-  %bs = alloca {t}, align 64
-  %olds = alloca {t}, align 64
-  store <32 x i64> %host, ptr %hosts, align 64
-  store {t} %a, ptr %as, align 64
-  store {t} %b, ptr %bs, align 64
-  store {t} zeroinitializer, ptr %olds, align 64
-  %none = icmp eq i32 %mask, 0
-  br i1 %none, label %out, label %lane
-lane:
-  %rest = phi i32 [ %mask, %entry ], [ %left, %lane ]
-  %n = call i32 @llvm.cttz.i32(i32 %rest, i1 true)
-  %below = sub i32 %rest, 1
-  %left = and i32 %rest, %below
-  %hp = getelementptr i64, ptr %hosts, i32 %n
-  %h = load i64, ptr %hp, align 8
-  %p = inttoptr i64 %h to ptr
-  %vp = getelementptr {kind}, ptr %as, i32 %n
-  %v = load {kind}, ptr %vp, align 4
-  %wp = getelementptr {kind}, ptr %bs, i32 %n
-  %w = load {kind}, ptr %wp, align 4
-  %old = load {kind}, ptr %p, align 4
-{update}  store {kind} %new, ptr %p, align 4
-  %op = getelementptr {kind}, ptr %olds, i32 %n
-  store {kind} %old, ptr %op, align 4
-  %done = icmp eq i32 %left, 0
-  br i1 %done, label %out, label %lane
-out:
-  %result = load {t}, ptr %olds, align 64
-  ret {t} %result
-}}"""

@@ -1,5 +1,5 @@
 """Ways to run what is left of a launch: several chunks of thread blocks at a time, one after the other, by the NumPy
-executor; how large chunks are, and their traces joined.
+executor; how large chunks are.
 
 Each yields traces in the order of the blocks. What it cannot finish it abandons, and another takes over.
 """
@@ -7,14 +7,11 @@ Each yields traces in the order of the blocks. What it cannot finish it abandons
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Generic, Protocol, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
@@ -22,7 +19,10 @@ from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget
 from functional.llvm_executor.object_code import Compiled
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
-from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
+from functional.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _FIRST_WARPS = 8
 _MOST_GROWTH = 8
@@ -85,39 +85,6 @@ class Sizes:
     def _next(self, left: int, wanted: int) -> int:
         self._size = max(1, min(wanted, _MOST_GROWTH * self._size if self._size else self._first))
         return min(left, self._size)
-
-
-_DTYPES = {
-    "thread_blocks": np.int64, **dict(zip(STREAMS, (np.uint16, np.uint32, np.uint32, np.uint8), strict=True)),
-    **dict.fromkeys(COUNTS, np.int64),
-}  # fmt: skip
-_CUT = {offsets: stream for stream, offsets in STREAMS.items()}  # offsets -> a stream that they cut
-_WORTH_COPYING = 1 << 22  # bytes below which starting threads takes as long as it saves
-
-
-def joined(traces: Sequence[Trace], warps_per_block: int, threads: int) -> Trace:
-    """What `functional.traces.trace.concatenate` gives."""
-    lengths = {name: [len(getattr(trace, name)) for trace in traces] for name in _DTYPES}
-    starts = {name: list(accumulate(own, initial=0)) for name, own in lengths.items()}
-    whole = {name: np.empty(starts[name][-1], dtype) for name, dtype in _DTYPES.items()}
-    warps = starts["warp_instructions"]
-    whole.update({name: np.zeros(warps[-1] + 1, np.int64) for name in OFFSETS})
-
-    def copy(number: int) -> None:
-        trace = traces[number]
-        for name in _DTYPES:
-            whole[name][starts[name][number] : starts[name][number + 1]] = getattr(trace, name)
-        for name, stream in _CUT.items():
-            target = whole[name][warps[number] + 1 : warps[number + 1] + 1]
-            np.add(getattr(trace, name)[1:], starts[stream][number], out=target)
-
-    numbers = range(len(traces))
-    if threads == 1 or sum(array.nbytes for array in whole.values()) < _WORTH_COPYING:
-        list(map(copy, numbers))
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(copy, numbers))
-    return Trace(warps_per_block=warps_per_block, **whole)
 
 
 _WORTH_THREADS = 1 << 26  # thread instructions below which starting threads takes as long as it saves

@@ -6,6 +6,10 @@ entries of the reconvergence stack, then the registers that live across basic bl
 
 from __future__ import annotations
 
+from typing import Any
+
+from functional.jit.native import I32, I64, Type, record_type
+
 CONTEXT = (
     "arena",  # host address of global address 0 (that of the arena less GLOBAL_BASE)
     "starts", "ends", "regions",  # the sorted region table: host addresses of two int64 arrays, and their length
@@ -29,6 +33,10 @@ CONTEXT = (
 )  # fmt: skip
 LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
+_POINTERS = (
+    "starts ends touched pages saved saved_count records conflicts segments kernel frames thread_blocks zero counts"
+)
+Context: Any = record_type(CONTEXT, frozenset(_POINTERS.split()))
 
 # Fields of a frame, in bytes
 BLOCK, RECONVERGENCE, MASK, DEPTH, STATE, BARRIER, WARP, INITIAL_MASK = range(0, 32, 4)
@@ -46,3 +54,10 @@ RUNNABLE, WAITING, DONE = 0, 1, 2  # STATE
 # What the kernel function returns for a warp, and `run` for a launch
 FINISHED, AT_BARRIER, STOPPED, FAULT, OVER_BUDGET = range(5)
 SEGMENT_WORDS = 4  # {warp of the launch, first event, first record, first conflict}
+
+_WORDS = {"block": BLOCK, "meet": RECONVERGENCE, "mask": MASK, "depth": DEPTH, "state": STATE, "barrier": BARRIER,
+          "initial": INITIAL_MASK, "expected": EXPECTED, "base": BASE}  # fmt: skip
+_COUNTS = {"warp_instructions": WARP_INSTRUCTIONS, "thread_instructions": THREAD_INSTRUCTIONS, "events": EVENTS}
+_FIELDS = {name: (at, I32) for name, at in _WORDS.items()} | {name: (at, I64) for name, at in _COUNTS.items()}
+Frame: Any = Type("ptr", 1, _FIELDS)
+Entry: Any = Type("ptr", 1, {name: (4 * n, I32) for n, name in enumerate(("block", "meet", "mask", "base"))})  # saved

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functional.isa.emitter import Value, vector
+from functional.isa.emitter import LANES, Value
 from functional.isa.operation import Unsupported
 from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import context_layout as at
+from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock, Program
@@ -14,7 +15,6 @@ from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
-_LANE_NUMBERS = "<" + ", ".join(f"i64 {i}" for i in range(32)) + ">"
 
 
 def generated(program: Program) -> bool:
@@ -26,8 +26,7 @@ def generated(program: Program) -> bool:
 def host(unit: Unit, offset: int) -> Value:
     """Host addresses of byte `offset` of every lane's call memory."""
     e = unit.e
-    stride = unit.context("local_stride")
-    own = e.op("mul", e.widen(stride), Value(_LANE_NUMBERS, "i64", True, True))
+    own = e.op("mul", unit.context("local_stride"), constants(range(LANES), "i64"))
     base = e.op("add", unit.context("local"), unit.slots.local_bytes + offset)
     return e.op("add", e.widen(base), own)
 
@@ -62,12 +61,8 @@ def _copy(unit: Unit, pairs: Pairs, lanes: str) -> None:
 
 
 def _move(unit: Unit, source: int, target: int, bits: int, lanes: str) -> None:
-    e, kind = unit.e, vector(f"i{bits}")
-    wide = vector("i64")
-    e.declarations[f"@gather_{bits}"] = f"declare {kind} @gather_{bits}({wide}, i32) #0"
-    e.declarations[f"@scatter_{bits}"] = f"declare void @scatter_{bits}({wide}, {kind}, i32) #0"
-    value = e.let(f"call {kind} @gather_{bits}({host(unit, source)}, i32 {lanes})", f"i{bits}", True)
-    e.raw(f"call void @scatter_{bits}({host(unit, target)}, {value}, i32 {lanes})")
+    value = unit.e.call(f"gather_{bits}", host(unit, source), lanes)
+    unit.e.call(f"scatter_{bits}", host(unit, target), value, lanes)
 
 
 def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list[Value]) -> None:
@@ -85,10 +80,7 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         raise Unsupported
     _copy(unit, [(n, p.name, p.bytes) for n, p in zip(names, formal, strict=True)], lanes)
     entry = program.block_of(program.callee_entry[inst.index])
-    e.declarations["@enter"] = "declare i32 @enter(ptr, ptr, i32, i32, i32) #0"
-    arguments = f"ptr %ctx, ptr %frame, i32 {lanes}, i32 {entry}, i32 {block.index + 1}"
-    following = e.scalar(f"call i32 @enter({arguments})", "i32")
-    e.raw(f"br i1 {e.scalar(f'icmp eq i32 {following}, -1', 'i1')}, label %gone, label %dispatch")
+    _dispatch(unit, e.call("enter", lanes, entry, block.index + 1))
 
 
 def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: str) -> None:
@@ -140,10 +132,12 @@ def jump_table(
         e.store("%frame", table + 8 * i, e.literal(target, "i32"))
         e.store("%frame", table + 8 * i + 4, Value(mask, "i32", False))
     meeting = -1 if block.reconvergence is None else block.reconvergence
-    e.declarations["@fork"] = "declare i32 @fork(ptr, ptr, ptr, i32, i32) #0"
-    arguments = f"ptr %ctx, ptr %frame, ptr {e.field('%frame', table)}, i32 {len(paths)}, i32 {meeting}"
-    following = e.scalar(f"call i32 @fork({arguments})", "i32")
-    e.raw(f"br i1 {e.scalar(f'icmp eq i32 {following}, -1', 'i1')}, label %gone, label %dispatch")
+    _dispatch(unit, e.call("fork", e.field("%frame", table), len(paths), meeting))
+
+
+def _dispatch(unit: Unit, following: Value) -> None:
+    """Go where a routine of the stack says; -1: nowhere."""
+    unit.e.raw(f"br {unit.e.compare('eq', following, -1)}, label %gone, label %dispatch")
 
 
 def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], may_fault: bool) -> None:
@@ -208,10 +202,7 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         e.raw(f"br i1 {every}, label %{name}.taken, label %{name}.split")
         e.label(f"{name}.split")
         meeting = -1 if block.reconvergence is None else block.reconvergence
-        e.declarations["@diverge"] = "declare i32 @diverge(ptr, ptr, i32, i32, i32, i32) #0"
-        arguments = f"ptr %ctx, ptr %frame, i32 {target}, i32 {lanes}, i32 {after}, i32 {meeting}"
-        following = e.scalar(f"call i32 @diverge({arguments})", "i32")
-        e.raw(f"br i1 {e.scalar(f'icmp eq i32 {following}, -1', 'i1')}, label %gone, label %dispatch")
+        _dispatch(unit, e.call("diverge", target, lanes, after, meeting))
     else:
         e.raw(f"br label %{name}.taken")
     e.label(f"{name}.taken")
@@ -220,12 +211,11 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
 
 def _leave(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
     e = unit.e
-    e.declarations["@leave"] = "declare i32 @leave(ptr, i32, i32, i32) #0"
     lowest = "0"
     if inst.opcode == "ret":
         return_values(unit, block, inst, lanes)
         lowest = e.load("%frame", at.BASE, "i32").name
-    unit.resume(e.scalar(f"call i32 @leave(ptr %frame, i32 {lanes}, i32 {block.index + 1}, i32 {lowest})", "i32"))
+    unit.resume(e.call("leave", lanes, block.index + 1, lowest))
 
 
 def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
@@ -277,8 +267,7 @@ def _bar(
     e.store("%frame", at.BARRIER, number)
     e.store("%frame", at.EXPECTED, threads)
     e.store("%frame", at.BLOCK, e.literal(after, "i32"))
-    e.declarations["@settle"] = "declare i32 @settle(ptr) #0"
-    e.scalar("call i32 @settle(ptr %frame)", "i32")
+    e.call("settle")
     e.raw("br label %barrier")
 
 

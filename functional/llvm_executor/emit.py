@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from functional.isa.emitter import BITS, FLOATING, LANES, Emitter, Value, vector
 from functional.isa.operation import Unsupported
+from functional.jit.native import routine_named
 
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
 
@@ -14,6 +16,13 @@ def short(kind: str, wide: bool) -> str:
     """The type as intrinsics spell it: `v32f32`."""
     name = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
     return f"v{LANES}{name}" if wide else name
+
+
+def constants(numbers: Iterable[int], kind: str) -> Value:
+    """A number of each lane."""
+    bits = BITS[kind]
+    signed = [n - (1 << bits) if n >> (bits - 1) == 1 else n for n in numbers]
+    return Value("<" + ", ".join(f"{kind} {n}" for n in signed) + ">", kind, True, True)
 
 
 class LlvmEmitter(Emitter):
@@ -119,8 +128,7 @@ class LlvmEmitter(Emitter):
         if not x.wide:
             wide = self.library(name, self.widen(x))
             return self.let(f"extractelement {wide}, i32 0", "double", False)
-        self.declarations[f"@{name}"] = f"declare <32 x double> @{name}(<32 x double>) #0"
-        return self.let(f"call <32 x double> @{name}({x})", "double", True)
+        return self.call(name, x)
 
     def high_product(self, a: Value, b: Value, signed: bool) -> Value:
         kind, name = f"i{2 * a.bits}", "sext" if signed else "zext"
@@ -129,6 +137,23 @@ class LlvmEmitter(Emitter):
 
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
         raise Unsupported
+
+    def call(self, name: str, *given: Value | str | int) -> Value:
+        """Call a routine of the run time; lane masks by their names, context and frame are those of the kernel."""
+        one, left, arguments = routine_named(name), list(given), list[str]()
+        for parameter in one.parameters:
+            value = parameter.name if parameter.name in ("%ctx", "%frame") else left.pop(0)
+            value = self.literal(value, parameter.type.kind) if isinstance(value, int) else value
+            value = self.widen(value) if isinstance(value, Value) and parameter.type.lanes > 1 else value
+            arguments.append(f"{parameter.type} {value.name if isinstance(value, Value) else value}")
+        assert not left, name
+        types = ", ".join(str(p.type) for p in one.parameters)
+        self.declarations[f"@{name}"] = f"declare {one.result} @{name}({types}) #0"
+        text = f"call {one.result} @{name}({', '.join(arguments)})"
+        if one.result.kind != "void":
+            return self.let(text, one.result.kind, one.result.lanes > 1)
+        self.raw(text)
+        return Value("", "void", False)
 
     def field(self, base: str, offset: int) -> str:
         """The address `base` + `offset` bytes."""

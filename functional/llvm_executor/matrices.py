@@ -14,7 +14,8 @@ from functional.isa.matrices import Fragment, fragments_of, matrices_of, mma_for
 from functional.isa.memory import copy_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
-from functional.llvm_executor.accesses import _call, address
+from functional.llvm_executor.accesses import address
+from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import Address, Instruction, Operand, Vector
 
@@ -33,8 +34,7 @@ def mma(unit: Unit, inst: Instruction) -> None:
     _store_blocks(unit, inst.sources[1], form.b.name, _B)
     a, b, c = (e.field("%frame", offset) for offset in (_A, _B, _C))
     per = _ELEMENTS[form.a.name]
-    arguments = f"ptr {a}, ptr {b}, ptr {c}, i64 {4 * per}, i64 {form.k // (4 * per)}"
-    _call(unit, "void", "multiply_blocks", arguments, "ptr, ptr, ptr, i64, i64")
+    e.call("multiply_blocks", a, b, c, 4 * per, form.k // (4 * per))
     total = [v for half in range(2) for v in _pairs(unit, half)]
     results = _results(unit, inst.sources[2], total, form.c.name)
     elements = _registers(inst.destinations[0])
@@ -122,11 +122,7 @@ def ldmatrix(unit: Unit, inst: Instruction) -> None:
         raise Unsupported
     e = unit.e
     whole_warp(unit)
-    where = e.widen(address(unit, inst.sources[0], "shared"))
-    named = (1 << 8 * matrices) - 1
-    lanes = e.literal(named, "i32").name
-    arguments = f"ptr %ctx, {where}, i32 {lanes}, i64 16"
-    rows = _call(unit, vector("i64"), "check_shared", arguments, f"ptr, {vector('i64')}, i32, i64")
+    rows = e.call("check_shared", address(unit, inst.sources[0], "shared"), (1 << 8 * matrices) - 1, 16)
     for i, target in enumerate(_registers(inst.destinations[0])):
         if transposed:
             low, high = (
@@ -144,17 +140,11 @@ def ldmatrix(unit: Unit, inst: Instruction) -> None:
             )
 
 
-def _picked(unit: Unit, rows: str, which: list[int], offsets: list[int], bits: int) -> Value:
+def _picked(unit: Unit, rows: Value, which: list[int], offsets: list[int], bits: int) -> Value:
     """Words at constant places of the rows that lanes named."""
     e = unit.e
-    chosen = ", ".join(f"i32 {w}" for w in which)
-    wide = vector("i64")
-    base = e.let(f"shufflevector {wide} {rows}, {wide} poison, <32 x i32> <{chosen}>", "i64", True)
-    own = Value("<" + ", ".join(f"i64 {o}" for o in offsets) + ">", "i64", True, True)
-    hosts = e.op("add", base, own)
-    return Value(
-        _call(unit, vector(f"i{bits}"), f"gather_{bits}", f"{hosts}, i32 -1", f"{wide}, i32"), f"i{bits}", True
-    )
+    base = e.let(f"shufflevector {rows}, {vector('i64')} poison, {constants(which, 'i32')}", "i64", True)
+    return e.call(f"gather_{bits}", e.op("add", base, constants(offsets, "i64")), -1)
 
 
 def async_copy(unit: Unit, inst: Instruction) -> None:
@@ -166,20 +156,14 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
         reading = e.scalar(f"and i32 {lanes}, {e.scalar(f'xor i32 {skipped}, -1', 'i32')}", "i32")
     elif copy.read is not None:
         reading = _reading(unit, unit.get(copy.read, "u32"), copy.size, lanes)
-    source = e.widen(address(unit, copy.source, "global"))
-    types = f"ptr, {vector('i64')}, i32, i64"
-    arguments = f"ptr %ctx, {source}, i32 {reading}, i64 {copy.size}"
-    hosts = Value(_call(unit, vector("i64"), "check_global", arguments, types), "i64", True)
+    hosts = e.call("check_global", address(unit, copy.source, "global"), reading, copy.size)
     to = e.widen(address(unit, copy.to, "shared"))
-    arguments = f"ptr %ctx, {to}, i32 {lanes}, i64 {copy.size}"
-    places = Value(_call(unit, vector("i64"), "locate_some_shared", arguments, types), "i64", True)
-    _call(unit, "void", "record_writes", f"ptr %ctx, {to}, i32 {lanes}", f"ptr, {vector('i64')}, i32")
-    bits, kind = (32, "i32") if copy.size == 4 else (64, "i64")
+    places = e.call("locate_some_shared", to, lanes, copy.size)
+    e.call("record_writes", to, lanes)
+    bits = 32 if copy.size == 4 else 64
     for first in range(0, copy.size, bits // 8):
         from_, into = (e.op("add", v, first) if first else v for v in (hosts, places))
-        data = _call(unit, vector(kind), f"gather_{bits}", f"{from_}, i32 {reading}", f"{vector('i64')}, i32")
-        value = e.select(e.lanes_of(reading), Value(data, kind, True), 0)
-        _call(unit, "void", f"scatter_{bits}", f"{into}, {value}, i32 {lanes}", f"{vector('i64')}, {vector(kind)}, i32")
+        e.call(f"scatter_{bits}", into, e.call(f"gather_{bits}", from_, reading), lanes)  # 0 in lanes that do not read
 
 
 def _reading(unit: Unit, count: Value, size: int, lanes: str) -> str:
@@ -234,9 +218,7 @@ class _Matrix:
             leading = e.resize(_first_lane(unit, unit.get(stride, "u32")), "i64", False)
         self.stride = e.op("mul", leading, self.size)
         base = _first_lane(unit, address(unit, where, inst.space))
-        arguments = f"ptr %ctx, i64 {base.name}, i64 {self.stride.name}, i64 {lines}, i64 {length * self.size}"
-        host = _call(unit, "i64", _helper(inst), arguments, "ptr, i64, i64, i64, i64")
-        self.host = Value(host, "i64", False)
+        self.host = e.call(_helper(inst), base, self.stride, lines, length * self.size)
         self.stride = e.select(e.compare("ne", unit.context("fault"), 0), 0, self.stride)  # all at the scratch area
 
     def hosts(self, register: int, part: int) -> Value:
@@ -248,7 +230,7 @@ class _Matrix:
         cells = [divmod(p, fragment.columns) for p in places]
         lines = [column if self.by_column else row for row, column in cells]
         bytes_ = [self.size * (row if self.by_column else column) for row, column in cells]
-        offset = e.op("add", e.op("mul", _constants(lines), self.stride), _constants(bytes_))
+        offset = e.op("add", e.op("mul", constants(lines, "i64"), self.stride), constants(bytes_, "i64"))
         return e.op("add", offset, self.host)
 
     def pieces(self) -> tuple[int, int]:
@@ -264,10 +246,6 @@ def _helper(inst: Instruction) -> str:
     return {"global": f"matrix_{of_global}", "generic": f"matrix_generic_{of_global}"}.get(inst.space, "matrix_shared")
 
 
-def _constants(numbers: list[int]) -> Value:
-    return Value("<" + ", ".join(f"i64 {n}" for n in numbers) + ">", "i64", True, True)
-
-
 def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
     targets = _registers(inst.destinations[0])
@@ -276,9 +254,7 @@ def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     for register, target in enumerate(targets):
         word: Value | None = None
         for part in range(count):
-            arguments = f"{matrix.hosts(register, part)}, i32 -1"
-            name = _call(unit, vector(f"i{bits}"), f"gather_{bits}", arguments, f"{vector('i64')}, i32")
-            piece = e.resize(Value(name, f"i{bits}", True), "i32", False)
+            piece = e.resize(e.call(f"gather_{bits}", matrix.hosts(register, part), -1), "i32", False)
             piece = e.op("shl", piece, bits * part) if part else piece
             word = piece if word is None else e.op("or", word, piece)
         assert word is not None
@@ -294,8 +270,7 @@ def _store_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
         word = e.widen(unit.get(source, "b32"))
         for part in range(count):
             piece = e.resize(e.op("lshr", word, bits * part) if part else word, f"i{bits}", False)
-            arguments = f"{matrix.hosts(register, part)}, {piece}, i32 -1"
-            _call(unit, "void", f"scatter_{bits}", arguments, f"{vector('i64')}, {piece.type}, i32")
+            e.call(f"scatter_{bits}", matrix.hosts(register, part), piece, -1)
 
 
 def _multiply(unit: Unit, inst: Instruction) -> None:
@@ -307,9 +282,8 @@ def _multiply(unit: Unit, inst: Instruction) -> None:
         for register, parts in enumerate(_numbers(unit, fragment, operand)):
             for part, value in enumerate(parts):
                 _spread(unit, fragment, register, part, offset, value)
-    pointers = ", ".join(f"ptr {e.field('%frame', offset)}" for offset in (_WMMA_A, _WMMA_B, _WMMA_C))
-    extents = f"i64 {a.rows}, i64 {b.columns}, i64 {a.columns}"
-    _call(unit, "void", "multiply_rows", f"{pointers}, {extents}", "ptr, ptr, ptr, i64, i64, i64")
+    pointers = [e.field("%frame", offset) for offset in (_WMMA_A, _WMMA_B, _WMMA_C)]
+    e.call("multiply_rows", *pointers, a.rows, b.columns, a.columns)
     thirds = _numbers(unit, c, inst.sources[2])
     targets = _registers(inst.destinations[0])
     per = len(thirds[0])
@@ -355,19 +329,16 @@ def _spread(unit: Unit, fragment: Fragment, register: int, part: int, offset: in
     places = [(lane * fragment.registers + register) * per + part for lane in range(32)]
     lanes = sum(1 << lane for lane, place in enumerate(places) if place < total)
     base = e.let(f"ptrtoint ptr {e.field('%frame', offset)} to i64", "i64", False)
-    hosts = e.op("add", _constants([8 * (p % total) for p in places]), base)
-    mask = e.literal(lanes, "i32").name
-    arguments = f"{hosts}, {e.raw_bits(value)}, i32 {mask}"
-    _call(unit, "void", "scatter_64", arguments, f"{vector('i64')}, {vector('i64')}, i32")
+    hosts = e.op("add", constants([8 * (p % total) for p in places], "i64"), base)
+    e.call("scatter_64", hosts, e.raw_bits(value), lanes)
 
 
 def _gathered(unit: Unit, total: int, place: int) -> Value:
     """Element `place` of every lane of the product."""
     e, each = unit.e, total // 32
     base = e.let(f"ptrtoint ptr {e.field('%frame', _WMMA_C)} to i64", "i64", False)
-    hosts = e.op("add", _constants([8 * (lane * each + place) for lane in range(32)]), base)
-    name = _call(unit, vector("i64"), "gather_64", f"{hosts}, i32 -1", f"{vector('i64')}, i32")
-    return e.as_kind(Value(name, "i64", True), "double")
+    hosts = e.op("add", constants([8 * (lane * each + place) for lane in range(32)], "i64"), base)
+    return e.as_kind(e.call("gather_64", hosts, -1), "double")
 
 
 def _rounded(unit: Unit, results: list[Value], name: str) -> Value:

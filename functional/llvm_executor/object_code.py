@@ -56,17 +56,17 @@ def _object(text: str, passes: tuple[str, ...]) -> bytes:
     return host.emit_object(module)
 
 
+_FIRST = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
 _KERNEL_PASSES = ("sroa", "simplify_cfg")
-_RUNTIME_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
+_RUNTIME_PASSES = (*_FIRST, "new_gvn", "instruction_combine", "simplify_cfg")
 
 
 @cache
 def helpers() -> dict[str, int]:
     """Addresses of the run time's functions, known to kernels by name from now on."""
-    text = runtime.text()
     name = key(MODULES, "runtime", target())
-    engine = engine_of(Kept("objects").load_or_make(name, lambda: _object(text, _RUNTIME_PASSES)))
-    found = {name: engine.get_function_address(name) for name in runtime.exported(text)}
+    engine = engine_of(Kept("objects").load_or_make(name, lambda: _object(runtime.text(), _RUNTIME_PASSES)))
+    found = {name: engine.get_function_address(name) for name in runtime.exported()}
     for name, address in found.items():
         binding().add_symbol(name, address)
     _keep_alive.append(engine)

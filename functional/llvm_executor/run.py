@@ -11,21 +11,19 @@ from threading import Lock
 
 from functional.errors import BudgetSpent
 from functional.execution.computer import default_threads
-from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
+from functional.execution.executor import CHUNK_BYTES, Executor, Request
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
-from functional.launches.memory import Memory
 from functional.llvm_executor.analysis import reads_what_others_write
-from functional.llvm_executor.attempts import Conflict, Job, Pool, joined, parallel, serial
+from functional.llvm_executor.attempts import Conflict, Job, Pool, parallel, serial
 from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.run import checked_blocks
 from functional.programs.program import Program
 from functional.terminal import note
-from functional.traces.trace import Trace, rechunk
+from functional.traces.trace import Trace, concatenate, rechunk
 
 # The budget's part that the NumPy executor has for blocks that wait for each other: it is a hundred times slower
 _ORACLE_SHARE_SHIFT = 4
@@ -33,7 +31,7 @@ _RACE = "thread blocks touch 32-byte sectors that others write; they ran in bloc
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
 
 
-class LlvmExecutor:
+class LlvmExecutor(Executor):
     """Executes a launch as machine code, a warp at a time. Programs it does not know go to the NumPy executor.
 
     `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
@@ -73,44 +71,31 @@ class LlvmExecutor:
         return None if launch.cluster.total > 1 else self.compiled(launch.program)
 
     def prepare(self, program: Program) -> None:
-        """Make what a launch of the program needs, and keep it."""
         if not self.supports(program):
             self.oracle.prepare(program)
 
-    def run(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-    ) -> Trace:
-        """See `functional.execution.executor.Executor`."""
-        compiled, blocks = self._own(launch), checked_blocks(launch, thread_blocks)
+    def whole(self, request: Request) -> Trace:
+        compiled = self._own(request.launch)
         if compiled is None:
-            return self.oracle.run(launch, memory, blocks, instruction_budget)
+            return self.oracle.whole(request)
         with ExitStack() as leases:
-            undo = leases.enter_context(self._undos.one())
-            job = Job(compiled, launch, memory, blocks, instruction_budget, None, self._workers, undo, leases)
-            return joined(list(self._chunks(job)), launch.warps_per_block, self.threads)
+            job = self._job(compiled, request, None, leases)
+            return concatenate(list(self._chunks(job)), request.launch.warps_per_block, self.threads)
 
-    def stream(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> Iterator[Trace]:
-        """See `functional.execution.executor.Executor`."""
-        compiled, blocks = self._own(launch), checked_blocks(launch, thread_blocks)
+    def chunked(self, request: Request) -> Iterator[Trace]:
+        compiled = self._own(request.launch)
         if compiled is None:
-            yield from self.oracle.stream(launch, memory, blocks, instruction_budget, chunk_bytes)
+            yield from self.oracle.chunked(request)
             return
         with ExitStack() as leases:
-            undo = leases.enter_context(self._undos.one())
-            job = Job(compiled, launch, memory, blocks, instruction_budget, chunk_bytes, self._workers, undo, leases)
+            job = self._job(compiled, request, request.chunk_bytes, leases)
             with closing(self._chunks(job)) as chunks:
-                yield from rechunk(chunks, chunk_bytes)
+                yield from rechunk(chunks, request.chunk_bytes)
+
+    def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
+        undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget
+        what = compiled, request.launch, request.memory, request.thread_blocks, budget
+        return Job(*what, chunk_bytes, self._workers, undo, leases)
 
     def _chunks(self, job: Job) -> Generator[Trace]:
         """Run a job in the first way that comes to its end."""
@@ -150,7 +135,7 @@ class LlvmExecutor:
         """After a fault."""
         left = job.blocks[job.done :]
         job.done = len(job.blocks)
-        return self.oracle.chunks(job.launch, job.memory, left, job.budget, job.used)
+        return self.oracle.chunks(Request(job.launch, job.memory, left, job.budget), job.used)
 
     def _waiting_for_others(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
         """Over budget, perhaps because blocks wait for later ones: the NumPy executor runs many at a time. Raises

@@ -1,7 +1,7 @@
-"""The check that chunks of thread blocks, run at the same time, did not touch what another wrote, as LLVM IR text.
+"""The check that chunks of thread blocks, run at the same time, did not touch what another wrote.
 
 A line of global memory has a cell of eight u32 in the shadow: for each of its four sectors the chunk that wrote it,
-then for each the chunk that read it. Numbers up to %base are those of earlier launches; %base + 1 stands for several
+then for each the chunk that read it. Numbers up to `base` are those of earlier launches; `base` + 1 stands for several
 readers. Most lines lie in buffers that are only read: `written` says of a page whether its buffer is one that the first
 chunk of the launch wrote to (when it looks at that chunk, `learn`, it makes the note itself). In others, a read is not
 looked at further, and a write is a conflict.
@@ -11,193 +11,110 @@ A chunk that reads no buffer that is written need not be gone through: the store
 
 from __future__ import annotations
 
+from typing import Any
+
+from functional.jit.native import I1, I8, I16, I32, I64, Pointer, Type, inlined, op, record_type, routine
 from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 
-# The job: addresses and sizes of what races.Shadow passes, in this order, 8 bytes each
+# The jobs: addresses and sizes of what races.Shadow passes, in this order, 8 bytes each
+_NUMBERS = ("first_line", "lines", "id", "base")
 JOB = (
     "blocks", "block_offsets", "records", "record_offsets", "warps",  # the trace of a chunk
     "first", "writes",  # basic block -> its first access, access -> does it write
-    "shadow", "written", "first_line", "lines", "id", "base", "learn",
+    "shadow", "written", "learn", *_NUMBERS,
 )  # fmt: skip
-STORES_JOB = ("stores", "count", "shadow", "first_line", "lines", "id", "base")  # where each store left its records
+STORES_JOB = ("stores", "count", "shadow", *_NUMBERS)  # where each store left its records
 CLEAN, CONFLICT = 0, 1
 PAGE_LINES = 1 << 12  # half a red zone of memory.py, so that no page holds bytes of two buffers
+Job: Any = record_type(JOB, frozenset(JOB) - {"warps", "learn", *_NUMBERS})
+StoresJob: Any = record_type(STORES_JOB, frozenset({"stores", "shadow"}))
+Sectors: Any = Type("i32", 4)
+Named: Any = Type("i1", 4)
+Bits: Any = Type("i4")
 
 
-def _load(job: tuple[str, ...]) -> str:
-    lines = []
-    for position, name in enumerate(job):
-        kind = "i64" if name in ("warps", "count", "first_line", "lines", "id", "base", "learn") else "ptr"
-        lines.append(f"  %{name}.p = getelementptr i64, ptr %job, i64 {position}\n")
-        lines.append(f"  %{name} = load {kind}, ptr %{name}.p, align 8\n")
-    return "".join(lines)
+@inlined
+def others(cells: Sectors, id: Sectors, base: Sectors) -> Named:
+    """Sectors whose cell holds another chunk of this launch."""
+    return (cells > base) & (cells != id)
 
 
-def _splat(name: str, value: str) -> str:
-    return (
-        f"  %{name}.0 = insertelement <4 x i32> poison, i32 {value}, i32 0\n"
-        f"  %{name} = shufflevector <4 x i32> %{name}.0, <4 x i32> poison, <4 x i32> zeroinitializer\n"
-    )
+@inlined
+def note_write(cell: Pointer, word: I32, id: Sectors, base: Sectors) -> I1:
+    """The chunk writes the sectors of a record; had others to do with them?"""
+    named, writers = Named(Bits(word >> SECTOR_SHIFT)), cell[Sectors, 0]
+    touched = others(writers, id, base) | others(cell[Sectors, 1], id, base)
+    cell[Sectors, 0] = op.where(named, id, writers)
+    return Bits(touched & named) != 0
 
 
-def _element(name: str, array: str, index: str, kind: str = "i64", size: int = 8) -> str:
-    at = f"  %{name}.p = getelementptr {kind}, ptr %{array}, i64 {index}\n"
-    return at + f"  %{name} = load {kind}, ptr %{name}.p, align {size}\n"
+@inlined
+def note_read(cell: Pointer, word: I32, id: Sectors, base: Sectors) -> I1:
+    """The chunk reads the sectors of a record; have others written to them?"""
+    named, readers = Named(Bits(word >> SECTOR_SHIFT)), cell[Sectors, 1]
+    seen = op.where(others(readers, id, base), base + 1, id)
+    cell[Sectors, 1] = op.where(named, seen, readers)
+    return Bits(others(cell[Sectors, 0], id, base) & named) != 0
 
 
-def _others(name: str, cells: str) -> str:
-    """IR of %name: sectors whose cell holds another chunk of this launch."""
-    return (
-        f"  %{name}.known = icmp ugt <4 x i32> {cells}, %bases\n  %{name}.else = icmp ne <4 x i32> {cells}, %ids\n"
-        f"  %{name} = and <4 x i1> %{name}.known, %{name}.else\n"
-    )
+@routine
+def store_races(job: StoresJob) -> I32:
+    """Of the stores of a chunk."""
+    stores, shadow, first_line, lines = job.stores, job.shadow, job.first_line, job.lines
+    id, base = Sectors(I32(job.id)), Sectors(I32(job.base))
+    for number in range(job.count):
+        at = stores[Pointer, number]
+        while True:
+            word = at[I32, 0]
+            at += 4
+            line = I64(word >> LINE_SHIFT) - first_line
+            if line < lines and note_write(shadow + (line << 5), word, id, base):
+                return CONFLICT
+            if word & MORE == 0:
+                break
+    return CLEAN
 
 
-# IR of who wrote and who read the sectors of record %rec, line %relative, and of %sectors, those it names
-_CELLS = f"""  %offset = shl i64 %relative, 5
-  %cell = getelementptr i8, ptr %shadow, i64 %offset
-  %cell.read = getelementptr i8, ptr %cell, i64 16
-  %writers = load <4 x i32>, ptr %cell, align 4
-  %readers = load <4 x i32>, ptr %cell.read, align 4
-  %bits = lshr i32 %rec, {SECTOR_SHIFT}
-  %four = trunc i32 %bits to i4
-  %sectors = bitcast i4 %four to <4 x i1>
-"""
-# IR of %relative, the line of record %rec, and %global: is it one of global memory?
-_LINE = f"""  %line32 = lshr i32 %rec, {LINE_SHIFT}
-  %line = zext i32 %line32 to i64
-  %relative = sub i64 %line, %first_line
-  %global = icmp ult i64 %relative, %lines
-"""
-# IR that notes a write; %touched: sectors with which others had to do
-_WRITE = """  %touched = or <4 x i1> %wrote, %read
-  %writers.new = select <4 x i1> %sectors, <4 x i32> %ids, <4 x i32> %writers
-  store <4 x i32> %writers.new, ptr %cell, align 4
-"""
-_STORES = f"""
-define i32 @store_races(ptr %job) #0 {{
-entry:
-{_load(STORES_JOB)}  %id32 = trunc i64 %id to i32
-  %base32 = trunc i64 %base to i32
-{_splat("ids", "%id32")}{_splat("bases", "%base32")}  br label %store
-store:
-  %k = phi i64 [ 0, %entry ], [ %k1, %store.end ]
-  %left = icmp ult i64 %k, %count
-  br i1 %left, label %begin, label %clean
-begin:
-{_element("at", "stores", "%k", "ptr")}  %k1 = add i64 %k, 1
-  br label %record
-record:
-  %p = phi ptr [ %at, %begin ], [ %p1, %record.end ]
-  %rec = load i32, ptr %p, align 4
-  %p1 = getelementptr i8, ptr %p, i64 4
-{_LINE}  br i1 %global, label %touch, label %record.end
-touch:
-{_CELLS}{_others("wrote", "%writers")}{_others("read", "%readers")}{_WRITE}  %both = and <4 x i1> %touched, %sectors
-  %both.bits = bitcast <4 x i1> %both to i4
-  %races = icmp ne i4 %both.bits, 0
-  br i1 %races, label %conflict, label %record.end
-record.end:
-  %more.bit = and i32 %rec, {MORE}
-  %more = icmp ne i32 %more.bit, 0
-  br i1 %more, label %record, label %store.end
-store.end:
-  br label %store
-clean:
-  ret i32 {CLEAN}
-conflict:
-  ret i32 {CONFLICT}
-}}
-"""
+@inlined
+def looked_at(job: Job, word: I32, write: I1, id: Sectors, base: Sectors) -> I1:
+    """Is a record of a chunk without conflict?"""
+    line = I64(word >> LINE_SHIFT) - job.first_line
+    if line >= job.lines:  # not of global memory
+        return True
+    pages, learns = job.written, job.learn != 0
+    if pages[I8, line // PAGE_LINES] == 0:
+        if write and learns:
+            pages[I8, line // PAGE_LINES] = 1
+        return learns | ~write
+    if learns:
+        return True
+    cell = job.shadow + (line << 5)
+    if write:
+        return ~note_write(cell, word, id, base)
+    return ~note_read(cell, word, id, base)
 
-# Yields CONFLICT also for records that are not those of the program's accesses: then nothing is known.
-_TRACE = f"""
-define i32 @races(ptr %job) #0 {{
-entry:
-{_load(JOB)}  %id32 = trunc i64 %id to i32
-  %base32 = trunc i64 %base to i32
-  %learning = icmp ne i64 %learn, 0
-  %several = add i32 %base32, 1
-{_splat("ids", "%id32")}{_splat("bases", "%base32")}{_splat("many", "%several")}  br label %warp
-warp:
-  %w = phi i64 [ 0, %entry ], [ %w1, %warp.end ]
-  %w1 = add i64 %w, 1
-  %left = icmp ult i64 %w, %warps
-  br i1 %left, label %warp.begin, label %clean
-warp.begin:
-{_element("e0", "block_offsets", "%w")}{_element("e1", "block_offsets", "%w1")}{_element("r0", "record_offsets", "%w")}{
-    _element("r1", "record_offsets", "%w1")
-}  br label %event
-event:
-  %e = phi i64 [ %e0, %warp.begin ], [ %e.next, %event.end ]
-  %r = phi i64 [ %r0, %warp.begin ], [ %ra, %event.end ]
-  %e.more = icmp ult i64 %e, %e1
-  br i1 %e.more, label %event.begin, label %warp.end
-event.begin:
-{_element("b16", "blocks", "%e", "i16", 2)}  %b = zext i16 %b16 to i64
-  %b1 = add i64 %b, 1
-{_element("k0", "first", "%b")}{_element("k1", "first", "%b1")}  br label %access
-access:
-  %k = phi i64 [ %k0, %event.begin ], [ %k.next, %access.end ]
-  %ra = phi i64 [ %r, %event.begin ], [ %r.next, %access.end ]
-  %k.more = icmp ult i64 %k, %k1
-  br i1 %k.more, label %access.begin, label %event.end
-access.begin:
-{_element("write8", "writes", "%k", "i8", 1)}  %write = icmp ne i8 %write8, 0
-  br label %record
-record:
-  %rr = phi i64 [ %ra, %access.begin ], [ %r.next, %record.end ]
-  %inside = icmp ult i64 %rr, %r1
-  br i1 %inside, label %look, label %conflict
-look:
-{_element("rec", "records", "%rr", "i32", 4)}  %r.next = add i64 %rr, 1
-{_LINE}  br i1 %global, label %touch, label %record.end
-touch:
-  %page = udiv i64 %relative, {PAGE_LINES}
-{_element("page.written", "written", "%page", "i8", 1)}  %tracked = icmp ne i8 %page.written, 0
-  br i1 %tracked, label %track, label %untracked
-untracked:
-  br i1 %write, label %unexpected, label %record.end
-unexpected:
-  br i1 %learning, label %note, label %conflict
-note:
-  store i8 1, ptr %page.written.p, align 1
-  br label %record.end
-track:
-  br i1 %learning, label %record.end, label %track.sectors
-track.sectors:
-{_CELLS}{_others("wrote", "%writers")}{_others("read", "%readers")}  br i1 %write, label %writing, label %reading
-reading:
-  %seen = select <4 x i1> %read, <4 x i32> %many, <4 x i32> %ids
-  %readers.new = select <4 x i1> %sectors, <4 x i32> %seen, <4 x i32> %readers
-  store <4 x i32> %readers.new, ptr %cell.read, align 4
-  br label %judge
-writing:
-{_WRITE}  br label %judge
-judge:
-  %others = phi <4 x i1> [ %wrote, %reading ], [ %touched, %writing ]
-  %both = and <4 x i1> %others, %sectors
-  %both.bits = bitcast <4 x i1> %both to i4
-  %races = icmp ne i4 %both.bits, 0
-  br i1 %races, label %conflict, label %record.end
-record.end:
-  %more.bit = and i32 %rec, {MORE}
-  %more = icmp ne i32 %more.bit, 0
-  br i1 %more, label %record, label %access.end
-access.end:
-  %k.next = add i64 %k, 1
-  br label %access
-event.end:
-  %e.next = add i64 %e, 1
-  br label %event
-warp.end:
-  %all = icmp eq i64 %r, %r1
-  br i1 %all, label %warp, label %conflict
-clean:
-  ret i32 {CLEAN}
-conflict:
-  ret i32 {CONFLICT}
-}}
-"""
 
-RACES = _STORES + _TRACE
+@routine
+def races(job: Job) -> I32:
+    """Of the trace of a chunk. CONFLICT also for records that are not those of the program's accesses: then nothing is
+    known."""
+    blocks, records, starts, firsts, writes = job.blocks, job.records, job.record_offsets, job.first, job.writes
+    id, base = Sectors(I32(job.id)), Sectors(I32(job.base))
+    for warp in range(job.warps):
+        at, stop = starts[I64, warp], starts[I64, warp + 1]
+        for event in range(job.block_offsets[I64, warp], job.block_offsets[I64, warp + 1]):
+            block = I64(blocks[I16, event])
+            for access in range(firsts[I64, block], firsts[I64, block + 1]):
+                write = writes[I8, access] != 0
+                while True:
+                    if at >= stop:
+                        return CONFLICT
+                    word = records[I32, at]
+                    at += 1
+                    if not looked_at(job, word, write, id, base):
+                        return CONFLICT
+                    if word & MORE == 0:
+                        break
+        if at != stop:
+            return CONFLICT
+    return CLEAN

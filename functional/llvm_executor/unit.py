@@ -9,7 +9,7 @@ from functional.isa.operation import Unsupported, kind_of
 from functional.isa.slots import CLOCKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
-from functional.llvm_executor.emit import LlvmEmitter
+from functional.llvm_executor.emit import LlvmEmitter, constants
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
 
@@ -141,9 +141,9 @@ class Unit:
         if name == "%warpid":
             return e.load("%frame", at.WARP, "i32")
         if name == "%laneid":
-            return _lanes(range(32))
+            return constants(range(32), "i32")
         if name.startswith("%lanemask_"):
-            return _lanes([_MASKS[name[-2:]](lane) for lane in range(32)])
+            return constants([_MASKS[name[-2:]](lane) for lane in range(32)], "i32")
         if name in CLOCKS:
             issued = e.op("add", e.load("%frame", at.WARP_INSTRUCTIONS, "i64", align=8), self.position)
             issued = e.op("lshr", issued, 32) if name.endswith("_hi") else issued
@@ -183,13 +183,11 @@ class Unit:
         e.raw(f"br {met}, label %{name}, label %B{target}")
         e.label(name)
         e.store("%frame", at.BLOCK, e.literal(target, "i32"))
-        e.declarations["@settle"] = "declare i32 @settle(ptr) #0"
-        self.resume(e.scalar("call i32 @settle(ptr %frame)", "i32"))
+        self.resume(e.call("settle"))
 
-    def resume(self, block: str) -> None:
-        """Go where a helper of the stack says."""
-        gone = self.e.scalar(f"icmp eq i32 {block}, -1", "i1")
-        self.e.raw(f"br i1 {gone}, label %finished, label %dispatch")
+    def resume(self, block: Value) -> None:
+        """Go where a routine of the stack says."""
+        self.e.raw(f"br {self.e.compare('eq', block, -1)}, label %finished, label %dispatch")
 
     def begin_guard(self, guard: Guard | None) -> None:
         """Start an instruction: its guard, and the count of the lanes that execute it."""
@@ -220,9 +218,3 @@ def _scratch_bytes(program: Program) -> int:
     tables = [8 * (len(i.targets) + 1) for i in program.instructions if i.opcode == "brx"]
     matrices = [at.MATRIX_BYTES for i in program.instructions if i.opcode in ("mma", "wmma")]
     return max([0, *tables, *matrices])
-
-
-def _lanes(numbers: object) -> Value:
-    """A constant vector of u32."""
-    signed = [n - (1 << 32) if n >> 31 else n for n in numbers]  # type: ignore[attr-defined]
-    return Value("<" + ", ".join(f"i32 {n}" for n in signed) + ">", "i32", True, True)

@@ -6,10 +6,11 @@ from functional.isa.emitter import LANES, Value, vector
 from functional.isa.instructions import mode_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
+from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import TYPE_BYTES, Instruction, Vector
 
-_LANE_NUMBERS = Value("<" + ", ".join(f"i32 {i}" for i in range(LANES)) + ">", "i32", True, True)
+_LANE_NUMBERS = constants(range(LANES), "i32")
 
 
 def shfl(unit: Unit, inst: Instruction) -> None:
@@ -90,10 +91,7 @@ def redux(unit: Unit, inst: Instruction) -> None:
     name = mode if mode in ("add", "and", "or", "xor") else ("s" if sign else "u") + mode
     members = _members(unit, inst, 1)
     if members.wide:
-        words = vector("i32")
-        e.declarations[f"@redux_{name}"] = f"declare {words} @redux_{name}({words}, {words}, i32, i32) #0"
-        call = f"call {words} @redux_{name}({value}, {members}, i32 {unit.mask}, {e.literal(neutral[mode], 'i32')})"
-        unit.set(inst.destinations[0], e.let(call, "i32", True), type_)
+        unit.set(inst.destinations[0], e.call(f"redux_{name}", value, members, unit.mask, neutral[mode]), type_)
         return
     chosen = e.select(e.lanes_of(members.name), value, neutral[mode])
     function = f"@llvm.vector.reduce.{name}.v32i32"
@@ -107,11 +105,7 @@ def match(unit: Unit, inst: Instruction) -> None:
     e, type_ = unit.e, inst.type
     value = e.widen(unit.get(inst.sources[0], type_))
     members = _members(unit, inst, 1)
-    kind = vector(value.kind)
-    name = f"@match_{value.bits}"
-    e.declarations[name] = f"declare {vector('i32')} {name}({kind}, i32) #0"
-    alike = e.let(f"call {vector('i32')} {name}({value}, i32 {unit.mask})", "i32", True)
-    found = e.op("and", alike, members)
+    found = e.op("and", e.call(f"match_{value.bits}", value, unit.mask), members)
     if "any" in inst.modifiers:
         unit.set(inst.destinations[0], found, "b32")
         return

@@ -10,52 +10,24 @@ import struct
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
+from inspect import signature
 
 import numpy as np
 
 from functional.isa.emitter import FLOATING, Emitter, Value
+from functional.isa.floats import direct, fused, sum_to_odd
 from functional.isa.operation import Operation, kind_of
 
 F32, F64, U32, U64 = np.float32, np.float64, np.uint32, np.uint64
-_SPLIT = F64(134217729.0)  # 2**27 + 1
-
-
 _HUGE, _TINY = F64(2.0**970), F64(2.0**-960)  # outside, splitting over- or underflows
 
 
-def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(s, e) with s = RN(a + b) and s + e = a + b exactly; e is NaN where s is not finite."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
-def _two_product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, e) with p = RN(a * b) and p + e = a * b exactly, for magnitudes in [2**-960, 2**970]."""
-    p = a * b
-    t, u = _SPLIT * a, _SPLIT * b
-    a_hi, b_hi = t - (t - a), u - (u - b)
-    a_lo, b_lo = a - a_hi, b - b_hi
-    return p, ((a_hi * b_hi - p) + a_hi * b_lo + a_lo * b_hi) + a_lo * b_lo
-
-
-def _round_to_odd(s: np.ndarray, e: np.ndarray) -> np.ndarray:
-    """The float64 rounded to odd of the exact value s + e, where s = RN(s + e)."""
-    bits = np.ascontiguousarray(s).view(np.int64)
-    even = (bits & 1) == 0
-    move = even & (e != 0) & np.isfinite(e) & np.isfinite(s)
-    step = np.where((e > 0) == (s > 0), 1, -1)
-    return np.where(move, bits + step, bits).view(F64)
-
-
-def _direct(r: np.ndarray, e: np.ndarray, mode: str) -> np.ndarray:
-    """Turn r = RN(x) into x rounded by `mode`; the sign of e is that of x - r."""
-    if mode == "rn":
-        return r
-    lower = (e < 0) & ((mode == "rm") | (r > 0)) if mode != "rp" else np.False_
-    raise_ = (e > 0) & ((mode == "rp") | (r < 0)) if mode != "rm" else np.False_
-    r = np.where(lower, np.nextafter(r, F64(-np.inf)), r)
-    return np.where(raise_, np.nextafter(r, F64(np.inf)), r)
+@cache
+def _of_doubles(emit: Callable, mode: str = "") -> Callable:
+    """A function of the tables of arithmetic, as one of arrays of float64."""
+    count = len(signature(emit).parameters) - 1 - bool(mode)
+    more = (mode,) if mode else ()
+    return function_of(Operation(lambda e, *values: emit(e, *values, *more), ("f64",), ("f64",) * count))
 
 
 def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -73,20 +45,15 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         where = np.nonzero(doubtful)
         if where[0].size:
             x, y, z = (np.broadcast_to(v, s.shape)[where].astype(F64) for v in (a, b, c))
-            r[where] = _round_to_odd(*_two_sum(x * y, z)).astype(F32)
+            r[where] = _of_doubles(sum_to_odd)(x * y, z).astype(F32)
     return r
 
 
 def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.ndarray:
     """a * b + c in float64, rounded once by `mode`."""
     a, b, c = np.broadcast_arrays(a, b, c)
-    hi, lo = _two_product(a, b)
-    th, tl = _two_sum(c, lo)
-    vh, vl = _two_sum(hi, th)
-    z = _round_to_odd(*_two_sum(tl, vl))
-    r, e = _two_sum(vh, z)
-    r = _direct(r, e, mode)
-    extreme = np.nonzero(~_safe(a, b, c, hi))
+    r = _of_doubles(fused, mode)(a, b, c)
+    extreme = np.nonzero(~_safe(a, b, c, a * b))
     if extreme[0].size:
         r[extreme] = [_fma_exact(*v, mode) for v in zip(a[extreme], b[extreme], c[extreme], strict=True)]
     return r
@@ -111,7 +78,7 @@ def _fma_exact(a: float, b: float, c: float, mode: str) -> float:
     except OverflowError:
         r = np.inf if exact > 0 else -np.inf
     e = -np.sign(r) if np.isinf(r) else float((exact > Fraction(r)) - (exact < Fraction(r)))
-    return float(_direct(np.array(r), np.array(e), mode))
+    return float(_of_doubles(direct, mode)(*np.array([r, e], F64).reshape(2, 1, 1))[0, 0])
 
 
 _SYMBOLS = {

@@ -16,7 +16,7 @@ from functional.isa.memory import RANK_BYTES, Copy, copy_of
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.numpy_executor.atomics import Reduction, atomic_step, reduction_of
-from functional.numpy_executor.mbarriers import COMPLETE_TX, log_touched, update_barriers
+from functional.numpy_executor.mbarriers import COMPLETE_TX, Change, log_touched, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
 from functional.numpy_executor.spaces import Lanes
@@ -171,11 +171,11 @@ class Target(NamedTuple):
 
 def targets_of(
     slots: Slots, inst: Instruction, to: Address, barrier: Address | None, blocks: Operand | None, space: str,
-    paired: bool = False,
+    paired: bool = False, change: Change = COMPLETE_TX,
 ) -> Callable[[Frame, np.ndarray | None], Iterator[Target]]:  # fmt: skip
     """`targets(frame, lanes)`: one, or with a mask of thread blocks one a block, at the same place of its memory. Its
-    barrier counts the bytes; `paired`: the barrier of that one of its pair whose rank is as even or odd as that of the
-    barrier that is named."""
+    barrier counts the bytes, or does what `change` says; `paired`: the barrier of that one of its pair whose rank is as
+    even or odd as that of the barrier that is named."""
     where = address_getter(slots, to, space)
     counter = None if barrier is None else address_getter(slots, barrier, space)
     chosen: Getter | None = None if blocks is None else getter(slots, blocks, "b16")
@@ -184,7 +184,7 @@ def targets_of(
         if addresses is None:
             return lambda frame, sizes: None
         parts = list(split(frame, inst, space, addresses, lanes))
-        return lambda frame, sizes: update_barriers(frame, inst, parts, COMPLETE_TX, sizes)
+        return lambda frame, sizes: update_barriers(frame, inst, parts, change, sizes)
 
     def targets(frame: Frame, lanes: np.ndarray | None) -> Iterator[Target]:
         addresses, counts = where(frame), None if counter is None else counter(frame)

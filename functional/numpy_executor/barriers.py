@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.errors import InputError
 from functional.isa.memory import RANK_BYTES
-from functional.launches.launch import Launch
+from functional.launches.launch import Launch, places
 from functional.numpy_executor.stack import DONE, WAITING, Stack
 
 if TYPE_CHECKING:
@@ -45,29 +44,6 @@ class Clusters:
         first = int(self.rank[block]) // 2 * 2
         even, odd = self.members[self.cluster[block], first : first + 2].tolist()
         return even, odd
-
-
-def places(
-    launch: Launch, thread_blocks: Int64[np.ndarray, " block"]
-) -> tuple[Int64[np.ndarray, " block"], Int64[np.ndarray, " block"]]:
-    """(the linear number of its cluster in the grid, its rank in it) of each thread block."""
-    number, rank = np.zeros_like(thread_blocks), np.zeros_like(thread_blocks)
-    left, before, below = thread_blocks, 1, 1
-    for extent, own in zip(launch.grid, launch.cluster, strict=True):
-        along, left = left % extent, left // extent
-        number, before = number + along // own * before, before * (extent // own)
-        rank, below = rank + along % own * below, below * own
-    return number, rank
-
-
-def check_whole(launch: Launch, thread_blocks: Int64[np.ndarray, " block"]) -> None:
-    """Raise InputError if some but not all blocks of a cluster are there: they run together."""
-    _, counts = np.unique(places(launch, thread_blocks)[0], return_counts=True)
-    if counts.size and counts.min() < launch.cluster.total:
-        raise InputError(
-            f"kernel '{launch.program.name}' runs in clusters of {launch.cluster} thread blocks: none of a cluster can "
-            "be left out"
-        )
 
 
 def chunk_stops(launch: Launch, thread_blocks: Int64[np.ndarray, " block"], most: int) -> list[int]:

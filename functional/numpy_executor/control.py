@@ -35,6 +35,12 @@ def executing(frame: Frame, guard: Getter | None) -> np.ndarray:
     return lanes
 
 
+def _first(lanes: np.ndarray) -> tuple[int, int]:
+    """(row, lane) of the first thread of lane masks [row]."""
+    row = int(np.flatnonzero(lanes)[0])
+    return row, int(lanes[row] & -lanes[row]).bit_length() - 1
+
+
 def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """`ret` and `exit`."""
     if set(inst.modifiers) - {"uni"}:
@@ -57,7 +63,7 @@ def _return_values(frame: Frame, lanes: np.ndarray, function: str) -> None:
     """Copy the callee's return parameters to those named by the call each warp came from (the block before)."""
     stack, slots = frame.machine.stack, frame.machine.code.slots
     program = slots.program
-    callers = stack.saved_block[frame.index, stack.base[frame.index] - 1] - 1
+    callers = stack.saved["block"][frame.index, stack.base[frame.index] - 1] - 1
     formal = program.function_parameters[function][1]
     for caller in np.unique(callers):
         call_ = program.instructions[program.blocks[caller].stop - 1]
@@ -134,8 +140,7 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
         paths = [(a, lanes & pack(named == np.uint64(a), frame.count)) for a in sorted(known)]
         missed = lanes & ~np.bitwise_or.reduce([m for _, m in paths] or [np.zeros_like(lanes)], axis=0)
         if missed.any():
-            row = int(np.flatnonzero(missed)[0])
-            lane = int(missed[row] & -missed[row]).bit_length() - 1
+            row, lane = _first(missed)
             message = f"{int(named[row, lane]):#x} is not the address of a function with these parameters"
             raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
         frame.machine.enter(frame.index, inst, lanes, kept)
@@ -208,8 +213,7 @@ def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         chosen = frame.full(index(frame))
         wrong = pack(chosen >= len(targets), frame.count) & jumping
         if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            lane = int(wrong[row] & -wrong[row]).bit_length() - 1
+            row, lane = _first(wrong)
             message = f"branch index {chosen[row, lane]} is not below {len(targets)}"
             raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
         goes = targets[np.minimum(chosen, len(targets) - 1)]
@@ -226,8 +230,7 @@ def _trap(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     def step(frame: Frame) -> None:
         lanes = executing(frame, guard)
         if lanes.any():
-            row = int(np.flatnonzero(lanes)[0])
-            lane = int(lanes[row] & -lanes[row]).bit_length() - 1
+            row, lane = _first(lanes)
             raise frame.machine.fault(inst, "the kernel trapped", int(frame.index[row]), lane)
         frame.machine.stack.advance(frame.rows, after)
 

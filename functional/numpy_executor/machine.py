@@ -16,11 +16,12 @@ from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.arrivals import Phases
 from functional.numpy_executor.barriers import Barriers, Clusters
-from functional.numpy_executor.log import ChunkTrace, Log
+from functional.numpy_executor.log import Log
 from functional.numpy_executor.stack import Stack, unpack
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Symbol
+from functional.traces.trace import Trace, offsets_of
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
 _BIT = np.uint32(1) << _LANES
@@ -257,7 +258,7 @@ class Machine:
         """Active lanes of warps, bool [row, 32]."""
         return unpack(self.stack.mask[rows])
 
-    def finish(self) -> ChunkTrace:
+    def finish(self) -> Trace:
         """The trace of the chunk, once all warps are done."""
         blocks, masks, events = self.log.block_streams()
         sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
@@ -265,8 +266,11 @@ class Machine:
         row = np.repeat(self.all_rows, events)
         warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
         thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
-        records, conflicts = self.log.record_stream(), self.log.conflict_stream()
-        return ChunkTrace(blocks, masks, events, *records, *conflicts, warp, thread + self.guarded)
+        (records, accesses), (conflicts, shared) = self.log.record_stream(), self.log.conflict_stream()
+        starts = offsets_of(events), offsets_of(accesses), offsets_of(shared)
+        streams = blocks, masks, records, conflicts
+        blocks_run = self.thread_blocks.astype(np.int64)
+        return Trace(blocks_run, self.warps_per_block, *streams, *starts, warp, thread + self.guarded)
 
     def fault(self, inst: Instruction, message: str, row: int | None = None, lane: int = 0) -> ExecutionError:
         """The error of an instruction, with kernel, PTX line and (given a row) the thread's coordinates."""

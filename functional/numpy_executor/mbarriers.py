@@ -100,7 +100,7 @@ class Test(NamedTuple):
 def operation_of(slots: Slots, inst: Instruction) -> Test:
     """The operands of `mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,test_wait,try_wait}` and
     `cp.async.mbarrier.arrive[.noinc]`. Raises Unsupported."""
-    operation = _operation_of(inst)
+    change = _change_of(inst)
     address, operands = inst.sources[0], inst.sources[1:]
     if not isinstance(address, Address) or len(operands) > 2:
         raise Unsupported
@@ -108,7 +108,7 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
     given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
-    return Test(guard_getter(slots, inst.guard), given, space, where, _BUILDERS[operation](inst))
+    return Test(guard_getter(slots, inst.guard), given, space, where, change)
 
 
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
@@ -144,10 +144,10 @@ def log_barriers(frame: Frame, parts: list[Lanes]) -> None:
 
 
 def _operation_of(inst: Instruction) -> str:
-    """The key of `_BUILDERS`. Raises Unsupported."""
-    named = [m for m in inst.modifiers if m in _BUILDERS]
+    """The key of `_CHANGES`. Raises Unsupported."""
+    named = [m for m in inst.modifiers if m in _CHANGES]
     operation = ".".join(named)
-    if operation not in _BUILDERS:
+    if operation not in _CHANGES:
         raise Unsupported
     allowed = _SCOPES | {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"}
     if set(inst.modifiers) - allowed:
@@ -193,81 +193,43 @@ def follow(
         machine.phases.arrive(row, word, before, after)
 
 
-def _init(inst: Instruction) -> Change:
-    return lambda word, count: ((count & MOST) * (1 | 1 << 20), 0)
-
-
-def _inval(inst: Instruction) -> Change:
-    return lambda word, _: (0, 0)
-
-
-def _arrive(drop: bool) -> Callable[[Instruction], Change]:
-    def build(inst: Instruction) -> Change:
-        if "async" in inst.modifiers and "noinc" not in inst.modifiers:  # one more is expected, and arrives
-            return lambda word, _: (word, 0)
-
-        def run(word: int, count: int) -> tuple[int, int]:
-            barrier = Barrier.of(word)
-            missing = barrier.missing - count
-            if missing < 0:
-                return -1, word
-            expected = barrier.expected - (count if drop else 0)
-            return barrier._replace(missing=missing, expected=expected).word(), word
-
-        return run
-
-    return build
-
-
-def _arrival(word: int, count: int) -> tuple[int, int]:
+def _changed(word: int, arrivals: int = 0, dropped: int = 0, tx_bytes: int = 0) -> tuple[int, int]:
+    """An object once so many have arrived, so many fewer are expected, and more bytes are to come; and before."""
     barrier = Barrier.of(word)
-    missing = barrier.missing - count
-    return (-1, word) if missing < 0 else (barrier._replace(missing=missing).word(), word)
+    missing, expected = barrier.missing - arrivals, barrier.expected - dropped
+    if missing < 0:
+        return -1, word
+    return Barrier(expected, missing, barrier.phase, barrier.tx_bytes + tx_bytes).word(), word
 
 
-ARRIVE: Change = _arrival  # what products do when they are complete
+def _complete(word: int, tx_bytes: int) -> tuple[int, int]:
+    return _changed(word, tx_bytes=-tx_bytes)
 
 
-def _transfer(sign: int, arrives: bool) -> Callable[[Instruction], Change]:
-    """`expect_tx`, `complete_tx`, and an arrival that expects bytes."""
-
-    def build(inst: Instruction) -> Change:
-        def run(word: int, tx_bytes: int) -> tuple[int, int]:
-            barrier = Barrier.of(word)
-            missing = barrier.missing - arrives
-            if missing < 0:
-                return -1, word
-            return barrier._replace(missing=missing, tx_bytes=barrier.tx_bytes + sign * tx_bytes).word(), word
-
-        return run
-
-    return build
-
-
-def _complete_tx(word: int, tx_bytes: int) -> tuple[int, int]:
-    barrier = Barrier.of(word)
-    return barrier._replace(tx_bytes=barrier.tx_bytes - tx_bytes).word(), 0
-
-
-COMPLETE_TX: Change = _complete_tx  # what a copy does when its bytes are there
-
-
-def _wait(inst: Instruction) -> Change:
-    """Has the phase of the given state, or of the given parity, ended?"""
-    if "parity" in inst.modifiers:
-        return lambda word, parity: (word, bool(word & _PHASE) != bool(parity & 1))
-    return lambda word, state: (word, (word ^ state) & _PHASE != 0)
-
-
+ARRIVE: Change = _changed  # what products do when they are complete
+COMPLETE_TX: Change = _complete  # what a copy does when its bytes are there
 WAITS = frozenset({"test_wait", "try_wait"})
 # Arrivals, and copies that count their bytes at a barrier, by what their names hold
 _ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes", "mbarrier::arrive::one"})
 _EXTRA = {"arrive": {"noComplete"}, "arrive_drop": {"noComplete"}, "test_wait": {"parity"}, "try_wait": {"parity"}}
-_BUILDERS: dict[str, Callable[[Instruction], Change]] = {
-    "init": _init, "inval": _inval, "arrive": _arrive(False), "arrive_drop": _arrive(True), "test_wait": _wait,
-    "try_wait": _wait, "expect_tx": _transfer(1, False), "complete_tx": lambda inst: _complete_tx,
-    "arrive.expect_tx": _transfer(1, True),
+_CHANGES: dict[str, Change] = {
+    "init": lambda word, count: ((count & MOST) * (1 | 1 << 20), 0), "inval": lambda word, _: (0, 0), "arrive": ARRIVE,
+    "arrive_drop": lambda word, count: _changed(word, count, count), "complete_tx": COMPLETE_TX,
+    "expect_tx": lambda word, tx_bytes: _changed(word, tx_bytes=tx_bytes),
+    "arrive.expect_tx": lambda word, tx_bytes: _changed(word, 1, tx_bytes=tx_bytes),
+    # Has the phase of the given state ended?
+    "test_wait": lambda word, state: (word, (word ^ state) & _PHASE != 0),
+    "try_wait": lambda word, state: (word, (word ^ state) & _PHASE != 0),
 }  # fmt: skip
+
+
+def _change_of(inst: Instruction) -> Change:
+    operation = _operation_of(inst)
+    if operation.startswith("arrive") and "async" in inst.modifiers and "noinc" not in inst.modifiers:
+        return lambda word, _: (word, 0)  # one more is expected, and arrives
+    if "parity" in inst.modifiers and operation in WAITS:
+        return lambda word, parity: (word, bool(word & _PHASE) != bool(parity & 1))
+    return _CHANGES[operation]
 
 
 def _pending_count(inst: Instruction) -> Operation:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -103,6 +104,13 @@ def write(frame: Frame, setters: list[Setter], values: np.ndarray, kind: Element
         put(frame, np.ascontiguousarray(registers[..., i]))
 
 
+def assembled(values: np.ndarray, places: tuple[Any, ...], extents: tuple[int, ...]) -> np.ndarray:
+    """Matrices [row, *extents] of fragments [row, lane, element], whose elements go to `places`."""
+    matrix = np.zeros((len(values), *extents), values.dtype)
+    matrix[:, *places] = values
+    return matrix
+
+
 def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options: frozenset[str]) -> np.ndarray:
     """D = A B + C of matrices [row, m, k], [row, k, n] and [row, m, n]; `options` may hold satfinite, xor, and."""
     if kind.name == "f64":
@@ -155,9 +163,7 @@ def _product_step(
     def step(frame: Frame) -> None:
         matrices = []
         for get, kind, (rows, columns), of, extent in zip(sources, kinds, places, numbers, extents, strict=False):
-            values = read(frame, get, kind)
-            matrix = np.zeros((frame.count, products, *extent), values.dtype)
-            matrix[:, of, rows, columns] = values
+            matrix = assembled(read(frame, get, kind), (of, rows, columns), (products, *extent))
             matrices.append(matrix.reshape(-1, *extent))
         total = product(frame, *matrices).reshape(frame.count, products, *extents[2])
         write(frame, setters, total[:, numbers[3], *places[3]], kinds[3])

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from functional.errors import BudgetSpent, ExecutionError, InputError
-from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, ThreadBlocks
+from functional.errors import BudgetSpent, ExecutionError
+from functional.execution.executor import Executor, Request
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
-from functional.numpy_executor.barriers import CLUSTER, check_whole, chunk_stops
+from functional.numpy_executor.barriers import CLUSTER, chunk_stops
 from functional.numpy_executor.decode import Decoded
-from functional.numpy_executor.log import Log, gather
+from functional.numpy_executor.log import Log
 from functional.numpy_executor.machine import Code, Machine, Watch
 from functional.numpy_executor.mbarriers import end_waits
 from functional.numpy_executor.operands import Frame
@@ -30,7 +30,7 @@ _CACHED_PROGRAMS = 64
 _RECURSIVE_WARPS = 128  # of a chunk of a recursive program, whose threads have 64 KiB each
 
 
-class NumpyExecutor:
+class NumpyExecutor(Executor):
     """Executes a launch with array operations over warps. Decoded programs are kept.
 
     `chunk_warps` bounds the warps run together; programs without data races give the same result for any value.
@@ -41,36 +41,19 @@ class NumpyExecutor:
         self.chunk_warps, self.log = chunk_warps, log
         self._codes: dict[tuple[str, str, str], Code] = {}
 
-    def run(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-    ) -> Trace:
-        """See `functional.execution.executor.Executor`."""
-        return concatenate(list(self.chunks(launch, memory, thread_blocks, instruction_budget)), launch.warps_per_block)
+    def whole(self, request: Request) -> Trace:
+        return concatenate(list(self.chunks(request)), request.launch.warps_per_block)
 
-    def stream(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> Iterator[Trace]:
-        """See `functional.execution.executor.Executor`."""
-        return rechunk(self.chunks(launch, memory, thread_blocks, instruction_budget), chunk_bytes)
+    def chunked(self, request: Request) -> Iterator[Trace]:
+        return rechunk(self.chunks(request), request.chunk_bytes)
 
-    def chunks(
-        self, launch: Launch, memory: Memory, thread_blocks: ThreadBlocks | None, instruction_budget: int, used: int = 0
-    ) -> Iterator[Trace]:
+    def chunks(self, request: Request, used: int = 0) -> Iterator[Trace]:
         """As `stream`, in chunks of `chunk_warps` that run together.
 
         `used`: thread instructions that other blocks of the launch have taken from the budget.
         """
+        launch, memory, blocks = request.launch, request.memory, request.thread_blocks
         code = self.decode(launch.program)
-        blocks = checked_blocks(launch, thread_blocks)
         warps = self.chunk_warps if not launch.program.recursive else min(self.chunk_warps, _RECURSIVE_WARPS)
         per_chunk, watch = max(1, warps // launch.warps_per_block), self.watch(launch, memory)
         if launch.grid_workspace:  # all run together: they wait for each other
@@ -78,10 +61,10 @@ class NumpyExecutor:
         for chosen in np.split(blocks, chunk_stops(launch, blocks, per_chunk)[:-1]) if len(blocks) else ():
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
                 machine = Machine(code, launch, memory, chosen, self.log, watch)
-                used += run_chunk(machine, instruction_budget, used)
+                used += run_chunk(machine, request.instruction_budget, used)
                 check_register_counts(machine)
                 check_given_back(machine)
-                trace = gather(chosen, launch.warps_per_block, [machine.finish()])
+                trace = machine.finish()
                 memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
 
@@ -90,7 +73,6 @@ class NumpyExecutor:
         return Watch()
 
     def prepare(self, program: Program) -> None:
-        """Make what a launch of the program needs, and keep it. Raises as `decode`."""
         self.decode(program)
 
     def decode(self, program: Program) -> Code:
@@ -103,17 +85,6 @@ class NumpyExecutor:
                 self._codes.pop(next(iter(self._codes)))
             self._codes[key] = code
         return code
-
-
-def checked_blocks(launch: Launch, thread_blocks: ThreadBlocks | None) -> np.ndarray:
-    """The linear ids as an array, all of them if None. Raises InputError for one outside the grid."""
-    if thread_blocks is None:
-        return np.arange(launch.thread_blocks)
-    blocks = np.asarray(thread_blocks, np.int64).reshape(-1)
-    if blocks.size and (blocks.min() < 0 or blocks.max() >= launch.thread_blocks):
-        raise InputError(f"kernel '{launch.program.name}' has thread blocks 0 to {launch.thread_blocks - 1}")
-    check_whole(launch, blocks)
-    return blocks
 
 
 def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 NOWHERE = -1  # reconvergence only at the exit of the function
 WAITING = 1 << 20  # not a block: at a barrier
 DONE = 1 << 21  # not a block: no lane left
+_ENTRY = ("block", "reconvergence", "mask", "base", "level")  # arrays by warp: what is saved of the top
 
 
 FULL = np.uint32(0xFFFFFFFF)
@@ -43,11 +44,7 @@ class Stack:
         self.base = np.zeros(warps, np.int32)
         self.level = np.zeros(warps, np.int32)  # calls in progress
         self.depth = np.zeros(warps, np.int32)  # saved entries
-        self.saved_block = np.zeros((warps, 4), np.int32)
-        self.saved_reconvergence = np.zeros((warps, 4), np.int32)
-        self.saved_mask = np.zeros((warps, 4), np.uint32)
-        self.saved_base = np.zeros((warps, 4), np.int32)
-        self.saved_level = np.zeros((warps, 4), np.int32)
+        self.saved = {name: np.zeros((warps, 4), getattr(self, name).dtype) for name in _ENTRY}
         self.on_return: Callable[[np.ndarray], None] | None = None  # told rows whose running call has ended
         self.deep = False  # has any warp ever saved an entry?
 
@@ -129,8 +126,8 @@ class Stack:
         self.mask[rows] &= ~lanes
         if self.deep:
             base = np.zeros(len(rows), np.int32) if whole_thread else self.base[rows]
-            below = np.arange(self.saved_mask.shape[1]) >= base[:, None]
-            self.saved_mask[rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
+            below = np.arange(self.saved["mask"].shape[1]) >= base[:, None]
+            self.saved["mask"][rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
         self.settle(rows)
 
     def settle(self, rows: np.ndarray) -> None:
@@ -147,31 +144,19 @@ class Stack:
     def _save(self, rows: np.ndarray) -> None:
         if not rows.size:
             return
-        self.deep = True
-        at = self.depth[rows]
-        if int(at.max()) == self.saved_block.shape[1]:
-            self._grow()
-        self.saved_block[rows, at] = self.block[rows]
-        self.saved_reconvergence[rows, at] = self.reconvergence[rows]
-        self.saved_mask[rows, at] = self.mask[rows]
-        self.saved_base[rows, at] = self.base[rows]
-        self.saved_level[rows, at] = self.level[rows]
+        self.deep, at = True, self.depth[rows]
+        if int(at.max()) == self.saved["mask"].shape[1]:
+            self.saved = {name: np.concatenate([old, np.zeros_like(old)], axis=1) for name, old in self.saved.items()}
+        for name, saved in self.saved.items():
+            saved[rows, at] = getattr(self, name)[rows]
         self.depth[rows] = at + 1
 
     def _pop(self, rows: np.ndarray) -> None:
         if not rows.size:
             return
         at = self.depth[rows] - 1
-        self.block[rows] = self.saved_block[rows, at]
-        self.reconvergence[rows] = self.saved_reconvergence[rows, at]
-        self.mask[rows] = self.saved_mask[rows, at]
         if self.on_return is not None and (ended := self.depth[rows] == self.base[rows]).any():
             self.on_return(rows[ended])
-        self.base[rows] = self.saved_base[rows, at]
-        self.level[rows] = self.saved_level[rows, at]
+        for name, saved in self.saved.items():
+            getattr(self, name)[rows] = saved[rows, at]
         self.depth[rows] = at
-
-    def _grow(self) -> None:
-        for name in ("saved_block", "saved_reconvergence", "saved_mask", "saved_base", "saved_level"):
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate([old, np.zeros_like(old)], axis=1))

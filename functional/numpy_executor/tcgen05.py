@@ -21,9 +21,9 @@ from functional.isa.memory import space_of
 from functional.isa.operation import Unsupported, raw
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
-from functional.numpy_executor.async_copies import MULTICAST, in_block
+from functional.numpy_executor.async_copies import MULTICAST, targets_of
 from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.mbarriers import ARRIVE, log_barriers, update_barriers
+from functional.numpy_executor.mbarriers import ARRIVE, log_barriers
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
 from functional.numpy_executor.spaces import SPACES
@@ -383,7 +383,6 @@ def shared_bytes(
 
 
 _ARRIVES = "mbarrier::arrive::one"
-_MOST_BLOCKS = 16  # of a cluster
 
 
 def commit_step(slots: Slots, inst: Instruction) -> Step:
@@ -398,19 +397,13 @@ def commit_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
-    blocks = getter(slots, inst.sources[1], "b16") if multicast else None
+    blocks = inst.sources[1] if multicast else None
+    targets = targets_of(slots, inst, address, address, blocks, space, change=ARRIVE)
 
     def step(frame: Frame) -> None:
         lanes = None if guard is None else frame.set_guard(guard)
-        own = list(split(frame, inst, space, where(frame), lanes))
-        ones = np.ones((frame.count, 32), np.int64)
-        for rank in range(_MOST_BLOCKS if blocks is not None else 1):
-            parts = own
-            if blocks is not None:
-                chosen = (frame.full(blocks(frame)) >> np.uint16(rank) & np.uint16(1)).astype(bool)
-                chosen = chosen if lanes is None else chosen & lanes
-                parts = list(split(frame, inst, space, in_block(where(frame), rank), chosen))
-            update_barriers(frame, inst, parts, ARRIVE, ones)
-        log_barriers(frame, own)
+        for target in targets(frame, lanes):
+            target.complete(frame, np.ones((frame.count, 32), np.int64))
+        log_barriers(frame, list(split(frame, inst, space, where(frame), lanes)))
 
     return step

@@ -20,6 +20,7 @@ from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
 from functional.numpy_executor.mma import (
     SPARSE,
+    assembled,
     decode_stored,
     is_sparse,
     metadata_getter,
@@ -193,21 +194,20 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     left = _left(slots, inst, form)
     right = getter(slots, form.b, "b64")
     scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
-    rows, columns = _d_layout(form.columns)
+    places = _d_layout(form.columns)
     index_of = None if form.metadata is None else metadata_getter(slots, *form.metadata, form.left, form.depth)
 
     def step(frame: Frame) -> None:
         added = np.asarray(frame.full(scale(frame)))[:, 0]
         old = read(frame, before, form.d)
-        third = np.zeros((frame.count, _ROWS, form.columns), old.dtype)
-        third[:, rows, columns] = np.where(added[:, None, None], old, 0)
+        third = assembled(np.where(added[:, None, None], old, 0), places, (_ROWS, form.columns))
         b = _stored(frame, inst, right, form.right, form.columns, form.depth, form.transposed[1], None)
         a, b = left(frame) * form.sign, b.swapaxes(1, 2)
         if index_of is None:
             total = multiply(a, b, third, form.left, form.options)
         else:
             total = multiply_sparse(a, index_of(frame), b, third, form.left, form.options)
-        write(frame, setters, total[:, rows, columns], form.d)
+        write(frame, setters, total[:, *places], form.d)
 
     return step
 
@@ -221,15 +221,8 @@ def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.n
     registers = registers_of(slots, form.a, form.left)
     if len(registers) != 4:
         raise Unsupported
-    rows, columns = a_layout(_ROWS, depth, form.left)
-
-    def fragments(frame: Frame) -> np.ndarray:
-        values = read(frame, registers, form.left)
-        matrix = np.zeros((frame.count, _ROWS, depth), values.dtype)
-        matrix[:, rows, columns] = values
-        return matrix
-
-    return fragments
+    places = a_layout(_ROWS, depth, form.left)
+    return lambda frame: assembled(read(frame, registers, form.left), places, (_ROWS, depth))
 
 
 def _quarter(frame: Frame) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import IO
 import msgspec
 import numpy as np
 
-from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace
+from functional.traces.trace import COUNTS, DTYPES, OFFSETS, Trace
 
 MAGIC = b"abstrc01"  # the last two digits are the version
 
@@ -88,16 +88,12 @@ def _exactly(file: IO[bytes], size: int, number: int) -> bytes:
     return data
 
 
-_DTYPES = {
-    "thread_blocks": "<i8", **dict.fromkeys((*OFFSETS, *COUNTS), "<i8"),
-    **dict(zip(STREAMS, ("<u2", "<u4", "<u4", "u1"), strict=True)),
-}  # fmt: skip
 _LEVEL = 3  # of zstd; 9 takes a seventh less space and three times as long
 
 
 class _Head(msgspec.Struct, array_like=True):
     warps_per_block: int
-    lengths: list[int]  # elements of each array, in the order of _DTYPES
+    lengths: list[int]  # elements of each array, in the order of DTYPES
     sizes: list[int]  # bytes of each, compressed
 
 
@@ -106,7 +102,7 @@ def encode(trace: Trace) -> bytes:
     import zstandard
 
     compress = zstandard.ZstdCompressor(level=_LEVEL).compress
-    arrays = [np.asarray(getattr(trace, name), dtype) for name, dtype in _DTYPES.items()]
+    arrays = [np.asarray(getattr(trace, name), dtype) for name, dtype in DTYPES.items()]
     parts = [compress(_planes(array)) for array in arrays]
     head = msgspec.msgpack.encode(_Head(trace.warps_per_block, [len(a) for a in arrays], [len(p) for p in parts]))
     return b"".join([len(head).to_bytes(4, "little"), head, *parts])
@@ -125,10 +121,10 @@ def decode(data: bytes, most_warps: int | None = None) -> Trace:
 def _decode(data: bytes, most_warps: int | None) -> Trace:
     start = 4 + int.from_bytes(data[:4], "little")
     head = msgspec.msgpack.decode(data[4:start], type=_Head)
-    lengths = dict(zip(_DTYPES, head.lengths, strict=True))
+    lengths = dict(zip(DTYPES, head.lengths, strict=True))
     _check_lengths(lengths, head.warps_per_block, most_warps)
     arrays = {}
-    for (name, dtype), size in zip(_DTYPES.items(), head.sizes, strict=True):
+    for (name, dtype), size in zip(DTYPES.items(), head.sizes, strict=True):
         if size < 0:
             raise ValueError(f"{size} bytes of {name}")
         planes = _decompressed(data[start : start + size], lengths[name] * np.dtype(dtype).itemsize)

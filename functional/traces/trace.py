@@ -7,7 +7,9 @@ three flat arrays, cut by offset arrays of `warps + 1` entries. Warps are in thr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +36,11 @@ STREAMS = {  # -> the offsets that cut it
 }  # fmt: skip
 OFFSETS = tuple(dict.fromkeys(STREAMS.values()))
 COUNTS = ("warp_instructions", "thread_instructions")
+DTYPES = {
+    "thread_blocks": "<i8", **dict.fromkeys((*OFFSETS, *COUNTS), "<i8"),
+    **dict(zip(STREAMS, ("<u2", "<u4", "<u4", "u1"), strict=True)),
+}  # fmt: skip
+_WORTH_COPYING = 1 << 22  # bytes below which starting threads takes as long as it saves
 
 
 @dataclass(frozen=True)
@@ -84,24 +91,33 @@ class Trace:
         return getattr(self, STREAMS[stream])
 
 
-def concatenate(traces: Sequence[Trace], warps_per_block: int) -> Trace:
+def offsets_of(counts: Int64[np.ndarray, " warp"]) -> Int64[np.ndarray, " warp_plus_1"]:
+    """Where the entries of each warp begin, and where those of the last end."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def concatenate(traces: Sequence[Trace], warps_per_block: int, threads: int = 1) -> Trace:
     """The trace of the thread blocks of all `traces`, one after the other; of no thread block if there are none."""
+    cut = [name for name in DTYPES if name not in OFFSETS]
+    starts = {name: list(accumulate((len(getattr(trace, name)) for trace in traces), initial=0)) for name in cut}
+    whole = {name: np.empty(starts[name][-1], DTYPES[name]) for name in cut}
+    warps = starts["warp_instructions"]
+    whole |= {name: np.zeros(warps[-1] + 1, np.int64) for name in OFFSETS}
 
-    def joined(name: str, dtype: type) -> np.ndarray:
-        return np.concatenate([np.zeros(0, dtype), *(getattr(t, name) for t in traces)])
+    def copy(number: int) -> None:
+        trace = traces[number]
+        for name in cut:
+            whole[name][starts[name][number] : starts[name][number + 1]] = getattr(trace, name)
+        for stream, name in STREAMS.items():
+            target = whole[name][warps[number] + 1 : warps[number + 1] + 1]
+            np.add(getattr(trace, name)[1:], starts[stream][number], out=target)
 
-    def offsets(name: str) -> np.ndarray:
-        lengths = [np.diff(getattr(t, name)) for t in traces]
-        return np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
-
-    types = zip(STREAMS, (np.uint16, np.uint32, np.uint32, np.uint8), strict=True)
-    return Trace(
-        thread_blocks=joined("thread_blocks", np.int64),
-        warps_per_block=warps_per_block,
-        **{name: joined(name, dtype) for name, dtype in types},
-        **{name: offsets(name) for name in OFFSETS},
-        **{name: joined(name, np.int64) for name in COUNTS},
-    )
+    if threads == 1 or sum(array.nbytes for array in whole.values()) < _WORTH_COPYING:
+        list(map(copy, range(len(traces))))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(copy, range(len(traces))))
+    return Trace(warps_per_block=warps_per_block, **whole)
 
 
 def rechunk(traces: Iterable[Trace], chunk_bytes: int) -> Iterator[Trace]:

@@ -17,9 +17,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Annotated, Any, Protocol
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,24 +28,17 @@ from abstim.targets.check_trace import BlockCounts, block_counts, problem
 from abstim.targets.isolation.restrict import refuse_where_impossible, restrict, rules
 from functional.errors import ExecutionError, InputError
 from functional.execution.computer import memory_bytes
-from functional.execution.executor import CHUNK_BYTES, DEFAULT_INSTRUCTION_BUDGET, Executor, ThreadBlocks
+from functional.execution.executor import Executor, Request
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory, Store
-from functional.numpy_executor.run import checked_blocks
 from functional.programs.program import Program
 from functional.terminal import note, plain
-from functional.traces.trace import Trace
+from functional.traces.trace import DTYPES, Trace
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Int64
 
 
-DTYPES = {
-    "thread_blocks": np.int64, "blocks": np.uint16, "masks": np.uint32, "records": np.uint32, "conflicts": np.uint8,
-    "block_offsets": np.int64, "record_offsets": np.int64, "conflict_offsets": np.int64,
-    "warp_instructions": np.int64, "thread_instructions": np.int64,
-}  # fmt: skip
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 _MOST_HEAD_BYTES = 1 << 24  # texts included
 _ERRORS: dict[str, type[Exception]] = {
@@ -59,7 +52,7 @@ class TraceFollows(msgspec.Struct, tag="trace"):
     """The arrays of a trace follow, in the order of DTYPES: so many elements each."""
 
     warps_per_block: Count
-    lengths: tuple[Count, Count, Count, Count, Count, Count, Count, Count, Count, Count]
+    lengths: list[Count]
 
 
 class Done(msgspec.Struct, tag="done"):
@@ -105,7 +98,7 @@ def send(file: IO[bytes], message: Message) -> None:
 def send_trace(file: IO[bytes], trace: Trace) -> None:
     """Write a trace."""
     arrays = [np.ascontiguousarray(getattr(trace, name), dtype) for name, dtype in DTYPES.items()]
-    send(file, TraceFollows(trace.warps_per_block, tuple(map(len, arrays))))  # type: ignore[arg-type]
+    send(file, TraceFollows(trace.warps_per_block, list(map(len, arrays))))
     for array in arrays:
         file.write(array.data.cast("B"))
 
@@ -131,7 +124,6 @@ def _trace(file: IO[bytes], head: TraceFollows) -> Trace:
     for (name, dtype), length in zip(DTYPES.items(), head.lengths, strict=True):
         arrays[name] = np.empty(length, dtype)
         _fill(file, arrays[name].data.cast("B"))
-    assert {*arrays, "warps_per_block"} == {field.name for field in fields(Trace)}
     return Trace(warps_per_block=head.warps_per_block, **arrays)
 
 
@@ -150,28 +142,16 @@ def _fill(file: IO[bytes], into: memoryview) -> None:
         into = into[count:]
 
 
-class Inner(Executor, Protocol):
-    """An executor that can be made ready for a program before a process is forked."""
-
-    def prepare(self, program: Program) -> object:
-        """Make, and keep, what can be made of a program."""
-        ...
-
-
 @dataclass(frozen=True)
-class Request:
-    """A launch to be executed. `chunk_bytes`: as of `Executor.stream`; None: `Executor.run`."""
+class Asked:
+    """A request, and whether its trace is wanted in one piece."""
 
-    launch: Launch
-    memory: Memory
-    thread_blocks: Int64[np.ndarray, " tb"]
-    instruction_budget: int
-    chunk_bytes: int | None = None
+    request: Request
+    whole: bool
 
     def traces(self, executor: Executor) -> Iterable[Trace]:
         """Done."""
-        what = self.launch, self.memory, self.thread_blocks, self.instruction_budget
-        return [executor.run(*what)] if self.chunk_bytes is None else executor.stream(*what, self.chunk_bytes)
+        return [executor.whole(self.request)] if self.whole else executor.chunked(self.request)
 
 
 class IsolatedProcess:
@@ -197,15 +177,15 @@ class IsolatedProcess:
         """Can it be asked?"""
         return id(request.launch.program) in self._known and id(request.memory.store) in self._known
 
-    def ask(self, request: Request) -> None:
+    def ask(self, asked: Asked) -> None:
         """Send a request."""
         buffer = io.BytesIO()
-        _Pickler(buffer, self._known).dump(request)
+        _Pickler(buffer, self._known).dump(asked)
         try:
             self._ask.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
             self._ask.flush()
         except BrokenPipeError:
-            raise self._ended(request) from None
+            raise self._ended(asked.request) from None
 
     def answer(self, request: Request) -> Trace | Done | Failed:
         """The next. Raises ExecutionError if the process has ended without one, or says what is none."""
@@ -270,19 +250,18 @@ def _live(inner: Executor, known: dict[int, object], files: list[int]) -> None:
         threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
         while True:
             length = int.from_bytes(exactly(requests, 8), "little")
-            request = _Unpickler(io.BytesIO(exactly(requests, length)), known).load()
-            _answer(request, inner, answers, notes)
+            _answer(_Unpickler(io.BytesIO(exactly(requests, length)), known).load(), inner, answers, notes)
             answers.flush()
             notes.seek(0)
             notes.truncate()
 
 
-def _answer(request: Request, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
+def _answer(asked: Asked, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
     try:
-        for trace in request.traces(inner):
+        for trace in asked.traces(inner):
             send_trace(answers, trace)
             answers.flush()
-        printed = request.memory.printed
+        printed = asked.request.memory.printed
         dropped = printed.dropped_calls, printed.dropped_bytes
         send(answers, Done(printed.calls, dropped, notes.getvalue().splitlines()))
     except Exception as error:
@@ -314,52 +293,37 @@ def _only_files(*kept: int) -> list[int]:
 _KEPT_PROGRAMS = 64
 
 
-class IsolatedExecutor:
+class IsolatedExecutor(Executor):
     """`inner`, in a process without privileges; here those of programs that are `trusted`.
 
     Raises InputError where this system cannot isolate a process.
     """
 
-    def __init__(self, inner: Inner, trusted: Callable[[Program], bool] = lambda program: False) -> None:
+    def __init__(self, inner: Executor, trusted: Callable[[Program], bool] = lambda program: False) -> None:
         refuse_where_impossible()
         self.inner, self._trusted = inner, trusted
         self._lock, self._idle = Lock(), list[IsolatedProcess]()
         self._programs: dict[int, tuple[Program, BlockCounts]] = {}  # by id
 
-    def run(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-    ) -> Trace:
-        """See `functional.execution.executor.Executor`. Raises ExecutionError, too, where the process crashes."""
-        blocks = checked_blocks(launch, thread_blocks)
-        if self._trusted(launch.program):
-            return self.inner.run(launch, memory, blocks, instruction_budget)
-        traces = list(self._traces(Request(launch, memory.unprinted(), blocks, instruction_budget), memory))
+    def whole(self, request: Request) -> Trace:
+        """See `Executor.run`. Raises ExecutionError, too, where the process crashes."""
+        if self._trusted(request.launch.program):
+            return self.inner.whole(request)
+        traces = list(self._traces(request, True))
         if len(traces) != 1:
-            raise Nonsense(launch, f"{len(traces)} traces")
+            raise Nonsense(request.launch, f"{len(traces)} traces")
         return traces[0]
 
-    def stream(
-        self,
-        launch: Launch,
-        memory: Memory,
-        thread_blocks: ThreadBlocks | None = None,
-        instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> Iterator[Trace]:
-        """The same."""
-        blocks = checked_blocks(launch, thread_blocks)
-        if self._trusted(launch.program):
-            return self.inner.stream(launch, memory, blocks, instruction_budget, chunk_bytes)
-        return self._traces(Request(launch, memory.unprinted(), blocks, instruction_budget, chunk_bytes), memory)
+    def chunked(self, request: Request) -> Iterator[Trace]:
+        """See `Executor.stream`."""
+        trusted = self._trusted(request.launch.program)
+        return self.inner.chunked(request) if trusted else self._traces(request, False)
 
-    def _traces(self, request: Request, memory: Memory) -> Iterator[Trace]:
+    def _traces(self, given: Request, whole: bool) -> Iterator[Trace]:
         """What the process answers, looked at; what else it leaves is put where it belongs."""
-        launch, done = request.launch, 0
-        process, counts = self._process_for(request)
+        launch, memory, done = given.launch, given.memory, 0
+        request = replace(given, memory=memory.unprinted())
+        process, counts = self._process_for(request, whole)
         try:
             while isinstance(message := process.answer(request), Trace):
                 expected = request.thread_blocks[done : done + len(message.thread_blocks)]
@@ -375,7 +339,7 @@ class IsolatedExecutor:
         if done != len(request.thread_blocks):
             raise Nonsense(launch, f"{done} of {len(request.thread_blocks)} thread blocks")
 
-    def _process_for(self, request: Request) -> tuple[IsolatedProcess, BlockCounts]:
+    def _process_for(self, request: Request, whole: bool) -> tuple[IsolatedProcess, BlockCounts]:
         """A process that works on the request, and what to hold its answers against."""
         request.memory.share()
         with self._lock:  # nobody is preparing when a process is made: there, locks would stay closed
@@ -387,7 +351,7 @@ class IsolatedExecutor:
             if process is None:
                 self.inner.prepare(request.launch.program)
                 process = IsolatedProcess(self.inner, [known for known, _ in self._programs.values()], request.memory)
-        process.ask(request)
+        process.ask(Asked(request, whole))
         return process, counts
 
     def _counts(self, program: Program) -> BlockCounts:
