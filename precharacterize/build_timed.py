@@ -22,6 +22,7 @@ from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, PipelineParameters, decoded, encoded
 from precharacterize.tensor_work import sized
 from precharacterize.timed_code import (
+    HOISTED,
     Access,
     Cover,
     Mode,
@@ -191,7 +192,7 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
     functions = (program.name, *program.functions)  # those that are called may still be functions
     code = [i for name in functions for i in assembly.functions.get(name, [])]
-    description, vanished = f"PTX with loads hoisted ({assembly.made_by})", set()
+    description, vanished = f"{HOISTED} ({assembly.made_by})", set()
     if code:
         machine_rows, machine = machine_timed_blocks(code, program, kinds, pipeline, table.register_count, len(rows))
         rows += machine_rows

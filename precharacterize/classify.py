@@ -5,6 +5,7 @@ The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opco
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -31,8 +32,8 @@ class Kind(IntEnum):
 
 
 class Operations(NamedTuple):
-    """How many fp32, fp64 and integer operations an instruction is to a thread, or what a launch is to all of them, as
-    Nsight Compute counts them.
+    """How many fp32, fp64, integer and tensor operations an instruction is to a thread, or what a launch is to all of
+    them, the first three as Nsight Compute counts them. Of a matrix product a thread of the warp has a 32nd.
 
     The metrics are `smsp__sass_thread_inst_executed_op_{fadd,fmul,ffma}_pred_on`, the same of `d`, and
     `..._op_integer_pred_on` (Kernel Profiling Guide): a fused multiply-add is two floating-point operations; what a
@@ -42,6 +43,7 @@ class Operations(NamedTuple):
     fp32: int = 0
     fp64: int = 0
     integer: int = 0
+    tensor: int = 0
 
     def plus(self, other: Operations) -> Operations:
         """Both together."""
@@ -153,6 +155,15 @@ def _memory_kind(instruction: Instruction) -> Kind:
     return Kind.GLOBAL_STORE if store else Kind.GLOBAL_LOAD
 
 
+_HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+
+
 def ptx_operations_of(instruction: Instruction) -> Operations:
-    """A PTX instruction's, where no machine code says what became of it."""
-    return _OPERATIONS.get(latency_class(instruction), NO_OPERATIONS)
+    """A PTX instruction's, where no machine code says what it became; of `tcgen05` the text does not say how many."""
+    shape = _SHAPE.search(instruction.name) if instruction.opcode in _TENSOR else None
+    if shape is None or (instruction.opcode == "wmma" and ".mma" not in instruction.name):
+        halves = any(m in _HALVES for m in instruction.modifiers)  # timed as fp32, and none
+        return NO_OPERATIONS if halves else _OPERATIONS.get(latency_class(instruction), NO_OPERATIONS)
+    threads = 128 if instruction.opcode == "wgmma" else 32
+    return Operations(tensor=2 * int(shape[1]) * int(shape[2]) * int(shape[3]) // threads)

@@ -26,6 +26,7 @@ class Scratch(NamedTuple):
     """Of one warp: what has been said of each event, where its accesses begin; of one timed block: events it covers."""
 
     emitted: np.ndarray
+    matched: np.ndarray  # [access, stream]: a timed instruction makes it
     first_access: np.ndarray  # [event, stream]
     record_start: np.ndarray  # by access
     found: np.ndarray  # by cover
@@ -44,7 +45,7 @@ class Made(NamedTuple):
     counts: np.ndarray
 
 
-_COUNTS = 7  # see Projected
+_COUNTS = 10  # see Projected
 _RECORDS = 1 << 12  # of one warp instruction, several accesses made one
 _walk = Native("precharacterize.projection_walk", "walk")
 
@@ -52,14 +53,15 @@ _walk = Native("precharacterize.projection_walk", "walk")
 @dataclass(frozen=True)
 class Projected:
     """A trace of timed blocks, with counts over its warps: instructions timed, those of them that are machine code,
-    memory accesses of the PTX other than parameters, those of them that a timed instruction makes, and operations of
-    all threads. `waits_kept`: the share of waits at `mbarrier`s; the others take no time."""
+    memory accesses of the PTX other than parameters (those to shared memory last), those of them that a timed
+    instruction makes, and operations of all threads. `waits_kept`: the share of waits at `mbarrier`s; the others take
+    no time."""
 
     trace: Trace
     instructions: int
     machine_instructions: int
-    accesses: int
-    matched_accesses: int
+    accesses: tuple[int, int]
+    matched_accesses: tuple[int, int]
     operations: Operations
     waits_kept: float = 1.0
 
@@ -77,11 +79,12 @@ def project(trace: Trace, code: TimedCode) -> Projected:
     _walk(given, rules, scratch, made, offsets, 1)
     streams: dict[str, Any] = {name: getattr(made, name) for name in STREAMS}
     cuts: dict[str, Any] = {name: offsets[:, k].copy() for k, name in enumerate(OFFSETS)}
-    instructions, machine, accesses, matched, *operations = counts.tolist()
+    instructions, machine, *both, own, shared = counts[:6].tolist()
     made_of = replace(trace, **streams, **cuts)
     kept = _waits_kept(trace, made_of)
     made_of = made_of if kept else without_phases(made_of)
-    return Projected(made_of, instructions, machine, accesses, matched, Operations(*operations), kept)
+    operations = Operations(*counts[6:].tolist())
+    return Projected(made_of, instructions, machine, (both[0], both[1]), (own, shared), operations, kept)
 
 
 def _waits_kept(given: Trace, made: Trace) -> float:
@@ -120,7 +123,9 @@ def _scratch(given: Any, rules: Any) -> Scratch:
     events = int(np.diff(given.block_offsets).max(initial=0)) + 1
     records = int(np.diff(given.record_offsets).max(initial=0)) + 2
     covers = int(np.diff(rules.covers_at).max(initial=0)) + 1
+    accesses = max(records, int(np.diff(given.conflict_offsets).max(initial=0)) + 2)
     return Scratch(
-        np.zeros(events, np.uint64), np.zeros((events, 2), np.int64), np.zeros(records, np.int64),
+        np.zeros(events, np.uint64), np.zeros((accesses, 2), np.bool_), np.zeros((events, 2), np.int64),
+        np.zeros(records, np.int64),
         np.zeros(covers, np.int64), np.zeros(_RECORDS, np.uint32), np.zeros(4, np.int64),
     )  # fmt: skip

@@ -12,7 +12,8 @@ LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
 PASSES, ONCE_A_LINE, ONE_PASS = int(Mode.PASSES), int(Mode.ONCE_A_LINE), int(Mode.ONE_PASS)
 ROUNDS = int(Mode.ROUNDS)
 LEADER, TIMES, MACHINE, ROWS = 0, 1, 2, 3  # columns of TimedCode.numbers
-INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 3, 4  # of the counts; three of the last
+# Of the counts: of accesses two, those with records and those with bank passes, of operations four kinds
+INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 4, 6
 NOWHERE = -1
 line_of, more_follow = jit(line_record.line_of), jit(line_record.more_follow)
 
@@ -29,6 +30,8 @@ def begin_warp(given, rules, scratch, w):
         scratch.first_access[e - first, 0], scratch.first_access[e - first, 1] = records, passes
         records += rules.streams[block, 0]
         passes += rules.streams[block, 1]
+    scratch.matched[: records + 1, 0] = False
+    scratch.matched[: passes - given.conflict_offsets[w] + 1, 1] = False
     k, stop, n = given.record_offsets[w], given.record_offsets[w + 1], 0
     while k < stop:
         scratch.record_start[n] = k
@@ -125,6 +128,13 @@ def popcount(mask):
 
 
 @jit
+def match(scratch, made, number, stream):
+    """An access of the warp, by its number in a stream, is made; once, however many instructions make it."""
+    made.counts[MATCHED + stream] += not scratch.matched[number, stream]
+    scratch.matched[number, stream] = True
+
+
+@jit
 def write_passes(given, rules, scratch, made, access, fill):
     """Bank passes of a shared access: the most of those it is made of; of a loop of compare-and-swap its rounds."""
     first, end = rules.accesses[access, 1], rules.accesses[access, 2]
@@ -134,7 +144,7 @@ def write_passes(given, rules, scratch, made, access, fill):
         if event != NOWHERE:
             k = scratch.first_access[event - scratch.span[0], 1] + rules.sources[s, 1]
             if k < scratch.span[2]:
-                made.counts[MATCHED] += 1
+                match(scratch, made, k - scratch.first_access[0, 1], 1)
                 rounds = popcount(given.masks[event]) if rules.accesses[access, 0] == ROUNDS else 0
                 most = max(most, np.int64(given.conflicts[k]), rounds)
     if rules.accesses[access, 0] == ONE_PASS:
@@ -155,7 +165,7 @@ def gather(given, rules, scratch, made, access):
         number = scratch.first_access[event - scratch.span[0], 0] + rules.sources[s, 1]
         if number >= scratch.span[3]:
             continue
-        made.counts[MATCHED] += 1
+        match(scratch, made, number, 0)
         for k in range(scratch.record_start[number], scratch.record_start[number + 1]):
             if count < len(scratch.gathered):
                 scratch.gathered[count] = given.records[k]
@@ -207,7 +217,7 @@ def count_operations(given, rules, scratch, made, n):
     for cover in range(base, rules.covers_at[n + 1]):
         event = scratch.found[cover - base]
         threads = popcount(given.masks[event]) if event != NOWHERE else 0
-        for kind in range(3):
+        for kind in range(4):
             made.counts[OPERATIONS + kind] += threads * rules.operations[cover, kind]
 
 
@@ -260,7 +270,9 @@ def walk(given, rules, scratch, made, offsets, fill):
         begin_warp(given, rules, scratch, w)
         for e in range(scratch.span[0], scratch.span[1]):
             visit(given, rules, scratch, made, e, fill)
-            made.counts[ACCESSES] += rules.streams[given.blocks[e], 2]
+            block = given.blocks[e]
+            made.counts[ACCESSES] += rules.streams[block, 2] - rules.streams[block, 1]
+            made.counts[ACCESSES + 1] += rules.streams[block, 1]
         if made.at[0] == (offsets[w, 0] if fill else 0):  # a warp ends with something
             last = scratch.span[1] - 1
             emit(given, rules, scratch, made, rules.fallback[given.blocks[last]], last, fill)

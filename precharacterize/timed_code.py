@@ -88,13 +88,26 @@ class TimedCode:
     ]  # accesses with records, with bank passes; all but parameters; see `fallback`
     covers_at: Int32[np.ndarray, " timed_plus_1"]
     covers: Int32[np.ndarray, "cover 2"]  # PTX block, instance
-    operations: Int32[np.ndarray, "cover 3"]  # fp32, fp64, integer, of each thread of the event
+    operations: Int32[np.ndarray, "cover 4"]  # `Operations` of each thread of the event
     bits: UInt64[np.ndarray, " cover"]  # of the timed block, among those that cover the PTX block
     rivals: UInt64[np.ndarray, " timed"]
     numbers: Int32[np.ndarray, "timed 4"]  # leader, times, is it machine code, rows
     accesses_at: Int32[np.ndarray, " timed_plus_1"]
     accesses: Int32[np.ndarray, "access 3"]  # mode, first source, end of sources
     sources: Int32[np.ndarray, "source 2"]
+
+    @property
+    def why_not_machine(self) -> str:
+        """Why this is the PTX with its loads hoisted; "" if it is machine code."""
+        return why_not_machine(self.description)
+
+
+HOISTED = "PTX with loads hoisted"
+
+
+def why_not_machine(description: str) -> str:
+    """Of what was timed: why it is not machine code, as it should have been; "" if it is, or should not."""
+    return description.removeprefix(HOISTED).strip(" ()") if description.startswith(HOISTED) else ""
 
 
 def consumes(kind: int) -> int:
@@ -142,7 +155,7 @@ def timed_code(
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
         operations=np.array(
             [b.operations.get(k, NO_OPERATIONS) for b in blocks for k in range(len(b.covers))], np.int32
-        ).reshape(-1, 3),
+        ).reshape(-1, 4),
         bits=np.array([bits[n, c.block] for n, b in enumerate(blocks) for c in b.covers], np.uint64),
         rivals=np.array([sum({bits.get((r, b.leader), 0) for r in b.rivals}) for b in blocks], np.uint64),
         numbers=np.array([(b.leader, b.times, b.machine, b.stop - b.start) for b in blocks], np.int32).reshape(-1, 4),

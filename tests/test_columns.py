@@ -30,9 +30,10 @@ def test_all_cells_are_there_and_no_line_is_wider(table, width):
     assert [h.replace("\n", " ").split() for part in parts for h in part[0][1:]] == [h.split() for h in columns[1:]]
     for k, row in enumerate(rows):
         assert [cell for part in parts for cell in part[1][k][1:]] == row[1:]
-    for part_heads, part_rows in parts:
-        widths = [max(len(line) for cell in cells for line in (cell.split("\n") or [""])) for cells in zip(part_heads, *part_rows, strict=True)]  # fmt: skip  # noqa: E501
-        assert sum(widths) + 3 * (len(widths) - 1) + 2 <= width or len(widths) == 2
+    for part in parts:
+        columns = zip(part.heads, *part.rows, strict=True)
+        widths = [max(len(line) for cell in cells for line in (cell.split("\n") or [""])) for cells in columns]
+        assert sum(widths) + part.gap * (len(widths) - 1) + 2 <= width or len(widths) == 2
 
 
 @given(st.text(max_size=50), st.integers(3, 60))
@@ -50,3 +51,33 @@ def test_what_is_printed_fits_the_terminal(width, monkeypatch):
     print_table("T", ("kernel", *(f"figure {k}" for k in range(8))), rows)
     assert max(map(len, out.getvalue().splitlines())) <= width
     assert out.getvalue().count("123,456,789") == 16
+
+
+def printed(monkeypatch, heads, rows) -> list[str]:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    print_table("T", heads, rows)
+    return out.getvalue().splitlines()
+
+
+def test_a_little_too_wide_a_table_stays_one(monkeypatch):
+    heads = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
+    found = printed(
+        monkeypatch, heads, [("0 nn_euclid", "120x1x1", "256x1x1", 3326, "2.36 us", 221.6, "25%", "2 (grid)")]
+    )
+    assert sum("nn_euclid" in line for line in found) == 1 and max(map(len, found)) <= 80
+
+
+def test_a_name_of_thousands_of_characters_takes_few_lines_and_is_told_from_the_others(monkeypatch):
+    """The name of a CUTLASS kernel filled sixty lines of its column."""
+    parts = "cutlass::arch::Sm80, cutlass::gemm::GemmShape<128, 128, 32>, " * 30
+    kernels = [
+        f"void cutlass::Kernel<cutlass::gemm::kernel::Gemm<{parts}{end}>>" for end in ("float", "double", "half")
+    ]
+    heads = ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC")
+    found = printed(monkeypatch, heads, [(k, 1, 123456, "2.36 us", "2.36 us", "2.36 us", 221.6) for k in kernels])
+    assert len(found) < 30
+    assert all(any(end in line for line in found) for end in ("float", "double", "half"))
+    alike = printed(monkeypatch, heads, [(f"{k} {'x' * 99}{n}", 1, 1, "", "", "", 1.0) for n, k in enumerate(kernels)])
+    assert len(alike) < 30

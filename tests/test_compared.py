@@ -54,7 +54,7 @@ def test_times_of_ptx_beside_machine_code_are_marked(capsys):
         pytest.skip("no assembler")
     print_results(found)
     said = " ".join(capsys.readouterr().out.split())
-    assert "rtx3070 (PTX)" in said and "--set timed_code=ptx times all alike" in said
+    assert "rtx3070 (PTX)" in said and "--timed-code ptx times all alike" in said
     print_results([run(session, gpu, ["timed_code=ptx"]) for gpu in ("rtx3080", "rtx3070")])
     assert "Not alike" not in capsys.readouterr().out
 

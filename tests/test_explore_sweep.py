@@ -62,7 +62,7 @@ def test_what_the_engine_cannot_time_is_a_row_with_its_reason(own_store, vary, r
 
 
 def test_everything_is_timed_once(own_store):
-    first = swept("sm_count=4:12:4", "l2_kib=384:768:log2")
+    first = swept("sm_count=4:12:4", "shared_kib=48,96")  # which the kernel has no use for
     assert (first.work.points, first.work.jobs, first.work.known) == (6, 3, 0)
     assert first.work.represented_thread_instructions == 2 * first.work.stepped_thread_instructions
     again = swept("sm_count=12,4,20", "schedulers_per_sm=2")
@@ -162,11 +162,11 @@ def test_multi_fidelity_times_what_the_screen_finds(own_store):
 
         return screen
 
-    found = swept("sm_count=1:64:1", "l2_kib=384:768:log2", strategy="multi-fidelity", count=12, screen=maker,
+    found = swept("sm_count=1:64:1", "shared_kib=48,96", strategy="multi-fidelity", count=12, screen=maker,
                   objective=["sm_count", "time"])  # fmt: skip
     assert asked == [128] and found.candidates == 128 and len(found.points) == 12
     assert found.table()["screened_seconds"][0] > 0
-    full = swept("sm_count=1:64:1", "l2_kib=384:768:log2")
+    full = swept("sm_count=1:64:1", "shared_kib=48,96")
     assert (full.cycles[found.points.positions] == found.cycles).all()
 
 

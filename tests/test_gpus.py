@@ -10,7 +10,7 @@ from abstim.engine.design_point import POLYNOMIALS, l1d_ways, residues
 from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import config_dir, load_gpu
 from abstim.models import run
-from abstim.session.limits import limit_of, memory_use
+from abstim.session.limits import memory_use
 from functional.errors import InputError
 
 NAMES = sorted(path.stem for path in config_dir().glob("*.toml"))
@@ -128,16 +128,11 @@ def test_a_linear_l2_may_have_any_number_of_sets():
     assert load_gpu("gtx480", ["l2_sets=6000"]).spec.l2_sets == 6000
 
 
-def test_the_limit_is_a_busy_resource_or_what_idle_cycles_wait_for():
+def test_use_of_memory_is_busy_time_over_all_time():
     gpu = load_gpu("rtx3070")
     counters = dict.fromkeys(COUNTERS, 0)
-    slots = {"issued": 1, "no_ready_warp": 0, "unit_busy": 0, "barrier": 0, "memory": 9, "empty": 3}
-    alone = {"atomic_use": 0.0, "launch_latency_share": 0.0}
-    idle = memory_use(counters, 1000, gpu.spec, gpu.params) | alone
-    waits = {"memory latency": 1.0}
-    assert limit_of(slots, idle, {"ALUs": 0.1}, waits) == "memory latency" and "l1d_hit_rate" not in idle
-    busy = memory_use(counters | {"dram_reads": 12000, "l2_accesses": 12000}, 1000, gpu.spec, gpu.params) | alone
-    assert limit_of(slots, busy, {"ALUs": 0.1}, waits) == "DRAM bandwidth"
+    assert "l1d_hit_rate" not in memory_use(counters, 1000, gpu.spec, gpu.params)
+    busy = memory_use(counters | {"dram_reads": 12000, "l2_accesses": 12000}, 1000, gpu.spec, gpu.params)
     assert busy["dram_use"] == pytest.approx(12000 * 1.294 / 16 / 1000) and busy["l2_hit_rate"] == 1
 
 

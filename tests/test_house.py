@@ -210,6 +210,7 @@ def test_the_package_is_found_from_the_folder_above_the_clone(tmp_path):
 
 
 LAYERS = (
+    "brief",
     "extras",
     "progress",
     "gpu",

@@ -15,7 +15,7 @@ from abstim.gpu.config import Gpu, changed, domains, gpu_names, load_gpu, with_v
 from abstim.gpu.occupancy import occupancy
 from abstim.gpu.spec import FROM_TIME, Domain
 from abstim.session.session import open_session
-from abstim.study.explore.sweep import sweep_of
+from abstim.study.explore.sweep import explore, sweep_of
 from functional.errors import InputError
 
 KNOWN = {
@@ -104,6 +104,12 @@ def test_what_time_says_is_said_there(key, capsys):
     assert ended.value.code == 2 and source in capsys.readouterr().err
     assert gpu.shown_settings[key].value == getattr(gpu.params, key)
     assert gpu.shown_settings[key].source == f"from {source}"
+
+
+def test_a_sweep_from_python_refuses_keys_without_effect():
+    gpu = load_gpu("gtx480")
+    with pytest.raises(InputError, match="scheduler = two_level"):
+        explore(["relu"], sweep_of(gpu, ["two_level_active_warps=4,8"]))
 
 
 def test_a_sweep_refuses_a_column_without_effect():

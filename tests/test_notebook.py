@@ -35,6 +35,7 @@ def test_every_cell_runs(path, tmp_path, monkeypatch, capsys, caplog):
     assert len(tables) >= 3 and all("<table" in table for table in tables)
     assert "unknown GPU 'gtx481'; did you mean gtx480?" in capsys.readouterr().out
     assert any("reduction" in record.message for record in caplog.records)
+    assert not list(tmp_path.iterdir())  # it lies in docs/, and is run there
 
 
 def test_there_is_one():

@@ -34,6 +34,15 @@ def test_numba(nvvm, tmp_path, monkeypatch, capsys):
     assert (x_after == x).all() and (y_after == 2 * x + 1).all()
 
 
+def test_cupy():
+    """`compile_using_nvrtc`, as the page had it, asks for a device: cudaErrorInsufficientDriver."""
+    assert "compile_using_nvrtc" not in example("cupy")
+    pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
+    names = {"__name__": "example"}
+    exec(compile(example("cupy"), str(PAGE), "exec"), names)
+    assert ".entry scale" in names["ptx"]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_numba_with_shared_memory_and_barriers(nvvm, tmp_path):
     import numpy as np

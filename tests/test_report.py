@@ -16,6 +16,7 @@ from abstim.models import run_many
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import page as page_module
 from abstim.show.report import write_report
+from abstim.show.report.chart import Section
 from abstim.show.report.page import Source, charts_of, read_source, render, section_of
 from abstim.show.report.sweep import pareto_front, sweep_section
 from abstim.study.bench import BenchResult, Rate
@@ -126,8 +127,41 @@ def test_roofline_is_below_its_roofs_and_counts_bytes(files):
     (chart,) = [c for c in section_of(read_source(files[0])).charts if c.title == "Roofline"]
     (launch,) = run["launches"]
     rows = {row[1]: row for row in chart.table.rows}
-    assert rows["DRAM"][2] == pytest.approx(launch["warp_instructions"] / (32 * launch["caches"]["dram_reads"]))
+    moved = launch["memory"]["dram_read_bytes"] + launch["memory"]["dram_write_bytes"]
+    work = launch["work"]["fp32"] or launch["warp_instructions"]
+    assert rows["DRAM"][2] == pytest.approx(work / moved)
+    if launch["work"]["fp32"]:
+        assert chart.table.columns[2:4] == ("FLOP a byte", "FP32 TFLOP/s")
+        assert rows["DRAM"][3] == pytest.approx(launch["rates"]["fp32_flops"] / 1e12)
     assert all(0 < float(row[4].rstrip("%")) <= 100 for row in rows.values())
+
+
+def test_a_kernel_without_floats_has_a_roofline_of_instructions():
+    from abstim.models import run
+    from abstim.show.report.launches import roofline_chart
+
+    found = run("transpose", "gtx480").to_json()
+    chart = roofline_chart(found["gpu_values"], found["launches"])
+    assert chart is not None and chart.table.columns[3] == "G warp instructions/s"
+
+
+def test_contents_name_the_parts_and_the_page_its_day(files, tmp_path):
+    """The contents named results alone; the theme button did nothing on a page without a chart, and never changed its
+    name; a page did not say when it was written."""
+    sections = [Section("all GPUs", parts=[Section("one of them"), Section("another")])]
+    page = render(sections, "t")
+    contents = page[page.index("<nav") : page.index("</nav>")]
+    assert all(name in contents for name in ("all GPUs", "one of them", "another")) and 'href="#part0-1"' in contents
+    assert re.search(r"Written 20\d\d-\d\d-\d\d .* by abstim", page)
+    script = page[page.index("function label()") :]
+    assert script.index('button.addEventListener("click"') < script.index("async function draw()")
+
+
+def test_labels_of_parallel_coordinates_stand_upright_where_they_would_touch():
+    table = sweep(40)
+    (chart,) = [c for c in charts_of([sweep_section("s", table)]) if c.title == "Parallel coordinates"]
+    assert chart.figure.xaxis[0].major_label_orientation == "vertical"
+    assert " 1 points" not in chart.summary
 
 
 def test_pareto_front_is_what_brute_force_finds():

@@ -74,6 +74,8 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do."""
     if flush != "all":
         raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
+    if asked := [gpu for gpu in gpus if gpu.code_asked]:
+        raise InputError(f"{asked[0].name}: the analytic model times PTX; leave out {asked[0].code_asked}")
 
 
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:

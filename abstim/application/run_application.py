@@ -20,8 +20,8 @@ from abstim.application.launch_recorder import EVERYTHING, LaunchRecorder, Launc
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
-from abstim.models import known_error_of
-from abstim.session.result import HOISTED, not_machine_code
+from abstim.brief import brief
+from abstim.session.result import NOTHING_KNOWN, code_notes
 from abstim.targets.execution import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
@@ -35,6 +35,8 @@ class ApplicationResult:
     """What a program did. `launches`: those timed, in order; `seconds`: on the first GPU, from start to end, by the
     clock of its streams; `kernels_waited_seconds`: of these, what kernels waited for kernels of other streams, which a
     GPU may run side by side; `problems`: what could not be done, and how often."""
+
+    __repr__ = brief
 
     program: str
     gpus: tuple[str, ...]
@@ -126,9 +128,8 @@ def application_result(
 
 def _said(launches: Sequence[Timed], gpus: Sequence[Gpu], model: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is known of the error on each GPU, and what to note of what was timed."""
-    notes = tuple(not_machine_code([timed.results[k] for timed in launches]) for k in range(len(gpus)))
-    codes = (HOISTED if note else "" for note in notes)
-    return tuple(known_error_of(model, gpu, code) for gpu, code in zip(gpus, codes, strict=True)), notes
+    found = [code_notes(gpu, model, [timed.results[k] for timed in launches]) for k, gpu in enumerate(gpus)]
+    return tuple(known or NOTHING_KNOWN for known, _ in found), tuple(note for _, note in found)
 
 
 def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from abstim.cli.options import (
-    GpuOptions,
     Json,
     LaunchOptions,
+    TimedGpuOptions,
     expanded,
 )
 from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
@@ -35,7 +35,7 @@ def advise(
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, a .ptx or .cu file.")
     ],
-    gpu: GpuOptions,
+    gpu: TimedGpuOptions,
     launch: LaunchOptions,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +62,8 @@ def advise(
         print_json(found.to_json() | {"grids": grids})
         return
     _print(found)
+    if found.note:
+        say(f"Note: {found.note}")
     for line in grids[:MOST_GRIDS]:
         say(f"grid: {line}")
 
@@ -75,7 +77,11 @@ def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
 
 
 def _studied(
-    study: Callable[[Session, Gpu, Progress], Found], target: str, gpu: GpuOptions, launch: LaunchOptions, quiet: bool
+    study: Callable[[Session, Gpu, Progress], Found],
+    target: str,
+    gpu: TimedGpuOptions,
+    launch: LaunchOptions,
+    quiet: bool,
 ) -> Found:
     from abstim.session.session import open_session
 
@@ -99,7 +105,7 @@ def _print(found: Advice) -> None:
 def coldstart(
     *,
     target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
-    gpu: GpuOptions,
+    gpu: TimedGpuOptions,
     launch: LaunchOptions,
     as_json: Json = False,
 ) -> None:
@@ -135,6 +141,8 @@ def _print_cold_start(found: ColdStart) -> None:
     say(f"Instructions whose IPC flushing changes by {classes}")
     after, before = _mean(found.forward_reuse), _mean(found.backward_reuse)
     say(f"Lines that the next launch touches too: {after}, the one before: {before}")
+    if found.note:
+        say(f"Note: {found.note}")
 
 
 def _mean(shares) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuNames, InstructionBudget, Json, Model, Overrides
+from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError
 from functional.terminal import note
@@ -21,14 +22,23 @@ if TYPE_CHECKING:
     from abstim.study.sample import SampleResult
 
 _OURS = frozenset(
-    {"--gpu", "--set", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json", "--sample"}
+    {"--gpu", "--set", "--timed-code", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json"}
+    | {"--sample"}
 )
 
 
+@dataclass(kw_only=True)
+class ProgramGpus(GpusOptions):
+    """Those of `abstim run`; one that today's programs have PTX for, if none is given."""
+
+    gpu: GpuNames = field(default_factory=lambda: ["rtx3070"])
+
+
+@expanded
 def app(
+    *,
     command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, with PTX in it.")],
-    gpu: GpuNames = ["rtx3070"],  # noqa: B006  typer copies it
-    overrides: Overrides = None,
+    gpu: ProgramGpus,
     only: Annotated[str, typer.Option(metavar="KERNEL", help="Time kernels with this in their name alone.")] = "",
     launches: Annotated[str, typer.Option(metavar="10:20", help="Time launches 10 to 19 alone, numbered from 0.")] = "",
     record: Annotated[
@@ -69,10 +79,9 @@ def app(
 
     from abstim.application.launch_recorder import Selection
     from abstim.application.run_application import run_application
-    from abstim.gpu.config import load_gpu
 
     _say_whose(command[1:])
-    gpus = [load_gpu(name, overrides or ()) for name in gpu]
+    gpus = gpu.load()
     first, after = _stretch(launches)
     options: dict[str, Any] = {
         "model": model, "selection": Selection(only, first, after), "instruction_budget": instruction_budget,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import GpuOptions, Json, Model, expanded, refuse_options
+from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_options
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity
 from functional.terminal import note
 
@@ -53,7 +53,7 @@ def bench(
             metavar="JSON", help="What `--json` printed earlier; says faster, slower or same.", rich_help_panel=_COMPARE
         ),
     ] = None,
-    gpu: GpuOptions,
+    gpu: TimedGpuOptions,
     as_json: Json = False,
 ) -> None:
     """Measure how fast each stage is, in million instructions a second (MIPS), and their geometric mean.

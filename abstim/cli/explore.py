@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import (
-    GpuOptions,
     Json,
     LaunchOptions,
     Model,
+    TimedGpuOptions,
     expanded,
     refuse_options,
 )
@@ -47,7 +47,7 @@ def explore(
             rich_help_panel=_WHICH,
         ),
     ],
-    gpu: GpuOptions,
+    gpu: TimedGpuOptions,
     launch: LaunchOptions,
     define: Annotated[
         list[str] | None,
@@ -144,7 +144,6 @@ def explore(
     }  # fmt: skip
     base = gpu.load()
     sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
-    sweep.space.refuse_idle()
     _refuse_set_and_varied(base, vary)
     opened = [launch.of(target) for target in targets]
     with progress(quiet=as_json, shorter="" if sample else "--sample auto (launches chosen once)") as report:
@@ -193,6 +192,8 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
     for reason in failed[:1] if found.timed.any() else ():
         note(f"abstim: {len(failed)} of {len(found.reasons)} points could not be timed; the first: {reason}")
     _print_work(found)
+    if found.note:
+        say(f"Note: {found.note}")
     if output is not None:
         print(f"Table: {output}")
 

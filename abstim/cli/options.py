@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -27,6 +27,15 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Change a value of the GPU (keys: `abstim gpus gtx480`); repeatable."
+    ),
+]
+TimedCode = Annotated[
+    str,
+    typer.Option(
+        "--timed-code",
+        metavar="ptx|machine",
+        help="What is timed, on every GPU alike. Default: what each GPU's description says; PTX where there is no "
+        "machine code, which is said.",
     ),
 ]
 _PTX = "A .ptx or .cu target"
@@ -76,25 +85,6 @@ Batch = Annotated[
 ]
 
 
-def launched(
-    target: str, kernel: str, grid: str, block: str, arguments: list[str] | None, dynamic_shared_bytes: int,
-    **sizes: int | None,
-) -> Callable[[], Case]:  # fmt: skip
-    """A target with the launch that the options say, opened when it is asked for (`resolve`). `sizes`: of a workload
-    (`workloads.SIZED`), None where the option was not given."""
-
-    def opened() -> Case:
-        from abstim.targets.resolve import resolve
-
-        return resolve(
-            target, kernel=kernel, grid=grid, block=block, arguments=arguments or (),
-            dynamic_shared_bytes=dynamic_shared_bytes,
-            sizes={name: size for name, size in sizes.items() if size is not None},
-        )  # fmt: skip
-
-    return opened
-
-
 @dataclass(kw_only=True)
 class LaunchOptions:
     """The launch of a .ptx or .cu target."""
@@ -105,9 +95,36 @@ class LaunchOptions:
     arg: Arguments = None
     dynamic_shared: DynamicShared = 0
 
-    def of(self, target: str, **sizes: int | None) -> Callable[[], Case]:
-        """A target with this launch (`launched`)."""
-        return launched(target, self.kernel, self.grid, self.block, self.arg, self.dynamic_shared, **sizes)
+    def of(self, target: str) -> Callable[[], Case]:
+        """A target with this launch, opened when it is asked for (`resolve`)."""
+        return lambda: self._resolved(target, {})
+
+    def _resolved(self, target: str, sizes: dict[str, int]) -> Case:
+        from abstim.targets.resolve import resolve
+
+        return resolve(
+            target,
+            kernel=self.kernel,
+            grid=self.grid,
+            block=self.block,
+            arguments=self.arg or (),
+            dynamic_shared_bytes=self.dynamic_shared,
+            sizes=sizes,
+        )
+
+
+@dataclass(kw_only=True)
+class SizedLaunchOptions(LaunchOptions):
+    """The same, or a language model's sizes (`workloads.SIZED`)."""
+
+    prompt: Prompt = None
+    steps: Steps = None
+    batch: Batch = None
+
+    def of(self, target: str) -> Callable[[], Case]:
+        """A target with this launch, or these sizes, opened when it is asked for."""
+        sizes = {"prompt": self.prompt, "steps": self.steps, "batch": self.batch}
+        return lambda: self._resolved(target, {name: size for name, size in sizes.items() if size is not None})
 
 
 @dataclass(kw_only=True)
@@ -124,6 +141,36 @@ class GpuOptions:
         return load_gpu(self.gpu, self.overrides or ())
 
 
+@dataclass(kw_only=True)
+class TimedGpuOptions(GpuOptions):
+    """One GPU that launches are timed on."""
+
+    timed_code: TimedCode = ""
+
+    def load(self) -> Gpu:
+        """Raises InputError for an unknown GPU, key or value."""
+        from abstim.gpu.config import load_gpu
+
+        return load_gpu(self.gpu, self.overrides or (), self.timed_code)
+
+
+@dataclass(kw_only=True)
+class GpusOptions:
+    """GPUs side by side, with the same values changed."""
+
+    gpu: GpuNames = field(default_factory=lambda: ["gtx480"])
+    overrides: Overrides = None
+    timed_code: TimedCode = ""
+
+    def load(self) -> list[Gpu]:
+        """Raises InputError for an unknown GPU, key or value, and for a GPU given twice."""
+        from abstim.gpu.config import load_gpu
+
+        if twice := [name for name in self.gpu if self.gpu.count(name) > 1]:
+            raise InputError(f"--gpu {twice[0]}: given twice")
+        return [load_gpu(name, self.overrides or (), self.timed_code) for name in self.gpu]
+
+
 def refuse_options(why: str, **given: object) -> None:
     """Raises InputError for options that were given and would have no effect; a default is falsy."""
     if named := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
@@ -136,6 +183,17 @@ class NoEffect:
 
     beside: str = ""
     without: str = ""
+
+
+OF_DETAILED, OF_ONE_GPU = "of the detailed model", "of one GPU"  # in a field's `Annotated`: marks (`refuse_marked`)
+
+
+def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:
+    """Raises InputError, if it is so, for an option given whose field bears a mark."""
+    hints = get_type_hints(type(options), include_extras=True)
+    marked = [name for name in given_options(options) if mark in getattr(hints[name], "__metadata__", ())]
+    if so and marked:
+        raise InputError(f"{_flag(marked[0])} is {mark}{why}")
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
@@ -154,10 +212,9 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
         if is_dataclass(kind) and isinstance(kind, type):
             groups[name] = kind
             hints = get_type_hints(kind, include_extras=True)
-            defaults = ((f.name, Parameter.empty if f.default is MISSING else f.default) for f in fields(kind))
             parameters += [
-                Parameter(own, Parameter.KEYWORD_ONLY, default=default, annotation=hints[own])
-                for own, default in defaults
+                Parameter(own.name, Parameter.KEYWORD_ONLY, default=_default_of(own), annotation=hints[own.name])
+                for own in fields(kind)
             ]
         elif name != "return":
             default = signature(command).parameters[name].default
@@ -173,10 +230,16 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _default_of(own: Field[Any]) -> Any:
+    if own.default_factory is not MISSING:
+        return own.default_factory()
+    return Parameter.empty if own.default is MISSING else own.default
+
+
 def given_options(options: Any) -> dict[str, Any]:
     """Fields whose value is neither the default nor empty, by name."""
-    values = ((field, getattr(options, field.name)) for field in fields(options))
-    return {field.name: value for field, value in values if value and value != field.default}
+    values = ((own, getattr(options, own.name)) for own in fields(options))
+    return {own.name: value for own, value in values if value and value != _default_of(own)}
 
 
 def refuse_without_effect(options: Any) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from abstim.cli.options import (
-    Batch,
-    GpuNames,
+    OF_DETAILED,
+    OF_ONE_GPU,
+    GpusOptions,
     InstructionBudget,
     Json,
-    LaunchOptions,
     Model,
-    Overrides,
-    Prompt,
-    Steps,
+    SizedLaunchOptions,
     expanded,
-    refuse_options,
+    refuse_marked,
 )
 from abstim.show.tables import print_json, progress
 from functional.errors import InputError
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from abstim.study.baseline import Baseline
     from abstim.study.energy.launch_energy import Energy
     from functional.launches.case import Case
-
-    Refused = list[tuple[Gpu, str]]  # GPUs that a thread block does not fit on, and why
 
 MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
@@ -74,6 +70,96 @@ def _tell(case: Case, strict: bool) -> None:
         note(f"abstim: and {len(found) - MOST_NOTES} findings more")
 
 
+@dataclass(kw_only=True)
+class RunOptions:
+    """What `abstim run` is asked for."""
+
+    flush: Annotated[
+        str,
+        typer.Option(
+            metavar="all|l1|l1d|none", help="Caches invalidated before each launch: all, the SMs' own, L1D, none."
+        ),
+    ] = "all"
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) "
+            "or whose thread blocks race. It is executed by the slower executor, on one thread.",
+        ),
+    ] = False
+    model: Model = "detailed"
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="compiled|arrays",
+            help="With --model occupancy: lanes as machine code, or as a JAX program on what JAX_PLATFORMS names.",
+        ),
+    ] = "compiled"
+    limits: Annotated[
+        bool,
+        typer.Option(
+            "--limits",
+            help="Find what limits it by making each resource twice as fast, one at a time: some twenty timings more. "
+            "Without it the limit is an estimate.",
+        ),
+        OF_DETAILED,
+    ] = False
+    hot: Annotated[
+        bool,
+        typer.Option(
+            "--hot",
+            help="Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, "
+            "misses, sectors a request, bank conflicts.",
+        ),
+        OF_DETAILED,
+        OF_ONE_GPU,
+    ] = False
+    energy: Annotated[
+        bool,
+        typer.Option("--energy", help="Also estimate energy and power, and say what is known of their error: v100."),
+        OF_ONE_GPU,
+    ] = False
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="Also compare with what `abstim run --json` printed earlier."),
+        OF_ONE_GPU,
+    ] = None
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.",
+        ),
+        OF_DETAILED,
+        OF_ONE_GPU,
+    ] = None
+
+    def check_together(self, gpus: Sequence[Gpu]) -> None:
+        """Raises InputError for options that these GPUs, or the model, have no use for, before anything is executed."""
+        from functional.keep.folder import check_output
+
+        refuse_marked(self, OF_DETAILED, self.model != "detailed", f"; leave out --model {self.model}")
+        refuse_marked(self, OF_ONE_GPU, len(gpus) > 1, f", and {len(gpus)} were given; choose one")
+        if self.timeline is not None:
+            check_output(self.timeline, ".json")
+        if self.energy:
+            from abstim.study.energy.launch_energy import refuse_energy
+
+            refuse_energy(gpus[0], self.model)
+
+
+class Found(NamedTuple):
+    """What `abstim run` prints. `refused`: GPUs that a thread block does not fit on, and why."""
+
+    results: list[RunResult]
+    spots: list[HotSpot]
+    beside: Baseline | None
+    energy: Energy | None
+    refused: list[tuple[Gpu, str]]
+
+
 @expanded
 def run(
     *,
@@ -85,67 +171,10 @@ def run(
             "or an Accel-Sim trace directory.",
         ),
     ],
-    gpu: GpuNames = ["gtx480"],  # noqa: B006  typer copies it
-    overrides: Overrides = None,
-    launch: LaunchOptions,
-    prompt: Prompt = None,
-    steps: Steps = None,
-    batch: Batch = None,
+    gpu: GpusOptions,
+    launch: SizedLaunchOptions,
     instruction_budget: InstructionBudget = None,
-    flush: Annotated[
-        str,
-        typer.Option(
-            metavar="all|l1|l1d|none", help="Caches invalidated before each launch: all, the SMs' own, L1D, none."
-        ),
-    ] = "all",
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) "
-            "or whose thread blocks race. It is executed by the slower executor, on one thread.",
-        ),
-    ] = False,
-    model: Model = "detailed",
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="compiled|arrays",
-            help="With --model occupancy: lanes as machine code, or as a JAX program on what JAX_PLATFORMS names.",
-        ),
-    ] = "compiled",
-    limits: Annotated[
-        bool,
-        typer.Option(
-            "--limits",
-            help="Find what limits it by making each resource twice as fast, one at a time: some twenty timings more. "
-            "Without it the limit is an estimate.",
-        ),
-    ] = False,
-    hot: Annotated[
-        bool,
-        typer.Option(
-            "--hot",
-            help="Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, "
-            "misses, sectors a request, bank conflicts.",
-        ),
-    ] = False,
-    energy: Annotated[
-        bool,
-        typer.Option("--energy", help="Also estimate energy and power, and say what is known of their error: v100."),
-    ] = False,
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="JSON", help="Also compare with what `abstim run --json` printed earlier."),
-    ] = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.",
-        ),
-    ] = None,
+    options: RunOptions,
     as_json: Json = False,
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
@@ -156,9 +185,7 @@ def run(
 
     `abstim run hotspot --gpu gtx480 --gpu rtx3070 --set schedulers_per_sm=1`
 
-    `abstim run hotspot --limits`
-
-    `abstim run hotspot --gpu v100 --hot --energy`
+    `abstim run hotspot --gpu v100 --hot --energy --limits`
 
     `abstim run hotspot --timeline hotspot-timeline.json`
 
@@ -166,39 +193,34 @@ def run(
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
-    from abstim.gpu.config import load_gpu
     from abstim.models import open_for
+    from abstim.occupancy_vector.lanes import on_device
     from abstim.study.baseline import compare, read_baseline
     from abstim.targets.execution import chosen_executor
 
-    _refuse_what_has_no_effect(gpu, model, limits, hot, timeline)
-    refuse_options("with several GPUs", against=against and len(gpu) > 1)
-    old = read_baseline(against) if against else None
-    gpus = [load_gpu(name, overrides or ()) for name in gpu]
-    _refuse_energy(energy, gpus, model)
-    opened = launch.of(target, prompt=prompt, steps=steps, batch=batch)
-    refused: Refused = []
-    with progress(quiet=as_json, shorter=_shorter(target, model)) as report, _lanes_on(device, model):
+    o, gpus = options, gpu.load()
+    o.check_together(gpus)
+    old = read_baseline(o.against) if o.against else None
+    refused: list[tuple[Gpu, str]] = []
+    with progress(quiet=as_json, shorter=_shorter(target, o.model)) as report, on_device(o.device, o.model):
         session = open_for(
-            model, prechecked(opened, check, strict), gpus, executor=chosen_executor(strict=True) if strict else None,
-            instruction_budget=instruction_budget, flush=flush, progress=report,
+            o.model,
+            prechecked(launch.of(target), o.check, o.strict),
+            gpus,
+            executor=chosen_executor(strict=True) if o.strict else None,
+            instruction_budget=instruction_budget,
+            flush=o.flush,
+            progress=report,
             refused=refused if len(gpus) > 1 else None,
-        )  # fmt: skip
+        )
         gpus = [each for each in gpus if each not in [without for without, _ in refused]]
-        results = _results(session, gpus, model, limits, flush, report)
-        spots = _hot_spots(session, gpus[0], flush, report) if hot else []
-    beside, found = compare(old, results[0]) if old else None, _energy(results[0], gpus[0]) if energy else None
-    everything = (results, spots, beside, found, refused)
-    print_json(_as_json(*everything)) if as_json else _print(*everything)
-    _write_timeline(timeline, session, gpus[0], flush, quiet=as_json)
-    _report_outputs(results[0], check)
-    _end_for(refused)
-
-
-def _end_for(refused: Refused) -> None:
-    """Raises InputError if the target does not fit on some of the GPUs."""
-    if refused:
-        raise InputError("; ".join(why for _, why in refused))
+        results = _results(session, gpus, o, report)
+        spots = _hot_spots(session, gpus[0], o.flush, report) if o.hot else []
+    beside, energy = compare(old, results[0]) if old else None, _energy(results[0], gpus[0]) if o.energy else None
+    found = Found(results, spots, beside, energy, refused)
+    print_json(_as_json(found)) if as_json else _print(found)
+    _write_timeline(o.timeline, session, gpus[0], o.flush, quiet=as_json)
+    _end(found, o.check)
 
 
 def _shorter(target: str, model: str) -> str:
@@ -207,53 +229,20 @@ def _shorter(target: str, model: str) -> str:
     return "" if source or model != "detailed" else f"abstim sample {target} (simulates a part, gives an interval)"
 
 
-def _lanes_on(device: str, model: str) -> AbstractContextManager[None]:
-    from abstim.occupancy_vector.lanes import on_device
-
-    return on_device(device, model)
-
-
-def _refuse_what_has_no_effect(gpus: list[str], model: str, limits: bool, hot: bool, timeline: Path | None) -> None:
-    from functional.keep.folder import check_output
-
-    of_one_gpu = {"--hot": hot, "--timeline": timeline is not None}
-    for option, given in ({"--limits": limits} | of_one_gpu).items():
-        if given and model != "detailed":
-            raise InputError(f"{option} is of the detailed model; leave out --model {model}")
-    for option, given in of_one_gpu.items():
-        if given and len(gpus) > 1:
-            raise InputError(f"{option} is of one GPU, and {len(gpus)} were given; choose one")
-    if timeline is not None:
-        check_output(timeline, ".json")
-    if twice := [name for name in gpus if gpus.count(name) > 1]:
-        raise InputError(f"--gpu {twice[0]}: given twice")
-
-
-def _results(
-    session: Session, gpus: list[Gpu], model: str, limits: bool, flush: str, report: Progress
-) -> list[RunResult]:
+def _results(session: Session, gpus: list[Gpu], options: RunOptions, report: Progress) -> list[RunResult]:
     from abstim.models import run_many
 
-    if not limits:
-        return run_many(session, gpus, model=model, flush=flush, progress=report)
+    if not options.limits:
+        return run_many(session, gpus, model=options.model, flush=options.flush, progress=report)
     from abstim.study.counterfactual import counterfactual
 
-    return counterfactual(session, gpus, flush, report)
+    return counterfactual(session, gpus, options.flush, report)
 
 
 def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list[HotSpot]:
     from abstim.session.issue_logs import hot_spots
 
     return hot_spots(session, gpu, flush, report)
-
-
-def _refuse_energy(asked: bool, gpus: list[Gpu], model: str) -> None:
-    if not asked:
-        return
-    from abstim.study.energy.launch_energy import refuse_energy
-
-    refuse_options("with several GPUs", energy=len(gpus) > 1)
-    refuse_energy(gpus[0], model)
 
 
 def _energy(result: RunResult, gpu: Gpu) -> Energy:
@@ -274,34 +263,33 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
         note(said)
 
 
-def _print(
-    results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None, refused: Refused
-) -> None:
+def _print(found: Found) -> None:
     from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 
-    print_results(results, [gpu for gpu, _ in refused])
-    if energy:
-        print_energy(energy)
-    if beside:
-        print_baseline(beside)
-    if spots:
-        print_hot(spots)
+    print_results(found.results, [gpu for gpu, _ in found.refused])
+    if found.energy:
+        print_energy(found.energy)
+    if found.beside:
+        print_baseline(found.beside)
+    if found.spots:
+        print_hot(found.spots)
 
 
-def _as_json(
-    results: list[RunResult], spots: list[HotSpot], beside: Baseline | None, energy: Energy | None, refused: Refused
-) -> dict[str, Any]:
-    if len(results) == 1 and not refused:
-        hot = {"hot": [spot.to_json() for spot in spots]} if spots else {}
-        others = {"against": beside, "energy": energy}
+def _as_json(found: Found) -> dict[str, Any]:
+    results = found.results
+    if len(results) == 1 and not found.refused:
+        hot = {"hot": [spot.to_json() for spot in found.spots]} if found.spots else {}
+        others = {"against": found.beside, "energy": found.energy}
         return results[0].to_json() | hot | {name: x.to_json() for name, x in others.items() if x}
     mixed = len({result.memory_model for result in results}) > 1
-    without = [{"gpu": gpu.name, "reason": why} for gpu, why in refused]
+    without = [{"gpu": gpu.name, "reason": why} for gpu, why in found.refused]
     runs = [result.to_json() for result in results]
     return {"kind": "runs", "mixed_memory_models": mixed, "runs": runs, "refused": without}
 
 
-def _report_outputs(result: RunResult, check: bool) -> None:
+def _end(found: Found, check: bool) -> None:
+    """Raises Exit for a wrong output, if that is to be, and InputError if the target does not fit some of the GPUs."""
+    result = found.results[0]
     if check and not result.outputs:
         raise InputError(f"--check: nothing of {result.target} was checked; it has no expected outputs")
     wrong = [output for output in result.outputs or () if output.mismatches]
@@ -309,3 +297,5 @@ def _report_outputs(result: RunResult, check: bool) -> None:
         note(f"abstim: output {output.message}")
     if wrong and check:
         raise typer.Exit(1)
+    if found.refused:
+        raise InputError("; ".join(why for _, why in found.refused))

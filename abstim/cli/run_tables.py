@@ -13,7 +13,7 @@ from functional.ptx.source import shown_name
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.session.issue_logs import HotSpot
-    from abstim.session.result import RunResult
+    from abstim.session.result import LaunchResult, RunResult
     from abstim.study.baseline import Baseline
     from abstim.study.energy.launch_energy import Energy
 
@@ -112,12 +112,22 @@ def _print_run(result: RunResult) -> None:
         say(line)
     print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
     if first.timed_code != "PTX":
-        made, matched = first.machine_code_share, first.matched_access_share
-        say(f"Timed: {first.timed_code}; {made:.1%} of the instructions, {matched:.1%} of the accesses")
+        say(f"Timed: {first.timed_code}; {_timed_parts(result.launches)}")
     if result.note:
         say(f"Note: {result.note}")
     say(f"Error on this GPU: {result.known_error}")
     say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+def _timed_parts(launches: Sequence[LaunchResult]) -> str:
+    """Of what is timed the part that is machine code, and of what was executed the parts that are timed: the least of
+    all launches."""
+    least: dict[str, float] = {}
+    for name, share in [pair for launch in launches for pair in launch.timed_shares.items()]:
+        least[name] = min(share, least.get(name, 1.0))
+    made = min(launch.machine_code_share for launch in launches)
+    parts = ", ".join(f"{share:.1%} of the {name}" for name, share in least.items())
+    return f"{made:.1%} of that machine code. Of what was executed it has {parts or 'all'}"
 
 
 def _rate_lines(result: RunResult) -> Iterator[str]:
@@ -183,7 +193,8 @@ def _print_slots(result: RunResult) -> None:
     slots = {reason: sum(launch.issue_slots[reason] for launch in result.launches) for reason in SLOT_REASONS}
     total = max(1, sum(slots.values()))
     names = [reason.replace("_", " ") for reason in SLOT_REASONS]
-    print_table("Issue slots", names, [[f"{count / total:.1%}" for count in slots.values()]], left=0)
+    rows = [("cycles", *slots.values()), ("share", *(f"{count / total:.1%}" for count in slots.values()))]
+    print_table("Issue slots, scheduler cycles of all launches", ("", *names), rows)
 
 
 def _rate(launch, cache: str) -> str:
@@ -211,7 +222,7 @@ def _print_memory(result: RunResult) -> None:
 def _print_limits(result: RunResult) -> None:
     """What would be gained by more of each thing; how to find out if nobody asked."""
     if not result.limits:
-        print(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
+        say(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
         return
     rows = [(x.resource, x.cycles, f"{x.gain:+.1%}") for x in result.limits[:MOST_LIMITS] if x.gain]
     print_table("Each resource twice as fast, alone", ("resource", "cycles", "saved"), rows)
@@ -272,7 +283,7 @@ def _print_errors(results: list[RunResult]) -> None:
     if len({r.memory_model for r in results}) > 1:
         say(f"Not alike: {UNLIKE_MEMORY}")
     if len(codes := {r.timed_code for r in results}) > 1:
-        say(f"Not alike: times of {' beside those of '.join(sorted(codes))}; --set timed_code=ptx times all alike")
+        say(f"Not alike: times of {' beside those of '.join(sorted(codes))}; --timed-code ptx times all alike")
     for r in results:
         if r.note:
             say(f"Note on {r.gpu}: {r.note}")

@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import (
-    Arguments,
-    Batch,
-    Block,
-    DynamicShared,
-    GpuName,
-    Grid,
     Json,
-    Kernel,
     Model,
     NoEffect,
-    Overrides,
-    Prompt,
-    Steps,
+    SizedLaunchOptions,
+    TimedGpuOptions,
     expanded,
     given_options,
-    launched,
     refuse_options,
     refuse_without_effect,
 )
@@ -45,16 +36,6 @@ _SIMULATING, _SELECTING = NoEffect(beside="select_only"), NoEffect(without="sele
 class SampleOptions:
     """Options of `abstim sample`."""
 
-    gpu: GpuName = "gtx480"
-    overrides: Overrides = None
-    kernel: Annotated[Kernel, _SIMULATING] = ""
-    grid: Annotated[Grid, _SIMULATING] = ""
-    block: Annotated[Block, _SIMULATING] = ""
-    arg: Annotated[Arguments, _SIMULATING] = None
-    dynamic_shared: Annotated[DynamicShared, _SIMULATING] = 0
-    prompt: Annotated[Prompt, _SIMULATING] = None
-    steps: Annotated[Steps, _SIMULATING] = None
-    batch: Annotated[Batch, _SIMULATING] = None
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -197,6 +178,8 @@ def sample(
             metavar="TARGET", help="A suite benchmark, a launches.json, or, to select only, a kernelslist.g."
         ),
     ],
+    gpu: TimedGpuOptions,
+    launch: SizedLaunchOptions,
     options: SampleOptions,
     as_json: Json = False,
 ) -> None:
@@ -222,37 +205,48 @@ def sample(
     from abstim.study.sample.files import known_from, write_selection
 
     if options.times is not None:
-        others = ("set" if name == "overrides" else name for name in sorted(given_options(options).keys() - {"times"}))
-        refuse_options("with --times, which needs the selection alone", **dict.fromkeys(others, True))
+        _refuse_beside("--times, which needs the selection alone", {"times"}, gpu, launch, options)
         return _say_estimate(target, options.times, as_json)
     options.check()
     known = known_from(options.profile, options.light_profile)
     with progress(quiet=as_json) as report:
         if options.select_only:
-            chosen, gpu = (options.names or ["pks"])[0], (options.gpu, options.overrides or ())
-            written = write_selection(target, *gpu, chosen, known, options.output, report, options.traces)
+            _refuse_beside("--select-only", {"gpu", "overrides"}, gpu, launch)
+            chosen, point = (options.names or ["pks"])[0], (gpu.gpu, gpu.overrides or ())
+            written = write_selection(target, *point, chosen, known, options.output, report, options.traces)
             return _say_written(written, as_json)
-        found = _found(target, options, known, report)
+        found = _found(target, gpu, launch, options, known, report)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if options.compare else print_sample
     show(found.to_json() if as_json else found)
 
 
-def _found(target: str, options: SampleOptions, known: Any, report: Any) -> Any:
+def _refuse_beside(option: str, but: set[str], *groups: Any) -> None:
+    """Raises InputError for options given, but some, that do nothing beside another one."""
+    others = sorted({name for group in groups for name in given_options(group)} - but)
+    refuse_options(f"with {option}", **{"set" if name == "overrides" else name: True for name in others})
+
+
+def _found(
+    target: str, gpu: TimedGpuOptions, launch: SizedLaunchOptions, o: SampleOptions, known: Any, report: Any
+) -> Any:
     """A comparison, drawn if that is asked for, or one result."""
     from abstim.study import sample as library
     from abstim.study.sample.sample_result import check, draw
 
-    o = options
-    opened = launched(target, o.kernel, o.grid, o.block, o.arg, o.dynamic_shared, prompt=o.prompt, steps=o.steps,
-                      batch=o.batch)  # fmt: skip
-    common: dict[str, Any] = {"model": o.model, "inside": o.inside, "warm_up": o.warm_up,
-                              "partial": o.partial_functional, "progress": report}  # fmt: skip
+    opened, point = launch.of(target), gpu.load()
+    common: dict[str, Any] = {
+        "model": o.model,
+        "inside": o.inside,
+        "warm_up": o.warm_up,
+        "partial": o.partial_functional,
+        "progress": report,
+    }
     if not o.compare:
         aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
-        return library.sample(opened, o.gpu, method, o.overrides or (), known=known, aim=aim, **common)
+        return library.sample(opened, point, method, known=known, aim=aim, **common)
     if o.plot is not None:
         check(o.plot)
-    found = library.compare(opened, o.gpu, o.names, o.overrides or (), **common)
+    found = library.compare(opened, point, o.names, **common)
     if o.plot is not None:
         draw(found, o.plot)
     return found
@@ -349,7 +343,7 @@ _BASIS = {
 
 
 def _print_comparison(found: Comparison) -> None:
-    from abstim.show.tables import duration, on_gpu, print_table
+    from abstim.show.tables import duration, on_gpu, print_table, say
 
     rows = [
         (
@@ -367,3 +361,5 @@ def _print_comparison(found: Comparison) -> None:
     ]
     columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing")
     print_table(f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches", columns, rows)
+    for note in found.full.notes:
+        say(f"note: {note}")

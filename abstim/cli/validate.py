@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from abstim.cli.options import Json, Model, refuse_options
-from abstim.show.tables import print_json, print_table, progress
+from abstim.cli.options import Json, Model, TimedCode, refuse_options
+from abstim.show.tables import print_json, print_table, progress, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -42,6 +42,7 @@ def validate(
     programs: Annotated[
         Path, typer.Option(metavar="DIR", help="Where --silicon's targets lie: launches.json, recorded traces.")
     ] = Path(),
+    timed_code: TimedCode = "",
     model: Model = "detailed",
     points: Annotated[
         int,
@@ -71,14 +72,14 @@ def validate(
 
     alone = {"reference": reference, "variant": variant, "group": group, "flush": flush != "all"}
     if points:
-        refuse_options("with --points", silicon=silicon, plot=plot, **alone)
+        refuse_options("with --points", silicon=silicon, plot=plot, timed_code=timed_code, **alone)
         _rank(benchmark or [], points, "analytic" if model == "detailed" else model, as_json)
         return
     if silicon is not None:
         refuse_options("with --silicon", benchmark=benchmark, model=model != "detailed", **alone)
-        _silicon(silicon, programs, plot, as_json)
+        _silicon(silicon, programs, plot, timed_code, as_json)
         return
-    refuse_options("without --silicon", programs=programs != Path())
+    refuse_options("without --silicon", programs=programs != Path(), timed_code=timed_code)
     if reference is None:
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if flush not in library.TABLE_FLUSHES:
@@ -110,12 +111,13 @@ def _why(skipped: list[str]) -> str:
     return f"; the first: {skipped[0]}" if skipped else ": the table has no row of this --flush"
 
 
-def _silicon(table: Path, programs: Path, plot: Path | None, as_json: bool) -> None:
+def _silicon(table: Path, programs: Path, plot: Path | None, timed_code: str, as_json: bool) -> None:
+    from abstim.session.result import not_machine_code
     from abstim.study import silicon as library
 
     rows = library.read_measured_times(table)
     with progress(quiet=as_json) as report:
-        found = list(library.compare_times(rows, programs, report))
+        found = list(library.compare_times(rows, programs, report, timed_code))
     if plot is not None:
         library.plot(found, plot)
     if as_json:
@@ -138,6 +140,8 @@ def _silicon(table: Path, programs: Path, plot: Path | None, as_json: bool) -> N
     print_table("Time on hardware", names, sums, left=1)
     for kind, (error, count) in library.operations_median(found).items():
         print(f"{kind} operations: median error {error:.2%} of {count} kernels")
+    if note := not_machine_code([k.timed_code for k in found], "kernels"):
+        say(f"Note: {note}")
 
 
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:

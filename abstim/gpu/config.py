@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from abstim.brief import brief
 from abstim.gpu.spec import (
     ALL_CLASSES,
     FROM_TIME,
@@ -108,6 +109,7 @@ class Setting:
     source: str
 
 
+TIMED_CODE = "--timed-code"  # how the source of a value begins that has to be kept to
 MOST_NAMES = 20  # that an error lists where none is near
 ALTERED = "with values changed, nothing; as described: "
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -120,6 +122,8 @@ class Gpu:
 
     `settings` has every value with its source, `labels` what the first word of a source stands for.
     """
+
+    __repr__ = brief
 
     spec: Spec
     params: Params
@@ -153,6 +157,13 @@ class Gpu:
         return f"it follows from {source}; set that instead" if source and self.settings[source].value else ""
 
     @property
+    def code_asked(self) -> str:
+        """`--timed-code machine` if that was asked for, which PTX must not take the place of then; else ""."""
+        setting = self.settings.get("timed_code")
+        machine = setting is not None and setting.value == "machine" and setting.source.startswith(TIMED_CODE)
+        return setting.source if setting is not None and machine else ""
+
+    @property
     def memory_model(self) -> str:
         """What lies behind the first-level caches, as tables say it."""
         return self.spec.memory_model
@@ -179,11 +190,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(known)}" if len(known) <= MOST_NAMES else ""
 
 
-def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
+def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
     """A GPU by name or by the path of a TOML file, with overrides: texts `key=value`, or a dict of keys and values.
 
-    Raises InputError for an unknown GPU or key (with the nearest name), a value out of range, a missing value, or a
-    file that is not TOML.
+    `timed_code`: "ptx" or "machine", whatever the description says; machine code then has to be there, where PTX is
+    timed in its place otherwise. Raises InputError for an unknown GPU or key (with the nearest name), a value out of
+    range, a missing value, or a file that is not TOML.
     """
     if not isinstance(name, str):
         raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
@@ -192,8 +204,6 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
     own = path.stem if path.parent == config_dir() else ""
     title, settings, labels = _load_file(path, ())
     known = str(read_toml(path).get("known_error", ""))
-    if own:
-        known = known_error(own, timed_code=settings["timed_code"].value)
     as_described = {key: setting.value for key, setting in settings.items()}
     given: dict[str, str] = {}
     for override in overrides:
@@ -201,6 +211,10 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
         if key in given:
             raise InputError(f"--set {override}: {key} was set already, by {given[key]}")
         given[key], settings[key] = override, Setting(value, f"--set {override}")
+    if timed_code:
+        overrides = _asked_code(settings, timed_code, overrides)
+    if own:
+        known = known_error(own, timed_code=settings["timed_code"].value)
     label = " ".join([Path(name).stem, *overrides])
     gpu = _build(label, title, settings, labels)
     for key, override in given.items():
@@ -208,9 +222,19 @@ def load_gpu(name: str, overrides: Overrides = ()) -> Gpu:
             raise InputError(f"--set {override}: {key} has no effect on {Path(name).stem}: {why}")
     compared = [1e6 * e.clock_mhz for e in known_errors() if e.gpu == own and e.clock_mhz]
     differ = {key for key in given if settings[key].value != as_described[key]}
+    differ.discard("timed_code" if own else "")  # of which `known` knows
     if settings["core_clock_hz"].value in compared:
         differ.discard("core_clock_hz")
     return replace(gpu, described=own, known_error=_altered(known) if differ else known)
+
+
+def _asked_code(settings: Settings, code: str, overrides: Sequence[str]) -> Sequence[str]:
+    """Sets what is timed; overrides as the GPU's name has them. Raises InputError for no such code."""
+    old, where = settings["timed_code"], f"{TIMED_CODE} {code}"
+    settings["timed_code"] = Setting(check("timed_code", domains()["timed_code"], code, where), where)
+    if old.source.startswith("--set") and old.value != code:
+        raise InputError(f"{where}: {old.source} says otherwise")
+    return overrides if old.value == code else [*overrides, f"timed_code={code}"]
 
 
 def known_error_of(gpu: Gpu, model: str, code: str = "") -> str:

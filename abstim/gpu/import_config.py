@@ -263,7 +263,7 @@ RULES: dict[str, Rule] = {
     "cache:dl1": _cache(
         "l1d", l1d_line_bytes="line_bytes", l1d_index="index", l1d_mshrs="mshrs", l1d_mshr_merges="merges",
         l1d_miss_queue="miss_queue",
-        l1d_sectored="sectored", l1d_write="write", l1d_write_allocate="write_allocate", l1d_allocate="allocate",
+        l1d_sectored="sectored", l1d_write="write", l1d_write_allocate="write_allocate",
         l1d_replacement="replacement",
     ),
     "l1_banks": _same("l1d_banks"),

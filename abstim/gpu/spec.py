@@ -158,7 +158,6 @@ class Spec:
     l1d_bypass: bool = _flag()
     l1d_write: str = _choice("local_back", "evict", "through", "back")
     l1d_write_allocate: bool = _flag()
-    l1d_allocate: str = _choice("miss", "fill")
     l1d_replacement: str = _choice("lru", "fifo")
     posted_stores: bool = _flag()  # with real memory nothing but a fence waits for a store that has left the SM
     unified_l1d_bytes: int = _whole(0, 1 << 24)
@@ -359,9 +358,6 @@ CONDITIONS = (
         r"const_(sets|ways|line_bytes|mshrs)", "perfect_constant_cache = false", lambda s: not s.perfect_constant_cache
     ),
     Condition("l1d_write_allocate", "l1d_write = through or back", lambda s: s.l1d_write in ("through", "back")),
-    Condition(
-        "l1d_allocate", "an engine that waits for the line; here its way is taken when it is asked for", lambda s: False
-    ),
     Condition("unified_l1d_bytes", "shared_options_kib of some size", lambda s: bool(s.shared_options_kib)),
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -13,7 +13,16 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
-from abstim.session.limits import atomic_use, known_waits, limit_of, memory_use, unit_use
+from abstim.session.limits import (
+    ISSUE,
+    Observed,
+    atomic_use,
+    estimated_gains,
+    limit_of,
+    lone_warp,
+    memory_use,
+    unit_use,
+)
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
@@ -21,7 +30,7 @@ from abstim.targets.workloads.kernels import StreamedCase
 from functional.execution.computer import default_threads
 
 if TYPE_CHECKING:
-    from abstim.engine import EngineResult
+    from abstim.engine import EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
@@ -136,7 +145,7 @@ def launch_result(
     memory = memory_use(result.counters, cycles, spec, gpu.params)
     inputs = session.inputs(number, gpu, trace)
     memory["atomic_use"] = atomic_use(inputs, gpu, cycles)
-    code_waits = result.counters["l1i_misses"] * int(result.resident_warp_cycles.sum()) / max(1, active_cycles)
+    gains = estimated_gains(_observed(session, number, inputs, gpu, result, memory), gpu.spec.timed_code == "machine")
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
@@ -146,7 +155,27 @@ def launch_result(
         memory=memory,
         windows=result.history,
         **timed_facts(session, number, trace, gpu),
-        limit=limit_of(slots, memory, unit_use(inputs, gpu, active_cycles), known_waits(inputs, gpu, code_waits)),
+        limit=limit_of(gains),
+        estimated_gains=gains,
         shared_accesses=int(np.count_nonzero(inputs.trace.conflicts)),
         active_sms=(active_cycles - int(np.count_nonzero(worked)) * gpu.params.launch_latency_cycles) / result.cycles,
     )
+
+
+def _observed(
+    session: Session, number: int, inputs: LaunchInputs, gpu: Gpu, result: EngineResult, memory: Mapping[str, float]
+) -> Observed:
+    """What the limit of a launch is estimated from."""
+    resident, slots = int(result.resident_warp_cycles.sum()), result.issue_slots.sum(0)
+    active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
+    code_waits = result.counters["l1i_misses"] * resident / max(1, active_cycles)
+    rest, places = max(0.01, 1 - memory["launch_latency_share"]), SLOT_REASONS.index
+    shared = {"atomics": "atomic_use", "DRAM bandwidth": "dram_use", "L2 bandwidth": "l2_use"}
+    busy = unit_use(inputs, gpu, active_cycles) | {name: min(1.0, memory[use] / rest) for name, use in shared.items()}
+    busy[ISSUE] = int(slots[places("issued")]) / max(1, int(slots.sum() - slots[places("empty")]))
+    limit = session.occupancy(number, gpu)
+    waves = session.launch(number).thread_blocks / (gpu.spec.sm_count * limit.blocks_per_sm)
+    fewer = 1.0 if limit.limiter == "grid" or waves <= 1 else max(1.0, waves / 2) / waves
+    alone = lone_warp(inputs, gpu, result.counters, code_waits)
+    lifetime = resident / (len(inputs.trace.block_offsets) - 1)
+    return Observed(lifetime, alone, busy, memory["launch_latency_share"], fewer)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import hypot
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 # Execution units (precharacterize.table.UNITS) as limits
 UNIT_LIMITS = ("ALUs", "SFUs", "load/store unit", "ALUs", "FP64 units", "tensor units")
-MEMORY, SHARED, ARITHMETIC = "memory latency", "shared memory latency", "instruction latency"
-CONFLICTS = "bank conflicts"
+ISSUE, MEMORY, SHARED = "instruction issue", "memory latency", "shared memory latency"
+ARITHMETIC, CONFLICTS = "instruction latency", "bank conflicts"
 
 
 def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params: Params) -> dict[str, float]:
@@ -88,49 +90,85 @@ def extra_passes(inputs: LaunchInputs) -> int:
     return int(inputs.trace.conflicts.sum()) - int(np.count_nonzero(inputs.trace.conflicts))
 
 
-def known_waits(inputs: LaunchInputs, gpu: Gpu, code_waits: float) -> dict[str, float]:
-    """Cycles that a lone warp waits between instructions, and for its loads if each hits: shares of their sum.
+def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], code_waits: float) -> dict[str, float]:
+    """Cycles that the mean warp would take if no other warp were there, by what it takes them for; ISSUE: to issue.
 
-    `code_waits`: how often a warp waited for a line of code that was not in its SM; it comes from DRAM the first time.
-
-    Which of them a warp waited for when none was ready, nobody noted.
+    Loads take as long as the mean one does, by the hit rates, one after the other. `code_waits`: how often warps waited
+    for a line of code that was not in their SM; it comes from DRAM the first time.
     """
     counts, kind, params = executions(inputs), inputs.table.kind, gpu.params
+    shared = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
+    loads = (kind == Kind.GLOBAL_LOAD) | (kind == Kind.TEXTURE_LOAD) | (kind == Kind.L2_LOAD)
     constant = (kind == Kind.PARAM_LOAD) | (kind == Kind.CONST_LOAD)
-    shared, data = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC), kind >= Kind.GLOBAL_LOAD
+    to_l2, to_dram = params.l2_request_cycles + params.l2_reply_cycles, params.dram_latency_cycles
+    in_l2 = to_l2 + miss_rate(counters, "l2") * (to_dram + params.dram_reply_cycles)
+    atomic, beyond, code = in_l2, in_l2, to_l2 + to_dram
+    if gpu.spec.perfect_memory:
+        atomic, beyond, code = params.atomic_latency_cycles, params.l1_miss_extra_cycles, 0
+    memory = counts[loads].sum() * (params.l1d_latency_cycles + miss_rate(counters, "l1d") * beyond)
+    memory += counts[kind == Kind.GLOBAL_ATOMIC].sum() * atomic + code_waits * code
     cycles = {
-        MEMORY: counts[constant].sum() * params.const_latency_cycles
-        + counts[data].sum() * params.l1d_latency_cycles
-        + code_waits * (params.l2_request_cycles + params.dram_latency_cycles + params.l2_reply_cycles),
+        ISSUE: counts.sum(),
+        MEMORY: memory + counts[constant].sum() * params.const_latency_cycles,
         SHARED: counts[shared].sum() * params.shared_latency_cycles,
-        CONFLICTS: extra_passes(inputs),
         ARITHMETIC: (counts * np.maximum(0, inputs.table.gap_cycles - 1))[kind < Kind.PARAM_LOAD].sum(),
     }
-    total = max(1.0, float(sum(cycles.values())))
-    return {name: float(value) / total for name, value in cycles.items()}
+    return {name: float(value) / (len(inputs.trace.block_offsets) - 1) for name, value in cycles.items()}
 
 
-def limit_of(
-    issue_slots: Mapping[str, int], memory: Mapping[str, float], units: Mapping[str, float], waits: Mapping[str, float]
-) -> str:
-    """An estimate of what would save most if it were twice as fast.
+def miss_rate(counters: Mapping[str, float], cache: str) -> float:
+    """Of a cache's transactions; 0 of one that nobody asked."""
+    return counters[f"{cache}_misses"] / max(1.0, counters[f"{cache}_accesses"])
 
-    A latency saves half of what is waited for it, and so does the launch's; a resource that is busy for a share u of
-    the time saves u^2 / 2, for the less it is used, the more is waited for something else. Schedulers without a warp
-    say nothing: what they wait for is the work of the others.
+
+@dataclass(frozen=True)
+class Observed:
+    """What a launch did: `lifetime_cycles` of the mean warp, what a `lone_warp` takes them for, how busy each resource
+    was while SMs worked, the share of the launch that is its latency, and by how much twice the thread blocks an SM
+    would make it fewer waves (1: not at all)."""
+
+    lifetime_cycles: float
+    alone: Mapping[str, float]
+    busy: Mapping[str, float]
+    launch_share: float
+    fewer_waves: float = 1.0
+
+
+# What doubling a resource saved by counterfactuals, over what the sum of squares says: docs/results.md#limit-estimate
+SAVED = dict.fromkeys((ISSUE, SHARED, ARITHMETIC), 0.5) | {"ALUs": 0.6, "SFUs": 0.6, "occupancy": 0.7}
+SAVED |= {"DRAM bandwidth": 0.4, "L2 bandwidth": 0.1}
+STALLED = 0.1  # the same of ARITHMETIC in machine code: its stall counts stay
+UNCLEAR = 0.75  # of the greatest gain: a second one from here on is named, too
+
+
+def estimated_gains(found: Observed, machine_code: bool = False) -> dict[str, float]:
+    """An estimate of what twice of each resource, alone, would save of a launch, greatest first.
+
+    A warp lives as long as it would alone, or as the busiest resource takes for all that live with it, or, where both
+    are near, longer: the root of the sum of the squares. What a launch takes is its latency and its warps' lives.
     """
-    working = max(1, sum(issue_slots.values()) - issue_slots["empty"])
-    rest = 1 - memory["launch_latency_share"]
-    share = {reason: rest * count / working for reason, count in issue_slots.items()}
-    busiest = max(units, key=units.__getitem__)
-    use = dict(units) | {
-        "atomics": memory["atomic_use"], "DRAM bandwidth": memory["dram_use"], "L2 bandwidth": memory["l2_use"],
-        "instruction issue": share["issued"],
-    }  # fmt: skip
-    gain = {name: rest * busy**2 / 2 for name, busy in use.items()}
-    gain[busiest] = max(gain[busiest], share["unit_busy"] / 2)
-    for name, part in waits.items():
-        waited = share["no_ready_warp"] * part + (share["memory"] if name == MEMORY else 0)
-        gain[name] = max(gain.get(name, 0.0), waited / 2)
-    gain["launch latency"] = memory["launch_latency_share"] / 2
-    return max(gain, key=gain.__getitem__)
+    alone, lifetime = dict(found.alone), found.lifetime_cycles
+    own = min(lifetime, alone.pop(ISSUE))
+    waits = min(1.0, (lifetime - own) / max(1e-9, sum(alone.values())))  # a warp's loads overlap
+    alone = {name: cycles * waits for name, cycles in alone.items()}
+    lone, taken = own + sum(alone.values()), {name: busy * lifetime for name, busy in found.busy.items()}
+
+    def life(lone: float, taken: Mapping[str, float]) -> float:
+        return hypot(lone, *taken.values())
+
+    now = life(lone, taken)
+    then = {name: life(lone, taken | {name: cycles / 2}) for name, cycles in taken.items()}
+    then |= {name: life(lone - cycles / 2, taken) for name, cycles in alone.items()}
+    doubled = {name: 2 * cycles for name, cycles in taken.items()}
+    then["occupancy"] = now if found.fewer_waves == 1 else found.fewer_waves * life(lone, doubled)
+    factors = SAVED | ({ARITHMETIC: STALLED} if machine_code else {})
+    rest = 1 - found.launch_share
+    gains = {name: rest * factors.get(name, 1.0) * (1 - cycles / now) for name, cycles in then.items()}
+    gains["launch latency"] = found.launch_share / 2
+    return dict(sorted(gains.items(), key=lambda gain: -gain[1]))
+
+
+def limit_of(gains: Mapping[str, float]) -> str:
+    """What limits a launch, by the estimate of what more of each thing would save."""
+    (first, most), (second, next_most) = sorted(gains.items(), key=lambda gain: -gain[1])[:2]
+    return first if next_most <= UNCLEAR * most else f"unclear between {first} and {second}"

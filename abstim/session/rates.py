@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,37 +15,24 @@ if TYPE_CHECKING:
 
     from abstim.gpu.config import Gpu
     from functional.programs.program import Program
-    from functional.ptx.ir import Instruction
     from functional.traces.trace import Trace
 
 FLOATS = ("fp32", "fp64", "tensor")
 TRAFFIC = ("l2_bytes", "dram_read_bytes", "dram_write_bytes")
 TENSOR_FLOP = 2 * 16 * 8 * 16  # of an `mma` of fp16, which the tensor unit's initiation is of
-_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 
 def block_operations(program: Program) -> Int64[np.ndarray, "block kind"]:
-    """Floating-point operations (FLOATS) of each basic block: of fp32 and fp64 a thread's, of tensor units a warp's. A
-    fused multiply-add is two; of `tcgen05` the text does not say how many."""
-    found = np.array([_operations(instruction) for instruction in program.instructions]).reshape(-1, len(FLOATS))
+    """A thread's floating-point operations (FLOATS) in each basic block. A fused multiply-add is two."""
+    own = (ptx_operations_of(instruction)._asdict() for instruction in program.instructions)
+    found = np.array([[each[kind] for kind in FLOATS] for each in own]).reshape(-1, len(FLOATS))
     return np.array([found[block.start : block.stop].sum(0) for block in program.blocks]).reshape(-1, len(FLOATS))
-
-
-def _operations(instruction: Instruction) -> tuple[int, int, int]:
-    shape = _SHAPE.search(instruction.name) if instruction.opcode in ("mma", "wmma", "wgmma") else None
-    if shape is None or (instruction.opcode == "wmma" and ".mma" not in instruction.name):
-        own = ptx_operations_of(instruction)
-        return own.fp32, own.fp64, 0
-    warps = 4 if instruction.opcode == "wgmma" else 1
-    return 0, 0, 2 * int(shape[1]) * int(shape[2]) * int(shape[3]) // warps
 
 
 def work_of(trace: Trace, by_block: Int64[np.ndarray, "block kind"]) -> dict[str, int]:
     """Floating-point operations of a launch's PTX. Lanes that a guard on one instruction turns off count as well."""
     lanes = np.bincount(trace.blocks, np.bitwise_count(trace.masks), len(by_block))
-    warps = np.bincount(trace.blocks, minlength=len(by_block))
-    found = zip(FLOATS, (lanes, lanes, warps), by_block.T, strict=True)
-    return {kind: int(times @ column) for kind, times, column in found}
+    return {kind: int(lanes @ column) for kind, column in zip(FLOATS, by_block.T, strict=True)}
 
 
 def peaks(gpu: Gpu) -> dict[str, float]:

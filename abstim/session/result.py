@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
-from abstim.session.rates import TRAFFIC, peaks, rates, work_of
+from abstim.brief import brief
+from abstim.gpu.config import Gpu, known_error_of
+from abstim.session.limits import limit_of
+from abstim.session.rates import FLOATS, TRAFFIC, peaks, rates, work_of
 from abstim.session.work_queue import queue_notes
 from abstim.targets.execution import OutputCheck
+from precharacterize.timed_code import why_not_machine
 
 if TYPE_CHECKING:
     import pandas
 
-    from abstim.gpu.config import Gpu
     from abstim.session.session import Session
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
+    from precharacterize.projection import Projected
 
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
 NOTHING_ALONE = "no resource alone"  # what limits a launch that no resource twice as fast makes faster
@@ -54,6 +58,8 @@ def limit_named(limits: Sequence[Limit]) -> str:
 class LaunchResult:
     """One kernel launch on one GPU."""
 
+    __repr__ = brief
+
     kernel: str
     launch: int  # position in the target's list of launches
     label: str
@@ -77,13 +83,17 @@ class LaunchResult:
     memory: dict[str, float]  # hit rates, traffic, use of capacity: abstim.session.limits.memory_use
     windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
     limit: str  # what kept it from being faster, as `limit_basis` found it
-    limit_basis: str = ESTIMATE  # abstim.session.limits.limit_of; COUNTERFACTUAL: abstim.study.counterfactual
+    limit_basis: str = ESTIMATE  # abstim.session.limits.estimated_gains; COUNTERFACTUAL: abstim.study.counterfactual
+    estimated_gains: dict[str, float] = field(
+        default_factory=dict
+    )  # shares of the cycles that twice of each would save
     limits: list[Limit] = field(default_factory=list)  # of a counterfactual: every resource, the greatest gain first
     timed_instructions: int = 0  # warp instructions of what was timed; 0: those of the PTX
     timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
     machine_code_share: float = 0.0  # of the instructions timed
-    operations: dict[str, int] = field(default_factory=dict)  # of threads: fp32 (fma: 2), fp64, integer; {}: of PTX
+    operations: dict[str, int] = field(default_factory=dict)  # timed, of threads (fma: 2): `Operations`; {}: of PTX
     matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
+    timed_shares: dict[str, float] = field(default_factory=dict)  # of what was executed, by class; {}: PTX, all of it
     shared_accesses: int = 0  # of warps, to shared memory; passes for bank conflicts are not counted
     notes: list[str] = field(default_factory=list)  # why its cycles may not be a GPU's
     work: dict[str, int] = field(default_factory=dict)  # floating-point operations of the PTX: rates.work_of
@@ -107,6 +117,7 @@ class RunResult:
     printf: str = ""  # what the kernels wrote with it
     memory_model: str = ""  # what lies behind the first-level caches
     known_error: str = "nothing is known of it"  # what has been measured of the model's error of times on this GPU
+    note: str = ""  # what keeps the times from being what they should be
     model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     version: str = __version__  # of abstim
@@ -133,11 +144,6 @@ class RunResult:
         note = f"; {self.note}" if self.note else ""
         total = f"{self.totals['cycles']:,} cycles, {launches}, limited by {self.limit}"
         return f"<{self.target} on {self.gpu}: {total}{note}>"
-
-    @property
-    def note(self) -> str:
-        """What keeps the times from being what they should be; "": nothing."""
-        return not_machine_code(self.launches)
 
     @property
     def timed_code(self) -> str:
@@ -177,10 +183,14 @@ class RunResult:
         """What limits it: of counterfactuals, or what is estimated of the launches with the most cycles."""
         if self.limits:
             return limit_named(self.limits)
-        cycles: dict[str, int] = {}
+        found = Counter[str]()
         for launch in self.launches:
-            cycles[launch.limit] = cycles.get(launch.limit, 0) + launch.cycles
-        return max(cycles, key=cycles.__getitem__)
+            found.update({name: int(launch.cycles * gain) for name, gain in launch.estimated_gains.items()})
+        if found:
+            return limit_of(found)
+        for launch in self.launches:
+            found[launch.limit] += launch.cycles
+        return max(found, key=found.__getitem__)
 
     @property
     def limit_basis(self) -> str:
@@ -190,7 +200,7 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         limits = {"limit": self.limit, "limit_basis": self.limit_basis, "limits": [asdict(x) for x in self.limits]}
-        return {"kind": "run"} | asdict(self) | limits | {"timed_code": self.timed_code, "note": self.note}
+        return {"kind": "run"} | asdict(self) | limits | {"timed_code": self.timed_code}
 
 
 def _html_row(cells: Sequence[Any], tag: str) -> str:
@@ -200,18 +210,46 @@ def _html_row(cells: Sequence[Any], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
 
-HOISTED = "hoisted"
-_NOT_MACHINE = "PTX with loads hoisted"  # how `timed_code` begins where machine code was asked for and not had
+FORMULA_TIMES_PTX = "the formula times PTX, not the machine code that this GPU runs"
+ENOUGH_TIMED = 0.85  # of what was executed of a class, less is said
 
 
-def not_machine_code(launches: Sequence[LaunchResult]) -> str:
-    """Of launches that should have been timed from machine code and were not: what to say; "" if there are none."""
-    found = [x.timed_code for x in launches if x.timed_code.startswith(_NOT_MACHINE)]
+def not_machine_code(codes: Sequence[str], things: str = "launches") -> str:
+    """Of launches (or other `things`) that were to be timed from machine code, given what was timed: how many were
+    not, and why; "" if all were."""
+    found = [why for code in codes if (why := why_not_machine(code))]
+    some = "" if len(found) == len(codes) else f"{len(found)} of {len(codes)} {things} "
+    return f"{some}not timed from machine code, and so up to 2.5 times off: {found[0]}" if found else ""
+
+
+def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[str, str]:
+    """What was timed of launches in place of what this GPU runs, and how much less than was executed: what is known of
+    the error then (see `known_error_of`), and what to say of it, "" if there is nothing."""
+    if model == "analytic" and gpu.spec.timed_code == "machine":
+        return known_error_of(gpu, model, "ptx"), FORMULA_TIMES_PTX
+    other = not_machine_code([x.timed_code for x in launches])
+    notes = (other, too_little_timed((x.kernel, x.timed_shares) for x in launches))
+    return known_error_of(gpu, model, "hoisted" if other else ""), "; ".join(filter(None, notes))
+
+
+def target_code_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
+    """Of a target's kernels: why some are not timed from the machine code that a GPU runs; "" if all are."""
+    if gpu.spec.timed_code != "machine" or model == "analytic":
+        return FORMULA_TIMES_PTX if gpu.spec.timed_code == "machine" else ""
+    firsts = {session.first_launch_of(number) for number in range(len(session))}
+    return not_machine_code([code.description for n in firsts if (code := session.timed_code(n, gpu))], "kernels")
+
+
+def too_little_timed(launches: Iterable[tuple[str, Mapping[str, float]]]) -> str:
+    """Of kernels and `timed_shares` of their launches: the class of which most is missing; "" if enough is timed."""
+    found = [(part, name, kernel) for kernel, parts in launches for name, part in parts.items() if part < ENOUGH_TIMED]
     if not found:
         return ""
-    some = "" if len(found) == len(launches) else f"{len(found)} of {len(launches)} launches "
-    why = found[0].removeprefix(_NOT_MACHINE).strip(" ()")
-    return f"{some}not timed from machine code, and so up to 2.5 times off: {why}"
+    share, name, kernel = min(found)
+    kernels = len({other for _, _, other in found})
+    others = f", and too little of {kernels - 1} kernels more" if kernels > 1 else ""
+    said = f"of the {name} that '{kernel}' executes {share:.0%} are timed{others}"
+    return f"{said}: the assembler merged the rest or left it out"
 
 
 def run_result(
@@ -220,9 +258,7 @@ def run_result(
 ) -> RunResult:  # fmt: skip
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
-    from abstim.gpu.config import known_error_of
-
-    known = known_error_of(gpu, model, HOISTED if not_machine_code(launches) else "")
+    known, note = code_notes(gpu, model, launches)
     return RunResult(
         target=session.case.name,
         gpu=gpu.name,
@@ -232,6 +268,7 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known or NOTHING_KNOWN,
+        note=note,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )
@@ -244,13 +281,24 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
         return {}
     projected = session.projected(trace, code)
     kept = projected.waits_kept
+    made, accesses = projected.matched_accesses, projected.accesses
     return {
         "timed_instructions": projected.instructions,
         "timed_code": code.description + ("" if kept == 1 else f", {kept:.0%} of the waits at mbarriers"),
         "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
         "operations": projected.operations._asdict(),
-        "matched_access_share": min(1.0, projected.matched_accesses / max(1, projected.accesses)),
+        "matched_access_share": sum(made) / max(1, sum(accesses)),
+        "timed_shares": _timed_shares(projected, work_of(trace, session.block_operations(number))),
     }
+
+
+def _timed_shares(projected: Projected, executed: Mapping[str, int]) -> dict[str, float]:
+    """By class, of what a launch executed: accesses that a timed instruction makes, operations that are timed."""
+    timed = projected.operations._asdict()
+    counts = {f"{kind} operations": (timed[kind], executed[kind]) for kind in FLOATS}
+    names = ("global and local accesses", "shared accesses")
+    counts |= dict(zip(names, zip(projected.matched_accesses, projected.accesses, strict=True), strict=True))
+    return {name: min(1.0, made / done) for name, (made, done) in counts.items() if done}
 
 
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:

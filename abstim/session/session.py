@@ -155,7 +155,8 @@ class Session:
 
     def check_fit(self, gpus: Sequence[Gpu], refused: list[tuple[Gpu, str]] | None = None) -> None:
         """Raises InputError for a launch with a thread block that an SM of one of the GPUs cannot hold; where there is
-        a list, `refused` has those GPUs then, and why, and it is raised if there is no other."""
+        a list, `refused` has those GPUs then, and why, and it is raised if there is no other. Raises InputError for a
+        kernel without machine code on a GPU that insists on it."""
         for gpu in gpus:
             try:
                 for number in range(len(self)):
@@ -164,6 +165,8 @@ class Session:
                 if refused is None or len(refused) + 1 == len(gpus):
                     raise
                 refused.append((gpu, str(error)))
+            for number in range(len(self)) if gpu.code_asked else ():
+                self.timed_code(number, gpu)
 
     def blocks_per_sm(self, number: int, gpu: Gpu) -> int:
         """`occupancy`, its number alone."""
@@ -204,7 +207,10 @@ class Session:
 
         program, architecture = self.timed_program(number), gpu.spec.architecture
         key = ("timed code", program.digest, program.name, program.constants, gpu.pipeline, architecture)
-        return self._characterized(key, lambda: timed_code_of(program, gpu.pipeline, architecture))
+        found = self._characterized(key, lambda: timed_code_of(program, gpu.pipeline, architecture))
+        if gpu.code_asked and (why := found.why_not_machine):
+            raise InputError(f"kernel '{program.name}' on {gpu.name}: {gpu.code_asked}: no machine code: {why}")
+        return found
 
     def projected(self, trace: Trace, code: TimedCode) -> Projected:
         """A trace as one of timed code; the latest are held, for they are asked for again."""

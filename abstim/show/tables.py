@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from textwrap import fill, wrap
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from functional.errors import InputError
 from functional.terminal import plain
@@ -18,24 +19,64 @@ from functional.terminal import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-GAP = 3  # between two columns
+GAPS = (3, 2, 1)  # between two columns; smaller where the table then stays one
 LEAST_NAME = 12  # characters that a name is shortened to, at most so far
+MOST_PHRASE = 18  # characters of a line of several words, where a table would be too wide
+MOST_NAME = 60  # characters of a name with words in it; a template's can have thousands
 
 Cells = Sequence[Sequence[str]]
 
 
-def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[tuple[list[str], list[list[str]]]]:
+class Fitted(NamedTuple):
+    """A part of a table: heads, which may have line breaks, cells, and the gap between its columns."""
+
+    heads: list[str]
+    rows: list[list[str]]
+    gap: int
+
+
+def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[Fitted]:
     """Tables of at most `width` columns that together hold all cells; the first `left` columns, names, stand in each.
 
-    Cells of the others, numbers, are as they were; a head may have line breaks.
+    Cells of the others, numbers, are as they were.
     """
+    rows = told_apart(rows, left)
     wide = [max([len(row[k]) for row in rows] + [0]) for k in range(len(heads))]
     if needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
-        return [(list(heads), [list(row) for row in rows])]
+        return [Fitted(list(heads), [list(row) for row in rows], GAPS[0])]
+    wide[left:] = [_phrase_width([row[k] for row in rows], wide[k]) for k in range(left, len(heads))]
     wide = [max(1, w, *map(len, head.split())) for head, w in zip(heads, wide, strict=True)]
-    names = _name_widths(wide, left, width)
+    for gap in GAPS:
+        names = _name_widths(wide, left, width, gap)
+        groups = _groups(wide, names, width, gap)
+        if len(groups) == 1:
+            break
     widths = [*names, *wide[left:]]
-    return [_table(heads, rows, [*range(left), *group], widths) for group in _groups(wide, names, width)]
+    return [Fitted(*_table(heads, rows, [*range(left), *group], widths), gap) for group in groups]
+
+
+def _phrase_width(cells: Sequence[str], wide: int) -> int:
+    """What a column behind the names takes: phrases go on in the next line where they are long, numbers never."""
+    longest = max((len(word) for cell in cells if len(cell) > MOST_PHRASE for word in cell.split()), default=0)
+    return min(wide, max(MOST_PHRASE, longest))
+
+
+def told_apart(rows: Cells, left: int) -> list[list[str]]:
+    """Names (the first `left` cells) of more than MOST_NAME characters shortened to what tells them apart: how they
+    begin, and what stands where they first differ from the other long ones. Two that would look alike are numbered."""
+    found = [list(row) for row in rows]
+    for k in range(left):
+        long = list(dict.fromkeys(row[k] for row in rows if len(row[k]) > MOST_NAME))
+        differ = next((k for k, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), None)
+        common = long[0][:differ] if len(long) > 1 else ""
+        start = max((m.start() for m in re.finditer(r"\b", common)), default=0)  # a word is not cut
+        begin = MOST_NAME // 3 if start > MOST_NAME // 3 else MOST_NAME - 1
+        short = {name: f"{name[:begin]}…{name[start:][: MOST_NAME - 2 - begin]}" for name in long}
+        alike = [name for name in long if list(short.values()).count(short[name]) > 1]
+        short |= {name: f"{short[name][: MOST_NAME - 5]} #{alike.index(name) + 1}" for name in alike}
+        for row in found:
+            row[k] = short.get(row[k], row[k])
+    return found
 
 
 def shortened(name: str, width: int) -> str:
@@ -46,14 +87,14 @@ def shortened(name: str, width: int) -> str:
     return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
 
 
-def needed(widths: Sequence[int]) -> int:
+def needed(widths: Sequence[int], gap: int = GAPS[0]) -> int:
     """Columns of the terminal that a table of such columns takes."""
-    return sum(widths) + GAP * (len(widths) - 1) + 2
+    return sum(widths) + gap * (len(widths) - 1) + 2
 
 
-def _name_widths(wide: Sequence[int], left: int, width: int) -> list[int]:
+def _name_widths(wide: Sequence[int], left: int, width: int, gap: int) -> list[int]:
     """What names get: all if the numbers leave it, else an even share, and never less than LEAST_NAME."""
-    room = width - needed([0] * left + list(wide[left:]))
+    room = width - needed([0] * left + list(wide[left:]), gap)
     found = list(wide[:left])
     if sum(found) > room:
         share = max(LEAST_NAME, room // max(1, left))
@@ -61,11 +102,11 @@ def _name_widths(wide: Sequence[int], left: int, width: int) -> list[int]:
     return found
 
 
-def _groups(wide: Sequence[int], names: Sequence[int], width: int) -> list[list[int]]:
+def _groups(wide: Sequence[int], names: Sequence[int], width: int, gap: int) -> list[list[int]]:
     """Columns of numbers, as many together as fit beside the names."""
     groups: list[list[int]] = [[]]
     for k in range(len(names), len(wide)):
-        if groups[-1] and needed([*names, *(wide[j] for j in (*groups[-1], k))]) > width:
+        if groups[-1] and needed([*names, *(wide[j] for j in (*groups[-1], k))], gap) > width:
             groups.append([])
         groups[-1].append(k)
     return groups
@@ -79,8 +120,15 @@ def _table(
 
 
 def _cell(text: str, width: int) -> str:
-    """Several words can wrap; one is shortened."""
-    return text if " " in text else shortened(text, width)
+    """Several words go on in the next line, at a blank or a sign; one is shortened."""
+    if " " not in text or len(text) <= width:
+        return shortened(text, width)
+    lines = [""]
+    for word in re.findall(r"\w*\W*", text):
+        if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:
+            lines.append("")
+        lines[-1] += shortened(word, width)
+    return "\n".join(line.strip() for line in lines)
 
 
 WIDTH, PIPED_WIDTH = 100, 80  # columns at the most: of a terminal, and of what is no terminal
@@ -107,20 +155,23 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
 
     out = console()
     cells = [[plain(cell) if isinstance(cell, str) else quantity(cell) for cell in row] for row in rows]
-    for number, (heads, part) in enumerate(fitted(columns, cells, left, out.width)):
-        _print_part(out, "" if number else title, heads, part, left)
+    for number, part in enumerate(fitted(columns, cells, left, out.width)):
+        _print_part(out, "" if number else title, part, left)
+    if any(len(name) > MOST_NAME for row in cells for name in row[:left]):
+        out.print("Names that are cut here are whole in --json")
 
 
-def _print_part(out: Console, title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> None:
+def _print_part(out: Console, title: str, part: Fitted, left: int) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     if title:
         out.print(f"[bold]{escape(plain(title))}[/bold]")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    heads, rows, gap = part
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, (gap - 1) // 2 + (gap - 1) % 2, 0, (gap - 1) // 2))
     widths = [max(map(len, "\n".join(column).split("\n"))) for column in zip(heads, *rows, strict=True)]
-    fits = needed(widths) <= out.width
+    fits = needed(widths, gap) <= out.width
     for number, name in enumerate(heads):
         justify: Any = "left" if number < left else "right"
         table.add_column(name, justify=justify, no_wrap=fits or number >= left, overflow="fold")

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.brief import brief
 from abstim.engine.simulation import bank_loads
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import engine_results
+from abstim.session.result import target_code_note
 from abstim.session.session import Session
 from abstim.session.warm_up import MemoryOfAll, Plan, warmed
 from functional.errors import InputError
@@ -61,6 +63,8 @@ class Policy:
 class ColdStart:
     """What cold caches do to a target's launches on one GPU."""
 
+    __repr__ = brief
+
     target: str
     gpu: str
     memory_model: str
@@ -70,6 +74,7 @@ class ColdStart:
     forward_reuse: Float64[np.ndarray, " launch"]
     backward_reuse: Float64[np.ndarray, " launch"]
     policies: tuple[Policy, ...]
+    note: str = ""  # what keeps the times from being what they should be
 
     @property
     def difference(self) -> Float64[np.ndarray, " launch"]:
@@ -89,6 +94,7 @@ class ColdStart:
             "target": self.target,
             "gpu": self.gpu,
             "memory_model": self.memory_model,
+            "note": self.note,
             "instructions": self.instructions.tolist(),
             "kept_cycles": self.kept_cycles.tolist(),
             "flushed_cycles": self.flushed_cycles.tolist(),
@@ -143,6 +149,7 @@ def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdS
             Policy(name=name, accuracy=1.0 - np.abs(kept / value - 1.0), warmed_share=cost)
             for name, (value, cost) in found.items()
         ),
+        note=target_code_note(session, gpu),
     )
 
 

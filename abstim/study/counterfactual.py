@@ -15,12 +15,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from abstim.brief import brief
 from abstim.gpu.config import Gpu, changed, domains
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import launch_result
 from abstim.session.issue_logs import HotSpot, hot_spots
 from abstim.session.memory_accesses import coalesced, halved_atomics, halved_conflicts, without_conflicts
-from abstim.session.result import COUNTERFACTUAL, LEAST_GAIN, RunResult, limit_named, ranked, run_result
+from abstim.session.result import (
+    COUNTERFACTUAL,
+    LEAST_GAIN,
+    RunResult,
+    limit_named,
+    ranked,
+    run_result,
+    target_code_note,
+)
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
 from functional.errors import InputError
@@ -217,11 +226,14 @@ class Finding:
 class Advice:
     """Findings on a target, the most rewarding first."""
 
+    __repr__ = brief
+
     target: str
     gpu: str
     memory_model: str
     cycles: int
     findings: list[Finding]
+    note: str = ""  # what keeps the times from being what they should be
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
@@ -257,7 +269,7 @@ def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
     spots = hot_spots(session, gpu) if gpu.spec.timed_code == "ptx" else []
     return Advice(
         target=session.case.name, gpu=gpu.name, memory_model=gpu.memory_model, cycles=totals.cycles,
-        findings=_findings(totals, spots),
+        findings=_findings(totals, spots), note=target_code_note(session, gpu),
     )  # fmt: skip
 
 

@@ -125,15 +125,18 @@ def _number(row: dict[str, str], column: str, where: str) -> float:
     return value
 
 
-def compare_times(rows: Sequence[MeasuredTime], programs: Path, progress: Progress = silent) -> Iterator[TimedKernel]:
-    """Each row, timed by the detailed engine; rows of one target on one GPU in one run. Raises InputError for a target
-    or GPU that is not there, and for a launch that the target has not."""
+def compare_times(
+    rows: Sequence[MeasuredTime], programs: Path, progress: Progress = silent, timed_code: str = ""
+) -> Iterator[TimedKernel]:
+    """Each row, timed by the detailed engine; rows of one target on one GPU in one run. `timed_code`: as of `load_gpu`.
+    Raises InputError for a target or GPU that is not there, and for a launch that the target has not."""
     runs: dict[tuple[str, str, float, str], list[MeasuredTime]] = {}
     for row in rows:
         runs.setdefault((row.target, row.gpu, row.core_clock_hz, row.flush), []).append(row)
     for number, ((target, gpu, clock, flush), own) in enumerate(runs.items()):
         progress(f"time {target}", number, len(runs))
-        launches = run(_found(target, programs), load_gpu(gpu, [f"core_clock_hz={clock:.0f}"]), flush=flush).launches
+        point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
+        launches = run(_found(target, programs), point, flush=flush).launches
         yield from (_timed(row, launches) for row in own)
     progress("time", len(runs), len(runs))
 
@@ -209,7 +212,8 @@ def to_json(found: Sequence[TimedKernel]) -> dict[str, Any]:
     """Everything, as what `json.dumps` takes."""
     kernels = [
         asdict(k.measured)
-        | {"kernel": k.kernel, "predicted_ns": k.predicted_ns, "ratio": k.ratio, "predicted_operations": k.operations}
+        | {"kernel": k.kernel, "timed_code": k.timed_code}
+        | {"predicted_ns": k.predicted_ns, "ratio": k.ratio, "predicted_operations": k.operations}
         | {"operations_error": k.operations_error}
         for k in found
     ]

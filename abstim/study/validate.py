@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from abstim.brief import brief
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
@@ -151,6 +152,8 @@ class Summary:
 @dataclass(frozen=True, slots=True)
 class Validation:
     """Everything a validation found; `skipped` says what was left out and why."""
+
+    __repr__ = brief
 
     comparisons: list[Comparison]
     skipped: list[str] = field(default_factory=list)

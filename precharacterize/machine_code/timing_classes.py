@@ -69,12 +69,17 @@ def latency_class(instruction: MachineInstruction) -> str:
 def tensor_share(instruction: MachineInstruction) -> float:
     """How long a matrix instruction holds its unit, as a part of one of 16 x 8 x 16 of 16 bits: as its products and
     their bits go. fp64 counts 256 bits: an A100 makes 64 of its products a cycle, of fp16 1,024 (white paper)."""
-    group = next((g for x in instruction.modifiers if (g := re.fullmatch(r"64x(\d+)x(\d+)", x))), None)
-    shape = (16, int(group[1]), int(group[2])) if group else (16, 8, 16)  # a warp has 16 rows of a warpgroup's 64
-    m, n, k = next((_SHAPES[x] for x in instruction.modifiers if x in _SHAPES), shape)
+    m, n, k = _matrix_shape(instruction)
     bits = next((_BITS[x] for x in instruction.modifiers if x in _BITS), _MATRIX_BITS.get(instruction.name, 16))
     sparse = 2 if "SP" in instruction.modifiers else 1  # half of its products are made
     return m * n * k * bits / (16 * 8 * 16 * 16) / sparse
+
+
+def _matrix_shape(instruction: MachineInstruction) -> tuple[int, int, int]:
+    """Of the product that a warp makes; it has 16 rows of a warpgroup's 64."""
+    group = next((g for x in instruction.modifiers if (g := re.fullmatch(r"64x(\d+)x(\d+)", x))), None)
+    shape = (16, int(group[1]), int(group[2])) if group else (16, 8, 16)
+    return next((_SHAPES[x] for x in instruction.modifiers if x in _SHAPES), shape)
 
 
 def kind_of(instruction: MachineInstruction) -> Kind:
@@ -112,4 +117,7 @@ def falls_through(instruction: MachineInstruction) -> bool:
 
 def operations_of(instruction: MachineInstruction) -> Operations:
     """Operations of a thread that executes it."""
+    if latency_class(instruction) == "tensor":
+        m, n, k = _matrix_shape(instruction)
+        return Operations(tensor=2 * m * n * k // 32)
     return _OPERATIONS.get(instruction.name, NO_OPERATIONS)

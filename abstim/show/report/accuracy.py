@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from abstim.show.report.chart import COLORS, Chart, Section, Table, figure, legend_outside, stacked_bars
-from abstim.show.tables import duration, quantity
+from abstim.show.tables import counted, duration, quantity
 from abstim.study.bench.rate import geomean
 
 
@@ -92,7 +92,7 @@ def bench_section(data: Bench) -> Section:
         charts += [_against_chart(data, "error"), _against_chart(data, "speedup")]
     if data.get("compare"):
         charts.append(_compare_chart(data["compare"]))
-    points = f"{data['points']} design point" + ("s" if data["points"] > 1 else "")
+    points = counted(data["points"], "design point", "design points")
     return Section(f"Speed of abstim on {data['gpu']}, {points}", facts, charts)
 
 
@@ -175,7 +175,7 @@ def _against_chart(data: Bench, figure_name: str) -> Chart:
 
 
 def _compare_chart(verdicts: list[dict[str, Any]]) -> Chart:
-    from bokeh.models import ColumnDataSource, FactorRange, Span, Whisker
+    from bokeh.models import ColumnDataSource, FactorRange, Span, TeeHead, Whisker
 
     names = [v["stage"] for v in verdicts]
     plot = figure(
@@ -187,7 +187,10 @@ def _compare_chart(verdicts: list[dict[str, Any]]) -> Chart:
     known = [v for v in verdicts if v["low"] is not None]
     plot.scatter(names, [v["speed"] for v in verdicts], size=10, color=COLORS[0])
     ends = {"x": [v["stage"] for v in known], "low": [v["low"] for v in known], "high": [v["high"] for v in known]}
-    plot.add_layout(Whisker(base="x", lower="low", upper="high", source=ColumnDataSource(ends), line_color=COLORS[0]))
+    head = TeeHead(line_color=COLORS[0], size=10)  # else black, on dark paper too
+    source = ColumnDataSource(ends)
+    plot.add_layout(Whisker(base="x", lower="low", upper="high", source=source, line_color=COLORS[0],
+                            lower_head=head, upper_head=head))  # fmt: skip
     plot.add_layout(Span(location=1, dimension="width", line_color=COLORS[6]))
     summary = "; ".join(f"{v['stage']}: {v['verdict']} ({v['speed']:.3f}x)" for v in verdicts) + "."
     rows = [(v["stage"], v["verdict"], v["speed"], v["low"], v["high"], v["old_mad"], v["new_mad"]) for v in verdicts]

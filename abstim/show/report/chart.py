@@ -167,7 +167,7 @@ def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **
         **options,
     )  # fmt: skip
     plain_numbers(found)
-    _turn_names(found)
+    turn_names(found, getattr(found.x_range, "factors", None) or [])
     found.toolbar.logo, found.toolbar.active_scroll = None, None  # type: ignore[assignment]
     if tooltips is not None:
         found.add_tools(HoverTool(tooltips=list(tooltips)))
@@ -182,11 +182,8 @@ def plain_numbers(plot: Any) -> None:
         axis.formatter = NumeralTickFormatter(format="0,0.[000]")
 
 
-def _turn_names(plot: Any) -> None:
+def turn_names(plot: Any, names: Sequence[str]) -> None:
     """Names along the x axis stand upright where they would touch on a telephone, and are left to the table if many."""
-    from bokeh.models import FactorRange
-
-    names = plot.x_range.factors if isinstance(plot.x_range, FactorRange) else []
     if len(names) > MOST_NAMES:
         plot.xaxis.major_label_text_font_size = "0px"
     elif sum(LETTER_PX * len(str(name)) + LETTER_PX for name in names) > NARROW_PX - AXIS_PX:

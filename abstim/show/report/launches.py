@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from abstim.session.issue_logs import source_text
 from abstim.session.result import SLOT_REASONS
@@ -22,55 +24,72 @@ from abstim.show.report.chart import (
     stacked_bars,
     unique,
 )
-from abstim.show.tables import duration, quantity
+from abstim.show.tables import counted, duration, quantity
 from functional.ptx.source import shown_name
 
-SECTOR_BYTES = 32
+
+class Roof(NamedTuple):
+    """What a roofline counts: `work` of a launch, how many of it a second the GPU does at most, and its names."""
+
+    work: Callable[[dict[str, Any]], int]
+    peak: float
+    unit: str
+    rate_unit: str
+    scale: float  # of `rate_unit`
 
 
 def roofline_chart(gpu: dict[str, Any], launches: Sequence[dict[str, Any]]) -> Chart | None:
-    """One point a launch and level of memory; None if no launch went to L2, or the GPU's values are not known."""
-    if not gpu or gpu["perfect_memory"]:
+    """One point a launch and level of memory: the kind of floating-point operation that there is most of, or warp
+    instructions; None if no launch went to L2, or the GPU's peaks are not known."""
+    peaks = launches[0].get("peaks", {})
+    if not gpu or gpu["perfect_memory"] or "dram_bytes" not in peaks:
         return None
-    slices = gpu["dram_channels"] * gpu["l2_slices_per_channel"]
-    levels = {
-        "L2": ("l2_accesses", SECTOR_BYTES * slices / max(gpu["l2_sector_cycles"], 1e-9)),
-        "DRAM": ("dram_reads", SECTOR_BYTES * gpu["dram_channels"] / max(gpu["dram_sector_cycles"], 1e-9)),
-    }
-    peak = gpu["sm_count"] * gpu["schedulers_per_sm"]
-    found = [_roofline_row(launch, level, *levels[level], peak) for launch in launches for level in levels]
+    roof, levels = _roof(gpu, launches, peaks), {"L2": peaks["l2_bytes"], "DRAM": peaks["dram_bytes"]}
+    found = [_roofline_row(launch, level, levels[level], roof) for launch in launches for level in levels]
     rows = [row for row in found if row is not None]
     if not rows:
         return None
     bounds = [f"{name} {share:.0%} of its {level} roof" for name, level, _, _, share in rows]
-    summary = f"Issue allows {peak} warp instructions a cycle. " + "; ".join(bounds[:6]) + "."
+    summary = f"The GPU does at most {roof.peak / roof.scale:.4g} {roof.rate_unit}. " + "; ".join(bounds[:6]) + "."
     table = [(*row[:-1], f"{row[-1]:.1%}") for row in rows]
-    columns = ("launch", "level", "warp instructions a byte", "warp instructions a cycle", "share of its roof")
-    return Chart("Roofline", summary, _roofline_plot(rows, levels, peak), Table(columns, table))
+    columns = ("launch", "level", f"{roof.unit} a byte", roof.rate_unit, "share of its roof")
+    return Chart("Roofline", summary, _roofline_plot(rows, levels, roof), Table(columns, table))
 
 
-def _roofline_row(launch: dict[str, Any], level: str, counter: str, bytes_per_cycle: float, peak: int) -> tuple | None:
-    moved = SECTOR_BYTES * launch["caches"].get(counter, 0)
-    if not moved:
+def _roof(gpu: dict[str, Any], launches: Sequence[dict[str, Any]], peaks: dict[str, float]) -> Roof:
+    done = Counter[str]()
+    for launch in launches:
+        done.update({kind: count for kind, count in launch["work"].items() if peaks.get(f"{kind}_flops")})
+    if not done.total():
+        most = gpu["sm_count"] * gpu["schedulers_per_sm"] * gpu["core_clock_hz"]
+        return Roof(lambda launch: launch["warp_instructions"], most, "warp instructions", "G warp instructions/s", 1e9)
+    ((kind, _),) = done.most_common(1)
+    name = kind if kind == "tensor" else kind.upper()
+    return Roof(lambda launch: launch["work"][kind], peaks[f"{kind}_flops"], "FLOP", f"{name} TFLOP/s", 1e12)
+
+
+def _roofline_row(launch: dict[str, Any], level: str, bytes_a_second: float, roof: Roof) -> tuple | None:
+    memory, work = launch["memory"], roof.work(launch)
+    moved = memory["l2_bytes"] if level == "L2" else memory["dram_read_bytes"] + memory["dram_write_bytes"]
+    if not moved or not work:
         return None
-    intensity, ipc = launch["warp_instructions"] / moved, launch["warp_ipc"]
+    intensity, rate = work / moved, work / launch["seconds"]
     name = f"{launch['launch']} {launch['label'] or launch['kernel']}"
-    return name, level, intensity, ipc, ipc / min(peak, intensity * bytes_per_cycle)
+    return name, level, intensity, rate / roof.scale, rate / min(roof.peak, intensity * bytes_a_second)
 
 
-def _roofline_plot(rows: list[tuple], levels: dict[str, tuple[str, float]], peak: int) -> Any:
+def _roofline_plot(rows: list[tuple], levels: dict[str, float], roof: Roof) -> Any:
     from bokeh.models import ColumnDataSource
 
-    tooltips = [("launch", "@name"), ("instructions a byte", "@x{0.000}"), ("a cycle", "@y{0.00}")]
-    plot = figure(
-        "warp instructions a byte", "warp instructions a cycle", tooltips, x_axis_type="log", y_axis_type="log"
-    )
-    knees = [peak / bandwidth for _, bandwidth in levels.values()]
+    tooltips = [("launch", "@name"), (f"{roof.unit} a byte", "@x{0.000}"), (roof.rate_unit, "@y{0.000}")]
+    plot = figure(f"{roof.unit} a byte", roof.rate_unit, tooltips, x_axis_type="log", y_axis_type="log")
+    peak = roof.peak / roof.scale
+    knees = [roof.peak / bytes_a_second for bytes_a_second in levels.values()]
     low = min([row[2] for row in rows] + knees) / 4
     high = max([row[2] for row in rows] + knees) * 4
-    for (level, (_, bandwidth)), color in zip(levels.items(), COLORS, strict=False):
-        knee = peak / bandwidth
-        plot.line([low, knee, high], [low * bandwidth, peak, peak], color=color, line_width=2, legend_label=level)
+    for (level, bytes_a_second), knee, color in zip(levels.items(), knees, COLORS, strict=False):
+        slope = bytes_a_second / roof.scale
+        plot.line([low, knee, high], [low * slope, peak, peak], color=color, line_width=2, legend_label=level)
         own = [row for row in rows if row[1] == level]
         data = {"name": [r[0] for r in own], "x": [r[2] for r in own], "y": [r[3] for r in own]}
         plot.scatter("x", "y", source=ColumnDataSource(data), size=9, color=color, alpha=0.8, legend_label=level)
@@ -200,11 +219,13 @@ def run_section(run: Run) -> Section:
     ]
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
-        notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {len(run['launches'])} launches.")
-    if run.get("note"):
-        notes.append(run["note"])
+        notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {counted(len(run['launches']))}.")
     title, drawn = f"{run['target']} on {run['gpu']}", [c for c in charts if c is not None]
     return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
+
+
+def _noted(section: Section, run: Run) -> Section:
+    return replace(section, notes=[run["note"], *section.notes]) if run.get("note") else section
 
 
 def _limit(run: Run) -> str:
@@ -236,7 +257,7 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     mixed = len({run.get("memory_model") for run in runs}) > 1
     notes = ["Not alike: with perfect memory nothing behind the first-level caches takes time."] if mixed else []
     title = f"{runs[0]['target']} on {len(runs)} GPUs"
-    return Section(title, charts=[chart], notes=notes, parts=[run_section(run) for run in runs])
+    return Section(title, charts=[chart], notes=notes, parts=[_noted(run_section(run), run) for run in runs])
 
 
 def _mean_occupancy(run: Run) -> float:
@@ -309,7 +330,7 @@ def _windows_chart(run: Run) -> Chart | None:
     plot.step(at, warps, mode="after", y_range_name="warps", line_dash="dashed", color=COLORS[1], legend_label="warps")
     plot.y_range.start, plot.y_range.end = 0, 1.05 * max(*ipc, 0.01)  # else the axis is as long as that of the warps
     peak = max(range(len(ipc)), key=ipc.__getitem__)
-    summary = f"Warp instructions a cycle, highest at cycle {at[peak]:,} with {ipc[peak]:.2f}; {len(starts)} launches."
+    summary = f"Warp instructions a cycle, highest at cycle {at[peak]:,} with {ipc[peak]:.2f}; {counted(len(starts))}."
     table = Table(("from cycle", "warp instructions a cycle", "resident warps"), rows)
     return Chart("IPC over time", summary, legend_outside(plot), table)
 

@@ -17,8 +17,21 @@
   });
   const kinds = { Title: "text", Text: "text", LinearAxis: "axis", LogAxis: "axis", CategoricalAxis: "axis", Grid: "grid", Legend: "legend", ColorBar: "bar" };
 
-  function paint(models) {
+  // The button names the scheme that it turns to; there are pages without a chart.
+  function label() {
     button.setAttribute("aria-pressed", String(isDark()));
+    button.textContent = isDark() ? "Light" : "Dark";
+  }
+  let repaint = label;
+  label();
+  system.addEventListener("change", () => repaint());
+  button.addEventListener("click", () => {
+    page.dataset.scheme = isDark() ? "light" : "dark";
+    repaint();
+  });
+
+  function paint(models) {
+    label();
     const style = getComputedStyle(page);
     const wanted = colors(style.getPropertyValue("--ink").trim(), style.getPropertyValue("--soft").trim());
     for (const model of models) {
@@ -72,13 +85,8 @@
     await Bokeh.embed.embed_items({ report: content }, [{ docid: "report", roots, root_ids: ids }]);
     const drawn = Bokeh.documents[0];
     const figures = Object.fromEntries(drawn.roots().map((figure) => [roots[figure.id], figure]));
-    const repaint = () => paint(drawn.all_models);
+    repaint = () => paint(drawn.all_models);
     repaint();
-    system.addEventListener("change", repaint);
-    button.addEventListener("click", () => {
-      page.dataset.scheme = isDark() ? "light" : "dark";
-      repaint();
-    });
     for (const [place, figure] of Object.entries(figures)) {
       document.getElementById(place).addEventListener("keydown", (event) => press(event, figure));
     }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abstim import __version__
 from abstim.extras import need
 from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
@@ -56,7 +58,7 @@ def _read_json(path: Path) -> Source:
     if kind != "explore":
         return Source(kind, path.stem, data)
     found = _sweep(path, data.get("rows", []))
-    found.data.attrs["sensitivity"] = data.get("sensitivity", [])
+    found.data.attrs.update({name: data[name] for name in ("sensitivity", "note") if name in data})
     return found
 
 
@@ -134,7 +136,9 @@ def section_of(source: Source) -> Section:
         "coldstart": lambda: coldstart_section(source.data),
     }
     try:
-        return make[source.kind]()
+        found: Section = make[source.kind]()
+        note = getattr(source.data, "attrs", source.data).get("note")
+        return replace(found, notes=[note, *found.notes]) if note else found
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{source.name}: not a whole result of kind {source.kind!r}: {error}") from None
 
@@ -166,6 +170,7 @@ def render(sections: Sequence[Section], title: str) -> str:
     environment.filters["quantity"] = quantity
     return environment.get_template("page.html").render(
         title=title,
+        written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %z} by abstim {__version__}",
         sections=sections,
         number=lambda chart: numbers[id(chart)],
         style=(_HERE / "page.css").read_text(),

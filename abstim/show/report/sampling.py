@@ -204,6 +204,7 @@ def comparison_of_methods_section(data: Comparison) -> Section:
     ]
     ideal = [found["method"] for found in data["results"] if found["estimate"]["ideal"]]
     notes = [f"Ideal, choosing what to simulate took the full simulation: {', '.join(ideal)}."] if ideal else []
+    notes += data["full"].get("notes", [])
     title = f"Sampling methods on {data['target']}, {data['gpu']}"
     charts = [_error_chart(rows, ideal), _interval_chart(data), _seconds_chart(data)] if rows else []
     return Section(title, facts, [chart for chart in charts if chart is not None], notes)

@@ -12,8 +12,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.spec import SECTIONS
-from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure
-from abstim.show.tables import duration, quantity
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, turn_names
+from abstim.show.tables import counted, duration, quantity
 from abstim.study.explore.result import of_columns
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[in
         points = plot.scatter(cost, "time_us", source=source, size=6, color=COLORS[0], alpha=0.5)
         for renderer in (line, points):
             renderer.name, renderer.visible = cost, cost == first
-    summary = f"{len(fronts[first])} of {len(table):,} points are the fastest for their {first} or less. "
+    points = counted(len(table), "point is", "points are")
+    summary = f"{len(fronts[first])} of {points} the fastest for their {first} or less. "
     summary += "Select points to see them in the parallel coordinates."
     rows = [
         (cost, float(table.at[row, cost]), duration(table.at[row, "seconds"]), int(table.at[row, "cycles"]))
@@ -150,12 +151,15 @@ def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequen
                     nonselection_line_alpha=0.03, selection_line_width=2.5)  # fmt: skip
     plot.x_range = Range1d(-0.4, len(axes) - 0.6)  # room for the outer labels
     plot.xaxis.ticker = list(range(len(axes)))
-    plot.xaxis.major_label_overrides = {k: f"{axis}: {ends[axis][0]} to {ends[axis][1]}" for k, axis in enumerate(axes)}
+    labels = [f"{axis}: {ends[axis][0]} to {ends[axis][1]}" for axis in axes]
+    plot.xaxis.major_label_overrides = dict(enumerate(labels))
+    turn_names(plot, labels)
     rows = [
         (*(row[key] for key in varied), int(row["cycles"]), duration(row["seconds"]))
         for row in table.head(TABLE_POINTS)[[*varied, "cycles", "seconds"]].to_dict("records")
     ]
-    summary = f"{len(shown):,} points over {len(varied)} parameters, each axis from its least to its greatest value."
+    over = f"{counted(len(shown), 'point', 'points')} over {counted(len(varied), 'parameter', 'parameters')}"
+    summary = f"{over}, each axis from its least to its greatest value."
     return Chart("Parallel coordinates", summary, plot, Table((*varied, "cycles", "time"), rows))
 
 
@@ -198,7 +202,11 @@ _KEYS = {
 def sweep_section(name: str, table: pandas.DataFrame) -> Section:
     """One part a target, if there is a column `target`. `table.attrs["sensitivity"]`: how much each key matters."""
     timed = table[table["seconds"] > 0]
-    notes = [f"{len(table) - len(timed):,} points without a time are left out."] if len(timed) < len(table) else []
+    notes = (
+        [f"{counted(len(table) - len(timed), 'point without a time is', 'points without a time are')} left out."]
+        if len(timed) < len(table)
+        else []
+    )
     means = [column.removeprefix("cycles_") for column in table.columns if column.startswith("cycles_")]
     if means:
         notes.append(f"Times are geometric means over {', '.join(means)}.")

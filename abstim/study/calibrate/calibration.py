@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from abstim.brief import brief
 from abstim.gpu.config import Gpu, load_gpu, nearest, with_values
 from abstim.progress import Progress, silent
 from abstim.study.calibrate.devices import Modelled
@@ -91,6 +92,8 @@ class GroupError:
 @dataclass(frozen=True)
 class Calibration:
     """What came of all of them on one device."""
+
+    __repr__ = brief
 
     device: str
     core_clock_hz: float

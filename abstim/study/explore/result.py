@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from abstim.brief import brief
 from abstim.extras import need
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points
@@ -118,6 +119,8 @@ def with_time(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Exploration:
     """The points of a sweep and their cycles. `reasons`: why a point has none for some target ("" if it has all)."""
 
+    __repr__ = brief
+
     gpu: str
     targets: tuple[str, ...]
     objectives: tuple[Expression, ...]
@@ -129,6 +132,7 @@ class Exploration:
     candidates: int  # points looked at, those that only the screen has seen included
     sensitivity: list[Sensitivity] = field(default_factory=list)
     sampled: SampledTargets | None = None  # the intervals, where cycles are estimates
+    note: str = ""  # what keeps the times from being what they should be
 
     @property
     def timed(self) -> Bool[np.ndarray, " point"]:
@@ -209,6 +213,7 @@ class Exploration:
             "kind": "explore",
             "gpu": self.gpu,
             "memory_model": self.memory_model,
+            "note": self.note,
             "targets": list(self.targets),
             "objectives": [objective.text for objective in self.objectives],
             "candidates": self.candidates,

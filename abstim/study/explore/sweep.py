@@ -14,6 +14,7 @@ import numpy as np
 from abstim.gpu.config import Gpu, nearest
 from abstim.models import DETAILED, MODELS
 from abstim.progress import Progress, silent
+from abstim.session.result import target_code_note
 from abstim.session.session import Session, open_session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local, run_on_cluster
@@ -89,6 +90,8 @@ class Sweep:
             raise InputError(f"--cluster times by the detailed model; --model {self.model} runs on this machine")
         if self.strategy == MULTI_FIDELITY and self.model != DETAILED:
             raise InputError("--strategy multi-fidelity climbs through all models; leave --model out")
+        if self.model == "analytic" and self.space.gpu.code_asked:
+            raise InputError(f"the analytic model times PTX; leave out {self.space.gpu.code_asked}")
         if self.count is not None and self.count < 1:
             raise InputError(f"--points {self.count} is not a whole number above 0")
         if self.count is not None and self.strategy == "grid":
@@ -135,6 +138,7 @@ def explore(
     A point on which a target cannot run is a row with the reason. Results are kept as they come: after a kill the same
     call goes on where it was, and gives the same table.
     """
+    sweep.space.refuse_idle()
     points = _candidates(sweep)
     _check_objectives(sweep, points, targets)
     SWEPT[sweep.model].refuse(points)
@@ -146,7 +150,13 @@ def explore(
         sweep, sessions, points, screen or analytic_screen, partial(_objectives, sweep, names), progress
     )
     found = Exploration(sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points))
-    return replace(found, sensitivity=_sensitivity(found, analysis))
+    return replace(found, sensitivity=_sensitivity(found, analysis), note=_note(sweep, sessions))
+
+
+def _note(sweep: Sweep, sessions: Sequence[Session]) -> str:
+    """What keeps the times of some targets from being those of machine code, where the GPU runs that."""
+    notes = {s.case.name: target_code_note(s, sweep.space.gpu, sweep.model) for s in sessions}
+    return "; ".join(f"{name}: {note}" for name, note in notes.items() if note)
 
 
 def _timed(
@@ -200,7 +210,8 @@ def _from_samples(
         sweep.space.gpu.name, names, tuple(sweep.objectives), points, cycles, reasons, None, work, len(points),
         sampled=sampled,
     )  # fmt: skip
-    return replace(explored, sensitivity=_sensitivity(explored, analysis))
+    note = _note(sweep, [program.session for program in programs])
+    return replace(explored, sensitivity=_sensitivity(explored, analysis), note=note)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.brief import brief
 from functional.errors import InputError
 from functional.keep.folder import write_output
 
@@ -119,6 +120,8 @@ class ErrorSummary:
 class Fit:
     """The outcome of a fit. `unidentified` lists combinations of parameters the data cannot tell (weights in
     logarithms); `correlation` is in the order of `parameters`."""
+
+    __repr__ = brief
 
     gpu: str
     variants: list[str]

@@ -39,6 +39,7 @@ class Measured:
     execute_seconds: float
     time_seconds: float
     counters: Mapping[str, int]
+    timed_shares: Mapping[str, float] = field(default_factory=dict)  # as of a LaunchResult
 
 
 @dataclass(frozen=True, kw_only=True)

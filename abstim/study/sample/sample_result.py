@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from abstim.brief import brief
 from functional.errors import InputError
 from sampling import Estimate
 from sampling.estimate import Basis
@@ -47,6 +48,8 @@ class SampleResult:
     each launch that was stepped, in their order, (cycle, warp instructions a cycle since the step before). `memory`:
     hit rates, traffic and use (`limits.memory_use`) projected to the whole; empty where only cycles are projected.
     """
+
+    __repr__ = brief
 
     target: str
     gpu: str
@@ -112,6 +115,8 @@ class Row:
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Methods on one target and GPU; `cycles` are the true ones, a launch each."""
+
+    __repr__ = brief
 
     full: SampleResult
     results: list[SampleResult]

@@ -15,6 +15,7 @@ from abstim.engine.simulation import warm
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
+from abstim.session.result import timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, Flushed, WarmUp
 from abstim.study.sample.counts import EngineFunctional
@@ -168,7 +169,8 @@ class SampledProgram:
         self.warm_up.after(simulation)
         took = perf_counter() - started
         result, instructions = simulation.result(), float(trace.warp_instructions.sum())
-        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters)
+        shares = timed_facts(session, number, trace, gpu).get("timed_shares", {})
+        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters, shares)
 
     def _by_model(self, number: int) -> Measured:
         """A launch by a model that knows launches as a whole: cycles, and no counters."""
@@ -177,4 +179,5 @@ class SampledProgram:
         started = perf_counter()
         row = model_named(self.model).launch_on(self.session, number, [self.gpu])[0]
         took = perf_counter() - started
-        return Measured(row.cycles, float(trace.warp_instructions.sum()), blocks.seconds, took, {})
+        instructions = float(trace.warp_instructions.sum())
+        return Measured(row.cycles, instructions, blocks.seconds, took, {}, row.timed_shares)

@@ -18,6 +18,7 @@ from abstim.gpu.config import Gpu, gpu_of
 from abstim.models import DETAILED, known_error_of, model_named
 from abstim.progress import Progress, silent
 from abstim.session.limits import memory_use
+from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, too_little_timed
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import analysis_share, inside_named
@@ -185,7 +186,7 @@ def run_method(
         memory_model=program.gpu.memory_model,
         method=method.name,
         model=program.model,
-        known_error=known_error_of(program.model, program.gpu),
+        known_error=known_error_of(program.model, program.gpu, _code_of(program)),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
@@ -196,12 +197,21 @@ def run_method(
     )
 
 
+def _code_of(program: SampledProgram) -> str:
+    """What was timed, if not what the GPU asks for, as `known_error_of` wants it."""
+    note = target_code_note(program.session, program.gpu, program.model)
+    return {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")
+
+
 def _notes(program: SampledProgram) -> tuple[str, ...]:
-    reordered = ", ".join(program.launches.reordered())
-    if not reordered:
-        return ()
-    return (f"thread blocks of {reordered} may read what others of the same launch write, and were executed in another "
-            "order than in a run: they may have done other work than there",)  # fmt: skip
+    shares = ((program.kernels[n], program.measured[n].timed_shares) for n in sorted(program.asked))
+    notes = [target_code_note(program.session, program.gpu, program.model), too_little_timed(shares)]
+    if reordered := ", ".join(program.launches.reordered()):
+        notes += [
+            f"thread blocks of {reordered} may read what others of the same launch write, and were executed in "
+            "another order than in a run: they may have done other work than there"
+        ]
+    return tuple(filter(None, notes))
 
 
 def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
