@@ -279,3 +279,12 @@ def _renames(modules, root: Path, file: Path, known: dict) -> bool:
     path.write_bytes(text)
     known.pop(name, None)
     return before != after
+
+
+def test_a_folder_that_holds_bytecode_alone_hides_no_module(tmp_path, monkeypatch):
+    """As it is left where a package became a module."""
+    (tmp_path / "moved" / "part" / "__pycache__").mkdir(parents=True)
+    for name in ("__init__", "part"):
+        (tmp_path / "moved" / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert digest._source.__wrapped__("moved.part") == tmp_path / "moved" / "part.py"

@@ -105,10 +105,10 @@ def _source(name: str) -> Path:
     if not inner:
         return Path(spec.origin)
     path = Path(spec.origin).parent.joinpath(*inner)
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    if not file.is_file():
-        raise ModuleNotFoundError(f"no source of {name}")
-    return file
+    for file in (path / "__init__.py", path.with_suffix(".py")):  # a folder may be left that holds bytecode alone
+        if file.is_file():
+            return file
+    raise ModuleNotFoundError(f"no source of {name}")
 
 
 _Coded = dict[str, tuple[str, tuple[int, ...], bytes]]
