@@ -165,7 +165,7 @@ def simple_result(c, w, i, first, end, conflict, start):
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[conflict])
         # A round of a loop of compare-and-swap is one pass; those behind the first find the unit free
-        busy = 1 if c.code[i].round else max(1, degree)
+        busy = 1 if c.code[i].round_cycles else max(1, degree)
         return busy, shared_result(c, w, i, start, degree)
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
@@ -187,9 +187,9 @@ def shared_result(c, w, i, start, degree):
     sm, row = c.sm, c.code[i]
     if not degree:
         return start + 1
-    if not row.round:
+    if not row.round_cycles:
         return start + c.machine.shared_cycles + degree - 1
     block = w // c.machine.warps_per_block
-    alone = start + c.machine.shared_cycles + (degree - 1) * row.round
-    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round)
+    alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
+    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round_cycles)
     return np.int64(sm.word_free[block, row.word])

@@ -76,13 +76,6 @@ MOST_COPIED_TRANSACTIONS = MOST_COPIED_BYTES // SECTOR_BYTES + MOST_COPIED_BYTES
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 # Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
 REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
-INDICES = {"linear": state.INDEX_LINEAR, "hash": state.INDEX_HASH, "ipoly": state.INDEX_IPOLY}
-WRITES = {
-    "local_back": state.LOCAL_BACK,
-    "evict": state.EVICT,
-    "through": state.WRITE_THROUGH,
-    "back": state.WRITE_BACK,
-}
 # Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
 POLYNOMIALS = (0b1, 0b11, 0b111, 0b1011, 0b10011, 0b100101, 0b1000011, 0b10000011, 0b100011101, 0b1000010001,
                0b10000001001, 0b100000000101, 0b1000001010011)  # fmt: skip
@@ -151,8 +144,8 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
     return {
         "policy": NUMBER_OF_POLICY[spec.scheduler], "walks_by_slot": POLICIES[spec.scheduler].by_slot,
         "fetch_line_log2": _log2(pipeline.fetch_line_instructions), "l1d_set_lines": spec.l1d_ways,
-        "l1d_index": INDICES[spec.l1d_index], "l1d_residues": residues(_log2(spec.l1d_sets)),
-        "l1d_write": WRITES[spec.l1d_write], "l1d_fifo": spec.l1d_replacement == "fifo",
+        "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
+        "l1d_write": state.L1D_WRITES.index(spec.l1d_write), "l1d_fifo": spec.l1d_replacement == "fifo",
         "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,
@@ -241,12 +234,9 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     """The latency table as CODE records, one an instruction, and the operands they point into."""
     code = np.zeros(len(table.unit), state.CODE)
-    code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
-    code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
-    code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release
-    code["result_offset"], code["counted"] = table.result_offset_cycles, table.counted
-    code["barrier"], code["copies"] = table.barrier, table.copies
-    code["round"], code["word"] = table.round_cycles, table.word
+    for name in code.dtype.names or ():
+        if hasattr(table, name):
+            code[name] = getattr(table, name)
     groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
     operands: list[int] = []
     for i, row in enumerate(code):

@@ -194,7 +194,7 @@ def start_warp(c, offsets, w, warp):
     for kind in range(KINDS):
         sm.of_kind[kind] &= ~bit(w)
     sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
-    want_fetch(sm, w, c.code[sm.pc[w]].pc)
+    want_fetch(sm, w, c.code[sm.pc[w]].pcs)
 
 
 @outlined
@@ -334,7 +334,7 @@ def is_deadlocked(gpu, code, streams, more):
     for n in range(gpu.machine.sm_count):
         if (more and gpu.free[n] < NEVER) or not is_at_rest(context_of(gpu, code, streams, n), time):
             return False
-    return gpu.machine.perfect_memory or is_all_served(gpu)
+    return gpu.machine.perfect_memory or is_all_served(gpu.shared)
 
 
 @jit

@@ -110,7 +110,7 @@ def enter_block(c, w, time):
         return
     line = np.int64(-1)
     for i in range(sm.pc[w], sm.stop[w]):
-        pc = np.int64(c.code[i].pc)
+        pc = np.int64(c.code[i].pcs)
         if pc >> m.fetch_line_log2 != line:
             line = pc >> m.fetch_line_log2
             l1i_lookup(c, pc, time)
