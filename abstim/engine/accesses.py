@@ -93,15 +93,14 @@ def transactions_in(sectors, size):
 
 
 @jit
-def next_cycle(m, busy, sectors):
-    """(cycles until L1D takes the next transaction, set of its banks taken in that cycle).
-
-    A bank holds every `l1d_banks`-th sector and takes one transaction a cycle.
-    """
+def enter_next(m, busy, left, size):
+    """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
+    are `left` of a line record. A bank holds every `l1d_banks`-th sector and takes one transaction a cycle."""
+    sectors = next_transaction(left, size)
     if m.l1d_banks == 1:
-        return 1, 0
+        return sectors, 1, 0
     bank = sectors if m.l1d_banks == 4 else (1 if sectors & 5 else 2)
-    return (1, bank) if busy & bank else (0, busy | bank)
+    return (sectors, 1, bank) if busy & bank else (sectors, 0, busy | bank)
 
 
 @jit
@@ -125,9 +124,8 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
         if is_phase(line):
             continue
         while left:
-            sectors = next_transaction(left, size)
+            sectors, later, busy = enter_next(m, busy, left, size)
             left &= ~sectors
-            later, busy = next_cycle(m, busy, sectors)
             count += later
     return count
 

@@ -76,7 +76,7 @@ def take_way(l2, k, line):
 def place_line(shared, n, request, first, time):
     """The line asked for takes a way of its set, which begins at `first`; -1: something is on its way for all."""
     l2 = shared.l2
-    k = oldest_idle(l2.last_use, l2.line.coming, first, shared.machine.l2_ways)
+    k = oldest_idle(l2, first, shared.machine.l2_ways)
     if k >= 0:
         evict(shared, n, k, time)
         take_way(l2, k, request.line)

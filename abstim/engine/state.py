@@ -68,49 +68,42 @@ class Part(NamedTuple):
     """The same of a named tuple of arrays: some of its dimensions have other names where it is a part."""
 
     kind: type
-    names: dict[str, str]
+    names: dict[str, str] = {}  # noqa: RUF012 (of a tuple, which nobody changes)
 
 
-def of(dimensions: str, dtype: Any = np.int64, sparse: bool = False) -> Any:
-    """The declaration of a field that is an array."""
-    return Array(dimensions, dtype, sparse)
-
-
-def part(kind: type, **names: str) -> Any:
-    """The declaration of a field that is a named tuple of arrays."""
-    return Part(kind, names)
+of: Any = Array  # for the type checker a field is what is made of its declaration
+part: Any = Part
 
 
 # The numbers of a design point for a launch. Names of a GPU's Spec, Params or pipeline have their values there;
 # design_point.machine_of has the others. First those that only real memory asks for
 REAL_MEMORY = (
-    "l1i_mshrs const_mshrs l1d_mshr_merges l1d_mshrs l1d_miss_queue flit_bytes packet_header_bytes",
-    "inject_queue_flits crossbar_queue_flits crossbar_repeats crossbar_output_queues",
+    "l1i_mshrs const_mshrs l1d_mshr_merges l1d_mshrs l1d_miss_queue flit_bytes packet_header_bytes inject_queue_flits",
+    "crossbar_queue_flits crossbar_repeats crossbar_output_queues",
     "window_cycles slice_delay hit_delay miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
-    "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random",
-    "slice_spread l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges",
-    "l2_miss_queue l2_queue l2_hash_log2 l2_turns l2_reply_sectors",
-    "dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
+    "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",
+    "l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges l2_miss_queue l2_queue l2_hash_log2 l2_turns",
+    "l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
     "dram_two_commands burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
-    "dram_burst_cycles dram_group_burst_cycles dram_row_to_row_cycles dram_row_active_cycles",
-    "dram_row_cycle_cycles precharge row_to_read row_to_write dram_read_cycles dram_write_cycles",
-    "read_to_write write_to_read write_to_precharge dram_read_to_precharge_cycles",
+    "dram_burst_cycles dram_group_burst_cycles dram_row_to_row_cycles dram_row_active_cycles dram_row_cycle_cycles",
+    "precharge row_to_read row_to_write dram_read_cycles dram_write_cycles read_to_write write_to_read",
+    "write_to_precharge dram_read_to_precharge_cycles",
     ("slice_residues l2_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
 )
 MACHINE = record(
-    "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm",
-    "warps_per_block blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors",
-    "result_bus_width register_banks instructions_per_fetch fetch_line_instructions fetch_line_log2",
-    "fetches_per_cycle perfect_memory perfect_instruction_cache perfect_constant_cache",
-    "l1i_sets l1i_ways const_sets const_ways const_line_bytes l1t_sets l1t_ways",
+    "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
+    "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
+    "instructions_per_fetch fetch_line_instructions fetch_line_log2 fetches_per_cycle perfect_memory",
+    "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
+    "l1t_sets l1t_ways",
     "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
     "l1d_index l1d_sectored l1d_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
     "coalesced_bytes",  # 0: by the size of an element
-    "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles",
-    "l1d_latency_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
+    "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles l1d_latency_cycles",
+    "l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "register_count ring",  # registers a warp; length of the rings in cycles
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
@@ -125,15 +118,14 @@ MACHINE = record(
 # An instruction; its registers are Streams.operands[x_at : x_end]
 CODE = record(
     "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
-    "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end",
-    "write_banks_at stall_cycles release result_offset_cycles counted barrier copies round_cycles word",
+    "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end write_banks_at stall_cycles release",
+    "result_offset_cycles counted barrier copies round_cycles word",
     kind=np.int32,
 )
 
 SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
-    "number",
-    "clock",
+    "number clock",
     "horizon",  # run no further: a thread block may come in then
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
@@ -152,8 +144,7 @@ SM = record(
     ("accesses_unused waiters_unused", np.int64, 2),  # of L1D: the first given back, how many have ever been used
     "issued_first issued_count",  # of the ring of issued accesses
     "at_port",  # of them, those that have no operand collector yet
-    "mshrs_used consts_coming codes_coming",
-    "latest_access",
+    "mshrs_used consts_coming codes_coming latest_access",
     "code_place",  # of the instruction line looked up last, in L1I
     ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
     "stamp",  # for least-recently-used
@@ -173,8 +164,8 @@ SM = record(
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
     # counters
-    "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses",
-    "l1i_misses resident_warp_cycles",
+    "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
+    "resident_warp_cycles",
     "window window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
     # warp slots
     ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
@@ -229,15 +220,19 @@ SM = record(
 )
 
 
+TAG_LINE = record(  # real memory
+    "coming",  # sectors of a line that are on their way,
+    ("waiting waiting_last", np.int64, 1),  # and the first and last of L1D.waiters that wait for it
+)
+
+
 class Tags(NamedTuple):
     """A cache of whole lines, an element a line, the ways of a set side by side: instructions, constants, textures."""
 
     tag: np.ndarray = of("sm line")  # line number + 1; 0: no line
     last_use: np.ndarray = of("sm line")
     there: np.ndarray = of("sm line")  # cycle in which the line is there; real memory: NEVER while it is on its way
-    pending: np.ndarray = of("sm line")  # real memory: sectors that are
-    waiting: np.ndarray = of("sm line")  # and the first and last of L1D.waiters that wait for it
-    waiting_last: np.ndarray = of("sm line")
+    line: np.ndarray = of("sm line", TAG_LINE)
 
 
 L1D_LINE = record(
@@ -395,8 +390,12 @@ class Shared(NamedTuple):
 
     machine: np.ndarray = of("machine")  # MACHINE
     requests: Requests = part(Requests)
-    there: Switch = part(Switch, input="real_sm", input_word="sm_word", output="slice", output_word="slice_word")
-    back: Switch = part(Switch, input="slice", input_word="slice_word", output="real_sm", output_word="sm_word")
+    there: Switch = part(
+        Switch, {"input": "real_sm", "input_word": "sm_word", "output": "slice", "output_word": "slice_word"}
+    )
+    back: Switch = part(
+        Switch, {"input": "slice", "input_word": "slice_word", "output": "real_sm", "output_word": "sm_word"}
+    )
     l2: L2 = part(L2)
     slices: Slices = part(Slices)
     channels: Channels = part(Channels)
@@ -411,8 +410,7 @@ class Shared(NamedTuple):
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
 WARP = record("issue_cycle", "retire_cycle")  # its first issue; -1: not yet
 ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misses is a counter of the SM after it
-    "cycle result_cycle sm slot warp instruction start_cycle",
-    "l1d_misses l1i_misses l2_accesses dram_reads",
+    "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads",
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out
@@ -453,9 +451,9 @@ class State(NamedTuple):
 
     machine: np.ndarray = of("machine")  # MACHINE
     sms: np.ndarray = of("sm", SM)
-    l1i: Tags = part(Tags, line="l1i_line")
-    const: Tags = part(Tags, line="const_line")
-    texture: Tags = part(Tags, line="l1t_line")
+    l1i: Tags = part(Tags, {"line": "l1i_line"})
+    const: Tags = part(Tags, {"line": "const_line"})
+    texture: Tags = part(Tags, {"line": "l1t_line"})
     l1d: L1D = part(L1D)
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
     results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)
