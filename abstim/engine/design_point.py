@@ -95,7 +95,7 @@ def machine_of(
     """
     spec = gpu.spec
     m = np.zeros(1, MACHINE)[0]
-    parts = (spec, gpu.params, gpu.pipeline)
+    parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
     as_they_are = {name: getattr(part, name) for part in parts for name in _said_by(type(part))}
     values = as_they_are | core_values(gpu) | memory_values(gpu) | {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
