@@ -88,16 +88,16 @@ class Row:
 
     unit: int
     kind: int
-    latency: int
-    initiation: int
+    latency_cycles: int
+    initiation_cycles: int
     access_bytes: int = 4
-    pc: int = 0
+    pcs: int = 0
     waits: list[int] = field(default_factory=list)
     writes: list[int] = field(default_factory=list)
     long_waits: list[int] = field(default_factory=list)
     read_banks: list[int] = field(default_factory=list)
     write_banks: list[int] = field(default_factory=list)
-    stall: int = 1
+    stall_cycles: int = 1
     release: int = NONE
     counted: bool = False
     barrier: int | None = NONE  # None: one that is not known
@@ -124,17 +124,17 @@ def block_gaps_cycles(
     unit_free = [0] * len(UNITS)
     issues = []
     time = 0
-    slots = fetched(rows[block.start].pc, pipeline)
+    slots = fetched(rows[block.start].pcs, pipeline)
     for i in range(block.start, block.stop):
         row = rows[i]
         time = max([time, *(free.get(register, 0) for register in row.waits)])
         start = max(time, unit_free[row.unit])
-        unit_free[row.unit] = start + row.initiation
+        unit_free[row.unit] = start + row.initiation_cycles
         free |= dict.fromkeys(row.writes, start + results[i])
         issues.append(time)
         slots -= 1
         time += 1 if slots else FETCH_TO_ISSUE_CYCLES
-        slots = slots or fetched(row.pc + 1, pipeline)
+        slots = slots or fetched(row.pcs + 1, pipeline)
     return [b - a for a, b in zip(issues, [*issues[1:], time], strict=True)]
 
 
@@ -170,9 +170,8 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     code = zip(program.instructions, program.pcs, kinds_of(program), strict=True)
     rows = [_ptx_row(i, pc, _operation(i, kind, program, pipeline), kind, ids) for i, pc, kind in code]
     banks = pipeline.register_banks
-    results = [
-        start_delay_cycles(r.read_banks, banks) + result_delay_cycles(Kind(r.kind), r.latency, pipeline) for r in rows
-    ]
+    delays = (result_delay_cycles(Kind(r.kind), r.latency_cycles, pipeline) for r in rows)
+    results = [start_delay_cycles(r.read_banks, banks) + delay for r, delay in zip(rows, delays, strict=True)]
     gaps = [block_gaps_cycles(block, rows, results, pipeline) for block in program.blocks]
     return table_of(rows, program.blocks, results, gaps, WRITE_BACK_CYCLES, len(ids), table_key(program, pipeline))
 
@@ -181,7 +180,7 @@ def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind
     # of a two-level scheduler: plain source registers, without address bases and guard (GPGPU-Sim 4.2)
     plain = [s for s in instruction.sources if not isinstance(s, Address)]
     return row_of(
-        kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pc=pc, waits=waits_of(instruction, ids),
+        kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pcs=pc, waits=waits_of(instruction, ids),
         long_waits=unique(ids[r.name] for s in plain for r in registers_of(s)),
         writes=[ids[r.name] for r in instruction.writes()], read_banks=read_banks_of(instruction),
         write_banks=[NONE if r.type == "pred" else r.number for r in instruction.writes()],
@@ -198,21 +197,17 @@ def table_of(
     def column(name: str, kind: type = np.int32) -> np.ndarray:
         return np.array([getattr(row, name) for row in rows], kind)
 
-    def ragged(name: str) -> np.ndarray:
-        return padded([getattr(row, name) for row in rows])
-
     lengths = [sum(of_block) for of_block in gaps for _ in of_block]
+    ragged = ("waits", "writes", "long_waits", "read_banks", "write_banks")
+    plain = ("latency_cycles", "initiation_cycles", "pcs", "copies", "word", "stall_cycles", "release")
     return LatencyTable(
-        unit=column("unit", np.int8), kind=column("kind", np.int8), latency_cycles=column("latency"),
-        initiation_cycles=column("initiation"), access_bytes=column("access_bytes", np.int8), pcs=column("pc"),
-        waits=ragged("waits"), writes=ragged("writes"), long_waits=ragged("long_waits"),
-        read_banks=ragged("read_banks"), write_banks=ragged("write_banks"),
+        **{name: column(name, np.int8) for name in ("unit", "kind", "access_bytes", "counted")},
+        **{name: column(name) for name in plain},
+        **{name: padded([getattr(row, name) for row in rows]) for name in ragged},
         gap_cycles=np.array([gap for of_block in gaps for gap in of_block], np.int32),
-        result_cycles=np.array(results, np.int32), counted=column("counted", np.int8),
+        result_cycles=np.array(results, np.int32),
         barrier=np.array(settled([row.barrier for row in rows], [row.kind for row in rows]), np.int32),
-        copies=column("copies"), word=column("word"),
         round_cycles=np.where(column("retries", bool), lengths, 0).astype(np.int32),
-        stall_cycles=column("stall"), release=column("release"),
         result_offset_cycles=np.full(len(rows), result_offset_cycles, np.int32),
         block_start=np.array([b.start for b in blocks], np.int32),
         block_stop=np.array([b.stop for b in blocks], np.int32), register_count=register_count, key=key,

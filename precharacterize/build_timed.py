@@ -132,7 +132,7 @@ def ptx_rows(
         waits = build.unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
         rows.append(build.row_of(
             kind, operation if kind < Kind.PARAM_LOAD else MEMORY, access_bytes=int(table.access_bytes[i]),
-            pc=first + n, origin=i, waits=waits, writes=[r for r in table.writes[i].tolist() if r >= 0],
+            pcs=first + n, origin=i, waits=waits, writes=[r for r in table.writes[i].tolist() if r >= 0],
             barrier=int(table.barrier[i]), copies=int(table.copies[i]),
         ))  # fmt: skip
     return rows
@@ -163,7 +163,7 @@ def table_of_rows(
     for row in rows:
         row.write_banks = [NONE] * len(row.writes)
     to_unit = build.start_delay_cycles([], pipeline.register_banks)
-    delays = (build.result_delay_cycles(Kind(row.kind), row.latency, pipeline, FORWARDED_CYCLES) for row in rows)
+    delays = (build.result_delay_cycles(Kind(row.kind), row.latency_cycles, pipeline, FORWARDED_CYCLES) for row in rows)
     results = [to_unit + delay for delay in delays]
     gaps = [_gaps(rows, results, b) for b in blocks]
     registers = ptx.register_count + 3 * SCOREBOARDS
@@ -175,11 +175,11 @@ def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> lis
     ready: dict[int, int] = {}
     issues: list[int] = []
     for place in range(block.start, block.stop):
-        row, after = rows[place], issues[-1] + rows[place - 1].stall if issues else 0
+        row, after = rows[place], issues[-1] + rows[place - 1].stall_cycles if issues else 0
         issues.append(max([after, *(ready.get(register, 0) for register in (*row.waits, *row.writes))]))
         ready |= dict.fromkeys(row.writes, issues[-1] + results[place])
     return [later - issue for issue, later in pairwise(issues)] + [
-        row.stall for row in rows[block.start : block.stop][-1:]
+        row.stall_cycles for row in rows[block.start : block.stop][-1:]
     ]
 
 
@@ -225,11 +225,8 @@ def _fallbacks(
     blocks = []
     for block in program.blocks:
         order = hoisted(block, program, kinds)
-        accesses = [
-            Access(Mode.PASSES if consumes(kinds[i]) else Mode.RECORDS, (Source(0, numbers[i]),))
-            for i in order
-            if i in numbers
-        ]
+        modes = {i: Mode.PASSES if consumes(kinds[i]) else Mode.RECORDS for i in order if i in numbers}
+        accesses = [Access(mode, (Source(0, numbers[i]),)) for i, mode in modes.items()]
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)
         covers = [Cover(block.index, 0)]

@@ -11,18 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol, Vector
 from precharacterize.classify import is_product
 from precharacterize.synchronisation import COMMITS
-from precharacterize.table import Operation
-
-if TYPE_CHECKING:
-    from precharacterize.table import LatencyTable
-
+from precharacterize.table import LatencyTable, Operation
 
 _OPERATIONS: dict[str, Callable[..., int]] = {
     "mov": lambda a: a, "cvt": lambda a: a, "add": lambda a, b: a + b, "sub": lambda a, b: a - b,

@@ -9,15 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.engine.accesses import (
-    LOCAL_LINE,
-    SHARED_LINE,
-    element_segment,
-    line_of,
-    more_follow,
-    sectors_of,
-    transactions_in,
-)
+from abstim.engine import accesses
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
@@ -90,22 +82,23 @@ def access_of(node, row, records, by_sector, record, actions, transactions, cons
         node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     while True:
         word = np.int64(records[record])
-        line = line_of(word)
-        segment = element_segment(row.bytes if action else 2)
-        done = transactions_in(sectors_of(word), 32 if by_sector and action != NOTHING else segment)  # rule 5
+        line = accesses.line_of(word)
+        segment = accesses.element_segment(row.bytes if action else 2)
+        size = 32 if by_sector and action != NOTHING else segment
+        done = accesses.transactions_in(accesses.sectors_of(word), size)
         node.work += done
-        if action and done and line != SHARED_LINE:
-            actions[record] = LOOK_UP if line >= LOCAL_LINE and action == WRITE else action
+        if action and done and line != accesses.SHARED_LINE:
+            actions[record] = LOOK_UP if line >= accesses.LOCAL_LINE and action == WRITE else action
             transactions[record] = done
         record += 1
-        if not more_follow(word):
+        if not accesses.more_follow(word):
             break
-    line = line_of(np.int64(records[first]))
+    line = accesses.line_of(np.int64(records[first]))
     if not action:
         node.latency = CONST
         if cold and node.work and not is_in(constants, line):
             node.latency = CONST_MISS
-    elif line == SHARED_LINE:
+    elif line == accesses.SHARED_LINE:
         node.latency = SHARED
     return record
 

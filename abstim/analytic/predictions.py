@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,10 +18,8 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
+from functional.traces.trace import Trace
 from precharacterize.tensor_work import refuse_commits
-
-if TYPE_CHECKING:
-    from functional.traces.trace import Trace
 
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 

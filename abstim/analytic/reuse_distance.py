@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE, more_follow
+from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE
+from abstim.engine.accesses import more_follow
 from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
 

@@ -93,15 +93,14 @@ def transactions_in(sectors, size):
 
 
 @jit
-def next_cycle(m, busy, sectors):
-    """(cycles until L1D takes the next transaction, set of its banks taken in that cycle).
-
-    A bank holds every `l1d_banks`-th sector and takes one transaction a cycle.
-    """
+def enter_next(m, busy, left, size):
+    """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
+    are `left` of a line record. A bank holds every `l1d_banks`-th sector and takes one transaction a cycle."""
+    sectors = next_transaction(left, size)
     if m.l1d_banks == 1:
-        return 1, 0
+        return sectors, 1, 0
     bank = sectors if m.l1d_banks == 4 else (1 if sectors & 5 else 2)
-    return (1, bank) if busy & bank else (0, busy | bank)
+    return (sectors, 1, bank) if busy & bank else (sectors, 0, busy | bank)
 
 
 @jit
@@ -125,9 +124,8 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
         if is_phase(line):
             continue
         while left:
-            sectors = next_transaction(left, size)
+            sectors, later, busy = enter_next(m, busy, left, size)
             left &= ~sectors
-            later, busy = next_cycle(m, busy, sectors)
             count += later
     return count
 
@@ -165,7 +163,7 @@ def simple_result(c, w, i, first, end, conflict, start):
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[conflict])
         # A round of a loop of compare-and-swap is one pass; those behind the first find the unit free
-        busy = 1 if c.code[i].round else max(1, degree)
+        busy = 1 if c.code[i].round_cycles else max(1, degree)
         return busy, shared_result(c, w, i, start, degree)
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
@@ -187,9 +185,9 @@ def shared_result(c, w, i, start, degree):
     sm, row = c.sm, c.code[i]
     if not degree:
         return start + 1
-    if not row.round:
+    if not row.round_cycles:
         return start + c.machine.shared_cycles + degree - 1
     block = w // c.machine.warps_per_block
-    alone = start + c.machine.shared_cycles + (degree - 1) * row.round
-    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round)
+    alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
+    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round_cycles)
     return np.int64(sm.word_free[block, row.word])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import fields
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
 from abstim.engine import state
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
-from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams, Tags
+from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Spec
 from functional.errors import InputError
@@ -21,7 +22,6 @@ from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, starts
 from precharacterize.table import UNITS
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
-_WHOLE_LINE_BYTES = 8 * len(Tags._fields)
 LIMITS = {
     "max_warps_per_sm": state.SLOTS, "max_blocks_per_sm": state.SLOTS, "schedulers_per_sm": state.SCHEDULERS,
     "shared_collectors": state.COLLECTORS,
@@ -42,7 +42,7 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
     for name, most in LIMITS.items():
         if getattr(spec, name) > most:
             raise InputError(f"{spec.name}: {name} = {getattr(spec, name)}; the engine knows {most} at most")
-    count = {kind: getattr(spec, f"{'lsu' if kind == 'mem' else kind}_units") for kind in UNITS}
+    count = units_of(spec)
     if sum(count.values()) > state.UNITS:
         raise InputError(
             f"{spec.name}: {sum(count.values())} execution units; the engine knows {state.UNITS} an SM at most"
@@ -62,13 +62,18 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
         )
 
 
+def units_of(spec: Spec) -> dict[str, int]:
+    """Execution units of an SM by kind."""
+    return {kind: getattr(spec, "lsu_units" if kind == "mem" else f"{kind}_units") for kind in UNITS}
+
+
 def cache_bytes(spec: Spec) -> int:
     """What the engine holds of the caches' lines, by far the most of its state; L2 only if memory is not perfect."""
     tags = sum(getattr(spec, f"{cache}_sets") * getattr(spec, f"{cache}_ways") for cache in ("l1i", "const", "l1t"))
     l1d = spec.l1d_sets * spec.l1d_ways * (_TAG_BYTES + state.L1D_LINE.itemsize)
     slices = 0 if spec.perfect_memory else spec.dram_channels * spec.l2_slices_per_channel
     l2 = slices * spec.l2_sets * spec.l2_ways * (_TAG_BYTES + state.L2_LINE.itemsize)
-    return spec.sm_count * (tags * _WHOLE_LINE_BYTES + l1d) + l2
+    return spec.sm_count * (tags * (_TAG_BYTES + state.TAG_LINE.itemsize) + l1d) + l2
 
 
 MOST_COPIED_BYTES = 228 << 10  # by one instruction: the largest shared memory of any GPU
@@ -76,13 +81,6 @@ MOST_COPIED_TRANSACTIONS = MOST_COPIED_BYTES // SECTOR_BYTES + MOST_COPIED_BYTES
 MOST_TRANSACTIONS = 32 * SECTORS  # of one warp instruction: 32 lanes, a record each
 # Cycles that a request, a reply, a read of DRAM take from queue to queue where nothing is in their way
 REQUEST_STATIONS, REPLY_STATIONS, DRAM_STATIONS = 3, 5, 4
-INDICES = {"linear": state.INDEX_LINEAR, "hash": state.INDEX_HASH, "ipoly": state.INDEX_IPOLY}
-WRITES = {
-    "local_back": state.LOCAL_BACK,
-    "evict": state.EVICT,
-    "through": state.WRITE_THROUGH,
-    "back": state.WRITE_BACK,
-}
 # Primitive polynomials over GF(2) by degree, for pseudo-randomly interleaved memory (Rau, ISCA 1991)
 POLYNOMIALS = (0b1, 0b11, 0b111, 0b1011, 0b10011, 0b100101, 0b1000011, 0b10000011, 0b100011101, 0b1000010001,
                0b10000001001, 0b100000000101, 0b1000001010011)  # fmt: skip
@@ -97,17 +95,17 @@ def machine_of(
     """
     spec = gpu.spec
     m = np.zeros(1, MACHINE)[0]
-    values = core_values(gpu) | memory_values(gpu) | {
+    parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
+    as_they_are = {name: getattr(part, name) for part in parts for name in _said_by(type(part))}
+    values = as_they_are | core_values(gpu) | memory_values(gpu) | {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
     }  # fmt: skip
-    for name in MACHINE.names or ():
-        holder = next((part for part in (gpu.pipeline, spec, gpu.params) if hasattr(part, name)), None)
-        if name in values or holder is not None:
-            m[name] = values[name] if name in values else getattr(holder, name)
+    for name, value in values.items():
+        m[name] = value
     for s in range(spec.schedulers_per_sm):
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
@@ -133,8 +131,7 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
     """Ports of kind k: k x groups .. (k + 1) x groups - 1; a group is a sub-core, or the whole SM."""
     spec = gpu.spec
     groups = spec.schedulers_per_sm if spec.sub_cores else 1
-    count = {"sp": spec.sp_units, "sfu": spec.sfu_units, "mem": spec.lsu_units, "int": spec.int_units,
-             "dp": spec.dp_units, "tensor": spec.tensor_units}  # fmt: skip
+    count = units_of(spec)
     units = np.zeros(PORTS, np.int64)
     for kind, name in enumerate(UNITS):
         own = 1 if name == "mem" else groups  # one load/store unit serves all sub-cores
@@ -145,14 +142,20 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
     m["first_unit"][1:] = np.cumsum(units)
 
 
+@cache
+def _said_by(kind: type) -> list[str]:
+    """Fields of a part of a GPU that the engine takes as they are."""
+    return [f.name for f in fields(kind) if f.name in (MACHINE.names or ())]
+
+
 def core_values(gpu: Gpu) -> dict[str, Any]:
     """What an SM has, as far as it does not stand in the description as it is."""
     spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
     return {
         "policy": NUMBER_OF_POLICY[spec.scheduler], "walks_by_slot": POLICIES[spec.scheduler].by_slot,
         "fetch_line_log2": _log2(pipeline.fetch_line_instructions), "l1d_set_lines": spec.l1d_ways,
-        "l1d_index": INDICES[spec.l1d_index], "l1d_residues": residues(_log2(spec.l1d_sets)),
-        "l1d_write": WRITES[spec.l1d_write], "l1d_fifo": spec.l1d_replacement == "fifo",
+        "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
+        "l1d_write": state.L1D_WRITES.index(spec.l1d_write), "l1d_fifo": spec.l1d_replacement == "fifo",
         "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,
@@ -241,12 +244,9 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     """The latency table as CODE records, one an instruction, and the operands they point into."""
     code = np.zeros(len(table.unit), state.CODE)
-    code["unit"], code["kind"], code["pc"] = table.unit, table.kind, table.pcs
-    code["latency"], code["initiation"] = table.latency_cycles, table.initiation_cycles
-    code["access_bytes"], code["stall"], code["release"] = table.access_bytes, table.stall_cycles, table.release
-    code["result_offset"], code["counted"] = table.result_offset_cycles, table.counted
-    code["barrier"], code["copies"] = table.barrier, table.copies
-    code["round"], code["word"] = table.round_cycles, table.word
+    for name in code.dtype.names or ():
+        if hasattr(table, name):
+            code[name] = getattr(table, name)
     groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
     operands: list[int] = []
     for i, row in enumerate(code):

@@ -11,8 +11,6 @@ from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, inser
 from abstim.engine.warp_slots import ONE, lowest
 from functional.jit.compile import jit, outlined
 
-CORE_CYCLE = 1 << 16
-
 
 @jit
 def cycles_by(m, time):
@@ -27,9 +25,8 @@ def core_cycle_of(m, cycle):
 
 
 @jit
-def returned_to_slice(gpu, h, time):
+def returned_to_slice(shared, h, time):
     """The oldest read that is back goes to its slice."""
-    shared = gpu.shared
     channels, rows, slices = shared.channels, shared.requests.rows, shared.slices
     n = rows[channels.returned[h].first - 1].slice
     if slices.from_dram[n].count < shared.machine.l2_queue:
@@ -164,9 +161,8 @@ def command(shared, h, cycle):
 
 
 @jit
-def accept(gpu, h, time):
+def accept(shared, h, time):
     """One request of the channel's slices, in turn, comes from the queue in front of it."""
-    shared = gpu.shared
     m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
     state = channels.state[h]
     if channels.delayed[h].count + state.pending >= m.dram_requests:
@@ -235,12 +231,11 @@ def next_step(shared, h, cycle, time):
 
 
 @outlined
-def advance_channel(gpu, h, cycle, time):
+def advance_channel(shared, h, cycle, time):
     """One cycle of channel `h`, in core cycle `time`."""
-    shared = gpu.shared
     channels, rows = shared.channels, shared.requests.rows
     if channels.returned[h].count:
-        returned_to_slice(gpu, h, time)
+        returned_to_slice(shared, h, time)
     if channels.returning[h].count and rows[channels.returning[h].first - 1].due <= cycle:
         place = take(rows, channels.returning[h])
         if rows[place - 1].kind == EVICTED:  # a write is done with; a read has its data
@@ -249,6 +244,6 @@ def advance_channel(gpu, h, cycle, time):
             append(rows, channels.returned[h], place)
     choose(shared, h)
     command(shared, h, cycle)
-    accept(gpu, h, time)
+    accept(shared, h, time)
     admit(shared, h, time)
     channels.wake[h] = next_step(shared, h, cycle, time)

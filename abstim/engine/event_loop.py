@@ -69,9 +69,7 @@ SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short bes
 @jit
 def tags_of(tags, n):
     """A cache of SM `n`."""
-    return Tags(
-        tags.tag[n], tags.last_use[n], tags.there[n], tags.pending[n], tags.waiting[n], tags.waiting_last[n],
-    )  # fmt: skip
+    return Tags(tags.tag[n], tags.last_use[n], tags.there[n], tags.line[n])
 
 
 @spliced
@@ -194,7 +192,7 @@ def start_warp(c, offsets, w, warp):
     for kind in range(KINDS):
         sm.of_kind[kind] &= ~bit(w)
     sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
-    want_fetch(sm, w, c.code[sm.pc[w]].pc)
+    want_fetch(sm, w, c.code[sm.pc[w]].pcs)
 
 
 @outlined
@@ -284,7 +282,7 @@ def delay_dispatch(gpu, code, streams, n, time):
 
 
 @jit
-def hand_out(gpu, code, streams, offsets, order, position, drain):
+def hand_out(gpu, code, streams, offsets, order, position):
     """Thread blocks from `position` on go to SMs that can take them in this window, which then run on. Returns the
     position of the next one."""
     m, launch = gpu.machine, gpu.record.launch
@@ -334,7 +332,7 @@ def is_deadlocked(gpu, code, streams, more):
     for n in range(gpu.machine.sm_count):
         if (more and gpu.free[n] < NEVER) or not is_at_rest(context_of(gpu, code, streams, n), time):
             return False
-    return gpu.machine.perfect_memory or is_all_served(gpu)
+    return gpu.machine.perfect_memory or is_all_served(gpu.shared)
 
 
 @jit
@@ -349,7 +347,7 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
     while (position < len(order) or (drain and busy)) and launch.limit <= launch.pause:
         more = position < len(order)
         busy = run_all(gpu, code, streams, team, more or not drain)
-        position = hand_out(gpu, code, streams, offsets, order, position, drain)
+        position = hand_out(gpu, code, streams, offsets, order, position)
         if more and position == len(order):  # nobody need wait for a block any more
             busy = True
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -17,6 +18,9 @@ BLOCK_BYTES = 1 << 26
 CACHE_LINE_BYTES = 64  # of the CPU that runs this
 
 
+_words = cache(str.split)
+
+
 class Zeros:
     """Arrays of zeros, cut out of large blocks. Those are pages that the system clears when they are touched, and most
     of a GPU's state never is by a launch; arrays by themselves would be cleared in full, or lie on small pages."""
@@ -26,7 +30,7 @@ class Zeros:
 
     def __call__(self, field: Array, sizes: Mapping[str, int]) -> np.ndarray:
         """As it is declared."""
-        shape, dtype = [sizes[name] for name in field.dimensions.split()], np.dtype(field.dtype)
+        shape, dtype = [sizes[name] for name in _words(field.dimensions)], np.dtype(field.dtype)
         length = prod(shape) * dtype.itemsize
         return (self._on_small_pages if field.sparse else self._cut)(length).view(dtype).reshape(shape)
 
@@ -64,14 +68,14 @@ def _allocated(kind: Any, sizes: Mapping[str, int], zeros: Zeros, given: Mapping
         if isinstance(field, Array):
             return zeros(field, sizes)
         own = {name: sizes[ours] for name, ours in field.names.items()}
-        return _allocated(field.kind, {**sizes, **own}, zeros, given)
+        return _allocated(field.kind, {**sizes, **own} if own else sizes, zeros, given)
 
     return kind(*(made(name, field) for name, field in kind._field_defaults.items()))
 
 
 def sizes_of(machine: np.ndarray) -> dict[str, int]:
     """Dimensions of the state's arrays by name. What only real memory needs is not there if memory is perfect."""
-    m = {name: int(machine[name]) for name in machine.dtype.names or () if machine[name].ndim == 0}
+    m = dict(zip(machine.dtype.names or (), machine.item(), strict=True))
     real = int(not m["perfect_memory"])
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]

@@ -51,9 +51,9 @@ def arithmetic(c, row, port, dispatched):
     earliest = dispatched + START_CYCLES
     if kind == SP:
         earliest = max(earliest, c.sm.last_start[port])
-    start = start_on_unit(c, port, earliest, row.latency, row.initiation)
+    start = start_on_unit(c, port, earliest, row.latency_cycles, row.initiation_cycles)
     c.sm.last_start[port] = start
-    return start, start + row.latency + row.result_offset
+    return start, start + row.latency_cycles + row.result_offset_cycles
 
 
 @jit
@@ -113,9 +113,9 @@ def follow(c, w, i, time):
     sm.buffered[w] -= 1
     sequential = sm.pc[w] == i + 1
     if sequential and sm.buffered[w] > 0:
-        make_ready(c, w, time + code[i].stall, time)
+        make_ready(c, w, time + code[i].stall_cycles, time)
     elif sequential or code[i].kind == Kind.EXIT:
-        want_fetch(sm, w, code[sm.pc[w]].pc)
+        want_fetch(sm, w, code[sm.pc[w]].pcs)
     else:
         sm.flush |= bit(w)
         sm.wrong[w] = i + 1 if i + 1 < len(code) else i
@@ -125,7 +125,7 @@ def follow(c, w, i, time):
             if not sm.held & bit(w):
                 visit_from(sm, w, time + 1, time)
         else:
-            want_fetch(sm, w, code[i].pc + 1)
+            want_fetch(sm, w, code[i].pcs + 1)
 
 
 @jit
@@ -204,14 +204,14 @@ def issue(c, w, time):
     sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
     if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
-    else:
-        if (
-            kind == Kind.FENCE and c.machine.posted_stores
-        ):  # as long as a store's way to L2 and back, if it meets nobody
+    elif kind == Kind.FENCE:
+        if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
             settle(sm, w, time + c.machine.slice_delay + c.machine.hit_delay)
-        sm.not_before[w] = sm.drained[w] if kind == Kind.FENCE else (time + row.stall if row.stall > 1 else 0)
-        if kind == Kind.FENCE and sm.outstanding[w]:
+        sm.not_before[w] = sm.drained[w]
+        if sm.outstanding[w]:
             sm.fenced |= bit(w)
+    else:
+        sm.not_before[w] = time + row.stall_cycles if row.stall_cycles > 1 else 0
     follow_copies(c, w, row, record, result, time)
     if kind == Kind.BARRIER:
         sm.held |= bit(w)

@@ -72,7 +72,7 @@ def may_send(c, kind, sectors, spare, time):
 @jit
 def free_way(c, line):
     """The way that a new line takes: the least recently used of those that wait for nothing; -1 if there is none."""
-    return oldest_idle(c.l1d.last_use, c.l1d.line.coming, set_of(c.machine, line), c.machine.l1d_ways)
+    return oldest_idle(c.l1d, set_of(c.machine, line), c.machine.l1d_ways)
 
 
 @jit

@@ -33,9 +33,8 @@ def use(l2, k):
 
 
 @jit
-def evict(gpu, n, k, time):
+def evict(shared, n, k, time):
     """What was written of the line at `k` goes the way of a miss to DRAM; the slice reads it out first."""
-    shared = gpu.shared
     m, line = shared.machine, shared.l2.line[k]
     if line.dirty == 0:
         return
@@ -51,10 +50,9 @@ def evict(gpu, n, k, time):
 
 
 @jit
-def write_back_early(gpu, n, first, time):
+def write_back_early(shared, n, first, time):
     """Of a set in which too many lines that are written throughout wait to be written back, the one used longest ago
     goes to DRAM, and stays; not if there is no room for it now. Parts of lines would waste bursts."""
-    shared = gpu.shared
     m, l2 = shared.machine, shared.l2
     oldest, count = -1, 0
     for k in range(first, first + m.l2_ways):
@@ -63,7 +61,7 @@ def write_back_early(gpu, n, first, time):
             if oldest < 0 or l2.last_use[k] < l2.last_use[oldest]:
                 oldest = k
     if count > m.l2_dirty_ways and shared.slices.missing[n].count < m.l2_miss_queue:
-        evict(gpu, n, oldest, time)
+        evict(shared, n, oldest, time)
         l2.line[oldest].dirty = 0
 
 
@@ -75,22 +73,22 @@ def take_way(l2, k, line):
 
 
 @jit
-def place_line(gpu, n, request, first, time):
+def place_line(shared, n, request, first, time):
     """The line asked for takes a way of its set, which begins at `first`; -1: something is on its way for all."""
-    l2 = gpu.shared.l2
-    k = oldest_idle(l2.last_use, l2.line.coming, first, gpu.shared.machine.l2_ways)
+    l2 = shared.l2
+    k = oldest_idle(l2, first, shared.machine.l2_ways)
     if k >= 0:
-        evict(gpu, n, k, time)
+        evict(shared, n, k, time)
         take_way(l2, k, request.line)
     return k
 
 
 @jit
-def count(gpu, request, missed):
+def count(shared, request, missed):
     """An access, for the statistics; one of the other part of L2 has been counted there."""
     if request.slice != request.near:
         return
-    traffic = gpu.shared.traffic[request.sm]
+    traffic = shared.traffic[request.sm]
     traffic.l2_accesses += 1
     traffic.l2_misses += missed
 
@@ -102,9 +100,8 @@ def occupy(m, state, units, time):
 
 
 @jit
-def reply(gpu, n, place):
+def reply(shared, n, place):
     """A request is answered; what nobody waits for ends here. What the other part of L2 asked for goes there."""
-    shared = gpu.shared
     request = shared.requests.rows[place - 1]
     if n != request.near:
         request.slice = request.near
@@ -119,9 +116,8 @@ def reply(gpu, n, place):
 
 
 @jit
-def write(gpu, n, queue, place, k, first, time):
+def write(shared, n, queue, place, k, first, time):
     """A store of a sector, its line at `k`, -1: not there. False: there is no room now."""
-    shared = gpu.shared
     m, l2, request = shared.machine, shared.l2, shared.requests.rows[place - 1]
     sector, missed = request.sectors, True
     if k >= 0 and (l2.line[k].valid | l2.line[k].dirty) & sector:
@@ -131,40 +127,38 @@ def write(gpu, n, queue, place, k, first, time):
         if shared.slices.missing[n].count >= m.l2_miss_queue:
             return False
         if k < 0:
-            k = place_line(gpu, n, request, first, time)
+            k = place_line(shared, n, request, first, time)
             if k < 0:
                 return False
         missed = not l2.line[k].coming & sector
-    count(gpu, request, missed)
+    count(shared, request, missed)
     l2.line[k].dirty |= sector
     l2.line[k].valid |= sector
     use(l2, k)
     if m.l2_dirty_ways:
-        write_back_early(gpu, n, first, time)
+        write_back_early(shared, n, first, time)
     take(shared.requests.rows, queue)
-    reply(gpu, n, place)
+    reply(shared, n, place)
     return True
 
 
 @jit
-def hit(gpu, n, queue, place, k, time):
+def hit(shared, n, queue, place, k, time):
     """A read of a sector that is there."""
-    shared = gpu.shared
     m, request = shared.machine, shared.requests.rows[place - 1]
     atomic = request.kind == ATOMIC
     occupy(m, shared.slices.state[n], m.l2_atomic_units if atomic else m.l2_sector_units, time)
     if atomic:
         shared.l2.line[k].dirty |= request.sectors
-    count(gpu, request, False)
+    count(shared, request, False)
     use(shared.l2, k)
     take(shared.requests.rows, queue)
-    reply(gpu, n, place)
+    reply(shared, n, place)
 
 
 @jit
-def join(gpu, queue, place, k):
+def join(shared, queue, place, k):
     """A read of a sector that is on its way waits with the others; false if there are too many."""
-    shared = gpu.shared
     line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
     j = number_of(request.sectors)
     if line.joined[j] >= shared.machine.l2_mshr_merges:
@@ -177,7 +171,7 @@ def join(gpu, queue, place, k):
         line.waiting[j] = place
     line.waiting_last[j] = place
     line.joined[j] += 1
-    count(gpu, request, False)
+    count(shared, request, False)
     use(shared.l2, k)
     return True
 
@@ -204,9 +198,8 @@ def count_register(slices, n, request, more):
 
 
 @jit
-def miss(gpu, n, queue, place, k, first, time):
+def miss(shared, n, queue, place, k, first, time):
     """A read of a sector that is not there; false if the slice has no room for a miss."""
-    shared = gpu.shared
     m, l2, request, slices = shared.machine, shared.l2, shared.requests.rows[place - 1], shared.slices
     state = slices.state[n]  # lines of the other part of L2 have miss registers of their own
     used = state.mshrs_used if request.home == n else state.far_mshrs_used
@@ -215,7 +208,7 @@ def miss(gpu, n, queue, place, k, first, time):
     if request.home != n and last_idle_way(l2, first, m.l2_ways, k):
         return False
     if k < 0:
-        k = place_line(gpu, n, request, first, time)
+        k = place_line(shared, n, request, first, time)
         if k < 0:
             return False
     line, j = l2.line[k], number_of(request.sectors)
@@ -223,7 +216,7 @@ def miss(gpu, n, queue, place, k, first, time):
     line.joined[j], line.waiting[j] = 1, 0
     use(l2, k)
     count_register(slices, n, request, 1)
-    count(gpu, request, True)
+    count(shared, request, True)
     shared.traffic[request.sm].dram_reads += request.home == n
     request.from_dram = 1
     take(shared.requests.rows, queue)
@@ -232,28 +225,26 @@ def miss(gpu, n, queue, place, k, first, time):
 
 
 @jit
-def access(gpu, n, queue, time):
+def access(shared, n, queue, time):
     """The first request of a queue of slice `n` meets the tags; false if it must wait."""
-    shared = gpu.shared
     m, l2 = shared.machine, shared.l2
     place = np.int64(queue.first)
     request = shared.requests.rows[place - 1]
     first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
     if request.kind == WRITE or request.kind == EVICTED:
-        return write(gpu, n, queue, place, k, first, time)
+        return write(shared, n, queue, place, k, first, time)
     if k >= 0 and l2.line[k].valid & request.sectors:
-        hit(gpu, n, queue, place, k, time)
+        hit(shared, n, queue, place, k, time)
         return True
     if k >= 0 and l2.line[k].coming & request.sectors:
-        return join(gpu, queue, place, k)
-    return miss(gpu, n, queue, place, k, first, time)
+        return join(shared, queue, place, k)
+    return miss(shared, n, queue, place, k, first, time)
 
 
 @jit
-def fill(gpu, n, place):
+def fill(shared, n, place):
     """A sector is back from DRAM: who waits for it is answered, one a cycle."""
-    shared = gpu.shared
     l2, rows, request = shared.l2, shared.requests.rows, shared.requests.rows[place - 1]
     m, filled = shared.machine, shared.slices.filled[n]
     k = find(l2.tag, first_way(m, n, request), m.l2_ways, request.line)
@@ -271,9 +262,8 @@ def fill(gpu, n, place):
 
 
 @jit
-def send_reply(gpu, n, time):
+def send_reply(shared, n, time):
     """The first reply of slice `n` goes to the switch, if there is room."""
-    shared = gpu.shared
     m, rows = shared.machine, shared.requests.rows
     if shared.back.flits[n] >= m.inject_queue_flits + m.crossbar_queue_flits:
         return
@@ -284,9 +274,8 @@ def send_reply(gpu, n, time):
 
 
 @jit
-def pass_misses(gpu, n, time):
+def pass_misses(shared, n, time):
     """A miss goes on to the queue in front of DRAM, or to the other part of L2. Returns if one did the former."""
-    shared = gpu.shared
     if shared.slices.missing[n].count == 0 or shared.slices.to_dram[n].count >= shared.machine.l2_queue:
         return False
     first = shared.requests.rows[shared.slices.missing[n].first - 1]
@@ -301,9 +290,8 @@ def pass_misses(gpu, n, time):
 
 
 @jit
-def take_in(gpu, n, time):
+def take_in(shared, n, time):
     """Requests whose way to the slice is over come into its queue."""
-    shared = gpu.shared
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
     for _ in range(m.l2_turns):
         if slices.delayed[n].count == 0 or rows[slices.delayed[n].first - 1].due > time:
@@ -314,31 +302,29 @@ def take_in(gpu, n, time):
 
 
 @jit
-def answer_one(gpu, n, time):
+def answer_one(shared, n, time):
     """The older of the first request that an SM asks of slice `n` and the first of the other part of L2 meets the tags;
     if the SM's must wait, the other does, or the two parts could wait for each other. False: there is none, or no
     room."""
-    shared = gpu.shared
     slices, state, rows, came = shared.slices, shared.slices.state[n], shared.requests.rows, NEVER
     asking, crossing = slices.asking[n], slices.crossing[n]
     if crossing.count and rows[crossing.first - 1].due < time:
         came = np.int64(rows[crossing.first - 1].due)
     if asking.count and not state.blocked and rows[asking.first - 1].due <= came:
-        if access(gpu, n, asking, time):
+        if access(shared, n, asking, time):
             return True
         state.blocked = 1
-    return came < NEVER and access(gpu, n, crossing, time)
+    return came < NEVER and access(shared, n, crossing, time)
 
 
 @jit
-def answer(gpu, n, time):
+def answer(shared, n, time):
     """Slice `n` meets the requests at hand: as many as its port has time for."""
-    shared = gpu.shared
     m, slices, state = shared.machine, shared.slices, shared.slices.state[n]
     for _ in range(m.l2_turns):
         if slices.to_dram[n].count >= m.l2_queue or slices.replying[n].count >= m.l2_queue:
             return
-        if state.port_free >= (time + 1) * UNITS_A_CYCLE or not answer_one(gpu, n, time):
+        if state.port_free >= (time + 1) * UNITS_A_CYCLE or not answer_one(shared, n, time):
             return
 
 
@@ -361,24 +347,23 @@ def next_turn(slices, m, rows, n, time):
 
 
 @outlined
-def advance_slice(gpu, n, time):
+def advance_slice(shared, n, time):
     """One cycle of slice `n`; true if a miss has come to the queue in front of DRAM."""
-    shared = gpu.shared
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
     for _ in range(m.l2_reply_sectors):
         if slices.replying[n].count:
-            send_reply(gpu, n, time)
+            send_reply(shared, n, time)
     if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
-        reply(gpu, n, take(rows, slices.filled[n]))
+        reply(shared, n, take(rows, slices.filled[n]))
     changed = slices.from_dram[n].count > 0
     if changed:
-        fill(gpu, n, take(rows, slices.from_dram[n]))
+        fill(shared, n, take(rows, slices.from_dram[n]))
     missing = slices.missing[n].count
-    passed = pass_misses(gpu, n, time)
+    passed = pass_misses(shared, n, time)
     if changed or slices.missing[n].count < missing:
         slices.state[n].blocked = 0
-    answer(gpu, n, time)
-    take_in(gpu, n, time)
+    answer(shared, n, time)
+    take_in(shared, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
         slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
     slices.wake[n] = next_turn(slices, m, rows, n, time)

@@ -60,9 +60,8 @@ def empty_outputs(shared, time):
 
 
 @jit
-def deliver_one(gpu, n, time):
+def deliver_one(shared, n, time):
     """The next reply comes out of the switch for SM `n`."""
-    shared = gpu.shared
     rows, m, traffic = shared.requests.rows, shared.machine, shared.traffic[n]
     place = leave(shared.back, m, rows, n, rows[shared.back.outputs[n].first - 1].near)
     request = rows[place - 1]
@@ -73,9 +72,8 @@ def deliver_one(gpu, n, time):
 
 
 @jit
-def deliver(gpu, time):
+def deliver(shared, time):
     """Replies come out of the switch for each SM that has any, as many as it takes in a cycle."""
-    shared = gpu.shared
     switch, rows, most = shared.back, shared.requests.rows, shared.machine.l2_reply_sectors
     for k in range(len(switch.filled)):
         left = switch.filled[k]
@@ -84,13 +82,12 @@ def deliver(gpu, time):
             left &= left - ONE
             for _ in range(most):
                 if switch.outputs[n].count and rows[switch.outputs[n].first - 1].due <= time:
-                    deliver_one(gpu, n, time)
+                    deliver_one(shared, n, time)
 
 
 @outlined
-def collect_requests(gpu, until):
+def collect_requests(shared, until):
     """The switch to the slices, up to and including cycle `until`."""
-    shared = gpu.shared
     time = shared.clock[0]
     while time <= until:
         if is_idle(shared.there):
@@ -112,9 +109,8 @@ def earliest(wake):
 
 
 @jit
-def next_work(gpu, time):
+def next_work(shared, time):
     """The first cycle after `time` in which anything behind the switch to the slices has something to do."""
-    shared = gpu.shared
     if not is_idle(shared.back):
         return time + 1
     following = earliest(shared.slices.wake)
@@ -127,23 +123,18 @@ def next_work(gpu, time):
 
 
 @jit
-def is_all_served(gpu):
+def is_all_served(shared):
     """Is nothing on its way behind the SMs?"""
-    shared = gpu.shared
-    return (
-        is_idle(shared.there)
-        and is_idle(shared.back)
-        and min(earliest(shared.slices.wake), earliest(shared.channels.wake)) >= NEVER
-    )
+    idle = is_idle(shared.there) and is_idle(shared.back)
+    return idle and min(earliest(shared.slices.wake), earliest(shared.channels.wake)) >= NEVER
 
 
 @jit
-def advance_slices(gpu, time):
+def advance_slices(shared, time):
     """The slices that have something to do."""
-    shared = gpu.shared
     m, wake = shared.machine, shared.channels.wake
     for n in range(len(shared.slices.wake)):
-        if shared.slices.wake[n] <= time and advance_slice(gpu, n, time):
+        if shared.slices.wake[n] <= time and advance_slice(shared, n, time):
             h = n // m.l2_slices_per_channel
             wake[h] = min(wake[h], cycles_by(m, time) + 1)
 
@@ -155,16 +146,16 @@ def serve_requests(gpu):
     the SMs run their next window: what it sends them is due in later ones."""
     shared = gpu.shared
     m, wake, until = shared.machine, shared.channels.wake, shared.clock[0] - 1 + shared.machine.slice_delay
-    time = max(shared.clock[1], next_work(gpu, shared.clock[1] - 1))
+    time = max(shared.clock[1], next_work(shared, shared.clock[1] - 1))
     while time <= until:
-        deliver(gpu, time)
+        deliver(shared, time)
         upto = cycles_by(m, time)
         for h in range(len(wake)):
             while wake[h] <= upto:
-                advance_channel(gpu, h, wake[h], time)
-        advance_slices(gpu, time)
+                advance_channel(shared, h, wake[h], time)
+        advance_slices(shared, time)
         advance_switch(shared.back, m, shared.requests.rows, m.l2_reply_sectors, time)
-        time = next_work(gpu, time)
+        time = next_work(shared, time)
     shared.clock[1] = max(shared.clock[1], until + 1)
 
 
@@ -199,6 +190,6 @@ def exchange(gpu, until):
     """The SMs have run up to and including cycle `until`, and the memory side as far as it could meanwhile."""
     for n in range(gpu.machine.sm_count):
         accept_requests(gpu, n)
-    collect_requests(gpu, until)
+    collect_requests(gpu.shared, until)
     for n in range(gpu.machine.sm_count):
         hand_over(gpu, n, until)

@@ -155,9 +155,8 @@ def global_result(c, i, first, end, start):
         if accesses.is_phase(line):
             continue
         while left:
-            sectors = accesses.next_transaction(left, size)
+            sectors, later, busy = accesses.enter_next(m, busy, left, size)
             left &= ~sectors
-            later, busy = accesses.next_cycle(m, busy, sectors)
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))
     return max(1, time - start - m.l1d_latency_cycles), done

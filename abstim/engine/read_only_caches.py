@@ -32,11 +32,11 @@ def look_up(c, cache, sets, ways, tag, line, sectors, who, room, time):
     k = find(cache.tag, first, ways, tag)
     missed = k < 0
     if missed:
-        k = oldest_idle(cache.last_use, cache.pending, first, ways) if room and can_send(c, READ, sectors) else -1
+        k = oldest_idle(cache, first, ways) if room and can_send(c, READ, sectors) else -1
         if k < 0:
             return -1, False
         place(cache, k, tag, NEVER)
-        cache.pending[k], cache.waiting[k] = sectors_in(sectors), 0
+        cache.line[k].coming, cache.line[k].waiting[0] = sectors_in(sectors), 0
         send(c, line, sectors, READ, who, k, time)
     touch(c.sm, cache.last_use, k)
     return k, missed
@@ -45,19 +45,20 @@ def look_up(c, cache, sets, ways, tag, line, sectors, who, room, time):
 @jit
 def wait_for(c, cache, k, access):
     """An access waits for the line at `k`."""
-    enlist(c, cache.waiting, cache.waiting_last, k, access)
+    enlist(c, cache.line[k].waiting, cache.line[k].waiting_last, 0, access)
     c.l1d.accesses[access - 1].waiting += 1
 
 
 @jit
 def line_arrives(c, cache, k, count, time):
     """Sectors of the line at `k` are there; true if it now is, and those who waited for it have it."""
-    cache.pending[k] -= count
-    if cache.pending[k]:
+    row = cache.line[k]
+    row.coming -= count
+    if row.coming:
         return False
     cache.there[k] = 0
-    serve_waiters(c, np.int64(cache.waiting[k]), time)
-    cache.waiting[k] = 0
+    serve_waiters(c, np.int64(row.waiting[0]), time)
+    row.waiting[0] = 0
     return True
 
 
@@ -90,7 +91,7 @@ def code_lookup(c, line, time):
     sm.l1i_misses += missed
     sm.l1i_accesses += 1
     sm.code_place = k
-    return COMING if l1i.pending[k] else time
+    return COMING if l1i.line[k].coming else time
 
 
 @jit
@@ -108,8 +109,8 @@ def const_lookup(c, line, access, due, time):
     sm.const_misses += missed
     sm.const_accesses += 1
     found = c.l1d.accesses[access - 1]
-    if const.pending[k]:
-        found.l2_accesses += const.pending[k]
+    if const.line[k].coming:
+        found.l2_accesses += const.line[k].coming
         wait_for(c, const, k, access)
     found.result = max(found.result, due)
     return True
@@ -124,9 +125,9 @@ def texture_lookup(c, line, access, time):
         return False
     sm.l1t_misses += missed
     sm.l1t_accesses += 1
-    if texture.pending[k]:
+    if texture.line[k].coming:
         wait_for(c, texture, k, access)
-    finish(c, access, 0 if texture.pending[k] else time, time)
+    finish(c, access, 0 if texture.line[k].coming else time, time)
     return True
 
 

@@ -128,7 +128,7 @@ def passed_over(sm, m, code, w, time):
     if sm.flush & bit(w):
         sm.visitable &= ~bit(w)
         sm.flush &= ~bit(w)
-        want_fetch(sm, w, code[sm.pc[w]].pc)
+        want_fetch(sm, w, code[sm.pc[w]].pcs)
         return bit(w)
     unit = code[sm.pc[w]].unit
     free = issue_from(sm, m, unit, w)

@@ -195,16 +195,13 @@ class Simulation:
         """Keep what the caches hold for the next launch."""
         caches.take(self.state)
 
-    def _ends(self) -> np.ndarray:
-        """When each SM is done. Posted stores, for which no warp waits, are acknowledged before a launch is over."""
-        sms, machine = self.state.sms, self.machine
-        way = int(machine["slice_delay"] + machine["hit_delay"])
-        return np.maximum(sms["last_exit"], np.where(sms["last_store"] > 0, sms["last_store"] + way, 0))
-
     def result(self) -> EngineResult:
         """Read a drained launch. Scheduler cycles nobody booked (before, between, after blocks) are empty ones."""
         sms, spec = self.state.sms, self.gpu.spec
-        sm_cycles = self._ends() + 1 + int(self.gpu.params.launch_latency_cycles)
+        # posted stores, for which no warp waits, are acknowledged before a launch is over
+        way = int(self.machine["slice_delay"] + self.machine["hit_delay"])
+        ends = np.maximum(sms["last_exit"], np.where(sms["last_store"] > 0, sms["last_store"] + way, 0))
+        sm_cycles = ends + 1 + int(self.gpu.params.launch_latency_cycles)
         cycles = int(sm_cycles.max())
         slots = sms["slots"].copy()
         slots[:, EMPTY] += cycles * spec.schedulers_per_sm - slots.sum(1)

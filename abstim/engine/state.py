@@ -21,8 +21,10 @@ NEVER = 1 << 60
 SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
 KINDS = 6  # of execution units
 GTO, LRR, TWO_LEVEL = (NUMBER_OF_POLICY[name] for name in ("gto", "lrr", "two_level"))
-INDEX_LINEAR, INDEX_HASH, INDEX_IPOLY = 0, 1, 2  # of L1D's sets
-LOCAL_BACK, EVICT, WRITE_THROUGH, WRITE_BACK = 0, 1, 2, 3  # stores at L1D; the first two evict on a hit
+L1D_INDICES = ("linear", "hash", "ipoly")  # of L1D's sets, as descriptions name them
+INDEX_LINEAR, INDEX_HASH, INDEX_IPOLY = range(len(L1D_INDICES))
+L1D_WRITES = ("local_back", "evict", "through", "back")  # stores at L1D; the first two evict on a hit
+LOCAL_BACK, EVICT, WRITE_THROUGH, WRITE_BACK = range(len(L1D_WRITES))
 # What a scheduler's cycle went to; the order of abstim.session.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
 # Most of each that a record has room for; abstim.engine.design_point refuses what is beyond
@@ -47,9 +49,11 @@ BOOKED_LOG2 = 5  # of the places that a word of a ring says are taken (operand_c
 HINTS = 256  # where a line was found last, by its low bits
 
 
-def record(*fields: str | tuple) -> np.dtype:
-    """A record of int64 fields, and of others where a (name, type) or (name, type, shape) says so."""
-    return np.dtype([(f, np.int64) if isinstance(f, str) else f for f in fields], align=True)
+def record(*fields: str | tuple, kind: type = np.int64) -> np.dtype:
+    """A record of fields of one kind, and of others where (names, type) or (names, type, shape) says so; a text names
+    one or several."""
+    each = ((field, kind) if isinstance(field, str) else field for field in fields)
+    return np.dtype([(name, *form) for names, *form in each for name in names.split()], align=True)
 
 
 class Array(NamedTuple):
@@ -64,52 +68,44 @@ class Part(NamedTuple):
     """The same of a named tuple of arrays: some of its dimensions have other names where it is a part."""
 
     kind: type
-    names: dict[str, str]
+    names: dict[str, str] = {}  # noqa: RUF012 (of a tuple, which nobody changes)
 
 
-def of(dimensions: str, dtype: Any = np.int64, sparse: bool = False) -> Any:
-    """The declaration of a field that is an array."""
-    return Array(dimensions, dtype, sparse)
-
-
-def part(kind: type, **names: str) -> Any:
-    """The declaration of a field that is a named tuple of arrays."""
-    return Part(kind, names)
+of: Any = Array  # for the type checker a field is what is made of its declaration
+part: Any = Part
 
 
 # The numbers of a design point for a launch. Names of a GPU's Spec, Params or pipeline have their values there;
 # design_point.machine_of has the others. First those that only real memory asks for
 REAL_MEMORY = (
-    "l1i_mshrs", "const_mshrs", "l1d_mshr_merges", "l1d_mshrs", "l1d_miss_queue", "flit_bytes", "packet_header_bytes",
-    "inject_queue_flits", "crossbar_queue_flits", "crossbar_repeats", "crossbar_output_queues",
-    "window_cycles", "slice_delay", "hit_delay", "miss_delay",  # pure delays: before a slice, and of replies to an SM
+    "l1i_mshrs const_mshrs l1d_mshr_merges l1d_mshrs l1d_miss_queue flit_bytes packet_header_bytes inject_queue_flits",
+    "crossbar_queue_flits crossbar_repeats crossbar_output_queues",
+    "window_cycles slice_delay hit_delay miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
-    "l2_sector_units", "l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
-    "dram_channels", "l2_slices_per_channel", "interleave_log2", "slice_log2", "slice_hash_log2", "slice_random",
-    "slice_spread", "l2_partitions", "l2_sets", "l2_ways", "l2_dirty_ways", "l2_mshrs", "l2_mshr_merges",
-    "l2_miss_queue", "l2_queue", "l2_hash_log2", "l2_turns", "l2_reply_sectors",
-    "dram_banks", "dram_bank_groups", "row_log2", "bank_log2", "dram_queue", "dram_requests", "dram_delay",
-    "dram_two_commands", "burst_sectors",
+    "l2_sector_units l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
+    "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",
+    "l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges l2_miss_queue l2_queue l2_hash_log2 l2_turns",
+    "l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
+    "dram_two_commands burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
-    "dram_burst_cycles", "dram_group_burst_cycles", "dram_row_to_row_cycles", "dram_row_active_cycles",
-    "dram_row_cycle_cycles", "precharge", "row_to_read", "row_to_write", "dram_read_cycles", "dram_write_cycles",
-    "read_to_write", "write_to_read", "write_to_precharge", "dram_read_to_precharge_cycles",
-    ("slice_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
-    ("l2_residues", np.int64, RESIDUES),
-)  # fmt: skip
+    "dram_burst_cycles dram_group_burst_cycles dram_row_to_row_cycles dram_row_active_cycles dram_row_cycle_cycles",
+    "precharge row_to_read row_to_write dram_read_cycles dram_write_cycles read_to_write write_to_read",
+    "write_to_precharge dram_read_to_precharge_cycles",
+    ("slice_residues l2_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
+)
 MACHINE = record(
-    "sm_count", "schedulers_per_sm", "policy", "walks_by_slot", "two_level_active_warps", "max_warps_per_sm",
-    "warps_per_block", "blocks_per_sm", "sub_cores", "issues_per_turn", "register_file_ports", "shared_collectors",
-    "result_bus_width", "register_banks", "instructions_per_fetch", "fetch_line_instructions", "fetch_line_log2",
-    "fetches_per_cycle", "perfect_memory", "perfect_instruction_cache", "perfect_constant_cache",
-    "l1i_sets", "l1i_ways", "const_sets", "const_ways", "const_line_bytes", "l1t_sets", "l1t_ways",
-    "l1d_sets", "l1d_ways", "l1d_set_lines",  # ways in use, and ways there are
-    "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write", "l1d_write_allocate", "l1d_fifo",
+    "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
+    "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
+    "instructions_per_fetch fetch_line_instructions fetch_line_log2 fetches_per_cycle perfect_memory",
+    "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
+    "l1t_sets l1t_ways",
+    "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
+    "l1d_index l1d_sectored l1d_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
     "coalesced_bytes",  # 0: by the size of an element
-    "block_launch_cycles", "dispatch_interval_units", "posted_stores", "shared_cycles", "const_hit_cycles",
-    "l1d_latency_cycles", "l1_miss_extra_cycles", "atomic_latency_cycles", "l1i_miss_extra_cycles",
+    "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles l1d_latency_cycles",
+    "l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
     *REAL_MEMORY,
-    "register_count", "ring",  # registers a warp; length of the rings in cycles
+    "register_count ring",  # registers a warp; length of the rings in cycles
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
     ("port_width", np.int64, KINDS),
     ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
@@ -117,23 +113,19 @@ MACHINE = record(
     ("scheduler_of", np.int64, SLOTS),
     ("first_unit", np.int64, PORTS + 1),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
     ("l1d_residues", np.int64, RESIDUES),  # as those of REAL_MEMORY
-)  # fmt: skip
+)
 
 # An instruction; its registers are Streams.operands[x_at : x_end]
-CODE = np.dtype(
-    [(name, np.int32) for name in (
-        "unit", "kind", "latency", "initiation", "access_bytes", "pc",
-        "waits_at", "waits_end", "writes_at", "writes_end", "reads_at", "reads_end", "long_at", "long_end",
-        "write_banks_at", "stall", "release", "result_offset", "counted",
-        "barrier", "copies", "round", "word",
-    )],
-    align=True,
-)  # fmt: skip
+CODE = record(
+    "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
+    "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end write_banks_at stall_cycles release",
+    "result_offset_cycles counted barrier copies round_cycles word",
+    kind=np.int32,
+)
 
 SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
-    "number",
-    "clock",
+    "number clock",
     "horizon",  # run no further: a thread block may come in then
     "more_blocks",
     "credits",  # flits it may still give its link to the switch before the next window
@@ -149,17 +141,14 @@ SM = record(
     "last_sent",  # the latest of it given in this cycle
     "sent_position",  # in L1D.sent
     "response_free",  # when, in units of rules.py, the next result of a reply may come
-    ("accesses_unused", np.int64, 2),  # the first of L1D.accesses given back, how many have ever been used
-    ("waiters_unused", np.int64, 2),  # the same of L1D.waiters
-    "issued_first", "issued_count",  # of the ring of issued accesses
+    ("accesses_unused waiters_unused", np.int64, 2),  # of L1D: the first given back, how many have ever been used
+    "issued_first issued_count",  # of the ring of issued accesses
     "at_port",  # of them, those that have no operand collector yet
-    "mshrs_used", "consts_coming", "codes_coming",
-    "latest_access",
+    "mshrs_used consts_coming codes_coming latest_access",
     "code_place",  # of the instruction line looked up last, in L1I
     ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
     "stamp",  # for least-recently-used
-    "last_exit", "last_store",
-    "last_dispatch",
+    "last_exit last_store last_dispatch",
     # sets of warp slots
     ("running", np.uint64),  # instructions left
     ("visitable", np.uint64),  # `ready` has come
@@ -175,9 +164,9 @@ SM = record(
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
     # counters
-    "l1d_accesses", "l1d_misses", "l1t_accesses", "l1t_misses", "const_accesses", "const_misses", "l1i_accesses",
-    "l1i_misses", "resident_warp_cycles",
-    "window", "window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
+    "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
+    "resident_warp_cycles",
+    "window window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
     # warp slots
     ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
     ("not_before", np.int64, SLOTS),  # no issue earlier: barrier, atomic, fence
@@ -190,10 +179,7 @@ SM = record(
     ("fetch_place", np.int64, SLOTS),  # of the instruction line waited for, in L1I
     ("pc", np.int64, SLOTS),  # next instruction
     ("stop", np.int64, SLOTS),  # end of its basic block
-    ("event", np.int64, SLOTS),  # cursors into the streams
-    ("event_end", np.int64, SLOTS),
-    ("record", np.int64, SLOTS),
-    ("conflict", np.int64, SLOTS),
+    ("event event_end record conflict", np.int64, SLOTS),  # cursors into the streams
     ("buffered", np.int64, SLOTS),  # instructions left in the buffer
     ("waits_at", np.int64, SLOTS),  # the barrier that holds the warp
     ("warp", np.int64, SLOTS),  # position in the trace
@@ -213,17 +199,13 @@ SM = record(
     ("word_free", np.int64, (SLOTS, WORDS)),  # when no loop of compare-and-swap changes a word of a block any more
     ("needed", np.int64, (SLOTS, BARRIERS)),  # and how many it is for; 0: all that run
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
-    ("block_start", np.int64, SLOTS),
-    ("block_position", np.int64, SLOTS),  # in the trace
+    ("block_start block_position", np.int64, SLOTS),  # the latter in the trace
     # schedulers
     ("block_order", np.int64, SLOTS),  # resident blocks, oldest first
     "resident",
     ("order", np.int64, (SCHEDULERS, SLOTS)),  # two-level: active, then pending slots
     ("order_scratch", np.int64, SLOTS),
-    ("count", np.int64, SCHEDULERS),
-    ("last", np.int64, SCHEDULERS),  # slot issued last
-    ("idle_reason", np.int64, SCHEDULERS),
-    ("idle_since", np.int64, SCHEDULERS),
+    ("count last idle_reason idle_since", np.int64, SCHEDULERS),  # `last`: slot issued last
     ("slots", np.int64, 6),  # issue slots by reason
     # ports and units
     ("port_position", np.int64, PORTS),  # allocations so far
@@ -233,9 +215,15 @@ SM = record(
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
     ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
-    ("copies_coming", np.int64, (SLOTS, FAMILIES, GROUPS)),  # copies of a group whose result is not known,
-    ("copies_there", np.int64, (SLOTS, FAMILIES, GROUPS)),  # and the latest result that is
-)  # fmt: skip
+    # copies of a group whose result is not known, and the latest result that is
+    ("copies_coming copies_there", np.int64, (SLOTS, FAMILIES, GROUPS)),
+)
+
+
+TAG_LINE = record(  # real memory
+    "coming",  # sectors of a line that are on their way,
+    ("waiting waiting_last", np.int64, 1),  # and the first and last of L1D.waiters that wait for it
+)
 
 
 class Tags(NamedTuple):
@@ -244,39 +232,35 @@ class Tags(NamedTuple):
     tag: np.ndarray = of("sm line")  # line number + 1; 0: no line
     last_use: np.ndarray = of("sm line")
     there: np.ndarray = of("sm line")  # cycle in which the line is there; real memory: NEVER while it is on its way
-    pending: np.ndarray = of("sm line")  # real memory: sectors that are
-    waiting: np.ndarray = of("sm line")  # and the first and last of L1D.waiters that wait for it
-    waiting_last: np.ndarray = of("sm line")
+    line: np.ndarray = of("sm line", TAG_LINE)
 
 
 L1D_LINE = record(
     ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there; NEVER: not asked for
     # real memory
-    ("waiting", np.int32, SECTORS),  # the first and last in L1D.waiters that wait for each sector (whole lines: for
-    ("waiting_last", np.int32, SECTORS),  # the first),
+    # the first and last in L1D.waiters that wait for each sector (whole lines: for the first),
+    ("waiting waiting_last", np.int32, SECTORS),
     ("joined", np.int16, SECTORS),  # and how many do
-    ("valid", np.int8),  # sets of sectors: there,
-    ("coming", np.int8),  # on their way
-    ("dirty", np.int8),
+    ("valid coming dirty", np.int8),  # sets of sectors: there, on their way
 )
 WAITER = record("access", "next")  # places in arrays are one too high throughout; 0: none
 TRANSACTION = record("due", "line", "sectors", "access", "kind")
 ACCESS = record(  # a memory instruction on its way
-    "warp", "instruction", "waiting", "result", "row", "next", "l1d_misses", "l2_accesses", "dram_reads",
+    "warp instruction waiting result row next l1d_misses l2_accesses dram_reads",
     "group",  # of an asynchronous copy
     "number",  # of a `cp.async` among its warp's, and of an arrival that waits for those before it; of one that waits
     # for products, when they are complete
     "record",  # the first of it, of what meets others at an `mbarrier`
-)  # fmt: skip
+)
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
-    "access", "issued", "operands", "pool",
+    "access issued operands pool",
     "collector",  # one too high; 0: waits at the port for one
-    "port", "place", "record", "end", "left", "conflict", "started", "start", "entry",
-)  # fmt: skip
+    "port place record end left conflict started start entry",
+)
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
 LATER_ARRIVAL = record(  # one that waits for `cp.async`: whose; of those before `limit` how many are to come; when
-    "warp", "limit", "left", "there", "record",
-)  # fmt: skip
+    "warp limit left there record",
+)
 PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIONs; cycle of the last that entered
 
 
@@ -297,15 +281,15 @@ class L1D(NamedTuple):
 
 
 REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM; as long as a line of the simulating CPU's cache
-    "line", "due",
+    "line due",
     "row",  # where it lies in DRAM,
-    ("bank", np.int16), ("flits", np.int16),
+    ("bank flits", np.int16),
     ("l2_set", np.int32),  # and in its slice
-    ("home", np.int32), ("near", np.int32),  # slices: where the line lies, and whom the SM asked
-    ("slice", np.int32), ("output", np.int32), ("next", np.int32), ("place", np.int32), ("sm", np.int32),
-    ("sectors", np.int8), ("kind", np.int8), ("who", np.int8), ("from_dram", np.int8),
-)  # fmt: skip
-QUEUE = record("first", "last", "count")  # of REQUESTs
+    ("home near", np.int32),  # slices: where the line lies, and whom the SM asked
+    ("slice output next place sm", np.int32),
+    ("sectors kind who from_dram", np.int8),
+)
+QUEUE = record("first last count")  # of REQUESTs
 
 
 class Requests(NamedTuple):
@@ -331,12 +315,9 @@ class Switch(NamedTuple):
 
 
 L2_LINE = record(
-    ("waiting", np.int32, SECTORS),  # the second and the last of the reads that wait for each sector,
-    ("waiting_last", np.int32, SECTORS),
+    ("waiting waiting_last", np.int32, SECTORS),  # the second and the last of the reads that wait for each sector,
     ("joined", np.int16, SECTORS),  # and how many do
-    ("valid", np.int8),  # sets of sectors: can be read,
-    ("dirty", np.int8),
-    ("coming", np.int8),  # asked of DRAM
+    ("valid dirty coming", np.int8),  # sets of sectors: can be read, written, asked of DRAM
 )
 
 
@@ -377,10 +358,10 @@ CHANNEL = record("turn", "first_bank", "pending", "burst", "row", "write", "read
 BANK = record(
     "open_row",  # row + 1, 0: none
     "request",  # in service
-    "first", "last", "count",  # of those that wait
+    "first last count",  # of those that wait
     "served_row",
-    "read", "write", "row_active", "row_cycle", "precharge", "written", "was_read",  # free from
-)  # fmt: skip
+    "read write row_active row_cycle precharge written was_read",  # free from
+)
 
 
 class Channels(NamedTuple):
@@ -398,10 +379,10 @@ class Channels(NamedTuple):
 
 
 TRAFFIC = record(  # of an SM, as the memory side sees it
-    "l2_accesses", "l2_misses", "dram_reads", "dram_writes",
+    "l2_accesses l2_misses dram_reads dram_writes",
     "ended",  # requests that nobody waits for, done with and not yet taken off SM.in_flight
     "reply_free",  # when, in units of rules.py, its next reply may come
-)  # fmt: skip
+)
 
 
 class Shared(NamedTuple):
@@ -409,8 +390,12 @@ class Shared(NamedTuple):
 
     machine: np.ndarray = of("machine")  # MACHINE
     requests: Requests = part(Requests)
-    there: Switch = part(Switch, input="real_sm", input_word="sm_word", output="slice", output_word="slice_word")
-    back: Switch = part(Switch, input="slice", input_word="slice_word", output="real_sm", output_word="sm_word")
+    there: Switch = part(
+        Switch, {"input": "real_sm", "input_word": "sm_word", "output": "slice", "output_word": "slice_word"}
+    )
+    back: Switch = part(
+        Switch, {"input": "slice", "input_word": "slice_word", "output": "real_sm", "output_word": "sm_word"}
+    )
     l2: L2 = part(L2)
     slices: Slices = part(Slices)
     channels: Channels = part(Channels)
@@ -425,22 +410,11 @@ class Shared(NamedTuple):
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
 WARP = record("issue_cycle", "retire_cycle")  # its first issue; -1: not yet
 ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misses is a counter of the SM after it
-    "cycle", "result_cycle", "sm", "slot", "warp", "instruction", "start_cycle",
-    "l1d_misses", "l1i_misses", "l2_accesses", "dram_reads",
-)  # fmt: skip
+    "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads",
+)
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out
-LAUNCH = record(
-    "first",
-    "limit",
-    "clock",
-    "next_dispatch_units",
-    "logged",
-    "window_log2",
-    "pause",
-    "handed_out",
-    "deadlocked",
-)
+LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked")
 
 
 class Record(NamedTuple):
@@ -477,9 +451,9 @@ class State(NamedTuple):
 
     machine: np.ndarray = of("machine")  # MACHINE
     sms: np.ndarray = of("sm", SM)
-    l1i: Tags = part(Tags, line="l1i_line")
-    const: Tags = part(Tags, line="const_line")
-    texture: Tags = part(Tags, line="l1t_line")
+    l1i: Tags = part(Tags, {"line": "l1i_line"})
+    const: Tags = part(Tags, {"line": "const_line"})
+    texture: Tags = part(Tags, {"line": "l1t_line"})
     l1d: L1D = part(L1D)
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
     results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine.accesses import line_and_sectors
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.event_loop import context_of
 from abstim.engine.l2 import first_way, take_way, use
@@ -13,7 +14,6 @@ from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.compile import jit, outlined, reference
-from functional.traces.line_record import LINE_SHIFT, SECTOR_SHIFT
 from functional.traces.trace import PHASE_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -53,7 +53,7 @@ def touch_slice(shared, request, n, opens):
     if missed and opens:
         open_row(shared, request.line)
     if k < 0:
-        k = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
+        k = oldest_idle(l2, first, m.l2_ways)
         if l2.line[k].dirty:
             open_row(shared, l2.tag[k] - 1)
         take_way(l2, k, request.line)
@@ -110,7 +110,7 @@ def enter_block(c, w, time):
         return
     line = np.int64(-1)
     for i in range(sm.pc[w], sm.stop[w]):
-        pc = np.int64(c.code[i].pc)
+        pc = np.int64(c.code[i].pcs)
         if pc >> m.fetch_line_log2 != line:
             line = pc >> m.fetch_line_log2
             l1i_lookup(c, pc, time)
@@ -165,7 +165,7 @@ def touch(state, records, written, first_line, recent):
     gpu = reference(state)
     m, l2 = gpu.machine, gpu.shared.l2
     for k in range(len(records)):
-        line, sectors = np.int64(records[k] >> LINE_SHIFT), (records[k] >> SECTOR_SHIFT) & 15
+        line, sectors = line_and_sectors(records, k)
         if line < first_line or line >= PHASE_WINDOW_LINE or sectors == 0:
             continue
         mark = line << 4 | sectors
@@ -176,7 +176,7 @@ def touch(state, records, written, first_line, recent):
         first = (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways
         place = find(l2.tag, first, m.l2_ways, line)
         if place < 0:
-            place = oldest_idle(l2.last_use, l2.line.coming, first, m.l2_ways)
+            place = oldest_idle(l2, first, m.l2_ways)
             if place < 0:
                 continue
             take_way(l2, place, line)

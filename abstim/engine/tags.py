@@ -48,13 +48,13 @@ def drop(cache, k):
 
 
 @jit
-def oldest_idle(last_use, coming, first, ways):
-    """The least recently used way of a set that waits for nothing (`coming` is 0), -1 if there is none."""
-    best = victim(last_use, first, ways)
-    if coming[best] == 0:  # nearly always, and what is coming lies apart
+def oldest_idle(cache, first, ways):
+    """The least recently used way of a set that waits for nothing, -1 if there is none."""
+    best = victim(cache.last_use, first, ways)
+    if cache.line[best].coming == 0:  # nearly always, and the lines themselves lie far apart
         return best
     best = -1
     for k in range(first, first + ways):
-        if coming[k] == 0 and (best < 0 or last_use[k] < last_use[best]):
+        if cache.line[k].coming == 0 and (best < 0 or cache.last_use[k] < cache.last_use[best]):
             best = k
     return best

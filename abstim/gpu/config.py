@@ -286,34 +286,29 @@ def full_key(key: str) -> str:
     return full
 
 
-def changed(gpu: Gpu, values: Mapping[str, Any], name: str) -> Gpu:
+def changed(gpu: Gpu, values: Mapping[str, Any], name: str, source: str = "varied") -> Gpu:
     """A GPU with some values replaced: keys and values as `domains` has them.
 
-    Raises InputError for values that are each in range and contradict each other.
+    Raises InputError for values that are each in range and contradict each other, and for a key that another one of
+    [time] stands in for.
     """
-    settings = gpu.settings | {key: Setting(value, "varied") for key, value in values.items()}
-    return _taking(gpu, name, settings, values)
-
-
-def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
-    """The same GPU with some values changed, by full key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
-
-    Raises InputError for an unknown key or a value out of range.
-    """
-    known, settings = domains(), dict(gpu.settings)
-    for key, value in values.items():
-        settings[full_key(key)] = Setting(check(key, known[full_key(key)], value, gpu.name), source)
-    return _taking(gpu, gpu.name, settings, map(full_key, values))
-
-
-def _taking(gpu: Gpu, name: str, settings: Settings, keys: Iterable[str]) -> Gpu:
-    """A GPU with other settings. Raises InputError for a key changed that another one of [time] stands in for."""
+    settings = gpu.settings | {key: Setting(value, source) for key, value in values.items()}
     made, known = _build(name, gpu.title, settings, gpu.labels), _altered(gpu.known_error)
     found = replace(made, known_error=known, described=gpu.described)
-    for key in keys:
+    for key in values:
         if why := found.why_derived(key):
             raise InputError(f"{name}: {key} has no effect: {why}")
     return found
+
+
+def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
+    """The same GPU with some values changed, by key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
+
+    Raises InputError for an unknown key or a value out of range, and as `changed`.
+    """
+    known = domains()
+    checked = {full_key(key): check(key, known[full_key(key)], value, gpu.name) for key, value in values.items()}
+    return changed(gpu, checked, gpu.name, source)
 
 
 def _altered(known_error: str) -> str:

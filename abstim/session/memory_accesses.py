@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.traces.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, sectors_of
+from functional.traces.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, more_follow, sectors_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import FILLS, NONE
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64, UInt32
+    from jaxtyping import Bool, Int, Int64, UInt32
 
     from abstim.engine import LaunchInputs
     from functional.traces.trace import Trace
@@ -39,18 +39,27 @@ class Accesses:
 
 def accesses_of(inputs: LaunchInputs) -> Accesses:
     """Of all thread blocks of a launch, as the engine reads them."""
-    trace, kind = inputs.trace, inputs.table.kind
+    trace, table, kind = inputs.trace, inputs.table, inputs.table.kind
     is_shared = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
-    starts = np.ones(len(trace.records), bool)
-    starts[1:] = trace.records[:-1] & MORE == 0
-    instruction = _executed(trace, inputs.table, (kind >= Kind.PARAM_LOAD) & ~is_shared)
-    return Accesses(instruction, np.flatnonzero(starts), _executed(trace, inputs.table, is_shared))
+    on_lines = (kind >= Kind.PARAM_LOAD) & ~is_shared
+    instruction, shared = (executed(trace, table.block_start, table.block_stop, c) for c in (on_lines, is_shared))
+    return Accesses(instruction, np.flatnonzero(first_records(trace)), shared)
 
 
-def _executed(trace: Trace, table: LatencyTable, chosen: Bool[np.ndarray, " instr"]) -> Int64[np.ndarray, " execution"]:
+def first_records(trace: Trace) -> Bool[np.ndarray, " record"]:
+    """Which line records are the first of an instruction."""
+    return np.concatenate([np.ones(1, bool), more_follow(trace.records[:-1]) == 0])[: len(trace.records)]
+
+
+def executed(
+    trace: Trace,
+    block_start: Int[np.ndarray, " block"],
+    block_stop: Int[np.ndarray, " block"],
+    chosen: Bool[np.ndarray, " instr"],
+) -> Int64[np.ndarray, " execution"]:
     """The chosen instructions as they were executed, warp by warp."""
     before = np.concatenate([[0], np.cumsum(chosen)])  # chosen ones before each instruction
-    first, count = before[table.block_start], before[table.block_stop] - before[table.block_start]
+    first, count = before[block_start], before[block_stop] - before[block_start]
     events = count[trace.blocks]
     place = np.arange(int(events.sum())) - np.repeat(np.cumsum(events) - events, events)
     return np.flatnonzero(chosen)[np.repeat(first[trace.blocks], events) + place]

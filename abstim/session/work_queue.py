@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from functional.programs.program import Program
-    from functional.traces.trace import Trace
+from functional.programs.program import Program
+from functional.traces.trace import Trace
 
 UNLIKE = 8  # times a thread block's work in the middle of all
 MOST = 0.5  # of all work

@@ -55,7 +55,7 @@ def machine_timed_blocks(
             for k, c in enumerate(block.code)
         ]
         for k, row in enumerate(made):
-            row.pc = first_row + block.code[k].address // INSTRUCTION_BYTES
+            row.pcs = first_row + block.code[k].address // INSTRUCTION_BYTES
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
             if source is not None and source.opcode == "tcgen05" and _TENSOR_WORK.fullmatch(block.code[k].name):
@@ -68,7 +68,7 @@ def machine_timed_blocks(
             # parameters are to come before the rest: its first instruction is the last one of a line of its own, behind
             # all code. Constants come through the cache that holds instructions (Jia et al., 2018, section 3)
             lines = (first_row + len(code)) // MOST_LINE_INSTRUCTIONS + 2
-            made[0].pc = lines * MOST_LINE_INSTRUCTIONS - 1
+            made[0].pcs = lines * MOST_LINE_INSTRUCTIONS - 1
         rows += made
         accesses = [row.access for row in made if row.access is not None]
         timed.append(TimedBlock(
@@ -82,7 +82,7 @@ def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline:
     """Machine code does not say how large a product is, nor in which class: PTX does."""
     operation = sized(source, program, pipeline.operation(hardware_class(source)))
     row.unit, row.copies = UNITS.index(operation.unit), sync.copies_of(source)
-    row.latency, row.initiation = operation.latency_cycles, operation.initiation_cycles
+    row.latency_cycles, row.initiation_cycles = operation.latency_cycles, operation.initiation_cycles
 
 
 def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address | None, int]) -> None:
@@ -136,10 +136,10 @@ def _row(
         name = "convert" if kind == Kind.CONST_LOAD else classes.latency_class(instruction)
         row = row_of(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
         if name == "tensor":
-            one = row.initiation
-            row.initiation = max(1, round(one * classes.tensor_share(instruction)))
-            row.latency += max(0, row.initiation - one) if instruction.name in _PRODUCTS else 0
-    row.counted, row.stall, row.barrier = True, max(1, instruction.stall), classes.barrier_of(instruction)
+            one = row.initiation_cycles
+            row.initiation_cycles = max(1, round(one * classes.tensor_share(instruction)))
+            row.latency_cycles += max(0, row.initiation_cycles - one) if instruction.name in _PRODUCTS else 0
+    row.counted, row.stall_cycles, row.barrier = True, max(1, instruction.stall), classes.barrier_of(instruction)
     row.waits = [registers + s for s in _waits(instruction)]
     row.writes = [] if instruction.write_scoreboard >= SCOREBOARDS else [registers + instruction.write_scoreboard]
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:

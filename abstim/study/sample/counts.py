@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.gpu.spec import Params
+from abstim.session.memory_accesses import executed, first_records
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction
-from functional.traces.line_record import is_data, line_of, more_follow, sectors_of
+from functional.traces.line_record import is_data, line_of, sectors_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, Trace
 from precharacterize.classify import Kind, kind_of
 from precharacterize.table import LatencyTable
@@ -86,7 +87,6 @@ def sums(values: np.ndarray, lengths: Int64[np.ndarray, " n"]) -> np.ndarray:
     return total[ends] - total[ends - lengths]
 
 
-_SECTORS = np.array([bin(bits).count("1") for bits in range(16)])
 ON_LINES = {  # make records
     Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD,
 }  # fmt: skip
@@ -122,7 +122,7 @@ def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruc
     kind, first = kinds_of_records(program, trace, kinds)
     where = in_memory(trace.records)
     local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
-    sectors = _SECTORS[sectors_of(trace.records)] * where
+    sectors = np.bitwise_count(sectors_of(trace.records)).astype(np.int64) * where
     load, store, atomic = (kind == k for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
     return {
         "coalesced_global_loads": float(sectors[load & ~local].sum()),
@@ -142,15 +142,10 @@ def kinds_of_records(
 
     Records are in the order of the instructions that made them, one or more each.
     """
-    on_lines = np.isin(kinds, list(ON_LINES))
-    per_block = [np.flatnonzero(on_lines[b.start : b.stop]) + b.start for b in program.blocks]
-    flat = np.concatenate([*per_block, np.zeros(0, np.int64)])
-    ends = np.cumsum([len(block) for block in per_block])
-    starts = ends - [len(block) for block in per_block]
-    accesses = kinds[flat[ranges(starts[trace.blocks], ends[trace.blocks])]]  # a kind an executed instruction
-    last = more_follow(trace.records) == 0
-    first = np.concatenate([np.ones(min(len(last), 1), bool), last[:-1]])
-    return np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(last)))), first
+    starts, stops = np.array([(b.start, b.stop) for b in program.blocks]).T
+    first = first_records(trace)
+    accesses = kinds[executed(trace, starts, stops, np.isin(kinds, list(ON_LINES)))]  # a kind an executed instruction
+    return np.repeat(accesses, np.diff(np.append(np.flatnonzero(first), len(first)))), first
 
 
 def basic_block_vector(program: Program, trace: Trace) -> Int64[np.ndarray, " basic_block"]:
