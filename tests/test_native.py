@@ -9,7 +9,21 @@ import pytest
 
 from functional.jit import native
 from functional.jit.machine_code import engine_of
-from functional.jit.native import I1, I8, I32, I64, LANES, Flags, Lanes32, Pointer, inlined, op, record_type, routine
+from functional.jit.native import (
+    I1,
+    I8,
+    I32,
+    I64,
+    LANES,
+    Double,
+    Flags,
+    Lanes32,
+    Pointer,
+    inlined,
+    op,
+    record_type,
+    routine,
+)
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.object_code import _RUNTIME_PASSES, _object
 
@@ -139,3 +153,14 @@ def test_what_has_no_type_is_refused():
     with pytest.raises(TypeError, match="of no type"):
         native._Body(no_type)
     native._ALL.pop("no_type")
+
+
+def test_a_number_that_no_literal_says_is_refused():
+    @routine("half")
+    def half(into: Pointer) -> I64:
+        into[Double, 0] = 0.5
+        return 0
+
+    with pytest.raises(TypeError, match="there is 0 alone"):
+        native._Body(half)
+    native._ALL.pop("half")

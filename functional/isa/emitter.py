@@ -85,6 +85,30 @@ class Emitter(ABC):
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
         """a * b + c of float64 rounded once by `rz`, `rm` or `rp`."""
 
+    @abstractmethod
+    def lane_numbers(self) -> Value:
+        """0 to 31, one a lane."""
+
+    @abstractmethod
+    def active(self) -> Value:
+        """The active lanes of a warp, as bits."""
+
+    @abstractmethod
+    def ballot(self, p: Value) -> Value:
+        """Lanes in which a predicate holds, active or not, as bits."""
+
+    @abstractmethod
+    def permute(self, v: Value, lanes: Value) -> Value:
+        """What a lane, named by its number, holds of an i32."""
+
+    @abstractmethod
+    def alike(self, v: Value) -> Value:
+        """Of each active lane those that hold the same, as bits."""
+
+    @abstractmethod
+    def reduced(self, name: str, v: Value, members: Value, neutral: int) -> Value:
+        """`add`, `smin`, ... of the i32 that the members hold, of which there may be none."""
+
     def const(self, v: Value | int | float, kind: str) -> Value:
         """A value as it is, a Python number as a literal of `kind`."""
         if isinstance(v, Value):

@@ -1,68 +1,18 @@
-"""The table of instructions that compute, opcode and type to their form and meaning; forms of the operations across the
-lanes of a warp (`shfl vote match redux activemask elect`); what ends a block, and what has no effect.
+"""The table of instructions that compute, opcode and type to their form and meaning; what ends a block, and what has no
+effect.
 """
 
 from __future__ import annotations
 
-from functional.isa import conversions, floats, integers, selections, video
-from functional.isa.operation import FLOATS, PACKED, Builder, Operation, Unsupported, flags_of, only_type
-from functional.ptx.ir import Instruction, Vector
+from functools import reduce
 
-_MODES = {"shfl": ("up", "down", "bfly", "idx"), "vote": ("all", "any", "uni", "ballot"), "match": ("any", "all"),
-          "redux": ("add", "min", "max", "and", "or", "xor")}  # fmt: skip
+from functional.isa import conversions, floats, integers, lanes, selections, video
+from functional.isa.emitter import Emitter, Value
+from functional.isa.operation import FLOATS, PACKED, Builder, Operation, Unsupported
+from functional.isa.slots import CONDITION_CODE
+from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Vector
 
-
-def mode_of(inst: Instruction) -> str:
-    """Which of the operations of its opcode it is: "bfly" of `shfl.sync.bfly.b32`. Raises Unsupported."""
-    flags = flags_of(inst, {"sync", *_MODES[inst.opcode]}) - {"sync"}
-    if len(flags) != 1:
-        raise Unsupported
-    return next(iter(flags))
-
-
-def _members(inst: Instruction) -> tuple[str, ...]:
-    return ("u32",) if "sync" in inst.modifiers else ()
-
-
-def _shfl(inst: Instruction) -> Operation:
-    mode_of(inst)
-    only_type(inst, ("b32",))
-    results = ("b32", "pred")[: len(inst.destinations)]
-    return Operation(None, results, ("b32", "u32", "u32", *_members(inst)))
-
-
-def _vote(inst: Instruction) -> Operation:
-    if inst.type != ("b32" if mode_of(inst) == "ballot" else "pred"):
-        raise Unsupported
-    return Operation(None, (inst.type,), ("pred", *_members(inst)))
-
-
-def _match(inst: Instruction) -> Operation:
-    mode_of(inst)
-    type_ = only_type(inst, ("b32", "b64"))
-    return Operation(None, ("b32", "pred")[: len(inst.destinations)], (type_, "u32"))
-
-
-def _redux(inst: Instruction) -> Operation:
-    if inst.type not in (("b32",) if mode_of(inst) in ("and", "or", "xor") else ("u32", "s32")):
-        raise Unsupported
-    return Operation(None, (inst.type,), (inst.type, "u32"))
-
-
-def _activemask(inst: Instruction) -> Operation:
-    only_type(inst, ("b32",))
-    return Operation(None, ("b32",), ())
-
-
-def _elect(inst: Instruction) -> Operation:
-    flags_of(inst, {"sync"})
-    return Operation(None, ("b32", "pred"), ("u32",))
-
-
-_ACROSS_LANES: dict[str, Builder] = {
-    "shfl": _shfl, "vote": _vote, "match": _match, "redux": _redux, "activemask": _activemask, "elect": _elect,
-}  # fmt: skip
-_COMMON: dict[str, Builder] = {**conversions.TABLE, **selections.TABLE, **_ACROSS_LANES}
+_COMMON: dict[str, Builder] = {**conversions.TABLE, **selections.TABLE, **lanes.TABLE}
 _INTEGERS: dict[str, Builder] = {**integers.TABLE, **video.TABLE}
 ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})  # of a basic block
 CARRIED = ("addc", "subc", "madc")  # that read the condition code
@@ -115,3 +65,36 @@ def is_vector_move(inst: Instruction) -> bool:
 def is_wide_move(inst: Instruction) -> bool:
     """`mov.v4.u32 {a, b, c, d}, {e, f, g, h}`: each element by itself."""
     return not {"v2", "v4", "v8"}.isdisjoint(inst.modifiers)
+
+
+def vector_move(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tuple[Operand | None, ...]]:
+    """A `mov` of vectors as an operation on their elements, these, and those it writes: it packs the elements into one
+    register, the first in the lowest bits, or unpacks it, or moves each by itself. Raises Unsupported."""
+    inputs, outputs = (o.elements if isinstance(o, Vector) else (o,) for o in (inst.sources[0], inst.destinations[0]))
+    size, wide = TYPE_BYTES[inst.type], is_wide_move(inst)
+    if None in inputs or (wide and len(inputs) != len(outputs)):
+        raise Unsupported
+    if wide:
+        types = (inst.type,) * len(inputs)
+        return Operation(lambda e, *values: values, types, types), inputs, outputs  # type: ignore[return-value]
+    if size > 8 or size % len(inputs) or size % len(outputs):
+        raise Unsupported
+    in_bits, out_bits = 8 * size // len(inputs), 8 * size // len(outputs)
+
+    def emit(e: Emitter, *parts: Value) -> tuple[Value, ...]:
+        shifted = [e.op("shl", e.resize(p, f"i{8 * size}", False), in_bits * i) for i, p in enumerate(parts)]
+        packed = reduce(lambda a, b: e.op("or", a, b), shifted)
+        return tuple(e.resize(e.op("lshr", packed, out_bits * i), f"i{out_bits}", False) for i in range(len(outputs)))
+
+    operation = Operation(emit, (f"b{out_bits}",) * len(outputs), (f"b{in_bits}",) * len(inputs))
+    return operation, inputs, outputs  # type: ignore[return-value]
+
+
+def form_of(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tuple[Operand | None, ...]]:
+    """The operation of an instruction that computes, what it reads and what it writes, the condition code included.
+    Raises Unsupported."""
+    if is_vector_move(inst):
+        return vector_move(inst)
+    sources = (*inst.sources, CONDITION_CODE) if inst.opcode in CARRIED else inst.sources
+    destinations = (*inst.destinations, CONDITION_CODE) if "cc" in inst.modifiers else inst.destinations
+    return operation_of(inst), sources, destinations

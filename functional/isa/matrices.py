@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.operation import Unsupported
-from functional.ptx.ir import Instruction
+from functional.ptx.ir import Address, Instruction, Operand
 
 FLOAT_ELEMENTS = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,
@@ -222,3 +222,22 @@ def matrices_of(inst: Instruction) -> tuple[int, bool]:
     if not {"m8n8", "b16"} <= set(inst.modifiers):
         raise Unsupported
     return int(next(iter(flags))[1:]), "trans" in inst.modifiers
+
+
+class MatrixAccess(NamedTuple):
+    """A `wmma.load` or `.store`: where the matrix begins, how far its lines are apart (None: they follow each other),
+    whether these are columns."""
+
+    where: Address
+    stride: Operand | None
+    by_column: bool
+    fragment: Fragment
+
+
+def access_form(inst: Instruction) -> MatrixAccess:
+    """Of `wmma.load.a.sync.aligned.row.SHAPE.SPACE.TYPE d, [p], stride`, and of a store. Raises Unsupported."""
+    rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
+    where, (stride, *_) = inst.sources[0], (*inst.sources[1 + (inst.modifiers[0] == "store") :], None)
+    if len(rest) != 3 or rest[0] not in ("row", "col") or not isinstance(where, Address):
+        raise Unsupported
+    return MatrixAccess(where, stride, rest[0] == "col", Fragment.of(inst.modifiers[1], rest[1], rest[2]))

@@ -43,15 +43,16 @@ REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, Ari
 
 @dataclass(frozen=True)
 class Operation:
-    """`emit(emitter, *sources)` yields one value, or a tuple for several results. None: lanes look at each other, and
-    each executor does it in its own way.
+    """`emit(emitter, *sources)` yields one value, or a tuple for several results. None: each executor does it in its
+    own way.
 
-    `sources` and `destinations` are PTX type names.
+    `sources` and `destinations` are PTX type names. `across`: do lanes look at each other?
     """
 
     emit: Callable | None
     destinations: tuple[str, ...]
     sources: tuple[str, ...]
+    across: bool = False
 
 
 Builder = Callable[[Instruction], Operation]

@@ -438,7 +438,9 @@ class _Body:
 
     def literal(self, type_: Type, number: Any) -> Value:
         if type_.kind in ("float", "double"):
-            return Value("zeroinitializer" if type_.lanes > 1 else f"{float(number)!r}", type_)
+            if number != 0:
+                raise TypeError(f"{self.one.name}: {number} as a {type_}; of these there is 0 alone")
+            return Value("zeroinitializer", type_)
         if type_.kind == "i1" and type_.lanes > 1:  # a number is the flags' bits, not the same for all
             number = tuple(number >> lane & 1 for lane in range(type_.lanes))
         bits = Type(type_.kind).bits

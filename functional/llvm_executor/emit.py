@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functional.isa.emitter import BITS, FLOATING, LANES, Emitter, Value, vector
 from functional.isa.operation import Unsupported
 from functional.jit.native import routine_named
+from functional.llvm_executor.context_layout import SHUFFLE
 
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
 
@@ -32,6 +33,7 @@ class LlvmEmitter(Emitter):
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # function -> its declaration
         self.functions: dict[str, str] = {}  # function -> its definition
+        self.mask = ""  # i32 name: active lanes of the basic block
         self._prefix, self._count = prefix, 0
         self._splats: dict[str, Value] = {}
 
@@ -134,6 +136,36 @@ class LlvmEmitter(Emitter):
         kind, name = f"i{2 * a.bits}", "sext" if signed else "zext"
         full = self.op("mul", self.cast(name, a, kind), self.cast(name, b, kind))
         return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
+
+    def lane_numbers(self) -> Value:
+        return constants(range(LANES), "i32")
+
+    def active(self) -> Value:
+        return Value(self.mask, "i32", False)
+
+    def ballot(self, p: Value) -> Value:
+        return Value(self.bits_of(p), "i32", False)
+
+    def permute(self, v: Value, lanes: Value) -> Value:
+        words, pointers = vector(v.kind), vector("ptr")
+        self.store("%frame", SHUFFLE, self.widen(v), align=4)
+        base = self.field("%frame", SHUFFLE)
+        at = self.scalar(f"getelementptr i32, ptr {base}, {self.widen(lanes)}", "ptr")
+        name = "@llvm.masked.gather.v32i32.v32p0"
+        self.declarations[name] = f"declare {words} {name}({pointers}, {vector('i1')}, {words})"
+        given = f"{pointers} align 4 {at}, {vector('i1')} splat (i1 true), {words} zeroinitializer"
+        return self.let(f"call {words} {name}({given})", v.kind, True)
+
+    def alike(self, v: Value) -> Value:
+        return self.call(f"match_{v.bits}", v, self.mask)
+
+    def reduced(self, name: str, v: Value, members: Value, neutral: int) -> Value:
+        if members.wide:
+            return self.call(f"redux_{name}", v, members, self.mask, neutral)
+        chosen = self.widen(self.select(self.lanes_of(members.name), v, neutral))
+        function = f"@llvm.vector.reduce.{name}.v32i32"
+        self.declarations[function] = f"declare i32 {function}({chosen.type})"
+        return self.let(f"call i32 {function}({chosen})", "i32", False)
 
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
         raise Unsupported

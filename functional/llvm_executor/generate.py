@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, is_wide_move, operation_of
+from functional.isa.instructions import ENDS, form_of, has_no_effect, is_vector_move, is_wide_move
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported
 from functional.isa.slots import CONDITION_CODE
-from functional.llvm_executor import accesses, matrices, warps
+from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import generated, terminate
@@ -111,7 +111,7 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
     e.raw(f"br {stop}, label %stop, label %B{block.index}.go")
     e.label(f"B{block.index}.go")
-    unit.mask = e.load("%frame", at.MASK, "i32").name
+    unit.mask = e.mask = e.load("%frame", at.MASK, "i32").name
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
     e.raw(f"store i16 {block.index if block.index < 32768 else block.index - 65536}, ptr "
           f"{e.scalar(f'getelementptr i16, ptr {blocks}, i64 {event.name}', 'ptr')}, align 2")  # fmt: skip
@@ -135,13 +135,7 @@ def instruction(unit: Unit, inst: Instruction) -> None:
         return matrices.wmma(unit, inst)
     if inst.opcode in matrices.TABLE:
         return matrices.TABLE[inst.opcode](unit, inst)
-    if is_vector_move(inst):
-        return warps.vector_move(unit, inst)
-    operation = operation_of(inst)
-    if inst.opcode in warps.TABLE:
-        return warps.TABLE[inst.opcode](unit, inst)
-    sources = (*inst.sources, CONDITION_CODE) if inst.opcode in CARRIED else inst.sources
-    destinations = (*inst.destinations, CONDITION_CODE) if "cc" in inst.modifiers else inst.destinations
+    operation, sources, destinations = form_of(inst)
     if operation.emit is None:
         raise Unsupported
     pairs = zip(sources, operation.sources, strict=True)
@@ -149,5 +143,5 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     result = operation.emit(unit.e, *values)
     results = result if isinstance(result, tuple) else (result,)
     for target, value, type_ in zip(destinations, results, operation.destinations, strict=True):
-        unit.set(target, value, type_)
+        unit.set(target, unit.e.widen(value) if operation.across else value, type_)
     return None

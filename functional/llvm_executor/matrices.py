@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
-from functional.isa.matrices import Fragment, fragments_of, matrices_of, mma_form
+from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of, mma_form
 from functional.isa.memory import copy_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import address
 from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
-from functional.ptx.ir import Address, Instruction, Operand, Vector
+from functional.ptx.ir import Instruction, Operand, Vector
 
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32
 _C = _B + 8 * 32 * 8
@@ -189,11 +189,9 @@ def wmma(unit: Unit, inst: Instruction) -> None:
     if inst.modifiers[0] == "mma":
         _multiply(unit, inst)
     elif inst.modifiers[0] == "load":
-        stride = inst.sources[1] if len(inst.sources) > 1 else None
-        _load_matrix(unit, inst, _Matrix(unit, inst, inst.sources[0], stride))
+        _load_matrix(unit, inst, _Matrix(unit, inst))
     else:
-        stride = inst.sources[2] if len(inst.sources) > 2 else None
-        _store_matrix(unit, inst, _Matrix(unit, inst, inst.sources[0], stride))
+        _store_matrix(unit, inst, _Matrix(unit, inst))
 
 
 def _first_lane(unit: Unit, value: Value) -> Value:
@@ -203,14 +201,11 @@ def _first_lane(unit: Unit, value: Value) -> Value:
 class _Matrix:
     """A matrix in memory: checked, recorded, and the host addresses of its elements."""
 
-    def __init__(self, unit: Unit, inst: Instruction, where: Operand, stride: Operand | None) -> None:
-        rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
-        if len(rest) != 3 or inst.space not in ("global", "shared", "generic") or not isinstance(where, Address):
+    def __init__(self, unit: Unit, inst: Instruction) -> None:
+        where, stride, self.by_column, fragment = access_form(inst)
+        if inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS:
             raise Unsupported
-        self.unit, self.by_column = unit, rest[0] == "col"
-        self.fragment = fragment = Fragment.of(inst.modifiers[1], rest[1], rest[2])
-        if fragment.kind.name not in _KINDS:
-            raise Unsupported
+        self.unit, self.fragment = unit, fragment
         e, self.size = unit.e, fragment.kind.bits // 8
         lines, length = (fragment.columns, fragment.rows) if self.by_column else (fragment.rows, fragment.columns)
         leading = e.literal(length, "i64")

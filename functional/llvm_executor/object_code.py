@@ -10,10 +10,20 @@ from typing import Any
 
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
+from functional.jit import native
 from functional.jit.machine_code import binding, engine_of, features, machine, target
 from functional.keep.kept import Kept, key
-from functional.llvm_executor import runtime
+from functional.llvm_executor import (  # noqa: F401 - to load their routines
+    runtime_access,
+    runtime_atomics,
+    runtime_matrices,
+    runtime_races,
+    runtime_schedule,
+    runtime_stack,
+    runtime_streams,
+)
 from functional.llvm_executor.analysis import independent
+from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.generate import Generated, generate
 from functional.programs.program import Program
 from functional.ptx.ir import Symbol
@@ -61,12 +71,20 @@ _KERNEL_PASSES = ("sroa", "simplify_cfg")
 _RUNTIME_PASSES = (*_FIRST, "new_gvn", "instruction_combine", "simplify_cfg")
 
 
+PACKAGE = "functional.llvm_executor"
+
+
+def text() -> str:
+    """LLVM IR of the run time: all its routines as one module."""
+    return f"{native.text(PACKAGE)}\n{ATTRIBUTES}\n"
+
+
 @cache
 def helpers() -> dict[str, int]:
-    """Addresses of the run time's functions, known to kernels by name from now on."""
-    name = key(MODULES, "runtime", target())
-    engine = engine_of(Kept("objects").load_or_make(name, lambda: _object(runtime.text(), _RUNTIME_PASSES)))
-    found = {name: engine.get_function_address(name) for name in runtime.exported()}
+    """Addresses of the run time's routines, known to kernels by name from now on."""
+    kept = Kept("objects").load_or_make(key(MODULES, "runtime", target()), lambda: _object(text(), _RUNTIME_PASSES))
+    engine = engine_of(kept)
+    found = {name: engine.get_function_address(name) for name in native.exported(PACKAGE)}
     for name, address in found.items():
         binding().add_symbol(name, address)
     _keep_alive.append(engine)

@@ -84,23 +84,20 @@ class Shadow:
             return self._look_at_stores(machine.streams.noted_stores())
 
     def _look_at_stores(self, stores: np.ndarray) -> bool:
-        values = dict(
-            stores=stores.ctypes.data, count=len(stores), shadow=self._cells.ctypes.data,
-            first_line=GLOBAL_BASE // LINE_BYTES, lines=len(self._cells), id=self._next, base=self._base,
-        )  # fmt: skip
-        self._next += 1
-        job = np.array([values[name] for name in STORES_JOB], np.int64)
-        return call("store_races", job.ctypes.data) == CLEAN
+        return self._is_clean("store_races", STORES_JOB, stores=stores, count=len(stores))
 
     def _look(self, trace: Trace, learn: bool) -> bool:
-        values = dict(
-            blocks=trace.blocks.ctypes.data, block_offsets=trace.block_offsets.ctypes.data,
-            records=trace.records.ctypes.data, record_offsets=trace.record_offsets.ctypes.data,
-            warps=len(trace.warp_instructions), first=self._accesses.first.ctypes.data,
-            writes=self._accesses.writes.ctypes.data, shadow=self._cells.ctypes.data,
-            written=self._written.ctypes.data, first_line=GLOBAL_BASE // LINE_BYTES, lines=len(self._cells),
-            id=self._next, base=self._base, learn=learn,
+        return self._is_clean(
+            "races", JOB, blocks=trace.blocks, block_offsets=trace.block_offsets, records=trace.records,
+            record_offsets=trace.record_offsets, warps=len(trace.warp_instructions), first=self._accesses.first,
+            writes=self._accesses.writes, written=self._written, learn=learn,
         )  # fmt: skip
+
+    def _is_clean(self, routine: str, names: tuple[str, ...], **values: np.ndarray | int) -> bool:
+        """Of a chunk, whose number is the next."""
+        first_line, number = GLOBAL_BASE // LINE_BYTES, self._next
+        values |= dict(shadow=self._cells, first_line=first_line, lines=len(self._cells), id=number, base=self._base)
         self._next += 1
-        job = np.array([values[name] for name in JOB], np.int64)
-        return call("races", job.ctypes.data) == CLEAN
+        found = (values[name] for name in names)
+        job = np.array([v.ctypes.data if isinstance(v, np.ndarray) else v for v in found], np.int64)
+        return call(routine, job.ctypes.data) == CLEAN

@@ -17,8 +17,10 @@ import numpy as np
 from functional.isa.emitter import FLOATING, Emitter, Value
 from functional.isa.floats import direct, fused, sum_to_odd
 from functional.isa.operation import Operation, kind_of
+from functional.numpy_executor.stack import pack
 
 F32, F64, U32, U64 = np.float32, np.float64, np.uint32, np.uint64
+_LANES = np.arange(32, dtype=U32)
 _HUGE, _TINY = F64(2.0**970), F64(2.0**-960)  # outside, splitting over- or underflows
 
 
@@ -148,6 +150,25 @@ def _high_unsigned(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a_hi * b_hi + (middle_a >> half) + (middle_b >> half) + (carry >> half)
 
 
+def _permuted(a: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(a, lanes.astype(np.intp), axis=1)
+
+
+def _alike(a: np.ndarray) -> np.ndarray:
+    """Of each lane those that hold the same, as bits [row, lane]."""
+    return np.packbits(a[:, :, None] == a[:, None, :], axis=2, bitorder="little").view(U32)[..., 0]
+
+
+_UFUNCS = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum,
+           "max": np.maximum}  # fmt: skip
+
+
+def _reduced(a: np.ndarray, members: np.ndarray, neutral: np.ndarray, name: str) -> np.ndarray:
+    """Over the members [row, 1 or lane] of each lane; [row, 1 or lane]."""
+    chosen = np.where((members[..., None] >> _LANES & U32(1)) != 0, a[:, None, :], neutral[..., None])
+    return _UFUNCS[name].reduce(chosen, axis=2, dtype=a.dtype)
+
+
 _NAMES: dict[str, object] = {
     **{name: np.dtype(name) for name in ["b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]},
     **{name: getattr(np, name) for name in (
@@ -155,6 +176,7 @@ _NAMES: dict[str, object] = {
         "copy", "sin", "cos", "log2", "exp2", "tanh", "multiply")},
     "leading_zeros": _leading_zeros, "reversed_bits": _reversed_bits, "clamped": _clamped, "integers": _integers,
     "high_unsigned": _high_unsigned, "fma32": fma32, "fma64": fma64,
+    "pack": pack, "permuted": _permuted, "alike": _alike, "reduced": _reduced, "lane_numbers": _LANES[None],
 }  # fmt: skip
 
 
@@ -243,6 +265,31 @@ class ArrayEmitter(Emitter):
         full = self.op("mul", self.resize(a, wide, signed), self.resize(b, wide, signed))
         return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
 
+    def _of_frame(self, text: str, kind: str = "i32") -> Value:
+        found = self._let(text, kind)
+        self._borrowed.add(found.name)
+        return found
+
+    def lane_numbers(self) -> Value:
+        return self._of_frame("lane_numbers")
+
+    def active(self) -> Value:
+        return self._of_frame("frame.bits[:, None]")
+
+    def ballot(self, p: Value) -> Value:
+        return self._let(f"pack({p.name}, frame.count)[:, None]", "i32")
+
+    def permute(self, v: Value, lanes: Value) -> Value:
+        return self._let(f"permuted(frame.full({v.name}), frame.full({lanes.name}))", v.kind)
+
+    def alike(self, v: Value) -> Value:
+        return self._let(f"alike(frame.full({v.name}))", "i32")
+
+    def reduced(self, name: str, v: Value, members: Value, neutral: int) -> Value:
+        view, start = _dtype(v.kind, name[0] == "s"), self.literal(neutral, v.kind).name
+        given = f"frame.full({v.name}).view({view}), {members.name}, {start}.view({view}), {name.lstrip('su')!r}"
+        return self._let(f"reduced({given}).view({_dtype(v.kind)})", v.kind)
+
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
         return self._let(f"fma64({a.name}, {b.name}, {c.name}, '{mode}')", a.kind)
 
@@ -252,13 +299,14 @@ class ArrayEmitter(Emitter):
 
 
 def function_of(operation: Operation) -> Callable:
-    """The operation as a function of arrays, of the kinds of its sources; it yields one array, or a tuple."""
+    """The operation as a function of arrays, of the kinds of its sources, behind the frame where lanes look at each
+    other; it yields one array, or a tuple."""
     e = ArrayEmitter(tuple(kind_of(type_) for type_ in operation.sources))
     assert operation.emit is not None
     results = operation.emit(e, *e.arguments)
     results = results if isinstance(results, tuple) else (results,)
     returned = ", ".join(e.result(r) for r in results)
-    head = f"def function({', '.join(v.name for v in e.arguments)}):"
+    head = f"def function({', '.join([*['frame'] * operation.across, *(v.name for v in e.arguments)])}):"
     return _compiled("\n    ".join([head, *e.lines, f"return {returned}"]))
 
 

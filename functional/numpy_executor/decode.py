@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.errors import PtxError
-from functional.isa.instructions import CARRIED, ENDS, has_no_effect, is_vector_move, operation_of
+from functional.isa.instructions import CARRIED, ENDS, form_of, has_no_effect
 from functional.isa.operation import REFUSALS, Builder
 from functional.isa.slots import CONDITION_CODE, Slots
 from functional.numpy_executor import warp_ops
@@ -25,7 +25,7 @@ from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Term
 from functional.numpy_executor.tcgen05_product import tcgen05_step
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.warp_ops import register_count_step, vector_move_step
+from functional.numpy_executor.warp_ops import register_count_step
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import ldmatrix_step, movmatrix, stmatrix_step, transposed_matrix, wmma_step
 from functional.programs.program import BasicBlock, Program
@@ -133,8 +133,6 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
         return _guard_only(slots, inst)
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
-    if is_vector_move(inst):
-        return vector_move_step(slots, inst)
     if inst.opcode == "cp" and is_tensor_copy(inst):
         return tensor_copy_step(slots, inst)
     if inst.opcode == "cp" and is_bulk(inst):
@@ -153,18 +151,15 @@ def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
 
 def _operation_step(slots: Slots, inst: Instruction) -> Step:
     own = _OWN.get(inst.opcode)
-    operation = own(inst) if own else operation_of(inst)
-    sources, destinations = list(inst.sources), list(inst.destinations)
-    if inst.opcode in CARRIED:
-        sources.append(CONDITION_CODE)
-    if "cc" in inst.modifiers:
-        destinations.append(CONDITION_CODE)
+    operation, sources, destinations = (own(inst), inst.sources, inst.destinations) if own else form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     getters = [getter(slots, s, _BITS_OF.get(t, t), i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
     guard = guard_getter(slots, inst.guard)
     guarded = guard is not None
     setters = [setter(slots, d, t, guarded) for d, t in zip(destinations, operation.destinations, strict=True)]
     across = _LANE_FUNCTIONS.get(inst.opcode, lambda _: None)(inst)
+    if across is None and operation.across:
+        across = function_of(operation)
     step = _bind_across(across, getters, setters) if across else _bind(function_of(operation), getters, setters)
     return step if guard is None else _guarded_step(guard, step)
 

@@ -210,11 +210,7 @@ class Sanitizer(Watch):
     def loads(self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int) -> None:
         """`ld` and all that reads alone."""
         accesses = Accesses.of(frame, part, offsets, size_bytes)
-        if part.space.name == "global":
-            blocks = _blocks(frame, accesses)
-            self._tell(frame, inst, accesses, self._races.loads(accesses.starts, size_bytes, blocks, _strong(inst)))
-        elif part.space.name in _OWN:
-            self._refuse_unwritten(frame, inst, part.space.name, accesses)
+        self._look("loads", frame, inst, part.space.name, accesses, _strong(inst))
 
     def stores(
         self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int,
@@ -222,28 +218,14 @@ class Sanitizer(Watch):
     ) -> None:  # fmt: skip
         """`st` and all that writes alone, before it does."""
         accesses = Accesses.of(frame, part, offsets, size_bytes, each=bool(values))
-        if part.space.name == "global":
-            written = np.stack(values, axis=2).view(np.uint8)[accesses.indices] if values else None
-            blocks = _blocks(frame, accesses)
-            found = self._races.stores(accesses.starts, size_bytes, blocks, _strong(inst), written)
-            self._tell(frame, inst, accesses, found)
-        elif part.space.name in _OWN:
-            self._written[part.space.name][accesses.bytes] = True
+        known = bool(values) and part.space.name == "global"
+        written = np.stack(values, axis=2).view(np.uint8)[accesses.indices] if known else None
+        self._look("stores", frame, inst, part.space.name, accesses, _strong(inst), written)
 
     def updates(self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int) -> None:
         """`atom`, `red`."""
-        accesses = Accesses.of(frame, part, offsets, size_bytes)
-        if part.space.name == "global":
-            found = self._races.updates(
-                accesses.starts,
-                size_bytes,
-                _blocks(frame, accesses),
-                "cta" not in inst.modifiers,
-                inst.opcode == "atom",
-            )
-            self._tell(frame, inst, accesses, found)
-        elif part.space.name in _OWN:
-            self._refuse_unwritten(frame, inst, part.space.name, accesses)
+        accesses, strong = Accesses.of(frame, part, offsets, size_bytes), "cta" not in inst.modifiers
+        self._look("updates", frame, inst, part.space.name, accesses, strong, inst.opcode == "atom")
 
     def box(
         self, frame: Frame, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
@@ -252,14 +234,19 @@ class Sanitizer(Watch):
         """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
         row, lane = (np.full(len(starts), n) for n in place)
         accesses = Accesses(starts, frame.index[row], lane, size_bytes, (row, lane))
+        self._look("stores" if writes else "loads", frame, inst, space, accesses, False, *[None] * writes)
+
+    def _look(
+        self, how: str, frame: Frame, inst: Instruction, space: str, accesses: Accesses, strong: bool, *more: object
+    ) -> None:
+        """`how` and `more`: a method of `BlockRaces`, and its last arguments."""
         if space == "global":
-            blocks = _blocks(frame, accesses)
-            look = self._races.stores if writes else self._races.loads
-            more = (None,) if writes else ()
-            self._tell(frame, inst, accesses, look(starts, size_bytes, blocks, False, *more))
-        elif writes:
+            check = getattr(self._races, how)
+            found = check(accesses.starts, accesses.size_bytes, _blocks(frame, accesses), strong, *more)
+            self._tell(frame, inst, accesses, found)
+        elif space in _OWN and how == "stores":
             self._written[space][accesses.bytes] = True
-        else:
+        elif space in _OWN:
             self._refuse_unwritten(frame, inst, space, accesses)
 
     def _refuse_unwritten(self, frame: Frame, inst: Instruction, name: str, accesses: Accesses) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,18 +28,16 @@ class Lanes:
     some: np.ndarray | None  # rows with an active lane, bool [row]; None: all
 
 
-class Space(ABC):
-    """Addresses are non-negative integer arrays (row, 1 | 32), inactive lanes already replaced by active ones."""
+@dataclass(frozen=True)
+class Space:
+    """Addresses are non-negative integer arrays (row, 1 | 32), inactive lanes already replaced by active ones.
 
-    name = ""
+    `storage`: where the bytes are; `limit`: the first invalid address.
+    """
 
-    @abstractmethod
-    def storage(self, machine: Machine) -> Bytes:
-        """Where the bytes are."""
-
-    @abstractmethod
-    def limit(self, machine: Machine) -> int:
-        """First invalid address."""
+    name: str
+    storage: Callable[[Machine], Bytes]
+    limit: Callable[[Machine], int]
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         """Checked byte offsets (int64) into the storage. Raises ExecutionError out of bounds or misaligned."""
@@ -98,14 +96,6 @@ def _first(addresses: np.ndarray, bad: np.ndarray) -> tuple[int, int, int]:
 class GlobalSpace(Space):
     """Global memory."""
 
-    name = "global"
-
-    def storage(self, machine: Machine) -> Bytes:
-        return machine.globals
-
-    def limit(self, machine: Machine) -> int:
-        return GLOBAL_BASE + len(machine.globals.data)
-
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         memory = frame.machine.memory
         starts, ends = memory.ranges()
@@ -120,28 +110,8 @@ class GlobalSpace(Space):
         return addresses.view(np.int64) - GLOBAL_BASE
 
 
-class ConstSpace(Space):
-    """Constant memory."""
-
-    name = "const"
-
-    def storage(self, machine: Machine) -> Bytes:
-        return machine.constants
-
-    def limit(self, machine: Machine) -> int:
-        return len(machine.memory.const_arena)
-
-
 class ParamSpace(Space):
     """The parameter block of the kernel; records lie in the parameter window of the trace."""
-
-    name = "param"
-
-    def storage(self, machine: Machine) -> Bytes:
-        return machine.parameters
-
-    def limit(self, machine: Machine) -> int:
-        return len(machine.launch.parameters)
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
         return sector_numbers(part.addresses.astype(np.int64) + PARAM_WINDOW_LINE * LINE_BYTES)
@@ -149,8 +119,6 @@ class ParamSpace(Space):
 
 class SharedSpace(Space):
     """Shared memory of the thread block; addresses are uint32 and have wrapped."""
-
-    name = "shared"
 
     def check_own(
         self, frame: Frame, inst: Instruction, addresses: np.ndarray, active: np.ndarray | None
@@ -164,12 +132,6 @@ class SharedSpace(Space):
             row, lane, address = _first(addresses, wrong)
             message = f"{address:#x} is in the shared memory of another thread block of the cluster"
             raise machine.fault(inst, message, int(frame.index[row]), lane)
-
-    def storage(self, machine: Machine) -> Bytes:
-        return machine.shared
-
-    def limit(self, machine: Machine) -> int:
-        return machine.shared_bytes
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         machine = frame.machine
@@ -203,15 +165,6 @@ class ClusterSpace(SharedSpace):
 class LocalSpace(Space):
     """Memory of one thread; in the trace interleaved by word: (warp, word) owns a line, a lane 4 bytes of it."""
 
-    name = "local"
-
-    def storage(self, machine: Machine) -> Bytes:
-        return machine.local
-
-    def limit(self, machine: Machine) -> int:
-        slots = machine.code.slots
-        return slots.local_bytes + slots.frame_bytes * (slots.frames - 1)
-
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         checked = super().offsets(frame, inst, addresses, size)
         return checked + (frame.index[:, None] * 32 + _LANES) * frame.machine.local_stride
@@ -231,13 +184,6 @@ class LocalSpace(Space):
 class CallSpace(LocalSpace):
     """`.param` variables of functions and calls: kept behind a thread's local memory, traced as parameters."""
 
-    name = "param"
-
-    def limit(self, machine: Machine) -> int:
-        """One frame, or of a recursive program all of them."""
-        slots = machine.code.slots
-        return slots.call_bytes + slots.frame_bytes * (slots.frames - 1)
-
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         """Behind the thread's local memory."""
         return super().offsets(frame, inst, addresses, size) + frame.machine.code.slots.local_bytes
@@ -247,8 +193,21 @@ class CallSpace(LocalSpace):
         return ParamSpace.sectors(SPACES["param"], frame, part, size)  # type: ignore[arg-type]
 
 
-OWN_SHARED = SharedSpace()
+def _with_frames(machine: Machine, size_bytes: int) -> int:
+    """Of a thread's memory: one frame, or of a recursive program all of them."""
+    slots = machine.code.slots
+    return size_bytes + slots.frame_bytes * (slots.frames - 1)
+
+
+_IN_SHARED = (lambda m: m.shared, lambda m: m.shared_bytes)
+OWN_SHARED = SharedSpace("shared", *_IN_SHARED)
+_SPACES: tuple[Space, ...] = (
+    GlobalSpace("global", lambda m: m.globals, lambda m: GLOBAL_BASE + len(m.globals.data)),
+    Space("const", lambda m: m.constants, lambda m: len(m.memory.const_arena)),
+    ParamSpace("param", lambda m: m.parameters, lambda m: len(m.launch.parameters)), OWN_SHARED,
+    LocalSpace("local", lambda m: m.local, lambda m: _with_frames(m, m.code.slots.local_bytes)),
+)  # fmt: skip
 SPACES: dict[str, Space] = {
-    "global": GlobalSpace(), "const": ConstSpace(), "param": ParamSpace(), "shared": OWN_SHARED,
-    "local": LocalSpace(), "call": CallSpace(), CLUSTER_SHARED: ClusterSpace(),
+    **{space.name: space for space in _SPACES}, CLUSTER_SHARED: ClusterSpace("shared", *_IN_SHARED),
+    "call": CallSpace("param", lambda m: m.local, lambda m: _with_frames(m, m.code.slots.call_bytes)),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.isa.matrices import Fragment, fragments_of, matrices_of
+from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of
 from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import Operation, Unsupported, raw
 from functional.isa.slots import Slots
@@ -112,19 +112,16 @@ def wmma_step(slots: Slots, inst: Instruction) -> Step:
 
 
 class _Access:
-    """A load or store: `wmma.load.a.sync.aligned.row.SHAPE.SPACE.TYPE d, [p], stride`."""
+    """A load or store."""
 
-    def __init__(self, slots: Slots, inst: Instruction, address: object, stride: object) -> None:
-        rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
-        if len(rest) != 3 or rest[0] not in ("row", "col") or not isinstance(address, Address):
-            raise Unsupported
-        self.inst, self.column_major = inst, rest[0] == "col"
-        self.fragment = Fragment.of(inst.modifiers[1], rest[1], rest[2])
+    def __init__(self, slots: Slots, inst: Instruction) -> None:
+        address, stride, self.column_major, self.fragment = access_form(inst)
+        self.inst = inst
         if self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"):
             raise Unsupported
         self.space = inst.space
         self.where = address_getter(slots, address, self.space)
-        self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")  # type: ignore[arg-type]
+        self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")
 
     def place(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
         """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
@@ -157,7 +154,7 @@ class _Access:
 
 
 def _load(slots: Slots, inst: Instruction) -> Step:
-    access = _Access(slots, inst, inst.sources[0], inst.sources[1] if len(inst.sources) > 1 else None)
+    access = _Access(slots, inst)
     fragment = access.fragment
     setters = setters_of(slots, inst.destinations[0], fragment.kind)
     if len(setters) != fragment.registers or inst.modifiers[1] not in "abc":
@@ -180,8 +177,7 @@ def _load(slots: Slots, inst: Instruction) -> Step:
 
 
 def _store(slots: Slots, inst: Instruction) -> Step:
-    stride = inst.sources[2] if len(inst.sources) > 2 else None
-    access = _Access(slots, inst, inst.sources[0], stride)
+    access = _Access(slots, inst)
     fragment = access.fragment
     if inst.modifiers[1] != "d":
         raise Unsupported

@@ -8,8 +8,9 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from math import prod
+from operator import or_
 from pathlib import Path
 
 from functional.launches.launch import WARP_THREADS
@@ -109,17 +110,11 @@ def _before(instruction: Instruction, live: int, numbers: dict[Register, int]) -
 
 def bits_of(registers: Iterable[Register], numbers: dict[Register, int]) -> int:
     """A set of registers, as bits."""
-    mask = 0
-    for register in registers:
-        mask |= 1 << numbers[register]
-    return mask
+    return reduce(or_, (1 << numbers[register] for register in registers), 0)
 
 
 def _union(masks: list[int], blocks: tuple[int, ...]) -> int:
-    mask = 0
-    for block in blocks:
-        mask |= masks[block]
-    return mask
+    return reduce(or_, (masks[block] for block in blocks), 0)
 
 
 def _width(live: int, registers: tuple[Register, ...]) -> int:

@@ -209,10 +209,7 @@ class Initialiser:
     def __init__(self, constants: Constants, type_: str, shape: tuple[int, ...]) -> None:
         self.constants, self.type, self.shape = constants, type_, shape
         self.element_bytes = TYPE_BYTES[type_]
-        count = 1
-        for extent in shape:
-            count *= extent
-        self.data = bytearray(count * self.element_bytes)
+        self.data = bytearray(prod(shape) * self.element_bytes)
         self.relocations: list[tuple[int, Symbol]] = []
         self.bytes_to_come = 0  # of addresses that are given byte by byte
 
@@ -221,9 +218,7 @@ class Initialiser:
         if not isinstance(node, RawElements):
             self._store(node, first)
             return
-        stride, extent = 1, self.shape[level] if level < len(self.shape) else 1
-        for inner in self.shape[level + 1 :]:
-            stride *= inner
+        stride, extent = prod(self.shape[level + 1 :]), self.shape[level] if level < len(self.shape) else 1
         if level > max(len(self.shape) - 1, 0):
             raise self.constants.fail(node, "more nested braces than array dimensions")
         nested = any(isinstance(item, RawElements) for item in node.items)

@@ -15,7 +15,7 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,20 +175,12 @@ def _under(conditions: tuple[_Only, ...]) -> list[bytes]:
 _ALLOW, _ERROR = 0x7FFF_0000, 0x0005_0000
 
 
-def _load(offset: int) -> bytes:
-    return struct.pack("=HBBI", 0x20, 0, 0, offset)
+def _step(code: int, value: int, there: int = 0, otherwise: int = 0) -> bytes:
+    """An instruction; jumps go so many instructions further."""
+    return struct.pack("=HBBI", code, there, otherwise, value)
 
 
-def _and(mask: int) -> bytes:
-    return struct.pack("=HBBI", 0x54, 0, 0, mask)
-
-
-def _jump_if_equal(value: int, there: int, otherwise: int) -> bytes:
-    return struct.pack("=HBBI", 0x15, there, otherwise, value)
-
-
-def _answer(what: int) -> bytes:
-    return struct.pack("=HBBI", 0x06, 0, 0, what)
+_load, _and, _jump_if_equal, _answer = (partial(_step, code) for code in (0x20, 0x54, 0x15, 0x06))
 
 
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 from zlib import crc32
 
 import numpy as np
@@ -123,3 +124,48 @@ def execute_launch(
     """
     seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
     return executor.run(launch, seen, thread_blocks, budget)
+
+
+class LaunchedProgram:
+    """A program in the making: launches of some kernels, call by call; `case()` is the whole. `parameters` counts its
+    learnt numbers; its buffers hold float32, but for those of `integers`."""
+
+    threads, spread = 256, 1.0  # of a block of elementwise kernels; of learnt numbers, times their inputs
+    integers: tuple[str, ...] = ()
+
+    def __init__(self, name: str, seed: int, kernels: Kernels) -> None:
+        self.name, self.seed, self.kernels, self.memory = name, seed, kernels, kernels.memory()
+        self.launches: list[Launch] = []
+        self.parameters = 0
+
+    def case(self) -> StreamedCase:
+        """All launches, and memory before the first."""
+        dtypes: dict[str, np.dtype] = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
+        dtypes |= dict.fromkeys(self.integers, np.dtype(np.int32))
+        return StreamedCase(
+            self.name, self.kernels.modules[0], self.memory, tuple(self.launches), dtypes=dtypes, group="workloads",
+            resources=self.kernels.registers,
+        )  # fmt: skip
+
+    def launch(
+        self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int],
+        arguments: Sequence[Any], label: str, dynamic_shared_bytes: int = 0,
+    ) -> None:  # fmt: skip
+        """The next launch; a name among its arguments is a buffer."""
+        given = [Pointer(a) if isinstance(a, str) else a for a in arguments]
+        self.launches.append(self.kernels.launch(kernel, grid, block, given, self.memory, label, dynamic_shared_bytes))
+
+    def elementwise(self, kernel: str, threads: int, arguments: Sequence[Any], label: str) -> None:
+        """The next launch, of a thread for each of so many things."""
+        self.launch(kernel, -(-threads // self.threads), self.threads, arguments, label)
+
+    def drawn(self, name: str, size: int, least: float, most: float) -> str:
+        """A buffer of so many uniform numbers; yields its name."""
+        self.memory.allocate(name, 4 * size, drawn(self.seed, name, least, most))
+        return name
+
+    def weight(self, name: str, size: int, inputs: int) -> str:
+        """Learnt numbers, uniform, whose variance keeps sums over so many inputs as large as these."""
+        bound = sqrt(self.spread / inputs)
+        self.parameters += size
+        return self.drawn(name, size, -bound, bound)

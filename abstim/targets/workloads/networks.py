@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
+from abstim.targets.workloads.kernels import LAYERS, Kernels, LaunchedProgram, StreamedCase
+from functional.launches.launch import Pointer, Scalar
 
-from abstim.targets.workloads.kernels import LAYERS, Kernels, StreamedCase, drawn
-from functional.launches.launch import Argument, Launch, Pointer, Scalar
-
-TILE, THREADS, WARP = 16, 256, 32
+TILE, WARP = 16, 32
 EPSILON = 1e-5
 
 
@@ -34,17 +31,16 @@ class Tensor:
         return self.channels * self.area
 
 
-class Network:
-    """Adds one layer after the other; `case()` is the whole. `macs` counts multiply-accumulates of convolutions and
-    fully connected layers, `parameters` the learnt numbers, as published tables do."""
+class Network(LaunchedProgram):
+    """Adds one layer after the other. `macs` counts multiply-accumulates of convolutions and fully connected layers,
+    `parameters` the learnt numbers, as published tables do."""
+
+    spread = 6.0  # He's bound: activations neither vanish nor overflow over 152 layers
 
     def __init__(self, name: str, seed: int, size: int = 224, channels: int = 3) -> None:
-        self.name, self.seed = name, seed
-        self.kernels = Kernels(("conv2d_implicit_gemm", "batchnorm_relu", "maxpool"), LAYERS)
-        self.memory = self.kernels.memory()
-        self.launches: list[Launch] = []
-        self.macs = self.parameters = 0
-        self._buffer("image", channels * size * size, 0.0, 1.0)
+        super().__init__(name, seed, Kernels(("conv2d_implicit_gemm", "batchnorm_relu", "maxpool"), LAYERS))
+        self.macs = 0
+        self.drawn("image", channels * size * size, 0.0, 1.0)
         self.image = Tensor("image", channels, size, size)
 
     def conv(self, x: Tensor, out_channels: int, window: int, label: str, stride: int = 1) -> Tensor:
@@ -53,97 +49,63 @@ class Network:
         height, width = ((extent + 2 * pad - window) // stride + 1 for extent in (x.height, x.width))
         y = self._tensor(label, out_channels, height, width)
         inner = x.channels * window * window
-        weight = self._weight(f"{label}.weight", out_channels * inner, inner)
+        weight = self.weight(f"{label}.weight", out_channels * inner, inner)
         grid, block = (-(-y.area // TILE), -(-out_channels // TILE)), (TILE, TILE)
-        pointers: list[Argument] = [Pointer(x.buffer), weight, Pointer(y.buffer)]
-        arguments = [*pointers, x.channels, x.height, x.width, out_channels]
+        arguments = [x.buffer, weight, y.buffer, x.channels, x.height, x.width, out_channels]
         if window == 3 and stride == 1 and y.area % TILE == 0 and out_channels % TILE == 0:
-            self._launch("conv2d_implicit_gemm", grid, block, arguments, label)
+            self.launch("conv2d_implicit_gemm", grid, block, arguments, label)
         else:
-            self._launch("conv2d", grid, block, [*arguments, y.height, y.width, window, stride, pad], label)
+            self.launch("conv2d", grid, block, [*arguments, y.height, y.width, window, stride, pad], label)
         self.macs += y.size * inner
         return y
 
     def bias_relu(self, x: Tensor, label: str) -> Tensor:
         """Adds a channel's bias in place, then ReLU."""
-        bias = self._weight(f"{label}.bias", x.channels, x.channels)
-        self._elementwise("bias_relu", x.size, [Pointer(x.buffer), bias, x.size, x.area], label)
+        bias = self.weight(f"{label}.bias", x.channels, x.channels)
+        self.elementwise("bias_relu", x.size, [x.buffer, bias, x.size, x.area], label)
         return x
 
     def batchnorm(self, x: Tensor, label: str, relu: bool = True) -> Tensor:
         """Batch normalisation by stored means and variances, then ReLU unless a sum follows."""
         y = self._tensor(label, x.channels, x.height, x.width)
-        statistics = self._buffer(f"{label}.statistics", 4 * x.channels, 0.5, 1.5)
-        four = [Pointer(statistics.buffer, 4 * x.channels * k) for k in range(4)]  # mean, variance, gamma, beta
+        statistics = self.drawn(f"{label}.statistics", 4 * x.channels, 0.5, 1.5)
+        four = [Pointer(statistics, 4 * x.channels * k) for k in range(4)]  # mean, variance, gamma, beta
         shape = [x.channels, x.area] if relu else [x.area]
-        pointers: list[Argument] = [Pointer(x.buffer), *four, Pointer(y.buffer)]
-        arguments = [*pointers, x.size, *shape, Scalar("f32", EPSILON)]
-        self._elementwise("batchnorm_relu" if relu else "batchnorm", x.size, arguments, label)
+        arguments = [x.buffer, *four, y.buffer, x.size, *shape, Scalar("f32", EPSILON)]
+        self.elementwise("batchnorm_relu" if relu else "batchnorm", x.size, arguments, label)
         self.parameters += 2 * x.channels
         return y
 
     def add_relu(self, x: Tensor, shortcut: Tensor, label: str) -> Tensor:
         """The residual sum."""
         y = self._tensor(label, x.channels, x.height, x.width)
-        self._elementwise(
-            "add_relu", x.size, [Pointer(x.buffer), Pointer(shortcut.buffer), Pointer(y.buffer), x.size], label
-        )
+        self.elementwise("add_relu", x.size, [x.buffer, shortcut.buffer, y.buffer, x.size], label)
         return y
 
     def maxpool(self, x: Tensor, window: int, label: str) -> Tensor:
         """Window 2 without padding, or 3 with a padding of 1; stride 2."""
         height, width = ((extent + 1) // 2 if window == 3 else extent // 2 for extent in (x.height, x.width))
         y = self._tensor(label, x.channels, height, width)
-        pointers: list[Argument] = [Pointer(x.buffer), Pointer(y.buffer)]
-        if window == 3:
-            arguments = [*pointers, x.channels, x.height, x.width, height, width]
-            self._elementwise("maxpool3x3s2", y.size, arguments, label)
-        else:
-            self._elementwise("maxpool2x2", y.size, [*pointers, y.size, width], label)
+        shape = [x.channels, x.height, x.width, height, width] if window == 3 else [y.size, width]
+        kernel = "maxpool3x3s2" if window == 3 else "maxpool2x2"
+        self.elementwise(kernel, y.size, [x.buffer, y.buffer, *shape], label)
         return y
 
     def average_pool(self, x: Tensor, label: str) -> Tensor:
         """The mean of every channel."""
         y = self._tensor(label, x.channels, 1, 1)
-        warps = x.channels * WARP
-        self._elementwise("average_pool", warps, [Pointer(x.buffer), Pointer(y.buffer), x.channels, x.area], label)
+        self.elementwise("average_pool", x.channels * WARP, [x.buffer, y.buffer, x.channels, x.area], label)
         return y
 
     def fully_connected(self, x: Tensor, outputs: int, label: str, relu: bool = False) -> Tensor:
         """A matrix-vector product with bias."""
         y = self._tensor(label, outputs, 1, 1)
-        weight = self._weight(f"{label}.weight", outputs * x.size, x.size)
-        bias = self._weight(f"{label}.bias", outputs, x.size)
-        pointers: list[Argument] = [Pointer(x.buffer), weight, bias, Pointer(y.buffer)]
-        self._elementwise("fully_connected_single", outputs * WARP, [*pointers, x.size, outputs, int(relu)], label)
+        weight = self.weight(f"{label}.weight", outputs * x.size, x.size)
+        bias = self.weight(f"{label}.bias", outputs, x.size)
+        arguments = [x.buffer, weight, bias, y.buffer, x.size, outputs, int(relu)]
+        self.elementwise("fully_connected_single", outputs * WARP, arguments, label)
         self.macs += outputs * x.size
         return y
-
-    def case(self) -> StreamedCase:
-        """The network."""
-        dtypes = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
-        module = self.kernels.modules[0]
-        return StreamedCase(
-            self.name, module, self.memory, tuple(self.launches), dtypes=dtypes, group="workloads",
-            resources=self.kernels.registers,
-        )  # fmt: skip
-
-    def _elementwise(self, kernel: str, threads: int, arguments: list[Argument], label: str) -> None:
-        self._launch(kernel, -(-threads // THREADS), THREADS, arguments, label)
-
-    def _launch(self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int],
-                arguments: list[Argument], label: str) -> None:  # fmt: skip
-        self.launches.append(self.kernels.launch(kernel, grid, block, arguments, self.memory, label))
-
-    def _weight(self, name: str, size: int, fan_in: int) -> Pointer:
-        """Uniform within He's bound, so that activations neither vanish nor overflow over 152 layers."""
-        bound = math.sqrt(6.0 / fan_in)
-        self.parameters += size
-        return self._buffer(name, size, -bound, bound)
-
-    def _buffer(self, name: str, size: int, least: float, most: float) -> Pointer:
-        self.memory.allocate(name, 4 * size, drawn(self.seed, name, least, most))
-        return Pointer(name)
 
     def _tensor(self, name: str, channels: int, height: int, width: int) -> Tensor:
         tensor = Tensor(name, channels, height, width)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.workloads.kernels import TRANSFORMER, Kernels, StreamedCase, drawn
+from abstim.targets.workloads.kernels import TRANSFORMER, Kernels, LaunchedProgram
 from functional.errors import InputError
-from functional.launches.launch import Argument, Launch, Pointer, Scalar
+from functional.launches.launch import Pointer, Scalar
 from functional.launches.memory import Contents
 
 if TYPE_CHECKING:
@@ -74,19 +74,16 @@ SMALL = {
 }
 
 
-class Transformer:
-    """Adds launches call by call; `case()` is the whole.
-
-    Tokens are drawn beforehand, as where a text is scored: what `argmax` chooses is not read again. So no launch
+class Transformer(LaunchedProgram):
+    """Tokens are drawn beforehand, as where a text is scored: what `argmax` chooses is not read again. So no launch
     decides what another does, and each can be executed alone.
     """
 
+    threads, spread, integers = THREADS, 3.0, ("tokens", "chosen")
+
     def __init__(self, name: str, model: Model, batch: int, length: int) -> None:
-        self.name, self.model, self.batch, self.length = name, model, batch, length
-        self.kernels = Kernels((), TRANSFORMER)
-        self.memory = self.kernels.memory()
-        self.launches: list[Launch] = []
-        self.parameters = 0
+        super().__init__(name, SEED, Kernels((), TRANSFORMER))
+        self.model, self.batch, self.length = model, batch, length
         self._tokens = Contents(f"{batch} x {length} tokens below {model.vocabulary}, seed {SEED}", self._draw_tokens)
         self._allocate_inputs()
 
@@ -95,36 +92,25 @@ class Transformer:
         chosen."""
         rows, width, model = self.batch * count, self.model.width, self.model
         label = f"prompt of {count}" if count > 1 else f"position {first}"
-        self._launch("embed", rows, THREADS, ["tokens", "embedding", "positions", "x"],
-                     [width, count, first, self.length, int(not model.rotary)], label)  # fmt: skip
+        shape = [width, count, first, self.length, int(not model.rotary)]
+        self.launch("embed", rows, THREADS, ["tokens", "embedding", "positions", "x", *shape], label)
         for layer in range(model.layers):
             self._attend(layer, first, count, f"{label}, layer {layer}")
             self._feed_forward(layer, rows, f"{label}, layer {layer}")
         self._norm("norm", rows, label)
         self._choose(count, label)
 
-    def case(self) -> StreamedCase:
-        """The model and its launches."""
-        dtypes: dict[str, np.dtype] = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
-        dtypes |= dict.fromkeys(("tokens", "chosen"), np.dtype(np.int32))
-        return StreamedCase(
-            self.name, self.kernels.modules[0], self.memory, tuple(self.launches), dtypes=dtypes, group="workloads",
-            resources=self.kernels.registers,
-        )  # fmt: skip
-
     def _attend(self, layer: int, first: int, count: int, label: str) -> None:
         model, rows, name = self.model, self.batch * count, f"layer{layer}"
-        heads = [model.heads, model.kv_heads]
+        place = [count, first, model.heads, model.kv_heads]
         self._norm(f"{name}.norm1", rows, label)
         self._linear("normed", f"{name}.qkv", "qkv", rows, label)
         caches = [f"{name}.keys", f"{name}.values"]
-        self._launch("append_cache", (model.heads + 2 * model.kv_heads, rows), model.head_size // 2,
-                     ["qkv", "turns", *caches], [count, first, *heads, self.length, int(model.rotary)],
-                     label)  # fmt: skip
+        arguments = ["qkv", "turns", *caches, *place, self.length, int(model.rotary)]
+        self.launch("append_cache", (model.heads + 2 * model.kv_heads, rows), model.head_size // 2, arguments, label)
         scale = Scalar("f32", 1.0 / math.sqrt(model.head_size))
-        self._launch("attention", (model.heads, rows), THREADS, ["qkv", *caches, "mixed"],
-                     [count, first, *heads, model.head_size, self.length, scale], label,
-                     dynamic_shared_bytes=4 * (first + count))  # fmt: skip
+        arguments = ["qkv", *caches, "mixed", *place, model.head_size, self.length, scale]
+        self.launch("attention", (model.heads, rows), THREADS, arguments, label, 4 * (first + count))
         self._linear("mixed", f"{name}.out", "branch", rows, label)
         self._add(rows, label)
 
@@ -133,9 +119,9 @@ class Transformer:
         self._norm(f"{name}.norm2", rows, label)
         self._linear("normed", f"{name}.up", "inner", rows, label)
         if self.model.rotary:
-            self._elementwise("swiglu", size, ["inner", "gated"], [size, self.model.inner], label)
+            self.elementwise("swiglu", size, ["inner", "gated", size, self.model.inner], label)
         else:
-            self._elementwise("gelu", size, ["inner"], [size], label)
+            self.elementwise("gelu", size, ["inner", size], label)
         self._linear("gated" if self.model.rotary else "inner", f"{name}.down", "branch", rows, label)
         self._add(rows, label)
 
@@ -146,13 +132,13 @@ class Transformer:
         last = Pointer("normed", 4 * (count - 1) * model.width)
         shape = [model.width, model.vocabulary, 0]
         self._gemv([last, weight, weight, "logits"], shape, self.batch, count * model.width, label)
-        self._launch("argmax", self.batch, WARP, ["logits", "chosen"], [model.vocabulary], label)
+        self.launch("argmax", self.batch, WARP, ["logits", "chosen", model.vocabulary], label)
 
     def _norm(self, name: str, rows: int, label: str) -> None:
         gain = [f"{name}.gain"] if self.model.rotary else [f"{name}.gain", f"{name}.bias"]
         kernel = "rmsnorm" if self.model.rotary else "layernorm"
-        numbers: list[Argument] = [self.model.width, Scalar("f32", EPSILON)]
-        self._launch(kernel, rows, THREADS, ["x", *gain, "normed"], numbers, label)
+        arguments = ["x", *gain, "normed", self.model.width, Scalar("f32", EPSILON)]
+        self.launch(kernel, rows, THREADS, arguments, label)
 
     def _linear(self, x: str, name: str, y: str, rows: int, label: str) -> None:
         outputs, inputs = self._shapes[name]
@@ -162,32 +148,16 @@ class Transformer:
             self._gemv(buffers, [inputs, outputs, int(biased)], rows, inputs, label)
             return
         grid = -(-outputs // TILE), -(-rows // TILE)
-        self._launch("gemm", grid, (TILE, TILE), buffers, [rows, inputs, outputs, int(biased)], label)
+        self.launch("gemm", grid, (TILE, TILE), [*buffers, rows, inputs, outputs, int(biased)], label)
 
     def _gemv(self, buffers: list[str | Pointer], shape: list[int], rows: int, stride: int, label: str) -> None:
         grid = -(-shape[1] * WARP // THREADS)
-        if rows == 1:
-            self._launch("gemv", grid, THREADS, buffers, [*shape], label)
-        else:
-            self._launch("gemv_batch", grid, THREADS, buffers, [*shape, rows, stride], label)
+        kernel, more = ("gemv", []) if rows == 1 else ("gemv_batch", [rows, stride])
+        self.launch(kernel, grid, THREADS, [*buffers, *shape, *more], label)
 
     def _add(self, rows: int, label: str) -> None:
         size = rows * self.model.width
-        self._elementwise("add", size, ["x", "branch"], [size], label)
-
-    def _elementwise(self, kernel: str, size: int, buffers: list[str | Pointer], numbers: list[Argument], label: str,
-                     ) -> None:  # fmt: skip
-        self._launch(kernel, -(-size // THREADS), THREADS, buffers, numbers, label)
-
-    def _launch(
-        self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int], buffers: list[str | Pointer],
-        numbers: list[Argument], label: str, dynamic_shared_bytes: int = 0,
-    ) -> None:  # fmt: skip
-        pointers = [Pointer(buffer) if isinstance(buffer, str) else buffer for buffer in buffers]
-        arguments: list[Argument] = [*pointers, *numbers]
-        self.launches.append(
-            self.kernels.launch(kernel, grid, block, arguments, self.memory, label, dynamic_shared_bytes)
-        )
+        self.elementwise("add", size, ["x", "branch", size], label)
 
     def _allocate_inputs(self) -> None:
         model, rows = self.model, self.batch * self.length
@@ -200,9 +170,9 @@ class Transformer:
                                 "down": (model.width, model.inner)}.items()
         }  # fmt: skip
         self.memory.allocate("tokens", 4 * rows, self._tokens)
-        self._weight("embedding", model.vocabulary * model.width, model.width)
+        self.weight("embedding", model.vocabulary * model.width, model.width)
         if model.rotary:
-            self._weight("output", model.vocabulary * model.width, model.width)
+            self.weight("output", model.vocabulary * model.width, model.width)
         self._positions()
         self._weights()
         kept = 4 * self.batch * model.kv_heads * self.length * model.head_size
@@ -224,27 +194,21 @@ class Transformer:
             self.memory.allocate("turns", 4 * self.length * model.head_size, turns)
             self.memory.allocate("positions", 4)
         else:
-            self._weight("positions", model.positions * model.width, model.width)
+            self.weight("positions", model.positions * model.width, model.width)
             self.memory.allocate("turns", 4)
 
     def _weights(self) -> None:
         model = self.model
         for name, (outputs, inputs) in self._shapes.items():
-            self._weight(name, outputs * inputs, inputs)
+            self.weight(name, outputs * inputs, inputs)
             if not model.rotary:
-                self._weight(f"{name}.bias", outputs, inputs)
+                self.weight(f"{name}.bias", outputs, inputs)
         norms = [f"layer{layer}.norm{k}" for layer in range(model.layers) for k in (1, 2)]
         for name in (*norms, "norm"):
-            self.memory.allocate(f"{name}.gain", 4 * model.width, drawn(SEED, f"{name}.gain", 0.5, 1.5))
+            self.drawn(f"{name}.gain", model.width, 0.5, 1.5)
             self.parameters += model.width
             if not model.rotary:
-                self._weight(f"{name}.bias", model.width, model.width)
-
-    def _weight(self, name: str, size: int, fan_in: int) -> None:
-        """Uniform with a variance of one over the inputs, so that sums keep their size from layer to layer."""
-        bound = math.sqrt(3.0 / fan_in)
-        self.memory.allocate(name, 4 * size, drawn(SEED, name, -bound, bound))
-        self.parameters += size
+                self.weight(f"{name}.bias", model.width, model.width)
 
     def _draw_tokens(self, into: UInt8[np.ndarray, " byte"]) -> None:
         tokens = into.view(np.int32)
