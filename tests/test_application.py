@@ -282,13 +282,17 @@ def test_no_such_program():
 
 def test_the_command(build, capfd):
     with pytest.raises(SystemExit) as end:
-        main(["app", "--json", "--set", "perfect_memory=true", "--launches", "0:2", build("everything"), "--gpu", "x"])
+        main(["app", build("everything"), "--gpu", "x"])  # it may not have been meant for the program
+    said = capfd.readouterr()
+    assert end.value.code == 2 and "--gpu stands behind the program's name" in said.err and not said.out
+    with pytest.raises(SystemExit) as end:
+        main(["app", "--json", "--set", "perfect_memory=true", "--launches", "0:2", "--pass-options",
+              build("everything"), "--gpu", "x"])  # fmt: skip
     said = capfd.readouterr()
     found = json.loads(said.out)
     assert found["kind"] == "application" and found["status"] == 7 and found["executed"] == 11
     assert [launch["kernel"] for launch in found["runs"][0]["launches"]] == ["add", "count"]
     assert "PASSED with 2 arguments" in said.err  # the program's own options are the program's
-    assert "--gpu stands behind the program's name and is given to it" in said.err
     assert found["model"] == "detailed" and "with values changed" in found["runs"][0]["known_error"]
     assert end.value.code == 2  # memory was refused
 

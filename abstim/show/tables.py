@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GAPS = (3, 2, 1)  # between two columns; smaller where the table then stays one
-LEAST_NAME = 12  # characters that a name is shortened to, at most so far
+LEAST_NAME = 14  # characters that a name is shortened to, at most so far
 MOST_PHRASE = 18  # characters of a line of several words, where a table would be too wide
 MOST_NAME = 60  # characters of a name with words in it; a template's can have thousands
 
