@@ -131,8 +131,8 @@ def _refuse_ours(arguments: Sequence[str]) -> None:
         )
 
 
-_CLOCKS = (b"clock_gettime", b"gettimeofday", b"_ZNSt6chrono3_V212system_clock3nowEv", b"omp_get_wtime")
-_CLOCKS += (b"_ZNSt6chrono3_V212steady_clock3nowEv",)
+_CHRONO = b"_ZNSt6chrono3_V21%b_clock3nowEv"
+_CLOCKS = (b"clock_gettime", b"gettimeofday", b"omp_get_wtime", _CHRONO % b"2system", _CHRONO % b"2steady")
 _MOST_BYTES = 1 << 28  # of a program that are looked through
 
 
