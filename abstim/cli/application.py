@@ -235,12 +235,4 @@ def _names(kernels: Sequence[str]) -> dict[str, str]:
 def _row(name, launches):
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
-    return (
-        name,
-        len(launches),
-        cycles,
-        duration(sum(times)),
-        duration(min(times)),
-        duration(max(times)),
-        ipc,
-    )
+    return (name, len(launches), cycles, duration(sum(times)), duration(min(times)), duration(max(times)), ipc)

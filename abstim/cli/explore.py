@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import (
-    Json,
-    LaunchOptions,
-    Model,
-    TimedGpuOptions,
-    expanded,
-    refuse_options,
-)
+from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity, say
 from functional.errors import InputError
 from functional.terminal import note
