@@ -87,10 +87,12 @@ def test_everything_a_program_may_ask(build, capfd):
 
 
 def test_the_same_launch_takes_what_it_takes_alone(build):
-    result = run(build("everything"))
+    result = run(build("everything"), flush="all")
     adds = [t.results[0] for t in result.launches if t.launch.program.name == "add"]
     assert len({launch.cycles for launch in adds}) == 1
     assert [launch.launch for launch in adds] == [0, 2, 3, 4, 5, 6, 7]
+    kept = [t.results[0].cycles for t in run(build("everything")).launches if t.launch.program.name == "add"]
+    assert kept[0] == adds[0].cycles and max(kept[1:]) < kept[0]  # code and data of the launch before are there
 
 
 def test_a_selection_is_timed_and_everything_executed(build, capfd):
@@ -282,13 +284,17 @@ def test_no_such_program():
 
 def test_the_command(build, capfd):
     with pytest.raises(SystemExit) as end:
-        main(["app", "--json", "--set", "perfect_memory=true", "--launches", "0:2", build("everything"), "--gpu", "x"])
+        main(["app", build("everything"), "--gpu", "x"])  # it may not have been meant for the program
+    said = capfd.readouterr()
+    assert end.value.code == 2 and "--gpu stands behind the program's name" in said.err and not said.out
+    with pytest.raises(SystemExit) as end:
+        main(["app", "--json", "--set", "perfect_memory=true", "--launches", "0:2", "--pass-options",
+              build("everything"), "--gpu", "x"])  # fmt: skip
     said = capfd.readouterr()
     found = json.loads(said.out)
     assert found["kind"] == "application" and found["status"] == 7 and found["executed"] == 11
     assert [launch["kernel"] for launch in found["runs"][0]["launches"]] == ["add", "count"]
     assert "PASSED with 2 arguments" in said.err  # the program's own options are the program's
-    assert "--gpu stands behind the program's name and is given to it" in said.err
     assert found["model"] == "detailed" and "with values changed" in found["runs"][0]["known_error"]
     assert end.value.code == 2  # memory was refused
 
@@ -355,7 +361,7 @@ def test_what_is_recorded_can_be_timed_again(build, tmp_path, capfd):
 
     program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)
     result = run(program, record=tmp_path / "traces")
-    again = abstim.run(str(tmp_path / "traces" / "module-1"), gpu)
+    again = abstim.run(str(tmp_path / "traces" / "module-1"), gpu, flush="none")
     assert [launch.cycles for launch in again.launches] == [timed.results[0].cycles for timed in result.launches]
     with pytest.raises(InputError, match="is there already"):
         run(program, record=tmp_path / "traces")

@@ -81,3 +81,20 @@ def test_a_name_of_thousands_of_characters_takes_few_lines_and_is_told_from_the_
     assert all(any(end in line for line in found) for end in ("float", "double", "half"))
     alike = printed(monkeypatch, heads, [(f"{k} {'x' * 99}{n}", 1, 1, "", "", "", 1.0) for n, k in enumerate(kernels)])
     assert len(alike) < 30
+
+
+HEADS = {
+    "hot": ("where", "code", "share", "issues", "waits for", "L1D misses", "L2 sectors", "sectors a request", "passes"),
+    "errors": ("variant", "memory", "group", "worst", "benchmarks", "mean", "median", "max", "correlation"),
+    "speed": ("benchmark", "stage", "first", "median", "processor", "thread", "warp", "stepped thr.", "stepped warp"),
+    "methods": ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_widest_tables_of_the_commands_fall_into_two_at_most(name):
+    heads = HEADS[name]
+    cells = ["streamcluster_compute_cost", "L2 and DRAM", "micro", *("123,456,789",) * (len(heads) - 3)]
+    assert len(fitted(heads, [cells], 2, 80)) <= 2
+    widest = fitted(heads, [cells], 2, 300)
+    assert len(widest) == 1 and widest[0].gap == 3

@@ -116,3 +116,34 @@ def test_it_is_timed_as_before(program, arrays):
     timed = timer.finish()
     assert own.executor.times == 2 and [t.number for t in timed] == [0, 1, 2, 3]
     assert len({t.results[0].cycles for t in timed}) == 1 == len({s.result() for s in seconds})
+
+
+def test_caches_are_kept_from_launch_to_launch_as_on_a_gpu(program, arrays):
+    """As `abstim run --flush` has it; each launch is executed and timed, for what it finds differs."""
+    found = {}
+    for flush in ("none", "all"):
+        timer, memory = LaunchTimer([load_gpu("gtx480")], "detailed", program, flush), program.memory
+        own = recorder(timer)
+        for _ in range(4):
+            own.launch(program.launch("copy", 1, 32, [*arrays]), memory)
+        found[flush] = [t.results[0].cycles for t in timer.finish()]
+        assert own.executor.times == (4 if flush == "none" else 2)
+    assert len(set(found["all"])) == 1 == len(set(found["none"][1:]))
+    assert found["none"][0] == found["all"][0] > found["none"][1]
+    with pytest.raises(abstim.InputError, match="empty caches"):
+        LaunchTimer([load_gpu("gtx480")], "analytic", program, "none")
+
+
+def test_whose_clock_a_program_reads(tmp_path):
+    from abstim.cli.application import _reads_host_clock
+
+    programs = {
+        "timed": b"\x7fELF\0clock_gettime\0",
+        "other": b"\x7fELF\0cudaEventElapsedTime\0",
+        "python3.11": b"\0time\0",
+    }
+    for name, content in programs.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755)
+    assert [_reads_host_clock(str(tmp_path / name)) for name in programs] == [True, False, False]
+    assert not _reads_host_clock(str(tmp_path / "missing"))

@@ -20,9 +20,12 @@ from abstim.application.loaded_modules import ProgramCase
 from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
+from abstim.session.detailed import launch_result
 from abstim.session.session import Session
+from abstim.session.warm_up import Flushed
 from abstim.targets.execution import Execution, default_budget
 from functional.errors import InputError
+from functional.execution.computer import default_threads
 from functional.launches.case import Case
 from functional.ptx.source import shown_name
 from functional.traces.store import StoreWriter
@@ -70,12 +73,14 @@ class Timed:
 
 
 class LaunchTimer:
-    """Times launches on GPUs by a model, in a thread of its own, in order. Caches are empty before each."""
+    """Times launches on GPUs by a model, in a thread of its own, in order. `flush`: caches emptied before each."""
 
-    def __init__(self, gpus: Sequence[Gpu], model: str, case: Case) -> None:
+    def __init__(self, gpus: Sequence[Gpu], model: str, case: Case, flush: str = "all") -> None:
         """`case` knows the registers of the kernels. Raises InputError for what the model cannot do."""
         self.gpus, self.case, self._model = list(gpus), case, model_named(model)
-        self._model.refuse(self.gpus, "all")
+        self._model.refuse(self.gpus, flush)
+        self._policies = [Flushed(flush) for _ in gpus]
+        self.in_order = any(policy.in_order for policy in self._policies)  # a launch depends on those before it
         self._session = Session(case)
         self._pool = ThreadPoolExecutor(1)
         self._known: dict[str, tuple[LaunchResult, ...]] = {}
@@ -87,9 +92,9 @@ class LaunchTimer:
     ) -> Future[float]:
         """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result.
 
-        `key`: its likeness; `trace`: None if one that it is like was given before.
+        `key`: its likeness; `trace`: None if one that it is like was given before, and caches are empty.
         """
-        if key in self._known:  # nothing to wait for
+        if key in self._known and not self.in_order:  # nothing to wait for
             future = answered(self._result(key, number, launch))
         else:
             size_bytes = 0 if trace is None else trace.nbytes
@@ -126,13 +131,23 @@ class LaunchTimer:
         return [future.result() for future in ended if future.exception() is None]
 
     def _timed(self, key: str, number: int, launch: Launch, trace: Trace | None) -> Timed:
-        if key not in self._known:
+        if key not in self._known or self.in_order:
             assert trace is not None  # the one that came first
             self._session.case.launches = (launch,)
             self._session.traces = Execution((trace,))
-            runs = self._model.time(self._session, self.gpus, "all", silent)
-            self._known[key] = tuple(run.launches[0] for run in runs)
+            self._known[key] = self._in_order(launch, trace) if self.in_order else self._alone()
         return self._result(key, number, launch)
+
+    def _alone(self) -> tuple[LaunchResult, ...]:
+        return tuple(run.launches[0] for run in self._model.time(self._session, self.gpus, "all", silent))
+
+    def _in_order(self, launch: Launch, trace: Trace) -> tuple[LaunchResult, ...]:
+        """By the detailed model, which alone keeps caches."""
+        session, found = self._session, []
+        for gpu, policy in zip(self.gpus, self._policies, strict=True):
+            engine = session.simulate(0, gpu, trace, policy.before(session, 0, gpu), default_threads())
+            found.append(launch_result(session, 0, launch, trace, gpu, engine))
+        return tuple(found)
 
     def _result(self, key: str, number: int, launch: Launch) -> Timed:
         return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
@@ -291,7 +306,8 @@ class LaunchRecorder:
         number, self.count = self.count, self.count + 1
         chosen = self.selection.holds(number, launch.program.name)
         is_timed, is_kept = chosen and self.timer is not None, chosen and self.stores is not None
-        likeness = None if is_kept else self.idle.likeness(launch, memory)
+        needs_trace = is_kept or (is_timed and self.timer is not None and self.timer.in_order)
+        likeness = None if needs_trace else self.idle.likeness(launch, memory)
         trace = None
         if likeness is None or (is_timed and not likeness):
             before = self.idle.before(launch, memory)

@@ -21,6 +21,7 @@ from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
+from abstim.models import DETAILED
 from abstim.session.result import NOTHING_KNOWN, code_notes
 from abstim.targets.execution import inherited
 from functional.errors import InputError
@@ -78,6 +79,7 @@ def run_application(
     gpus: Sequence[Gpu],
     *,
     model: str = "detailed",
+    flush: str = "",
     selection: Selection = EVERYTHING,
     instruction_budget: int | None = None,
     record: Path | None = None,
@@ -87,8 +89,9 @@ def run_application(
 ) -> ApplicationResult:
     """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
 
-    The first GPU is the one that the program sees: its properties, and the times of its events. `told` hears of each
-    launch when it is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
+    `flush`: caches emptied before each launch; "": none, as on a GPU, or all where the model keeps none. The first GPU
+    is the one that the program sees: its properties, and the times of its events. `told` hears of each launch when it
+    is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
     of those that are selected; `output`: an open file that
     takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
     program that cannot be run.
@@ -98,7 +101,7 @@ def run_application(
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
         modules, memory = LoadedModules(scratch), DeviceMemory()
         case = ProgramCase.of(path.name, modules)
-        timer = LaunchTimer(gpus, model, case) if timed else None
+        timer = LaunchTimer(gpus, model, case, flush or ("none" if model == DETAILED else "all")) if timed else None
         stores = None if record is None else LaunchStores(record, modules)
         recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)
         server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)

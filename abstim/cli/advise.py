@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import (
-    Json,
-    LaunchOptions,
-    TimedGpuOptions,
-    expanded,
-)
+from abstim.cli.options import Json, LaunchOptions, TimedGpuOptions, expanded
 from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from abstim.gpu.config import Gpu
-    from abstim.progress import Progress
     from abstim.session.session import Session
     from abstim.study.cold_start import ColdStart
     from abstim.study.counterfactual import Advice
-
-Found = TypeVar("Found")
 
 MOST_GRIDS = 3  # of launches that leave SMs idle, said
 
@@ -76,20 +68,6 @@ def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
     return grid_notes(name, launch.thread_blocks, session.blocks_per_sm(number, gpu), gpu.spec.sm_count)
 
 
-def _studied(
-    study: Callable[[Session, Gpu, Progress], Found],
-    target: str,
-    gpu: TimedGpuOptions,
-    launch: LaunchOptions,
-    quiet: bool,
-) -> Found:
-    from abstim.session.session import open_session
-
-    point = gpu.load()
-    with progress(quiet=quiet) as report:
-        return study(open_session(launch.of(target), [point], progress=report), point, report)
-
-
 def _print(found: Advice) -> None:
     rows = [(finding.kind, finding.cycles, f"{finding.gain:.1%}") for finding in found.findings]
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
@@ -119,9 +97,12 @@ def coldstart(
 
     `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
     """
+    from abstim.session.session import open_session
     from abstim.study.cold_start import cold_start
 
-    found = _studied(cold_start, target, gpu, launch, as_json)
+    point = gpu.load()
+    with progress(quiet=as_json) as report:
+        found = cold_start(open_session(launch.of(target), [point], progress=report), point, report)
     print_json(found.to_json()) if as_json else _print_cold_start(found)
 
 
@@ -133,9 +114,7 @@ def _print_cold_start(found: ColdStart) -> None:
     ]  # fmt: skip
     columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
     print_table(
-        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}",
-        columns,
-        rows,
+        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}", columns, rows
     )
     classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
     say(f"Instructions whose IPC flushing changes by {classes}")

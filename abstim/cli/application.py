@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded
+from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, refuse_options
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError
 from functional.terminal import note
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _OURS = frozenset(
     {"--gpu", "--set", "--timed-code", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json"}
-    | {"--sample"}
+    | {"--sample", "--flush", "--pass-options"}
 )
 
 
@@ -34,28 +35,48 @@ class ProgramGpus(GpusOptions):
     gpu: GpuNames = field(default_factory=lambda: ["rtx3070"])
 
 
+@dataclass(kw_only=True)
+class ProgramOptions:
+    """What `abstim app` is asked for.
+
+    --only KERNEL  Time kernels with this in their name alone.
+    --launches 10:20  Time launches 10 to 19 alone, numbered from 0.
+    --record DIR  Also keep the traces of these launches, for `abstim run` and `abstim sample`.
+    --sample METHOD  Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...
+    --flush all|l1|l1d|none  Caches emptied before each launch. Default: none, as on a GPU (by models that keep
+        none: all).
+    --pass-options  The program's own options may look like abstim's.
+    """
+
+    only: str = ""
+    launches: str = ""
+    record: Path | None = None
+    sample: str = ""
+    flush: str = ""
+    pass_options: bool = False
+    instruction_budget: InstructionBudget = None
+    model: Model = "detailed"
+
+    def of_run(self, output: int | None) -> dict[str, Any]:
+        """As `run_application` takes them. Raises InputError for a stretch of launches that is none."""
+        from abstim.application.launch_recorder import Selection
+
+        return {
+            "model": self.model,
+            "flush": self.flush,
+            "selection": Selection(self.only, *_stretch(self.launches)),
+            "instruction_budget": self.instruction_budget,
+            "record": self.record,
+            "output": output,
+        }
+
+
 @expanded
 def app(
     *,
     command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, with PTX in it.")],
     gpu: ProgramGpus,
-    only: Annotated[str, typer.Option(metavar="KERNEL", help="Time kernels with this in their name alone.")] = "",
-    launches: Annotated[str, typer.Option(metavar="10:20", help="Time launches 10 to 19 alone, numbered from 0.")] = "",
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Also keep the traces of these launches, for `abstim run` and `abstim sample`."
-        ),
-    ] = None,
-    sample: Annotated[
-        str,
-        typer.Option(
-            metavar="METHOD",
-            help="Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...",
-        ),
-    ] = "",
-    instruction_budget: InstructionBudget = None,
-    model: Model = "detailed",
+    options: ProgramOptions,
     as_json: Json = False,
 ) -> None:
     """Run a CUDA program without a GPU: its kernels are executed and timed, its own output is its own.
@@ -77,37 +98,53 @@ def app(
     """
     import sys
 
-    from abstim.application.launch_recorder import Selection
     from abstim.application.run_application import run_application
 
-    _say_whose(command[1:])
-    gpus = gpu.load()
-    first, after = _stretch(launches)
-    options: dict[str, Any] = {
-        "model": model, "selection": Selection(only, first, after), "instruction_budget": instruction_budget,
-        "record": record, "output": sys.stderr.fileno() if as_json else None,
-    }  # fmt: skip
+    refuse_options("with --sample", flush=options.sample and options.flush)
+    if not options.pass_options:
+        _refuse_ours(command[1:])
+    gpus, given = gpu.load(), options.of_run(sys.stderr.fileno() if as_json else None)
     sys.stdout.flush()
-    if sample:
+    if options.sample:
         from abstim.study.sample.sampler import sample_application
 
-        result, samples = sample_application(command, gpus, sample, **options)
+        result, samples = sample_application(command, gpus, options.sample, **given)
     else:
         with _progress(as_json) as told:
-            result, samples = run_application(command, gpus, told=told, **options), None
+            result, samples = run_application(command, gpus, told=told, **given), None
     if as_json:
         print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
     else:
         _print(result, samples)
-    raise typer.Exit(_status(result) or (0 if samples or launches else _unmatched(only, result)))
+        if result.executed and _reads_host_clock(command[0]):
+            say("The program asks for the time of day: what it measures so is this computer's time, not the GPU's.")
+    unmatched = 0 if samples or options.launches else _unmatched(options.only, result)
+    raise typer.Exit(_status(result) or unmatched)
 
 
-def _say_whose(arguments: Sequence[str]) -> None:
-    """An option of ours behind the program's name is the program's: that is said, since it may not have been meant."""
+def _refuse_ours(arguments: Sequence[str]) -> None:
+    """Raises InputError for an option of ours behind the program's name, where it is the program's."""
     if given := [a for a in arguments if a.partition("=")[0] in _OURS]:
-        note(
-            f"abstim: {given[0]} stands behind the program's name and is given to it; abstim's options stand before it"
+        raise InputError(
+            f"{given[0]} stands behind the program's name; abstim's options stand before it. If it is the program's "
+            "own: --pass-options before the program's name"
         )
+
+
+_CHRONO = b"_ZNSt6chrono3_V21%b_clock3nowEv"
+_CLOCKS = (b"clock_gettime", b"gettimeofday", b"omp_get_wtime", _CHRONO % b"2system", _CHRONO % b"2steady")
+_MOST_BYTES = 1 << 28  # of a program that are looked through
+
+
+def _reads_host_clock(program: str) -> bool:
+    """Does a program ask for the time of this computer? Of an interpreter nobody knows."""
+    from mmap import ACCESS_READ, mmap
+
+    found = Path(shutil.which(program) or "")
+    if not found.is_file() or found.name.startswith(("python", "sh", "bash")) or found.stat().st_size > _MOST_BYTES:
+        return False
+    with found.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return any(content.find(b"\0" + name + b"\0") >= 0 for name in _CLOCKS)
 
 
 def _unmatched(only: str, result: ApplicationResult) -> int:
@@ -198,12 +235,4 @@ def _names(kernels: Sequence[str]) -> dict[str, str]:
 def _row(name, launches):
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
-    return (
-        name,
-        len(launches),
-        cycles,
-        duration(sum(times)),
-        duration(min(times)),
-        duration(max(times)),
-        ipc,
-    )
+    return (name, len(launches), cycles, duration(sum(times)), duration(min(times)), duration(max(times)), ipc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,34 @@ if TYPE_CHECKING:
     from abstim.study.bench import BenchResult
     from abstim.study.bench.earlier_result import Verdict
 
-_REFERENCE, _COMPARE = "Beside the reference", "Beside an earlier result"
+
+@dataclass(kw_only=True)
+class BenchOptions:
+    """Options of `abstim bench`.
+
+    --group  Measured if no name is given: table1, apps, micro or all; repeatable. Default: table1.
+    --stage  Only this stage: parse, characterize, execute or time; repeatable.
+    --points  Design points to time in one call.
+    --threads  Measure the stage time on so many threads, too, and how it scales; repeatable.
+    --rounds  Go over all benchmarks so often; 5 or more show the noise.
+
+    Beside the reference:
+    --reference CSV  Measured cycles with reference_cpu_s.
+    --variant  Only this variant; repeatable; else GTX480_a to _d.
+
+    Beside an earlier result:
+    --compare JSON  What `--json` printed earlier; says faster, slower or same.
+    """
+
+    group: list[str] | None = None
+    stage: list[str] | None = None
+    model: Model = "detailed"
+    points: int = 1
+    threads: list[int] | None = None
+    rounds: int = 1
+    reference: Path | None = None
+    variant: list[str] | None = None
+    compare: Path | None = None
 
 
 @expanded
@@ -24,35 +52,7 @@ def bench(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Suite benchmarks; without any, the whole group.")
     ] = None,
-    group: Annotated[
-        list[str] | None,
-        typer.Option(help="Measured if no name is given: table1, apps, micro or all; repeatable. Default: table1."),
-    ] = None,
-    stage: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this stage: parse, characterize, execute or time; repeatable."),
-    ] = None,
-    model: Model = "detailed",
-    points: Annotated[int, typer.Option(help="Design points to time in one call.")] = 1,
-    threads: Annotated[
-        list[int] | None,
-        typer.Option(help="Measure the stage time on so many threads, too, and how it scales; repeatable."),
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Go over all benchmarks so often; 5 or more show the noise.")] = 1,
-    reference: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Measured cycles with reference_cpu_s.", rich_help_panel=_REFERENCE),
-    ] = None,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this variant; repeatable; else GTX480_a to _d.", rich_help_panel=_REFERENCE),
-    ] = None,
-    compare: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="JSON", help="What `--json` printed earlier; says faster, slower or same.", rich_help_panel=_COMPARE
-        ),
-    ] = None,
+    options: BenchOptions,
     gpu: TimedGpuOptions,
     as_json: Json = False,
 ) -> None:
@@ -72,20 +72,19 @@ def bench(
 
     `abstim bench --rounds 5 --compare before.json`
     """
-    refuse_options("beside names of benchmarks", group=group and names)
-    refuse_options("without --reference", variant=variant and not reference)
+    o = options
+    refuse_options("beside names of benchmarks", group=o.group and names)
+    refuse_options("without --reference", variant=o.variant and not o.reference)
     from abstim.study import bench as library
     from abstim.study.bench import earlier_result as comparison
     from functional import suite
 
-    chosen = names or [n for g in group or ("table1",) for n in suite.names(None if g == "all" else g)]
-    old = comparison.read_old(compare) if compare else None
-    beside = library.read_rows(reference, variant or (), chosen) if reference else None
+    chosen = names or [n for g in o.group or ("table1",) for n in suite.names(None if g == "all" else g)]
+    old = comparison.read_old(o.compare) if o.compare else None
+    beside = library.read_rows(o.reference, o.variant or (), chosen) if o.reference else None
+    stages, point, threads = o.stage or library.STAGES, gpu.load(), o.threads or ()
     with progress(quiet=as_json) as report:
-        found = library.bench(
-            chosen, stage or library.STAGES, gpu.load(), points, rounds, beside, report, model,
-            threads or (),
-        )  # fmt: skip
+        found = library.bench(chosen, stages, point, o.points, o.rounds, beside, report, o.model, threads)
     json = found.to_json()
     verdicts, changed = (comparison.compare(old, json), comparison.differences(old, json)) if old else ([], [])
     if as_json:

@@ -22,8 +22,7 @@ def characterize(
     ],
     gpu: GpuOptions,
     listing: Annotated[
-        bool,
-        typer.Option("--listing", help="Show every instruction, the longest chains, and how busy units are."),
+        bool, typer.Option("--listing", help="Show every instruction, the longest chains, and how busy units are.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import (
-    Json,
-    LaunchOptions,
-    Model,
-    TimedGpuOptions,
-    expanded,
-    refuse_options,
-)
+from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity, say
 from functional.errors import InputError
 from functional.terminal import note
@@ -24,9 +18,81 @@ if TYPE_CHECKING:
 
     from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
+    from abstim.study.explore.sweep import Sweep
     from abstim.study.sample.automatic import Aim
 
-_WHICH, _HOW, _SAMPLE = "Which points", "How", "From a sample"
+
+@dataclass(kw_only=True)
+class ExploreOptions:
+    """Options of `abstim explore`.
+
+    Which points:
+    --vary KEY=VALUES  A key of `--set`, or l2_kib, dram_gbps, ..., and its values: `8,16,32`, `8:144:8`
+        (first:last:step), `512:8192:log2`, `0.5:2:7#` (seven numbers); repeatable.
+    --define NAME=EXPRESSION  A column of your own, such as a cost: `area=sm_count*(4+l1d_kib/16)`; repeatable.
+    --constraint EXPRESSION  Only points that keep it: `area < 200`; repeatable.
+    --strategy grid|random|latin|multi-fidelity  All points, a sample, a Latin hypercube, or a climb: candidates by
+        formula, the best of them by occupancy vector, the best of those in detail.
+    --points COUNT  Points to time, with any strategy but grid.
+    --seed NUMBER  Of random and latin.
+
+    From a sample:
+    --sample auto  Estimate every point from launches that are chosen once, on the GPU that is varied; with intervals,
+        also of the ratios.
+    --error PERCENT  Half of the intervals to reach. Default: 2%.
+    --confidence PERCENT  How often they are to hold. Default: 95%.
+
+    --objective EXPRESSION  What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the
+        time.
+    -o, --output FILE  The whole table: .parquet, .csv or .json.
+
+    How:
+    --cluster tcp://HOST:PORT  Time on the workers of this dask scheduler.
+    """
+
+    vary: list[str]
+    define: list[str] | None = None
+    constraint: list[str] | None = None
+    model: Model = "detailed"
+    strategy: str = "grid"
+    points: int | None = None
+    seed: int = 0
+    sample: str = ""
+    error: str = ""
+    confidence: str = ""
+    objective: list[str] | None = None
+    output: Path | None = None
+    top: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Rows to print.")] = 10
+    cluster: str = ""
+
+    def sweep(self, base: Gpu) -> Sweep:
+        """Raises InputError for options that have no effect, or contradict each other."""
+        from abstim.extras import need
+        from abstim.study.explore import sweep_of
+        from abstim.study.explore.result import check_format
+
+        on_grid = self.strategy == "grid"
+        refuse_options("with --strategy grid", points=on_grid and self.points, seed=on_grid and self.seed)
+        if self.output is not None:
+            check_format(self.output)
+        if self.cluster:
+            need("distributed")
+        found = sweep_of(
+            base,
+            self.vary,
+            self.define or (),
+            self.constraint or (),
+            self.objective or (),
+            strategy=self.strategy,
+            count=self.points,
+            seed=self.seed,
+            cluster=self.cluster,
+            model=self.model,
+            aim=_aim(self.sample, self.error, self.confidence),
+        )
+        found.space.refuse_idle()
+        _refuse_set_and_varied(base, self.vary)
+        return found
 
 
 @expanded
@@ -38,80 +104,9 @@ def explore(
             metavar="TARGET...", help="Suite benchmarks (`abstim suite`) or launches.json files; means are geometric."
         ),
     ],
-    vary: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=VALUES",
-            help="A key of `--set`, or l2_kib, dram_gbps, ..., and its values: `8,16,32`, `8:144:8` (first:last:step), "
-            "`512:8192:log2`, `0.5:2:7#` (seven numbers); repeatable.",
-            rich_help_panel=_WHICH,
-        ),
-    ],
+    options: ExploreOptions,
     gpu: TimedGpuOptions,
     launch: LaunchOptions,
-    define: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=EXPRESSION",
-            help="A column of your own, such as a cost: `area=sm_count*(4+l1d_kib/16)`; repeatable.",
-            rich_help_panel=_WHICH,
-        ),
-    ] = None,
-    constraint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EXPRESSION", help="Only points that keep it: `area < 200`; repeatable.", rich_help_panel=_WHICH
-        ),
-    ] = None,
-    model: Model = "detailed",
-    strategy: Annotated[
-        str,
-        typer.Option(
-            metavar="grid|random|latin|multi-fidelity",
-            help="All points, a sample, a Latin hypercube, or a climb: candidates by formula, the best of them by "
-            "occupancy vector, the best of those in detail.",
-            rich_help_panel=_WHICH,
-        ),
-    ] = "grid",
-    points: Annotated[
-        int | None,
-        typer.Option(metavar="COUNT", help="Points to time, with any strategy but grid.", rich_help_panel=_WHICH),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Of random and latin.", rich_help_panel=_WHICH)] = 0,
-    sample: Annotated[
-        str,
-        typer.Option(
-            metavar="auto",
-            help="Estimate every point from launches that are chosen once, on the GPU that is varied; with intervals, "
-            "also of the ratios.",
-            rich_help_panel=_SAMPLE,
-        ),
-    ] = "",
-    error: Annotated[
-        str,
-        typer.Option(metavar="PERCENT", help="Half of the intervals to reach. Default: 2%.", rich_help_panel=_SAMPLE),
-    ] = "",
-    confidence: Annotated[
-        str,
-        typer.Option(metavar="PERCENT", help="How often they are to hold. Default: 95%.", rich_help_panel=_SAMPLE),
-    ] = "",
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EXPRESSION",
-            help="What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the time.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The whole table: .parquet, .csv or .json.")
-    ] = None,
-    top: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Rows to print.")] = 10,
-    cluster: Annotated[
-        str,
-        typer.Option(
-            metavar="tcp://HOST:PORT", help="Time on the workers of this dask scheduler.", rich_help_panel=_HOW
-        ),
-    ] = "",
     as_json: Json = False,
 ) -> None:
     """Time targets on many design points of a GPU: best points, Pareto front, what matters how much.
@@ -128,29 +123,15 @@ def explore(
 
     `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`
     """
-    from abstim.extras import need
     from abstim.study.explore import explore as run
-    from abstim.study.explore import sweep_of
-    from abstim.study.explore.result import check_format
 
-    refuse_options("with --strategy grid", points=strategy == "grid" and points, seed=strategy == "grid" and seed)
-    if output is not None:
-        check_format(output)
-    if cluster:
-        need("distributed")
-    aim = _aim(sample, error, confidence)
-    how: dict[str, Any] = {
-        "strategy": strategy, "count": points, "seed": seed, "cluster": cluster, "model": model, "aim": aim
-    }  # fmt: skip
-    base = gpu.load()
-    sweep = sweep_of(base, vary, define or (), constraint or (), objective or (), **how)
-    _refuse_set_and_varied(base, vary)
+    sweep = options.sweep(gpu.load())
     opened = [launch.of(target) for target in targets]
-    with progress(quiet=as_json, shorter="" if sample else "--sample auto (launches chosen once)") as report:
+    with progress(quiet=as_json, shorter="" if options.sample else "--sample auto (launches chosen once)") as report:
         found = run(opened, sweep, progress=report)
-    if output is not None:
-        found.save(output)
-    print_json(found.to_json()) if as_json else _print(found, top, output)
+    if options.output is not None:
+        found.save(options.output)
+    print_json(found.to_json()) if as_json else _print(found, options.top, options.output)
     if not found.timed.any():
         raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
 
@@ -241,7 +222,6 @@ def _share(value: float | None) -> str:
 
 
 def _print_sensitivity(found: Exploration) -> None:
-
     rows = [
         (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
         for one in sorted(found.sensitivity, key=lambda one: -one.swing)

@@ -93,16 +93,8 @@ def _values_of(gpu) -> dict:
 
 def _print_list(gpus) -> None:
     rows = [
-        (
-            g.name,
-            g.title,
-            g.spec.sm_count,
-            g.spec.schedulers_per_sm,
-            g.spec.scheduler,
-            g.spec.core_clock_hz / 1e6,
-            g.memory_model,
-        )
-        for g in gpus
+        (g.name, g.title, s.sm_count, s.schedulers_per_sm, s.scheduler, s.core_clock_hz / 1e6, g.memory_model)
+        for g, s in ((g, g.spec) for g in gpus)
     ]
     print_table("", ("GPU", "what", "SMs", "schedulers", "policy", "MHz", "memory"), rows, left=2)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -38,28 +39,10 @@ TimedCode = Annotated[
         "machine code, which is said.",
     ),
 ]
-_PTX = "A .ptx or .cu target"
-Kernel = Annotated[str, typer.Option(help="Entry to launch, if there are several.", rich_help_panel=_PTX)]
-Grid = Annotated[str, typer.Option(help="Thread blocks: `64`, `64x64`, `8,8,8`.", rich_help_panel=_PTX)]
-Block = Annotated[str, typer.Option(help="Threads a block, likewise.", rich_help_panel=_PTX)]
-Arguments = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ARG",
-        help="One argument, in order: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros), "
-        "`buf:f32:1024:random`, `struct(f32:1,f32:2)`; repeatable.",
-        rich_help_panel=_PTX,
-    ),
-]
-DynamicShared = Annotated[
-    int, typer.Option(metavar="BYTES", help="Dynamic shared memory a block.", rich_help_panel=_PTX)
-]
 InstructionBudget = Annotated[
     int | None,
     typer.Option(
-        min=1,
-        metavar="COUNT",
-        help="Thread instructions after which a launch counts as endless; else 2^18 a thread.",
+        min=1, metavar="COUNT", help="Thread instructions after which a launch counts as endless; else 2^18 a thread."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -70,30 +53,26 @@ Model = Annotated[
         help="Every stage of the GPU (detailed), what warps wait for (occupancy), or a formula (analytic).",
     ),
 ]
-_LANGUAGE_MODEL = "gpt and llama"
-Prompt = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Tokens that are known at the start (16).", rich_help_panel=_LANGUAGE_MODEL),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Tokens after these, one at a time (64).", rich_help_panel=_LANGUAGE_MODEL),
-]
-Batch = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Sequences at once, 1 to 8 (1).", rich_help_panel=_LANGUAGE_MODEL),
-]
 
 
 @dataclass(kw_only=True)
 class LaunchOptions:
-    """The launch of a .ptx or .cu target."""
+    """The launch of a target.
 
-    kernel: Kernel = ""
-    grid: Grid = ""
-    block: Block = ""
-    arg: Arguments = None
-    dynamic_shared: DynamicShared = 0
+    A .ptx or .cu target:
+    --kernel  Entry to launch, if there are several.
+    --grid  Thread blocks: `64`, `64x64`, `8,8,8`.
+    --block  Threads a block, likewise.
+    --arg ARG  One argument, in order: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros),
+        `buf:f32:1024:random`, `struct(f32:1,f32:2)`; repeatable.
+    --dynamic-shared BYTES  Dynamic shared memory a block.
+    """
+
+    kernel: str = ""
+    grid: str = ""
+    block: str = ""
+    arg: list[str] | None = None
+    dynamic_shared: int = 0
 
     def of(self, target: str) -> Callable[[], Case]:
         """A target with this launch, opened when it is asked for (`resolve`)."""
@@ -115,11 +94,17 @@ class LaunchOptions:
 
 @dataclass(kw_only=True)
 class SizedLaunchOptions(LaunchOptions):
-    """The same, or a language model's sizes (`workloads.SIZED`)."""
+    """The same, or a language model's sizes (`workloads.SIZED`).
 
-    prompt: Prompt = None
-    steps: Steps = None
-    batch: Batch = None
+    gpt and llama:
+    --prompt N  Tokens that are known at the start (16).
+    --steps N  Tokens after these, one at a time (64).
+    --batch N  Sequences at once, 1 to 8 (1).
+    """
+
+    prompt: int | None = None
+    steps: int | None = None
+    batch: int | None = None
 
     def of(self, target: str) -> Callable[[], Case]:
         """A target with this launch, or these sizes, opened when it is asked for."""
@@ -197,11 +182,18 @@ def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose parameters that are dataclasses have become one option a field, in the fields' order.
+    """A command whose parameters that are dataclasses have become one option a field, in the fields' order. What an
+    option is for stands in the docstring of the class; a line that ends in a colon is the heading of those below it.
 
     @dataclass
     class Sizes:
-        width: Annotated[int, typer.Option(help="Pixels."), NoEffect(without="draw")] = 640
+        \"\"\"Of the picture.
+
+        --width PIXELS  How many there are in a row,
+            at least one.
+        \"\"\"
+
+        width: Annotated[int, NoEffect(without="draw")] = 640
 
     @expanded
     def show(sizes: Sizes, as_json: Json = False) -> None: ...
@@ -212,8 +204,14 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
         if is_dataclass(kind) and isinstance(kind, type):
             groups[name] = kind
             hints = get_type_hints(kind, include_extras=True)
+            said = _options_said(kind)
             parameters += [
-                Parameter(own.name, Parameter.KEYWORD_ONLY, default=_default_of(own), annotation=hints[own.name])
+                Parameter(
+                    own.name,
+                    Parameter.KEYWORD_ONLY,
+                    default=_default_of(own),
+                    annotation=Annotated[hints[own.name], said[own.name]] if own.name in said else hints[own.name],
+                )
                 for own in fields(kind)
             ]
         elif name != "return":
@@ -228,6 +226,26 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+_OPTION = re.compile(r"((?:-\w, )?--([\w-]+)(?:, -\w)?)(?: (\S+))?  (\S.*)")
+
+
+def _options_said(kind: type) -> dict[str, Any]:
+    """Options that the docstrings of a class and its bases tell of, by the name of their field."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        panel, latest = None, None
+        for line in cleandoc(base.__dict__.get("__doc__") or "").splitlines():
+            if said := _OPTION.fullmatch(line):
+                flags, name, metavar, text = said.groups()
+                latest = typer.Option(*flags.split(", "), metavar=metavar, help=text, rich_help_panel=panel)
+                found[name.replace("-", "_")] = latest
+            elif line.startswith("    ") and latest is not None:
+                latest.help = f"{latest.help} {line.strip()}"
+            else:
+                panel, latest = line[:-1] if line.endswith(":") else None, None
+    return found
 
 
 def _default_of(own: Field[Any]) -> Any:

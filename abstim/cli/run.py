@@ -72,69 +72,33 @@ def _tell(case: Case, strict: bool) -> None:
 
 @dataclass(kw_only=True)
 class RunOptions:
-    """What `abstim run` is asked for."""
+    """What `abstim run` is asked for.
 
-    flush: Annotated[
-        str,
-        typer.Option(
-            metavar="all|l1|l1d|none", help="Caches invalidated before each launch: all, the SMs' own, L1D, none."
-        ),
-    ] = "all"
-    check: Annotated[bool, typer.Option("--check", help="Exit code 1 if an output is not the expected one.")] = False
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) "
-            "or whose thread blocks race. It is executed by the slower executor, on one thread.",
-        ),
-    ] = False
+    --flush all|l1|l1d|none  Caches invalidated before each launch: all, the SMs' own, L1D, none.
+    --check  Exit code 1 if an output is not the expected one.
+    --strict  Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) or
+        whose thread blocks race. It is executed by the slower executor, on one thread.
+    --device compiled|arrays  With --model occupancy: lanes as machine code, or as a JAX program on what
+        JAX_PLATFORMS names.
+    --limits  Find what limits it by making each resource twice as fast, one at a time: some twenty timings more.
+        Without it the limit is an estimate.
+    --hot  Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, misses,
+        sectors a request, bank conflicts.
+    --energy  Also estimate energy and power, and say what is known of their error: v100.
+    --against JSON  Also compare with what `abstim run --json` printed earlier.
+    --timeline FILE  Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.
+    """
+
+    flush: str = "all"
+    check: bool = False
+    strict: bool = False
     model: Model = "detailed"
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="compiled|arrays",
-            help="With --model occupancy: lanes as machine code, or as a JAX program on what JAX_PLATFORMS names.",
-        ),
-    ] = "compiled"
-    limits: Annotated[
-        bool,
-        typer.Option(
-            "--limits",
-            help="Find what limits it by making each resource twice as fast, one at a time: some twenty timings more. "
-            "Without it the limit is an estimate.",
-        ),
-        OF_DETAILED,
-    ] = False
-    hot: Annotated[
-        bool,
-        typer.Option(
-            "--hot",
-            help="Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, "
-            "misses, sectors a request, bank conflicts.",
-        ),
-        OF_DETAILED,
-        OF_ONE_GPU,
-    ] = False
-    energy: Annotated[
-        bool,
-        typer.Option("--energy", help="Also estimate energy and power, and say what is known of their error: v100."),
-        OF_ONE_GPU,
-    ] = False
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="JSON", help="Also compare with what `abstim run --json` printed earlier."),
-        OF_ONE_GPU,
-    ] = None
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.",
-        ),
-        OF_DETAILED,
-        OF_ONE_GPU,
-    ] = None
+    device: str = "compiled"
+    limits: Annotated[bool, OF_DETAILED] = False
+    hot: Annotated[bool, OF_DETAILED, OF_ONE_GPU] = False
+    energy: Annotated[bool, OF_ONE_GPU] = False
+    against: Annotated[Path | None, OF_ONE_GPU] = None
+    timeline: Annotated[Path | None, OF_DETAILED, OF_ONE_GPU] = None
 
     def check_together(self, gpus: Sequence[Gpu]) -> None:
         """Raises InputError for options that these GPUs, or the model, have no use for, before anything is executed."""

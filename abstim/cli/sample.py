@@ -28,13 +28,38 @@ if TYPE_CHECKING:
     from abstim.study.sample.automatic import Aim
     from sampling import Estimate
 
-_FILES = "From and for other tools"
 _SIMULATING, _SELECTING = NoEffect(beside="select_only"), NoEffect(without="select_only")
 
 
 @dataclass(kw_only=True)
 class SampleOptions:
-    """Options of `abstim sample`."""
+    """Options of `abstim sample`.
+
+    --error PERCENT  With auto: half of the interval to reach. Default: 2%.
+    --confidence PERCENT  With auto: how often the interval is to hold. Default: 95%.
+    --control NAME  With auto: a quick estimate of every launch (analytic, occupancy, photon, pkp, tbpoint) as one
+        more thing that cycles are fitted to. Default: none.
+    --inside NAME  How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint.
+        Default: full; photon, pkp, pka and tbpoint have a way of their own.
+    --warm-up N|all|perfect  Caches are kept between launches: before each that is simulated, warm them up with the
+        memory accesses of the last N launches or of all; perfect: with --method full, simulate all in order.
+        Default: flush them.
+    --compare  Simulate everything too: errors and speed-ups side by side.
+    --plot FILE  With --compare: draw error against speed-up (.svg, .png, .pdf).
+    --partial-functional  Do not execute what is skipped, even where later launches read it: right only if values
+        decide neither branches nor addresses.
+
+    From and for other tools:
+    --select-only  Write which launches to simulate to --output; simulate none.
+    --output, -o DIR  Where to write.
+    --profile CSV  Launches as Nsight Compute measured them (`ncu --csv`), in place of our own execution; for
+        two-level, the first ones.
+    --light-profile CSV  For two-level, all launches from Nsight Systems (`nsys stats -r cuda_gpu_trace -f csv`);
+        for stem, their times.
+    --traces  With --select-only: Accel-Sim's traces of the selected launches, too.
+    --times CSV  TARGET is the selection.json of --select-only, and something else has timed what was selected:
+        columns launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.
+    """
 
     method: Annotated[
         list[str] | None,
@@ -44,110 +69,21 @@ class SampleOptions:
             "stem), or all.",
         ),
     ] = None
-    error: Annotated[
-        str,
-        typer.Option(metavar="PERCENT", help="With auto: half of the interval to reach. Default: 2%."),
-        _SIMULATING,
-    ] = ""
-    confidence: Annotated[
-        str,
-        typer.Option(metavar="PERCENT", help="With auto: how often the interval is to hold. Default: 95%."),
-        _SIMULATING,
-    ] = ""
-    control: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="With auto: a quick estimate of every launch (analytic, occupancy, photon, pkp, tbpoint) as one more "
-            "thing that cycles are fitted to. Default: none.",
-        ),
-        _SIMULATING,
-    ] = ""
+    error: Annotated[str, _SIMULATING] = ""
+    confidence: Annotated[str, _SIMULATING] = ""
+    control: Annotated[str, _SIMULATING] = ""
     model: Annotated[Model, _SIMULATING] = "detailed"
-    inside: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint. "
-            "Default: full; photon, pkp, pka and tbpoint have a way of their own.",
-        ),
-        _SIMULATING,
-    ] = ""
-    warm_up: Annotated[
-        str,
-        typer.Option(
-            metavar="N|all|perfect",
-            help="Caches are kept between launches: before each that is simulated, warm them up with the memory "
-            "accesses of the last N launches or of all; perfect: with --method full, simulate all in order. Default: "
-            "flush them.",
-        ),
-        _SIMULATING,
-    ] = ""
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Simulate everything too: errors and speed-ups side by side."),
-        _SIMULATING,
-    ] = False
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With --compare: draw error against speed-up (.svg, .png, .pdf)."),
-    ] = None
-    partial_functional: Annotated[
-        bool,
-        typer.Option(
-            "--partial-functional",
-            help="Do not execute what is skipped, even where later launches read it: right only if values decide "
-            "neither branches nor addresses.",
-        ),
-        _SIMULATING,
-    ] = False
-    select_only: Annotated[
-        bool,
-        typer.Option(
-            "--select-only", help="Write which launches to simulate to --output; simulate none.", rich_help_panel=_FILES
-        ),
-    ] = False
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Where to write.", rich_help_panel=_FILES),
-        _SELECTING,
-    ] = None
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CSV",
-            help="Launches as Nsight Compute measured them (`ncu --csv`), in place of our own "
-            "execution; for two-level, the first ones.",
-            rich_help_panel=_FILES,
-        ),
-    ] = None
-    light_profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CSV",
-            help="For two-level, all launches from Nsight Systems (`nsys stats -r "
-            "cuda_gpu_trace -f csv`); for stem, their times.",
-            rich_help_panel=_FILES,
-        ),
-    ] = None
-    traces: Annotated[
-        bool,
-        typer.Option(
-            "--traces",
-            help="With --select-only: Accel-Sim's traces of the selected launches, too.",
-            rich_help_panel=_FILES,
-        ),
-        _SELECTING,
-    ] = False
-    times: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CSV",
-            help="TARGET is the selection.json of --select-only, and something else has timed what was selected: "
-            "columns launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.",
-            rich_help_panel=_FILES,
-        ),
-    ] = None
+    inside: Annotated[str, _SIMULATING] = ""
+    warm_up: Annotated[str, _SIMULATING] = ""
+    compare: Annotated[bool, _SIMULATING] = False
+    plot: Path | None = None
+    partial_functional: Annotated[bool, _SIMULATING] = False
+    select_only: bool = False
+    output: Annotated[Path | None, _SELECTING] = None
+    profile: Path | None = None
+    light_profile: Path | None = None
+    traces: Annotated[bool, _SELECTING] = False
+    times: Path | None = None
 
     @property
     def names(self) -> list[str]:

@@ -18,8 +18,7 @@ _WHAT = {
 
 def suite(
     group: Annotated[
-        str | None,
-        typer.Option(help="Only this group: table1, apps, micro, programs, 16x or 256x."),
+        str | None, typer.Option(help="Only this group: table1, apps, micro, programs, 16x or 256x.")
     ] = None,
     as_json: Json = False,
 ) -> None:

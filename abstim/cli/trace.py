@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import (
-    InstructionBudget,
-    Json,
-    LaunchOptions,
-    expanded,
-)
+from abstim.cli.options import InstructionBudget, Json, LaunchOptions, expanded
 from abstim.show.tables import counted, duration, print_json, print_printf, progress, quantity, say
 from functional.terminal import note
 

@@ -2,48 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from abstim.cli.options import Json, Model, TimedCode, refuse_options
+from abstim.cli.options import Json, Model, TimedCode, expanded, refuse_options
 from abstim.show.tables import print_json, print_table, progress, say
 from functional.errors import InputError
 from functional.terminal import note
 
 
-def validate(
-    reference: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Measured cycles; columns: benchmark, launch, variant, cycles.")
-    ] = None,
-    variant: Annotated[list[str] | None, typer.Option(help="Only this variant; repeatable.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Only this group; repeatable.")] = None,
-    benchmark: Annotated[list[str] | None, typer.Option(help="Only this benchmark; repeatable.")] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also draw predicted against measured cycles (.svg, .png, .pdf)."),
-    ] = None,
-    measured_by: Annotated[
-        str, typer.Option(metavar="NAME", help="What measured them, as the plot names it: a simulator, a GPU.")
-    ] = "reference",
-    flush: Annotated[
-        str,
-        typer.Option(metavar="all|none", help="Which rows of the table: caches invalidated before launches, or kept."),
-    ] = "all",
-    silicon: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="CSV",
-            help="Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class; where known, launch, "
-            "fp32_operations, fp64_operations, integer_operations.",
-        ),
-    ] = None,
-    programs: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where --silicon's targets lie: launches.json, recorded traces.")
-    ] = Path(),
-    timed_code: TimedCode = "",
-    model: Model = "detailed",
+@dataclass(kw_only=True)
+class ValidateOptions:
+    """Options of `abstim validate`.
+
+    --reference CSV  Measured cycles; columns: benchmark, launch, variant, cycles.
+    --variant  Only this variant; repeatable.
+    --group  Only this group; repeatable.
+    --benchmark  Only this benchmark; repeatable.
+    --plot FILE  Also draw predicted against measured cycles (.svg, .png, .pdf).
+    --measured-by NAME  What measured them, as the plot names it: a simulator, a GPU.
+    --flush all|none  Which rows of the table: caches invalidated before launches, or kept.
+    --silicon CSV  Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class; where known, launch,
+        fp32_operations, fp64_operations, integer_operations.
+    --programs DIR  Where --silicon's targets lie: launches.json, recorded traces.
+    """
+
+    reference: Path | None = None
+    variant: list[str] | None = None
+    group: list[str] | None = None
+    benchmark: list[str] | None = None
+    plot: Path | None = None
+    measured_by: str = "reference"
+    flush: str = "all"
+    silicon: Path | None = None
+    programs: Path = Path()
+    timed_code: TimedCode = ""
+    model: Model = "detailed"
     points: Annotated[
         int,
         typer.Option(
@@ -52,9 +49,11 @@ def validate(
             help="Instead of a reference: the analytic model (or --model occupancy) against the detailed one on "
             "random GPUs.",
         ),
-    ] = 0,
-    as_json: Json = False,
-) -> None:
+    ] = 0
+
+
+@expanded
+def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     """Compare predicted with measured cycles: the error of every benchmark, mean, median, maximum, correlation.
 
     A benchmark's error is that of its cycles summed over the launches in the table. Variants are GPUs with overrides,
@@ -70,31 +69,30 @@ def validate(
     """
     from abstim.study import validate as library
 
-    alone = {"reference": reference, "variant": variant, "group": group, "flush": flush != "all"}
-    if points:
-        refuse_options("with --points", silicon=silicon, plot=plot, timed_code=timed_code, **alone)
-        _rank(benchmark or [], points, "analytic" if model == "detailed" else model, as_json)
-        return
-    if silicon is not None:
-        refuse_options("with --silicon", benchmark=benchmark, model=model != "detailed", **alone)
-        _silicon(silicon, programs, plot, timed_code, as_json)
-        return
-    refuse_options("without --silicon", programs=programs != Path(), timed_code=timed_code)
-    if reference is None:
+    o = options
+    alone = {"reference": o.reference, "variant": o.variant, "group": o.group, "flush": o.flush != "all"}
+    if o.points:
+        refuse_options("with --points", silicon=o.silicon, plot=o.plot, timed_code=o.timed_code, **alone)
+        return _rank(o.benchmark or [], o.points, "analytic" if o.model == "detailed" else o.model, as_json)
+    if o.silicon is not None:
+        refuse_options("with --silicon", benchmark=o.benchmark, model=o.model != "detailed", **alone)
+        return _silicon(o.silicon, o.programs, o.plot, o.timed_code, as_json)
+    refuse_options("without --silicon", programs=o.programs != Path(), timed_code=o.timed_code)
+    if o.reference is None:
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
-    if flush not in library.TABLE_FLUSHES:
-        raise InputError(f"--flush {flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
-    _check_plot(plot)
-    table = library.read_reference(reference, flush)
-    chosen, skipped = library.select(table, variant or (), group or (), benchmark or ())
+    if o.flush not in library.TABLE_FLUSHES:
+        raise InputError(f"--flush {o.flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
+    _check_plot(o.plot)
+    table = library.read_reference(o.reference, o.flush)
+    chosen, skipped = library.select(table, o.variant or (), o.group or (), o.benchmark or ())
     with progress(quiet=as_json) as report:
-        found = library.validate(chosen, report, model, flush)
+        found = library.validate(chosen, report, o.model, o.flush)
     found.skipped[:0] = skipped
-    if plot is not None and found.comparisons:
-        library.plot(found, plot, measured_by)
+    if o.plot is not None and found.comparisons:
+        library.plot(found, o.plot, o.measured_by)
     print_json(found.to_json()) if as_json else _print(found)
     if not found.comparisons:
-        raise InputError(f"{reference}: nothing was compared, {len(found.skipped)} skipped" + _why(found.skipped))
+        raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped" + _why(found.skipped))
 
 
 def _check_plot(plot: Path | None) -> None:

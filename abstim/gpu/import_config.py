@@ -104,7 +104,6 @@ def _cache(name: str, **keys: str) -> Rule:
 _LETTERS: dict[str, dict[str, Any]] = {
     "index": {"H": "hash", "L": "linear", "P": "ipoly"},
     "write": {"B": "back", "T": "through", "E": "evict", "L": "local_back"},
-    "allocate": {"m": "miss", "f": "fill", "s": "fill"},
     "write_allocate": {"N": False, "W": True, "F": True, "L": True},
     "replacement": {"L": "lru", "F": "fifo"},
 }

@@ -145,7 +145,7 @@ def launch_result(
     memory = memory_use(result.counters, cycles, spec, gpu.params)
     inputs = session.inputs(number, gpu, trace)
     memory["atomic_use"] = atomic_use(inputs, gpu, cycles)
-    gains = estimated_gains(_observed(session, number, inputs, gpu, result, memory), gpu.spec.timed_code == "machine")
+    gains = estimated_gains(_observed(session, number, inputs, gpu, result, memory))
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),

@@ -107,11 +107,12 @@ def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], cod
         atomic, beyond, code = params.atomic_latency_cycles, params.l1_miss_extra_cycles, 0
     memory = counts[loads].sum() * (params.l1d_latency_cycles + miss_rate(counters, "l1d") * beyond)
     memory += counts[kind == Kind.GLOBAL_ATOMIC].sum() * atomic + code_waits * code
+    issue = np.maximum(1, inputs.table.stall_cycles)  # what machine code waits whatever its latencies are
     cycles = {
-        ISSUE: counts.sum(),
+        ISSUE: (counts * issue).sum(),
         MEMORY: memory + counts[constant].sum() * params.const_latency_cycles,
         SHARED: counts[shared].sum() * params.shared_latency_cycles,
-        ARITHMETIC: (counts * np.maximum(0, inputs.table.gap_cycles - 1))[kind < Kind.PARAM_LOAD].sum(),
+        ARITHMETIC: (counts * np.maximum(0, inputs.table.gap_cycles - issue))[kind < Kind.PARAM_LOAD].sum(),
     }
     return {name: float(value) / (len(inputs.trace.block_offsets) - 1) for name, value in cycles.items()}
 
@@ -137,11 +138,10 @@ class Observed:
 # What doubling a resource saved by counterfactuals, over what the sum of squares says: docs/results.md#limit-estimate
 SAVED = dict.fromkeys((ISSUE, SHARED, ARITHMETIC), 0.5) | {"ALUs": 0.6, "SFUs": 0.6, "occupancy": 0.7}
 SAVED |= {"DRAM bandwidth": 0.4, "L2 bandwidth": 0.1}
-STALLED = 0.1  # the same of ARITHMETIC in machine code: its stall counts stay
 UNCLEAR = 0.75  # of the greatest gain: a second one from here on is named, too
 
 
-def estimated_gains(found: Observed, machine_code: bool = False) -> dict[str, float]:
+def estimated_gains(found: Observed) -> dict[str, float]:
     """An estimate of what twice of each resource, alone, would save of a launch, greatest first.
 
     A warp lives as long as it would alone, or as the busiest resource takes for all that live with it, or, where both
@@ -161,9 +161,8 @@ def estimated_gains(found: Observed, machine_code: bool = False) -> dict[str, fl
     then |= {name: life(lone - cycles / 2, taken) for name, cycles in alone.items()}
     doubled = {name: 2 * cycles for name, cycles in taken.items()}
     then["occupancy"] = now if found.fewer_waves == 1 else found.fewer_waves * life(lone, doubled)
-    factors = SAVED | ({ARITHMETIC: STALLED} if machine_code else {})
     rest = 1 - found.launch_share
-    gains = {name: rest * factors.get(name, 1.0) * (1 - cycles / now) for name, cycles in then.items()}
+    gains = {name: rest * SAVED.get(name, 1.0) * (1 - cycles / now) for name, cycles in then.items()}
     gains["launch latency"] = found.launch_share / 2
     return dict(sorted(gains.items(), key=lambda gain: -gain[1]))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GAPS = (3, 2, 1)  # between two columns; smaller where the table then stays one
-LEAST_NAME = 12  # characters that a name is shortened to, at most so far
+LEAST_NAME = 14  # characters that a name is shortened to, at most so far
 MOST_PHRASE = 18  # characters of a line of several words, where a table would be too wide
 MOST_NAME = 60  # characters of a name with words in it; a template's can have thousands
 
@@ -46,11 +46,9 @@ def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[Fit
         return [Fitted(list(heads), [list(row) for row in rows], GAPS[0])]
     wide[left:] = [_phrase_width([row[k] for row in rows], wide[k]) for k in range(left, len(heads))]
     wide = [max(1, w, *map(len, head.split())) for head, w in zip(heads, wide, strict=True)]
-    for gap in GAPS:
-        names = _name_widths(wide, left, width, gap)
-        groups = _groups(wide, names, width, gap)
-        if len(groups) == 1:
-            break
+    tried = [(gap, _name_widths(wide, left, width, gap)) for gap in GAPS]
+    gap, names = min(tried, key=lambda way: len(_groups(wide, way[1], width, way[0])))
+    groups = _groups(wide, names, width, gap)
     widths = [*names, *wide[left:]]
     return [Fitted(*_table(heads, rows, [*range(left), *group], widths), gap) for group in groups]
 
@@ -94,11 +92,10 @@ def needed(widths: Sequence[int], gap: int = GAPS[0]) -> int:
 
 def _name_widths(wide: Sequence[int], left: int, width: int, gap: int) -> list[int]:
     """What names get: all if the numbers leave it, else an even share, and never less than LEAST_NAME."""
-    room = width - needed([0] * left + list(wide[left:]), gap)
-    found = list(wide[:left])
-    if sum(found) > room:
-        share = max(LEAST_NAME, room // max(1, left))
-        found = [min(w, share) for w in found]
+    room, found = width - needed([0] * left + list(wide[left:]), gap), list(wide[:left])
+    for cut, k in enumerate(sorted(range(left), key=lambda k: wide[k])):  # what short ones leave is for the long ones
+        found[k] = min(wide[k], max(LEAST_NAME, room // (left - cut)))
+        room -= found[k]
     return found
 
 
@@ -120,15 +117,18 @@ def _table(
 
 
 def _cell(text: str, width: int) -> str:
-    """Several words go on in the next line, at a blank or a sign; one is shortened."""
+    """Several words go on in the next line, at a blank or, where one is too long, at a sign; one alone is shortened."""
     if " " not in text or len(text) <= width:
         return shortened(text, width)
     lines = [""]
-    for word in re.findall(r"\w*\W*", text):
-        if len(lines[-1]) + len(word.rstrip()) > width and lines[-1]:
-            lines.append("")
-        lines[-1] += shortened(word, width)
-    return "\n".join(line.strip() for line in lines)
+    for word in text.split():
+        for k, part in enumerate([word] if len(word) <= width else re.findall(r"\w+\W*|\W+", word)):
+            gap = " " if k == 0 and lines[-1] else ""
+            if lines[-1] and len(lines[-1]) + len(gap) + len(part) > width:
+                lines.append("")
+                gap = ""
+            lines[-1] += gap + shortened(part, width)
+    return "\n".join(lines)
 
 
 WIDTH, PIPED_WIDTH = 100, 80  # columns at the most: of a terminal, and of what is no terminal
