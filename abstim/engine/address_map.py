@@ -83,18 +83,13 @@ def bank_of(m, local):
 
 
 @jit
-def near_slice_of(m, number, sm):
-    """The slice of an SM's own part of L2 that stands for slice `number`."""
-    count = m.dram_channels * m.l2_slices_per_channel
-    own, home = sm * m.l2_partitions // m.sm_count, number * m.l2_partitions // count
-    return (number + (own - home) * (count // m.l2_partitions)) % count
-
-
-@jit
 def address(m, request):
     """Says where the line of a request lies, and which slice its SM asks: for a read, of its own part of L2."""
     number, _, local, in_slice = slice_of(m, request.line)
-    near = near_slice_of(m, number, request.sm) if m.l2_partitions > 1 and request.kind == READ else number
+    near, count = number, m.dram_channels * m.l2_slices_per_channel
+    if m.l2_partitions > 1 and request.kind == READ:  # the slice of its own part that stands for `number`
+        own, home = request.sm * m.l2_partitions // m.sm_count, number * m.l2_partitions // count
+        near = (number + (own - home) * (count // m.l2_partitions)) % count
     request.home, request.near = number, near
     request.slice = request.output = near
     request.l2_set, request.bank, request.row = l2_set_of(m, in_slice), bank_of(m, local), row_of(m, local)

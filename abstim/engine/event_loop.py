@@ -273,15 +273,6 @@ def first_free(gpu):
 
 
 @jit
-def delay_dispatch(gpu, code, streams, n, time):
-    """SM `n` has a slot free, but the GPU hands out no thread block before `time`: the SM runs on until then."""
-    gpu.sms[n].last_dispatch = time - 1
-    gpu.free[n] = next_dispatch(gpu.sms[n], gpu.machine)
-    if aim(gpu, n, True):
-        run_sm(gpu, code, streams, n)
-
-
-@jit
 def hand_out(gpu, code, streams, offsets, order, position):
     """Thread blocks from `position` on go to SMs that can take them in this window, which then run on. Returns the
     position of the next one."""
@@ -293,7 +284,10 @@ def hand_out(gpu, code, streams, offsets, order, position):
             break
         earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
         if m.dispatch_interval_units and time < earliest:
-            delay_dispatch(gpu, code, streams, n, earliest)
+            gpu.sms[n].last_dispatch = earliest - 1  # until then the SM, which has a slot free, runs on
+            gpu.free[n] = next_dispatch(gpu.sms[n], m)
+            if aim(gpu, n, True):
+                run_sm(gpu, code, streams, n)
             continue
         if time > earliest:  # later than it might
             launch.next_dispatch_units = time * UNITS_A_CYCLE

@@ -160,17 +160,6 @@ def serve_requests(gpu):
 
 
 @jit
-def accept_requests(gpu, n):
-    """What SM `n` asked for in the window comes into its queue of the switch."""
-    shared, sm = gpu.shared, gpu.sms[n]
-    for k in range(sm.asked):
-        place = new_place(shared.requests.rows, shared.requests.unused)
-        shared.requests.rows[place - 1] = shared.outbox[n, k]
-        put(shared.there, shared.requests.rows, n, place)
-    sm.asked = 0
-
-
-@jit
 def hand_over(gpu, n, until):
     """SM `n` gets what is due in windows to come, gives back what it has received, and is told how much it may ask."""
     shared, sm, m, rows = gpu.shared, gpu.sms[n], gpu.machine, gpu.shared.requests.rows
@@ -188,8 +177,14 @@ def hand_over(gpu, n, until):
 @indexed_from_zero
 def exchange(gpu, until):
     """The SMs have run up to and including cycle `until`, and the memory side as far as it could meanwhile."""
-    for n in range(gpu.machine.sm_count):
-        accept_requests(gpu, n)
+    shared = gpu.shared
+    rows = shared.requests.rows
+    for n in range(gpu.machine.sm_count):  # what they asked for in the window comes into their queues of the switch
+        for k in range(gpu.sms[n].asked):
+            place = new_place(rows, shared.requests.unused)
+            rows[place - 1] = shared.outbox[n, k]
+            put(shared.there, rows, n, place)
+        gpu.sms[n].asked = 0
     collect_requests(gpu.shared, until)
     for n in range(gpu.machine.sm_count):
         hand_over(gpu, n, until)
