@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from abstim.engine import state
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams
 from abstim.gpu.config import Gpu
-from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Spec
+from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
-from precharacterize import LatencyTable
+from precharacterize import LatencyTable, PipelineParameters
 from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, starts
 from precharacterize.table import UNITS
 
@@ -86,6 +86,13 @@ POLYNOMIALS = (0b1, 0b11, 0b111, 0b1011, 0b10011, 0b100101, 0b1000011, 0b1000001
                0b10000001001, 0b100000000101, 0b1000001010011)  # fmt: skip
 
 
+# Fields of a part of a GPU that the engine takes as they are
+AS_THEY_ARE: dict[type, list[str]] = {
+    kind: [f.name for f in fields(kind) if f.name in (MACHINE.names or ())]
+    for kind in (Spec, Params, PipelineParameters)
+}
+
+
 def machine_of(
     gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0
 ) -> np.ndarray:
@@ -96,7 +103,7 @@ def machine_of(
     spec = gpu.spec
     m = np.zeros(1, MACHINE)[0]
     parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
-    as_they_are = {name: getattr(part, name) for part in parts for name in _said_by(type(part))}
+    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
     values = as_they_are | core_values(gpu) | memory_values(gpu) | {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
@@ -140,12 +147,6 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
         collectors = spec.shared_collectors or getattr(spec, f"{name}_collectors", 0)
         m["collectors"][kind] = max(1, collectors // groups)
     m["first_unit"][1:] = np.cumsum(units)
-
-
-@cache
-def _said_by(kind: type) -> list[str]:
-    """Fields of a part of a GPU that the engine takes as they are."""
-    return [f.name for f in fields(kind) if f.name in (MACHINE.names or ())]
 
 
 def core_values(gpu: Gpu) -> dict[str, Any]:
