@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from functional.jit import native
+from functional.jit import native, native_code
 from functional.jit.machine_code import engine_of
 from functional.jit.native import (
     I1,
@@ -91,7 +91,7 @@ tuple_of_lanes = tuple(reversed(LANES))
 
 @pytest.fixture(scope="module")
 def compiled():
-    engine = engine_of(_object(f"{native.text(__name__)}\n{ATTRIBUTES}\n", _RUNTIME_PASSES))
+    engine = engine_of(_object(f"{native_code.text(__name__)}\n{ATTRIBUTES}\n", _RUNTIME_PASSES))
 
     def call(name, *arguments):
         kind = ctypes.c_uint64 if name != "lanes_of" else ctypes.c_uint32
@@ -151,7 +151,7 @@ def test_what_has_no_type_is_refused():
         return number
 
     with pytest.raises(TypeError, match="of no type"):
-        native._Body(no_type)
+        native_code._Body(no_type)
     native._ALL.pop("no_type")
 
 
@@ -162,5 +162,5 @@ def test_a_number_that_no_literal_says_is_refused():
         return 0
 
     with pytest.raises(TypeError, match="there is 0 alone"):
-        native._Body(half)
+        native_code._Body(half)
     native._ALL.pop("half")
