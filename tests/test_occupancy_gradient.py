@@ -58,7 +58,7 @@ def test_value_is_what_the_model_says(kernel):
 def test_gradient_against_central_differences(kernel):
     """Of the engine itself, all parameters; where times are equal, which at whole cycles they often are, a derivative
     is a mean of several, so they are shaken first."""
-    point = kernel._point(0, kernel.gpu)
+    point = kernel.point(0, kernel.defaults())
     lanes = shaken(point.lanes)
     for first in range(0, len(PARAMETERS), AT_ONCE):
         names = PARAMETERS[first : first + AT_ONCE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -69,54 +70,38 @@ class _Launch:
         # the items are others where one of these is: so many that each instruction may be one
         self._cut_anew = any("." in name or name in MEMORY_PARAMETERS.values() for name in kernel.names)
         if self._cut_anew:
-            self._rows = int(point.trace.warp_instructions[point.warps.leaders].sum())
+            self._rows = int(point.inputs.trace.warp_instructions[point.warps.leaders].sum())
 
     def cycles(self, values: Float[Array, "point name"]) -> Float[Array, " point"]:
         """Cycles at each point, all of them on the grid; NaN beyond what an accelerator's arrays count."""
         if not self._cut_anew:
             streams = self._own.streams
-            rest = (jnp.asarray(bytes_of(array)) for array in (streams.lane_items, streams.terms, streams.starts))
-            return self._ended(*self._machines(values), *rest)
-        return lax.map(lambda value: self._ended(*self._cuts(value))[0], values)
+            same = (jnp.asarray(bytes_of(array)) for array in (streams.lane_items, streams.terms, streams.starts))
+            return self._ended(*self._said(values, []), *same)
+        starts = jax.ShapeDtypeStruct(bytes_of(self._own.streams.starts).shape, np.uint8)
+        items = jax.ShapeDtypeStruct((self._rows, LANE_ITEM.itemsize), np.uint8)
+        rest = [items, jax.ShapeDtypeStruct((self._rows * len(TERMS), 4), np.uint8), starts]
+        return lax.map(lambda value: self._ended(*self._said(value[None], rest))[0], values)
 
     def _ended(self, machine: Array, latency: Array, items: Array, terms: Array, starts: Array) -> Array:
         ends = ends_of(self._own, Cut(machine, items, terms, starts))
         return jnp.where(ends.min(-1) < 0, jnp.nan, -(-ends.max(-1) // TICKS) + 1 + latency)
 
-    def _machines(self, values: Array) -> tuple[Array, Array]:
-        """(numbers of the lanes' machines as bytes, launch latency) at each point."""
+    def _said(self, values: Array, rest: list[jax.ShapeDtypeStruct]) -> tuple[Array, ...]:
+        """(numbers of the lanes' machines as bytes, launch latency) at each point, and its items, terms and starts, if
+        there is `rest`, their shapes; then there is one point."""
         points = values.shape[:-1]
-        shapes = (
-            jax.ShapeDtypeStruct((*points, len(self._lanes), len(NUMBERS) * 8), np.uint8),
-            jax.ShapeDtypeStruct(points, np.int32),
-        )
-        return jax.pure_callback(self._prepared, shapes, values)
+        machines = jax.ShapeDtypeStruct((*points, len(self._lanes), len(NUMBERS) * 8), np.uint8)
+        latencies = jax.ShapeDtypeStruct(points, np.int32)
+        return jax.pure_callback(partial(self._say, bool(rest)), (machines, latencies, *rest), values)
 
-    def _prepared(self, values: Array) -> tuple[np.ndarray, np.ndarray]:
-        points = [self._kernel.numbers(self._number, value) for value in np.asarray(values, float)]
-        machines = np.stack([bytes_of(machine[self._lanes]) for machine, _ in points])
-        return machines, np.array([latency for _, latency in points], np.int32)
-
-    def _cuts(self, value: Array) -> tuple[Array, ...]:
-        """The same at one point, and its items, terms and starts."""
-        starts = bytes_of(self._own.streams.starts)
-        shapes = (
-            jax.ShapeDtypeStruct((1, len(self._lanes), len(NUMBERS) * 8), np.uint8),
-            jax.ShapeDtypeStruct((1,), np.int32),
-            jax.ShapeDtypeStruct((self._rows, LANE_ITEM.itemsize), np.uint8),
-            jax.ShapeDtypeStruct((self._rows * len(TERMS), 4), np.uint8),
-            jax.ShapeDtypeStruct(starts.shape, np.uint8),
-        )
-        return jax.pure_callback(self._cut, shapes, value)
-
-    def _cut(self, value: Array) -> tuple[np.ndarray, ...]:
-        point = self._kernel.point(self._number, np.asarray(value, float))
-        lanes, latency = point.lanes, int(point.gpu.params.launch_latency_cycles)
-        items = np.zeros(self._rows, LANE_ITEM)
-        terms = np.zeros(self._rows * len(TERMS), np.int32)
-        items[: len(lanes.streams.lane_items)] = lanes.streams.lane_items
-        terms[: len(lanes.streams.terms)] = lanes.streams.terms
-        return (
-            bytes_of(lanes.machine[self._lanes])[None], np.array([latency], np.int32), bytes_of(items),
-            bytes_of(terms), bytes_of(lanes.streams.starts),
-        )  # fmt: skip
+    def _say(self, cut: bool, values: Array) -> tuple[np.ndarray, ...]:
+        points = [self._kernel.point(self._number, value) for value in np.asarray(values, float)]
+        machines = np.stack([bytes_of(point.lanes.machine[self._lanes]) for point in points])
+        latencies = np.array([point.gpu.params.launch_latency_cycles for point in points], np.int32)
+        if not cut:
+            return machines, latencies
+        items, terms = np.zeros(self._rows, LANE_ITEM), np.zeros(self._rows * len(TERMS), np.int32)
+        streams = points[0].lanes.streams
+        items[: len(streams.lane_items)], terms[: len(streams.terms)] = streams.lane_items, streams.terms
+        return machines, latencies, bytes_of(items), bytes_of(terms), bytes_of(streams.starts)

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
-from abstim.occupancy_vector.design_points import (
-    Walked,
-    lanes_of,
-    machine_of_lanes,
-    numbers_of,
-    prepared_of,
-    queue_of,
-    walk,
-    walking,
-)
-from abstim.occupancy_vector.items import (
-    LATENCIES,
-    Items,
-    Warps,
-    counted_in,
-    cut,
-    touching,
-    units_of,
-    warps_of,
-    work_a_cycle,
-)
+from abstim.occupancy_vector.design_points import numbers_of, queue_of
+from abstim.occupancy_vector.items import LATENCIES, counted_in, units_of, work_a_cycle
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
-from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE, Lanes
-from functional.traces.line_record import without_phases
-from functional.traces.trace import Trace
-from precharacterize import LatencyTable
+from abstim.occupancy_vector.occupancy_model import DesignPoint, TimedLaunch
+from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE
 from precharacterize.classify import latency_class
 
 if TYPE_CHECKING:
@@ -64,42 +42,33 @@ class OccupancyKernel(TimedKernel):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._warps: dict[tuple, Warps] = {}
-        self._walks: dict[tuple, Walked] = {}
+        self._timed = {number: TimedLaunch(self.session, number, self.classes(number)) for number in self.launches}
+
+    def classes(self, number: int) -> Int64[np.ndarray, " instr"]:
+        """Each instruction's class, an index of LATENCIES."""
+        instructions = self.session.launch(number).program.instructions
+        return np.array([LATENCIES.index(latency_class(i)) for i in instructions], np.int64)
 
     def by_launch(
         self, values: Float64[np.ndarray, " name"]
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
         """Cycles of each launch, and their gradient."""
-        base = self.base(values)
-        gpu = gpu_at(self.gpu, base)
-        found = [self._timed(number, gpu) for number in self.launches]
-        gradient = np.array([slope for _, slope in found])
-        moved = np.asarray(values, float) - np.array(list(base.values()), float)
-        return np.array([cycles for cycles, _ in found], float) + gradient @ moved, gradient
+        base = np.array(list(self.base(values).values()), float)
+        found = [self._with_slopes(self.point(number, values)) for number in self.launches]
+        cycles, gradient = (np.array(column, float) for column in zip(*found, strict=True))
+        return cycles + gradient @ (np.asarray(values, float) - base), gradient
 
-    def point(self, number: int, values: Float64[np.ndarray, " name"]) -> Point:
+    def point(self, number: int, values: Float64[np.ndarray, " name"]) -> DesignPoint:
         """A launch at the base point of some values."""
-        return self._point(number, gpu_at(self.gpu, self.base(values)))
-
-    def numbers(
-        self, number: int, values: Float64[np.ndarray, " name"]
-    ) -> tuple[Int64[np.ndarray, "lane number"], int]:
-        """(NUMBERS of a launch's lanes in ticks, launch latency) at the base point of some values."""
-        gpu = gpu_at(self.gpu, self.base(values))
-        walked = self._walked(number, gpu)[1]
-        return machine_of_lanes(gpu, walked.found, walked.demand), int(gpu.params.launch_latency_cycles)
+        return self._timed[number].design_point(gpu_at(self.gpu, self.base(values)))
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
         """What the model says at the base point of some values."""
-        from abstim.occupancy_vector.occupancy_model import launch_on
+        found = [self._timed[number].times([self.point(number, values)])[0].cycles for number in self.launches]
+        return np.array(found, float)
 
-        gpu = gpu_at(self.gpu, self.base(values))
-        return np.array([launch_on(self.session, number, [gpu])[0].cycles for number in self.launches], float)
-
-    def _timed(self, number: int, gpu: Gpu) -> tuple[int, Float64[np.ndarray, " name"]]:
+    def _with_slopes(self, point: DesignPoint) -> tuple[int, Float64[np.ndarray, " name"]]:
         """Cycles of a launch, and their gradient."""
-        point = self._point(number, gpu)
         gradient = np.array([float(name == "launch_latency_cycles") for name in self.names])
         last = np.zeros(0)
         for first in range(0, len(self.names), AT_ONCE):
@@ -108,44 +77,10 @@ class OccupancyKernel(TimedKernel):
             last = ends[ends[:, 0] == ends[:, 0].max()]
             gradient[first : first + len(names)] += last[:, 1 : 1 + len(names)].mean(0) / TICKS
         cycles = int(cycles_of(last[:1, 0].astype(np.int64))[0])
-        return cycles + int(gpu.params.launch_latency_cycles), gradient
-
-    def _walked(self, number: int, gpu: Gpu) -> tuple[Warps, Walked]:
-        """What latencies leave as it is: a launch's paths, and what the caches answer."""
-        launch, trace = self.session.launch(number), without_phases(self.session.traces.trace(number))
-        table, residents = self.session.table(number, gpu), self.session.blocks_per_sm(number, gpu)
-        touch, walked = (number, touching(gpu)), (number, walking(gpu, residents, launch.shared_bytes))
-        with self._lock:
-            if touch not in self._warps:
-                self._warps[touch] = warps_of(table, trace, gpu)
-            if walked not in self._walks:
-                self._walks[walked] = walk(table, trace, self._warps[touch], gpu, residents, launch.shared_bytes)
-            return self._warps[touch], self._walks[walked]
-
-    def _point(self, number: int, gpu: Gpu) -> Point:
-        launch, trace = self.session.launch(number), without_phases(self.session.traces.trace(number))
-        table, residents = self.session.table(number, gpu), self.session.blocks_per_sm(number, gpu)
-        warps, walked = self._walked(number, gpu)
-        classes = np.array([LATENCIES.index(latency_class(i)) for i in launch.program.instructions], np.int64)
-        items = cut(table, trace, warps, gpu, classes)
-        lanes = lanes_of(prepared_of(items), walked, warps, trace.warps_per_block, gpu, residents)
-        return Point(gpu, table, trace, warps, items, classes, walked, lanes)
+        return cycles + int(point.gpu.params.launch_latency_cycles), gradient
 
 
-class Point(NamedTuple):
-    """A launch on a design point."""
-
-    gpu: Gpu
-    table: LatencyTable
-    trace: Trace
-    warps: Warps
-    items: Items
-    classes: Int64[np.ndarray, " instr"]
-    walked: Walked
-    lanes: Lanes
-
-
-def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
+def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
     """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
     slopes = np.zeros((len(point.walked.dealt), len(NUMBERS), len(names)))
     gpu, walked = point.gpu, point.walked
@@ -160,9 +95,9 @@ def number_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "la
     return slopes
 
 
-def term_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "item term name"]:
+def term_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "item term name"]:
     """How each of TERMS of each item changes with each parameter, ticks a cycle."""
-    rows = point.items.rows
+    rows = point.prepared.items.rows
     slopes = np.zeros((len(rows), len(TERMS), len(names)))
     for k, name in enumerate(names):
         section, _, key = name.partition(".")
@@ -175,15 +110,16 @@ def term_slopes(point: Point, names: Sequence[str]) -> Float64[np.ndarray, "item
     return slopes
 
 
-def _initiation_slopes(point: Point, name: str) -> Float64[np.ndarray, "item term"]:
+def _initiation_slopes(point: DesignPoint, name: str) -> Float64[np.ndarray, "item term"]:
     """Of a class's initiation: its special unit is held longer, or its pool has more work."""
-    rows, own = point.items.rows, INSTRUCTION_CLASSES.index(name) + 1
+    rows, own = point.prepared.items.rows, INSTRUCTION_CLASSES.index(name) + 1
     slopes = np.zeros((len(rows), len(TERMS)))
     operation = point.gpu.pipeline.operation(name)
     units = units_of(point.gpu, operation.unit)
     held = (rows["latency_of"] == own) & (rows["unit"] != MEMORY) & (operation.initiation_cycles >= units)
     slopes[:, TERMS.index("occupies")] = TICKS / units * held
-    counted = counted_in(point.table, point.trace, point.warps, point.gpu, point.classes == own)
-    for pool, factor in zip(POOLS, work_a_cycle(point.table, point.trace, point.gpu), strict=True):
+    table, trace, chosen = point.inputs.table, point.inputs.trace, np.asarray(point.latency_of) == own
+    counted = counted_in(table, trace, point.warps, point.gpu, chosen)
+    for pool, factor in zip(POOLS, work_a_cycle(table, trace, point.gpu), strict=True):
         slopes[:, TERMS.index(pool)] = counted.rows[pool] * factor * TICKS / WORK_A_CYCLE
     return slopes

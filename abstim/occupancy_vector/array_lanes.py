@@ -144,7 +144,7 @@ Late = namedtuple("Late", "level part")
 
 
 def taken(values: AnyArray, places: Ints) -> Array:
-    """Elements, or rows, of an array; the places are inside it."""
+    """Elements, or rows, of an array; outside of it the nearest, which lanes that do nothing may ask for."""
     return jnp.asarray(values).at[places].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 

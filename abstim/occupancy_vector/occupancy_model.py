@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from time import perf_counter
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from abstim.engine.design_point import refuse_unsupported
 from abstim.gpu.config import Gpu
@@ -29,6 +30,12 @@ from functional.traces.line_record import without_phases
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.table import UNITS
 from precharacterize.tensor_work import refuse_commits
+
+if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int64
+
+    from abstim.engine.simulation import LaunchInputs
 
 UNREAD = frozenset(
     {"two_level_active_warps", "posted_stores", "crossbar_output_queues", "l2_reply_sectors", "l1i_mshrs",
@@ -97,10 +104,10 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 
 
 class TimedLaunch:
-    """One launch on any GPUs; what several of them share is made once. Not for several threads at a time."""
+    """One launch on any GPUs; what several of them share is made once. `latency_of`: as of `items.cut`."""
 
-    def __init__(self, session: Session, number: int) -> None:
-        self.session, self.number = session, number
+    def __init__(self, session: Session, number: int, latency_of: Int64[np.ndarray, " instr"] | None = None) -> None:
+        self.session, self.number, self.latency_of, self._lock = session, number, latency_of, Lock()
         self.launch, self.trace = session.launch(number), without_phases(session.traces.trace(number))
         self._warps: dict[tuple, Warps] = {}
         self._prepared: dict[tuple, Prepared] = {}
@@ -115,14 +122,18 @@ class TimedLaunch:
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         shared = self.launch.shared_bytes
         refuse_commits(table, "occupancy")
-        warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
-        prepared = _kept(self._prepared, (touch, reading(gpu)), lambda: prepared_of(cut(table, trace, warps, gpu)))
-        walked = _kept(
-            self._walked, (touch, walking(gpu, residents, shared)),
-            lambda: walk(table, trace, warps, gpu, residents, shared),
-        )  # fmt: skip
+        with self._lock:
+            warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
+            prepared = _kept(
+                self._prepared, (touch, reading(gpu)),
+                lambda: prepared_of(cut(table, trace, warps, gpu, self.latency_of)),
+            )  # fmt: skip
+            walked = _kept(
+                self._walked, (touch, walking(gpu, residents, shared)),
+                lambda: walk(table, trace, warps, gpu, residents, shared),
+            )  # fmt: skip
         lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, gpu, residents)
-        return DesignPoint(gpu, residents, walked, lanes)
+        return DesignPoint(gpu, residents, inputs, warps, prepared, walked, lanes, self.latency_of)
 
     def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
         """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others."""
@@ -148,8 +159,12 @@ class DesignPoint(NamedTuple):
 
     gpu: Gpu
     residents: int  # thread blocks an SM holds
+    inputs: LaunchInputs
+    warps: Warps
+    prepared: Prepared
     walked: Walked
     lanes: Lanes
+    latency_of: Int64[np.ndarray, " instr"] | None
 
 
 def _kept(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:

@@ -135,7 +135,7 @@ class Planner:
 class OccupancyPlanner(Planner):
     """The same of the occupancy model."""
 
-    _of_thread: Any = field(default_factory=local, repr=False)  # a launch is for one thread at a time
+    _of_thread: Any = field(default_factory=local, repr=False)  # a launch each: they walk side by side
 
     @property
     def version(self) -> str:
