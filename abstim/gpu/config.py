@@ -249,7 +249,8 @@ def refuse_machine_code(gpu: Gpu, what: str) -> None:
     """Raises InputError for a GPU that is timed from machine code, for whatever counts PTX instructions."""
     if gpu.spec.timed_code != "ptx":
         raise InputError(
-            f"{gpu.name}: {what} PTX instructions, and this GPU is timed from machine code; choose another GPU"
+            f"{gpu.name}: {what} PTX instructions, and this GPU is timed from machine code; time it from PTX "
+            "(--timed-code ptx), or choose another GPU"
         )
 
 
