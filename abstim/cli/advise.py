@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Json, LaunchOptions, TimedGpuOptions, expanded
+from abstim.cli.run_tables import grid_lines
 from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
 from functional.ptx.source import shown_name
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from abstim.session.session import Session
     from abstim.study.cold_start import ColdStart
     from abstim.study.counterfactual import Advice
-
-MOST_GRIDS = 3  # of launches that leave SMs idle, said
 
 
 @expanded
@@ -56,8 +55,8 @@ def advise(
     _print(found)
     if found.note:
         say(f"Note: {found.note}")
-    for line in grids[:MOST_GRIDS]:
-        say(f"grid: {line}")
+    for line in grid_lines(grids):
+        say(line)
 
 
 def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:

@@ -146,6 +146,11 @@ def _rate_lines(result: RunResult) -> Iterator[str]:
         yield "Rates: " + ", ".join(said)
     sms = result.gpu_values["sm_count"]
     notes = [line for x in result.launches for line in grid_notes(_name(x), prod(x.grid), x.blocks_per_sm, sms)]
+    yield from grid_lines(notes)
+
+
+def grid_lines(notes: Sequence[str]) -> Iterator[str]:
+    """What grids leave idle, of the first launches, and of how many more."""
     yield from (f"Grid: {line}" for line in notes[:MOST_GRIDS])
     if len(notes) > MOST_GRIDS:
         yield f"Grid: and {len(notes) - MOST_GRIDS:,} launches more that leave SMs idle"

@@ -191,13 +191,9 @@ class Tried(NamedTuple):
 def tried(fit: Fit, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]) -> Tried:
     """Each that was simulated predicted without it."""
     residuals = _cross_validated(fit.cycles, known, measured, apart)
-    assumed = fit.assumed_error(_nearest_other(apart))
+    assumed = fit.assumed_error((apart + np.diag(np.full(len(apart), np.inf))).min(1))
     mean_square = (float(np.sum((residuals / assumed) ** 2)) + fit.counts) / (len(measured) + fit.counts - 1.0)
     return Tried(fit, residuals, assumed, mean_square, float(np.log(assumed).mean() + 0.5 * np.log(mean_square)))
-
-
-def _nearest_other(apart: Float64[np.ndarray, "sample sample"]) -> PerSample:
-    return (apart + np.diag(np.full(len(apart), np.inf))).min(1)
 
 
 @dataclass(frozen=True, eq=False)

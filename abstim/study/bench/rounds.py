@@ -117,17 +117,16 @@ def time_by(model: str) -> Callable[[Session, Sequence[Gpu]], Rate]:
     def measured(session: Session, gpus: Sequence[Gpu]) -> Rate:
         rate, results = _rate(session, lambda: chosen.time(session, gpus, "all", silent), len(gpus))
         threads, warps = (
-            sum(_stepped_fraction(row) * getattr(row, kind) for result in results for row in result.launches)
+            sum(
+                getattr(row, "stepped_fraction", 0.0) * getattr(row, kind)  # a formula walks none
+                for result in results
+                for row in result.launches
+            )
             for kind in ("thread_instructions", "warp_instructions")
         )
         return replace(rate, stepped_thread_instructions=round(threads), stepped_warp_instructions=round(warps))
 
     return measured
-
-
-def _stepped_fraction(row: Any) -> float:
-    """Of a launch's instructions, those that were walked: none by a formula."""
-    return getattr(row, "stepped_fraction", 0.0)
 
 
 MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}
@@ -268,9 +267,6 @@ def design_points(gpu: Gpu, count: int) -> list[Gpu]:
     for values in product(*(choices[key] for key in reversed(choices))):
         if len(found) == count:
             break
-        found[_varied(gpu, dict(zip(reversed(choices), values, strict=True)))] = None
+        spec = replace(gpu.spec, **dict(zip(reversed(choices), values, strict=True)))
+        found[replace(gpu, spec=spec)] = None
     return list(found)
-
-
-def _varied(gpu: Gpu, values: dict[str, Any]) -> Gpu:
-    return replace(gpu, spec=replace(gpu.spec, **values))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, MODELS, model_named
 from abstim.progress import in_parallel
 from abstim.session.warm_up import EMPTY
@@ -94,11 +93,6 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     )
 
 
-def one_sm_of(gpu: Gpu) -> Gpu:
-    """The GPU with a single SM."""
-    return replace(gpu, spec=replace(gpu.spec, sm_count=1))
-
-
 def _wanted(program: SampledProgram, work: ProgramWork) -> Bool[np.ndarray, " launch"]:
     """Regular launches of kernels most of whose work is in large ones: a kernel's launches stay together."""
     squares, sums = (np.bincount(work.kernels, work.instructions**power) for power in (2, 1))
@@ -116,7 +110,8 @@ def _on_one_sm(program: SampledProgram, number: int) -> Timed:
     part, step = program.part(number), program.gpu.spec.sm_count
     if part.one_sm is None:
         trace = program.launches.look_at(number, range(0, program.session.launch(number).thread_blocks, step))
-        part.one_sm = program.timed(number, one_sm_of(program.gpu), trace)
+        gpu = program.gpu
+        part.one_sm = program.timed(number, replace(gpu, spec=replace(gpu.spec, sm_count=1)), trace)
     return part.one_sm
 
 
