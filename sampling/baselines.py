@@ -11,7 +11,7 @@ import numpy as np
 
 from sampling.estimate import Estimate, around
 from sampling.profile import Profile
-from sampling.selection import Selection
+from sampling.selection import Selection, by_instructions
 from sampling.statistics import batch_means
 
 if TYPE_CHECKING:
@@ -94,6 +94,4 @@ class Systematic:
 
 
 def _one_stratum(name: str, profile: Profile, units: Int64[np.ndarray, " sample"]) -> Selection:
-    size = np.asarray(profile.instructions, float)
-    strata = np.zeros(len(profile), np.int64)
-    return Selection(method=name, units=units, strata=strata, size=size, instructions=size)
+    return by_instructions(name, profile, np.zeros(len(profile), np.int64), units)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.estimate import Basis, Estimate, Part, around, exact, weighted_counters, worst
-from sampling.profile import SamplingError
+from sampling.profile import Profile, SamplingError
 from sampling.statistics import pooled_error
 
 if TYPE_CHECKING:
@@ -153,9 +153,20 @@ def relabel(strata: Labels) -> Labels:
     return order[inverse]
 
 
-def first_of_each(strata: Labels) -> Int64[np.ndarray, " stratum"]:
-    """The first unit of every stratum, chronologically."""
-    return np.sort(np.unique(strata, return_index=True)[1])
+def first_of_each(strata: Labels, *by: PerUnit) -> Int64[np.ndarray, " stratum"]:
+    """In every stratum the unit with the least of `by`, of which the last counts most; of equals the first."""
+    order = np.lexsort((*by, strata))
+    return np.sort(order[np.unique(strata[order], return_index=True)[1]])
+
+
+def by_instructions(
+    method: str, profile: Profile, strata: Labels, units: Int64[np.ndarray, " sample"], spread: PerStratum | None = None
+) -> Selection:
+    """A selection in which cycles go by instructions. `spread`: assumed where the profile has no cycles to tell it."""
+    size = np.asarray(profile.instructions, float)
+    if spread is not None and profile.cycles is not None:
+        spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
+    return Selection(method=method, units=units, strata=strata, size=size, instructions=size, spread=spread)
 
 
 def assumed_spread(size: PerUnit, strata: Labels) -> PerStratum:

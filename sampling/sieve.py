@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sampling.profile import Profile
-from sampling.selection import Selection, assumed_spread, first_of_each, profiled_spread, relabel
-from sampling.statistics import coefficient_of_variation, two_means
+from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each, relabel
+from sampling.statistics import coefficient_of_variation, members, two_means
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -30,21 +31,10 @@ class Sieve:
 
     def select(self, profile: Profile) -> Selection:
         """One launch a stratum. Raises SamplingError if the profile has no kernels or block sizes."""
-        kernels = profile.need("kernels", self.name)
-        threads = profile.need("threads_per_block", self.name)
+        kernels, threads = (profile.need(name, self.name) for name in ("kernels", "threads_per_block"))
         size = np.asarray(profile.instructions, float)
-        strata = np.zeros(len(size), np.int64)
-        following = 0
-        for kernel in np.unique(kernels):
-            rows = np.flatnonzero(kernels == kernel)
-            strata[rows] = following + self.tiers(size[rows])
-            following = int(strata[rows].max()) + 1
-        strata = relabel(strata)
-        cycles = profile.cycles
-        spread = None if cycles is None else profiled_spread(np.asarray(cycles, float), size, strata)
-        spread = assumed_spread(size, strata) if spread is None else spread
-        units = dominant(strata, threads)
-        return Selection(method=self.name, units=units, strata=strata, size=size, instructions=size, spread=spread)
+        strata = relabel(_split(kernels, lambda rows: self.tiers(size[rows])))
+        return by_instructions(self.name, profile, strata, dominant(strata, threads), assumed_spread(size, strata))
 
     def tiers(self, counts: Float64[np.ndarray, " launch"]) -> Int64[np.ndarray, " launch"]:
         """Strata of one kernel's launches."""
@@ -53,25 +43,23 @@ class Sieve:
         cuts = valleys(counts)
         if len(cuts) == 0:  # no valley, but too much variation: the best single cut
             cuts = np.array([two_means(counts)])
-        parts = np.searchsorted(cuts, counts, side="left")
-        strata = np.zeros(len(counts), np.int64)
-        following = 0
-        for part in np.unique(parts):
-            rows = np.flatnonzero(parts == part)
-            strata[rows] = following + self.tiers(counts[rows])
-            following = int(strata[rows].max()) + 1
-        return strata
+        return _split(np.searchsorted(cuts, counts, side="left"), lambda rows: self.tiers(counts[rows]))
+
+
+def _split(
+    labels: Int64[np.ndarray, " launch"], tiers: Callable[[np.ndarray], np.ndarray]
+) -> Int64[np.ndarray, " launch"]:
+    """Strata of launches that share none unless their labels are equal: `tiers` of each label's rows."""
+    strata = np.zeros(len(labels), np.int64)
+    for rows in members(np.unique(labels, return_inverse=True)[1]):
+        strata[rows] = strata.max() + 1 + tiers(rows)
+    return strata
 
 
 def dominant(strata: Int64[np.ndarray, " unit"], threads: Int64[np.ndarray, " unit"]) -> Int64[np.ndarray, " stratum"]:
     """In every stratum the first launch that has its most frequent block size."""
-    pairs, which, count = np.unique(np.stack([strata, threads]), axis=1, return_inverse=True, return_counts=True)
-    which = which.reshape(-1)
-    order = np.lexsort((-count, pairs[0]))
-    best = order[np.unique(pairs[0][order], return_index=True)[1]]
-    keep = np.isin(which, best)
-    rows = np.flatnonzero(keep)
-    return np.sort(rows[first_of_each(strata[keep])])
+    which, count = np.unique(np.stack([strata, threads]), axis=1, return_inverse=True, return_counts=True)[1:]
+    return first_of_each(strata, threads, -count[which.reshape(-1)])
 
 
 def valleys(counts: Float64[np.ndarray, " launch"], points: int = 512) -> Float64[np.ndarray, " cut"]:

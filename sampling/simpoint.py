@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.profile import Profile
-from sampling.selection import Selection, assumed_spread, profiled_spread
+from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -38,12 +38,8 @@ class SimPoint:
         size = np.asarray(profile.instructions, float)
         distance = ((vectors - centres[strata]) ** 2).sum(1).round(9)
         typical = np.bincount(strata, size**2) / np.bincount(strata, size)  # of an instruction: how large its unit is
-        order = np.lexsort((np.abs(size - typical[strata]), distance, strata))
-        units = np.sort(order[np.unique(strata[order], return_index=True)[1]])
-        spread = assumed_spread(size, strata)
-        if profile.cycles is not None:
-            spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
-        return Selection(method=self.name, units=units, strata=strata, size=size, instructions=size, spread=spread)
+        units = first_of_each(strata, np.abs(size - typical[strata]), distance)
+        return by_instructions(self.name, profile, strata, units, assumed_spread(size, strata))
 
     def _cluster(self, vectors: Float64[np.ndarray, "unit d"]) -> tuple[Int64[np.ndarray, " unit"], np.ndarray]:
         from sklearn.cluster import KMeans

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Shaped
+    from jaxtyping import Float64, Int64, Shaped
 
 CONFIDENCE = 0.95
 
@@ -32,6 +32,11 @@ def coefficient_of_variation(values: Shaped[np.ndarray, " n"]) -> float:
         return 0.0
     mean = float(np.mean(values))
     return float(np.std(values)) / abs(mean) if mean else 0.0
+
+
+def members(labels: Int64[np.ndarray, " n"]) -> list[Int64[np.ndarray, " member"]]:
+    """The places of each label from 0 on, ascending; none of a label that is not there."""
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
 
 
 def batch_means(series: Float64[np.ndarray, " n"], batches: int = 16) -> tuple[float, float, float]:

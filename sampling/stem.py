@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.profile import Profile
-from sampling.selection import Selection, relabel
-from sampling.statistics import CONFIDENCE, t_quantile, two_means
+from sampling.selection import Selection, profiled_spread, relabel
+from sampling.statistics import CONFIDENCE, members, t_quantile, two_means
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -53,13 +53,13 @@ class Stem:
         strata = self.root(times, kind)
         wanted = self.sizes(times, strata) if not self.alone else self._sizes_alone(times, strata, kind)
         rng = np.random.default_rng(self.seed)
-        order = np.argsort(strata, kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(strata))[:-1])
-        chosen = [rng.choice(part, count, replace=False) for part, count in zip(parts, wanted.tolist(), strict=True)]
-        size, spread = (times, 0.5) if self.ratio else (np.ones(len(profile)), 1.0)
+        rows = zip(members(strata), wanted.tolist(), strict=True)
+        chosen = [rng.choice(part, count, replace=False) for part, count in rows]
+        each = np.ones(len(profile))
+        size, spread = (times, 0.5) if self.ratio else (each, 1.0)
         return Selection(
             method=self.name, units=np.sort(np.concatenate(chosen)), strata=strata, size=size,
-            instructions=np.asarray(profile.instructions, float), spread=spread * _variation(times, strata),
+            instructions=np.asarray(profile.instructions, float), spread=spread * profiled_spread(times, each, strata),
         )  # fmt: skip
 
     def root(self, times: PerUnit, kind: Labels) -> Labels:
@@ -68,15 +68,12 @@ class Stem:
         together = math.sqrt(float(np.sum(share**2)))
         error = self.error / (1.0 if self.alone else together)  # of each kind
         strata = np.zeros(len(times), np.int64)
-        following = 0
-        order = np.argsort(kind, kind="stable")
-        todo = np.split(order, np.cumsum(np.bincount(kind))[:-1])
+        todo = members(kind)
         while todo:
             rows = todo.pop()
             first = self._first_half(times[rows], error)
             if first is None:
-                strata[rows] = following
-                following += 1
+                strata[rows] = strata.max() + 1
             else:
                 todo += [rows[first], rows[~first]]
         return relabel(strata)
@@ -100,8 +97,7 @@ class Stem:
     def _sizes_alone(self, times: PerUnit, strata: Labels, kind: Labels) -> Int64[np.ndarray, " stratum"]:
         """`sizes` of each kind's clusters, as if it were the program."""
         wanted = np.zeros(int(strata.max()) + 1, np.int64)
-        for one in np.unique(kind):
-            rows = np.flatnonzero(kind == one)
+        for rows in members(kind):
             clusters, inside = np.unique(strata[rows], return_inverse=True)
             wanted[clusters] = self.sizes(times[rows], inside.reshape(-1))
         return wanted
@@ -120,12 +116,6 @@ class Stem:
 
 def _means(times: PerUnit, strata: Labels) -> PerStratum:
     return np.bincount(strata, times) / np.bincount(strata)
-
-
-def _variation(times: PerUnit, strata: Labels) -> PerStratum:
-    mean = _means(times, strata)
-    square = np.bincount(strata, (times - mean[strata]) ** 2) / np.bincount(strata)
-    return np.sqrt(square) / np.maximum(mean, 1e-300)
 
 
 def kinds(profile: Profile, method: str, by_shape: bool) -> Labels:

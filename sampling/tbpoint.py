@@ -13,7 +13,7 @@ from sampling.estimate import Estimate, Part, around, exact
 from sampling.launch_in_progress import Run
 from sampling.profile import Profile
 from sampling.protocol import Observation, Simulator
-from sampling.selection import Selection, profiled_spread, relabel
+from sampling.selection import Selection, by_instructions, first_of_each, relabel
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
@@ -45,12 +45,8 @@ class InterLaunch:
         if profile.kernels is not None:
             strata = strata * (int(profile.kernels.max()) + 1) + profile.kernels
         strata = relabel(strata)
-        size = np.asarray(profile.instructions, float)
         spread = self.sigma / np.minimum(np.bincount(strata, vectors[:, 1]) / np.bincount(strata), 1.0)
-        if profile.cycles is not None:
-            spread = profiled_spread(np.asarray(profile.cycles, float), size, strata)
-        units = nearest_to_centre(vectors, strata)
-        return Selection(method=self.name, units=units, strata=strata, size=size, instructions=size, spread=spread)
+        return by_instructions(self.name, profile, strata, nearest_to_centre(vectors, strata), spread)
 
 
 def inter_features(profile: Profile, method: str) -> Float64[np.ndarray, "launch 4"]:
@@ -89,9 +85,7 @@ def nearest_to_centre(
     """In every cluster the point nearest its mean; of equals the first."""
     members = np.bincount(strata)
     centres = np.stack([np.bincount(strata, column) / members for column in vectors.T], axis=1)
-    apart = ((vectors - centres[strata]) ** 2).sum(1).round(15)
-    order = np.lexsort((np.arange(len(strata)), apart, strata))
-    return np.sort(order[np.unique(strata[order], return_index=True)[1]])
+    return first_of_each(strata, ((vectors - centres[strata]) ** 2).sum(1).round(15))
 
 
 NO_REGION = -1

@@ -20,7 +20,7 @@ from sampling.auto.prediction import (
     predict,
 )
 from sampling.estimate import Estimate, Part, around, worst
-from sampling.statistics import CONFIDENCE, pooled_error, t_quantile
+from sampling.statistics import CONFIDENCE, members, pooled_error, t_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -111,9 +111,7 @@ class KernelSample:
 
 def by_kernel(work: ProgramWork, rng: np.random.Generator) -> list[KernelSample]:
     """A program's launches, none of them simulated."""
-    order = np.argsort(work.kernels, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(work.kernels))[:-1])
-    return [KernelSample(rows, work, rng) for rows in parts if len(rows)]
+    return [KernelSample(rows, work, rng) for rows in members(work.kernels) if len(rows)]
 
 
 def total_interval(kernels: Sequence[KernelSample], confidence: float) -> tuple[float, float]:

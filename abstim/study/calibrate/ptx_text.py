@@ -24,63 +24,43 @@ mov.u32 %r3, %tid.x;
 mad.lo.s32 %r4, %r1, %r2, %r3;"""
 
 
-def _entry(name: str, pointers: int, numbers: int, body: str, before: str = "") -> str:
+def _entry(name: str, pointers: int, numbers: int, *body: str, before: str = "") -> str:
     """A kernel with `pointers` buffers (%rd0, ...) and `numbers` 32-bit values (%r20, ...)."""
     names = [(f"p{k}", "u64") for k in range(pointers)] + [(f"n{k}", "u32") for k in range(numbers)]
     parameters = ", ".join(f".param .{kind} {each}" for each, kind in names)
     loads = [f"ld.param.u64 %rd{k}, [p{k}];\ncvta.to.global.u64 %rd{k}, %rd{k};" for k in range(pointers)]
     loads += [f"ld.param.u32 %r{20 + k}, [n{k}];" for k in range(numbers)]
-    lines = "\n".join([_REGISTERS, before, *loads, body])
+    lines = "\n".join([_REGISTERS, before, *loads, *body])
     return f".visible .entry {name}({parameters})\n{{\n{lines}\nret;\n}}\n"
 
 
-def _rounds(body: str) -> str:
+def _rounds(*body: str) -> str:
     """`body`, as often as %r20 says."""
-    again = "add.s32 %r20, %r20, -1;\nsetp.gt.s32 %p0, %r20, 0;\n@%p0 bra AGAIN;"
-    return f"AGAIN:\n{body}\n{again}"
+    return "\n".join(["AGAIN:", *body, "add.s32 %r20, %r20, -1;", "setp.gt.s32 %p0, %r20, 0;", "@%p0 bra AGAIN;"])
 
 
-def empty() -> str:
-    """Nothing at all: what a launch costs."""
-    return _entry("empty", 0, 0, "")
-
-
-def link_chain() -> str:
-    """Makes offsets of addresses: adds the buffer's own to the first word of each of its lines of 128 bytes."""
-    body = f"""{_GLOBAL_THREAD}
-mul.wide.u32 %rd5, %r4, 128;
+LINK = """mul.wide.u32 %rd5, %r4, 128;
 add.s64 %rd5, %rd0, %rd5;
 ld.global.u64 %rd6, [%rd5];
 add.s64 %rd6, %rd6, %rd0;
 st.global.u64 [%rd5], %rd6;"""
-    return _entry("link_chain", 1, 0, body)
 
 
-def chase_global() -> str:
-    """Each load's address is what the load before it found; the buffer's first word is the first address."""
-    step = "ld.global.u64 %rd5, [%rd5];"
-    body = "mov.u64 %rd5, %rd0;\n" + _rounds("\n".join([step] * CHAIN)) + "\nst.global.u64 [%rd1], %rd5;"
-    return _entry("chase_global", 2, 1, body)
-
-
-def _chase_in(space: str, declaration: str, step: str, name: str) -> str:
-    begin = f"mov.u64 %rd7, {name};\ncvt.u32.u64 %r8, %rd7;\nmov.u32 %r5, 0;"
-    fill = f"st.shared.u32 [{name}], %r5;\nbar.sync 0;" if space == "shared" else ""
-    body = "\n".join([begin, fill, _rounds("\n".join([step] * CHAIN)), "st.global.u32 [%rd1], %r5;"])
-    before = declaration if space == "shared" else ""
-    return ("" if before else declaration) + _entry(f"chase_{space}", 2, 1, body, before)
-
-
-def chase_shared() -> str:
-    """As `chase_global`, of a word of shared memory that holds 0."""
-    return _chase_in("shared", ".shared .align 4 .b32 word[32];",
-                     "add.s32 %r6, %r8, %r5;\nld.shared.u32 %r5, [%r6];", "word")  # fmt: skip
-
-
-def chase_constant() -> str:
-    """As `chase_global`, of a word of constant memory that holds 0."""
-    step = "cvt.u64.u32 %rd8, %r5;\nadd.s64 %rd9, %rd7, %rd8;\nld.const.u32 %r5, [%rd9];"
-    return _chase_in("constant", ".const .align 4 .b32 table[32];\n", step, "table")
+def chases() -> list[str]:
+    """`link_chain` makes addresses of offsets: it adds the buffer's own to the first word of each of its lines of 128
+    bytes. In the others each load's address is what the load before it found: of global memory, from the buffer's first
+    word on, and of a word of shared or constant memory that holds 0."""
+    found = _rounds(*["ld.global.u64 %rd5, [%rd5];"] * CHAIN)
+    word, table = (f"mov.u64 %rd7, {name};\ncvt.u32.u64 %r8, %rd7;\nmov.u32 %r5, 0;" for name in ("word", "table"))
+    shared = _rounds(*["add.s32 %r6, %r8, %r5;\nld.shared.u32 %r5, [%r6];"] * CHAIN)
+    constant = _rounds(*["cvt.u64.u32 %rd8, %r5;\nadd.s64 %rd9, %rd7, %rd8;\nld.const.u32 %r5, [%rd9];"] * CHAIN)
+    fill, end = "st.shared.u32 [word], %r5;\nbar.sync 0;", "st.global.u32 [%rd1], %r5;"
+    return [
+        _entry("link_chain", 1, 0, _GLOBAL_THREAD, LINK),
+        _entry("chase_global", 2, 1, "mov.u64 %rd5, %rd0;", found, "st.global.u64 [%rd1], %rd5;"),
+        _entry("chase_shared", 2, 1, word, fill, shared, end, before=".shared .align 4 .b32 word[32];"),
+        ".const .align 4 .b32 table[32];\n" + _entry("chase_constant", 2, 1, table, "", constant, end),
+    ]
 
 
 # What each stream does with one element of 8 bytes: written and read buffers, and code from %rd0 to %rd3
@@ -96,20 +76,17 @@ STREAMS = {
 
 def stream(name: str) -> str:
     """One element a thread: A = c, (B), A = c B, A = B C + D. Thread 0 of the launch has element %r20."""
-    place = "add.s32 %r4, %r4, %r20;\nmul.wide.s32 %rd9, %r4, 8;\n"
-    place += "\n".join(f"add.s64 %rd{k}, %rd{k}, %rd9;" for k in range(4))
-    return _entry(name, 4, 1, "\n".join([_GLOBAL_THREAD, place, STREAMS[name][1]]))
+    place = ["add.s32 %r4, %r4, %r20;", "mul.wide.s32 %rd9, %r4, 8;"]
+    place += [f"add.s64 %rd{k}, %rd{k}, %rd9;" for k in range(4)]
+    return _entry(name, 4, 1, _GLOBAL_THREAD, *place, STREAMS[name][1])
 
 
 def read_chunks() -> str:
     """A thread block reads chunk (its number modulo %r22) of %r21 bytes, a power of two, from its begin on and again
     from there: %r20 times CHUNK_LOADS loads of 8 bytes a thread."""
-    loads = "\n".join(
-        f"and.b32 %r8, %r6, %r9;\nadd.s32 %r6, %r6, %r7;\ncvt.u64.u32 %rd6, %r8;\nadd.s64 %rd6, %rd6, %rd4;\n"
-        f"ld.global.b64 %rd{10 + k}, [%rd6];"
-        for k in range(CHUNK_LOADS)
-    )
-    sums = "\n".join(f"xor.b64 %rd20, %rd20, %rd{10 + k};" for k in range(CHUNK_LOADS))
+    step = "and.b32 %r8, %r6, %r9;\nadd.s32 %r6, %r6, %r7;\ncvt.u64.u32 %rd6, %r8;\nadd.s64 %rd6, %rd6, %rd4;\n"
+    loads = [f"{step}ld.global.b64 %rd{10 + k}, [%rd6];" for k in range(CHUNK_LOADS)]
+    sums = [f"xor.b64 %rd20, %rd20, %rd{10 + k};" for k in range(CHUNK_LOADS)]
     body = f"""{_GLOBAL_THREAD}
 rem.u32 %r5, %r1, %r22;
 mul.wide.u32 %rd4, %r5, %r21;
@@ -118,7 +95,7 @@ shl.b32 %r6, %r3, 3;
 shl.b32 %r7, %r2, 3;
 add.s32 %r9, %r21, -1;
 mov.u64 %rd20, 0;
-{_rounds(loads + chr(10) + sums)}
+{_rounds(*loads, *sums)}
 setp.eq.s64 %p2, %rd20, 12345;
 @%p2 st.global.b64 [%rd1], %rd20;"""
     return _entry("read_chunks", 2, 3, body)
@@ -148,7 +125,7 @@ setp.gt.s32 %p0, %r20, 0;
 @%p0 bra AGAIN;
 setp.eq.s64 %p2, %rd20, 12345;
 @%p2 st.global.b64 [%rd1], %rd20;"""
-    return _entry("read_shared", 2, 1, body, ".shared .align 8 .b8 tile[4096];")
+    return _entry("read_shared", 2, 1, body, before=".shared .align 8 .b8 tile[4096];")
 
 
 # One operation on chain k: {a} its register, {b} one that no chain changes. Types: registers that hold them
@@ -175,7 +152,7 @@ _LANE = """mov.u32 %r3, %tid.x;
 and.b32 %r3, %r3, 31;
 mul.wide.u32 %rd5, %r3, 8;
 add.s64 %rd0, %rd0, %rd5;"""
-_LOAD = {"f": ("f32", "f"), "d": ("f64", "d"), "r": ("u32", "r")}
+_TYPES = {"f": "f32", "d": "f64", "r": "u32"}  # of registers
 
 
 def arithmetic(name: str, chains: int) -> str:
@@ -183,32 +160,25 @@ def arithmetic(name: str, chains: int) -> str:
     if name == TENSOR:
         return _tensor(chains)
     letter, code = OPERATIONS[name]
-    kind, register = _LOAD[letter]
-    size = 8 if kind == "f64" else 4
-    constants = [f"ld.global.{kind} %{register}{10 + j}, [%rd0+{size * j}];" for j in range(2)]
-    starts = [f"ld.global.{kind} %{register}{12 + k}, [%rd0+{size * (2 + k)}];" for k in range(chains)]
+    kind, size = _TYPES[letter], 8 if letter == "d" else 4
+    operands = [f"ld.global.{kind} %{letter}{10 + j}, [%rd0+{size * j}];" for j in range(2 + chains)]
     steps = [
-        code.format(a=f"%{register}{12 + k}", b=f"%{register}10", c=f"%{register}11").replace("19", str(16 + k))
-        for _ in range(LENGTH)
+        code.format(a=f"%{letter}{12 + k}", b=f"%{letter}10", c=f"%{letter}11").replace("19", str(16 + k))
         for k in range(chains)
     ]
-    ends = [f"st.global.{kind} [%rd1+{size * k}], %{register}{12 + k};" for k in range(chains)]
-    body = "\n".join([_LANE, *constants, *starts, _rounds("\n".join(steps)), *ends])
-    return _entry(name, 2, 1, body)
+    ends = [f"st.global.{kind} [%rd1+{size * k}], %{letter}{12 + k};" for k in range(chains)]
+    return _entry(name, 2, 1, _LANE, *operands, _rounds(*steps * LENGTH), *ends)
 
 
 def _tensor(chains: int) -> str:
     """Products of matrices of 16 x 16 and 16 x 8, fp16, into fp32: registers %f0 to %f3 are chain 0's, and so on."""
     operands = [f"ld.global.u32 %r{k}, [%rd0+{4 * k}];" for k in range(6)]
-    starts = [f"ld.global.f32 %f{k}, [%rd0+{4 * k}];" for k in range(4 * chains)]
-    steps = []
-    for _ in range(LENGTH):
-        for k in range(chains):
-            own = ", ".join(f"%f{4 * k + j}" for j in range(4))
-            steps.append("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                         f"{{{own}}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}}, {{{own}}};")  # fmt: skip
+    operands += [f"ld.global.f32 %f{k}, [%rd0+{4 * k}];" for k in range(4 * chains)]
+    own = [", ".join(f"%f{4 * k + j}" for j in range(4)) for k in range(chains)]
+    product = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    steps = [f"{product}{{{c}}}, {{%r0, %r1, %r2, %r3}}, {{%r4, %r5}}, {{{c}}};" for c in own]
     ends = [f"st.global.f32 [%rd1+{4 * k}], %f{k};" for k in range(4 * chains)]
-    return _entry(TENSOR, 2, 1, "\n".join([_LANE, *operands, *starts, _rounds("\n".join(steps)), *ends]))
+    return _entry(TENSOR, 2, 1, _LANE, *operands, _rounds(*steps * LENGTH), *ends)
 
 
 # space, whether the old value is used, operation
@@ -232,11 +202,8 @@ def atomic(name: str) -> str:
     letter = {"u32": "r", "b32": "r", "f32": "f", "f64": "d"}[kind]
     address = "%r8" if space == "shared" else "%rd6"
     value = f"%{letter}10" + (f", %{letter}11" if operation.startswith("cas") else "")
-    if returned:
-        step = f"atom.{space}.{operation} %{letter}10, [{address}], {value};"
-    else:
-        step = f"red.{space}.{operation} [{address}], {value};"
-    load = {"r": "u32", "f": "f32", "d": "f64"}[letter]
+    before = f"atom.{space}.{operation} %{letter}10," if returned else f"red.{space}.{operation}"
+    load = _TYPES[letter]
     zero = "st.shared.u32 [%r8], %r3;\nbar.sync 0;" if space == "shared" else ""
     body = f"""mov.u32 %r3, %tid.x;
 and.b32 %r4, %r3, 31;
@@ -249,34 +216,25 @@ add.s64 %rd6, %rd0, %rd5;
 {zero}
 ld.global.{load} %{letter}10, [%rd1+64];
 ld.global.{load} %{letter}11, [%rd1+72];
-{_rounds(chr(10).join([step] * CHAIN))}
+{_rounds(*[f"{before} [{address}], {value};"] * CHAIN)}
 st.global.{load} [%rd1], %{letter}10;"""
-    return _entry(f"atomic_{name}", 2, 2, body, ".shared .align 8 .b8 cell[256];")
+    return _entry(f"atomic_{name}", 2, 2, body, before=".shared .align 8 .b8 cell[256];")
 
 
 def ticks() -> str:
     """How many ticks of its SM's clock a loop of %r20 rounds takes."""
-    step = "fma.rn.f32 %f1, %f1, %f1, %f1;"
-    body = "\n".join([
-        "mov.f32 %f1, 0f3F800000;", "mov.u64 %rd5, %clock64;", _rounds("\n".join([step] * LENGTH)),
-        "mov.u64 %rd6, %clock64;", "sub.s64 %rd6, %rd6, %rd5;", "setp.eq.f32 %p1, %f1, 0f3F000000;",
-        "@%p1 mov.u64 %rd6, 0;", "st.global.u64 [%rd0], %rd6;",
-    ])  # fmt: skip
-    return _entry("ticks", 1, 1, body)
+    fma = ["fma.rn.f32 %f1, %f1, %f1, %f1;"] * LENGTH
+    return _entry(
+        "ticks", 1, 1, "mov.f32 %f1, 0f3F800000;", "mov.u64 %rd5, %clock64;", _rounds(*fma), "mov.u64 %rd6, %clock64;",
+        "sub.s64 %rd6, %rd6, %rd5;", "setp.eq.f32 %p1, %f1, 0f3F000000;", "@%p1 mov.u64 %rd6, 0;",
+        "st.global.u64 [%rd0], %rd6;",
+    )  # fmt: skip
 
 
 @cache
 def module(target: int) -> str:
     """All kernels that GPUs of an architecture (70: sm_70) can run, as one PTX file."""
-    found = [
-        HEADER.format(target=min(target, 80)),
-        empty(),
-        link_chain(),
-        chase_global(),
-        chase_shared(),
-        chase_constant(),
-    ]
-    found += [stream(name) for name in STREAMS]
+    found = [HEADER.format(target=min(target, 80)), _entry("empty", 0, 0, ""), *chases(), *map(stream, STREAMS)]
     found += [read_chunks(), read_shared()]
     for name in operations(target):
         found += [arithmetic(name, CHAINS), arithmetic(name, 1).replace(f"entry {name}(", f"entry {name}_latency(")]
