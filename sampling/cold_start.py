@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,18 +23,19 @@ def footprint(lines: Int64[np.ndarray, " reference"]) -> Int64[np.ndarray, " lin
 
 def forward_reuse(footprints: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
     """Equation 4.1: share of launch i's footprint that launch i + 1 touches too; NaN for the last launch."""
-    pairs = pairwise(footprints)
-    return np.array([_overlap(mine, later, mine) for mine, later in pairs] + [np.nan])[: len(footprints)]
+    return _reuse(footprints, footprints[1:])
 
 
 def backward_reuse(footprints: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
     """Equation 4.2: share of launch i's footprint that launch i - 1 touched too; NaN for the first launch."""
-    pairs = pairwise(footprints)
-    return np.array([np.nan] + [_overlap(earlier, mine, mine) for earlier, mine in pairs])[: len(footprints)]
+    return _reuse(footprints[::-1], footprints[-2::-1])[::-1]
 
 
-def _overlap(a: np.ndarray, b: np.ndarray, of: np.ndarray) -> float:
-    return len(np.intersect1d(a, b, assume_unique=True)) / len(of) if len(of) else 0.0
+def _reuse(mine: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
+    """Share of each that is in its other one; NaN where it has none."""
+    shared = [len(np.intersect1d(*pair, assume_unique=True)) for pair in zip(mine, others, strict=False)]
+    found = [part / len(whole) if len(whole) else 0.0 for part, whole in zip(shared, mine, strict=False)]
+    return np.array([*found, np.nan][: len(mine)])
 
 
 def ipc_difference(
@@ -56,44 +56,49 @@ def affected_share(
 
 
 @dataclass(frozen=True)
-class Mrrl:
-    """Memory reference reuse latency (Haskins and Skadron 2003): all references of pre-sample and sample count.
-
-    `percentile` of the references must find their previous one in the warm-up; buckets of `bucket` instructions.
-    """
+class ReuseLatency:
+    """As many instructions as `percentile` of some reuse latencies reach back, in buckets of `bucket` instructions."""
 
     percentile: float = 0.999
     bucket: int = 1000
+    name = ""
+
+    def warm_up(
+        self, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"], boundary: int
+    ) -> int:
+        """Instructions to simulate warm before the sample, which begins at the `boundary`; at most all before it."""
+        latency = self.latencies(positions, previous_reference(addresses), boundary)
+        if len(latency) == 0:
+            return 0
+        reached = np.cumsum(histogram(latency, self.bucket)) >= self.percentile - 1e-12
+        return min((int(np.argmax(reached)) + 1) * self.bucket, boundary)
+
+    def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
+        """Instructions between references to the same address, of those that count."""
+        raise NotImplementedError
+
+
+class Mrrl(ReuseLatency):
+    """Memory reference reuse latency (Haskins and Skadron 2003): all references of pre-sample and sample count."""
+
     name = "MRRL"
 
-    def warm_up(
-        self, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"], boundary: int
-    ) -> int:
-        """Instructions to simulate warm before the sample; at most all of the pre-sample."""
-        previous = previous_reference(addresses)
+    def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
+        """See `ReuseLatency`."""
         seen = previous >= 0
-        latency = positions[seen] - positions[previous[seen]]
-        return min(_percentile_length(latency, self.bucket, self.percentile), boundary)
+        return positions[seen] - positions[previous[seen]]
 
 
-@dataclass(frozen=True)
-class Blrl:
+class Blrl(ReuseLatency):
     """Boundary line reuse latency (Eeckhout et al. 2005): only references of the sample whose line was last touched
-    before it count, and only with the part of their latency that lies before the sample.
-    """
+    before it count, and only with the part of their latency that lies before the sample."""
 
-    percentile: float = 0.999
-    bucket: int = 1000
     name = "BLRL"
 
-    def warm_up(
-        self, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"], boundary: int
-    ) -> int:
-        """Instructions to simulate warm before the sample; 0 if nothing crosses the boundary."""
-        previous = previous_reference(addresses)
-        crossing = (positions >= boundary) & (previous >= 0)
-        crossing[crossing] = positions[previous[crossing]] < boundary
-        return min(_percentile_length(boundary - positions[previous[crossing]], self.bucket, self.percentile), boundary)
+    def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
+        """See `ReuseLatency`."""
+        last = positions[previous[(positions >= boundary) & (previous >= 0)]]
+        return boundary - last[last < boundary]
 
 
 def previous_reference(addresses: Int64[np.ndarray, " reference"]) -> Int64[np.ndarray, " reference"]:
@@ -109,14 +114,6 @@ def histogram(latency: Int64[np.ndarray, " reference"], bucket: int) -> Float64[
     """p_i: share of the latencies in [i bucket, (i + 1) bucket)."""
     counts = np.bincount(latency // bucket)
     return counts / max(counts.sum(), 1)
-
-
-def _percentile_length(latency: Int64[np.ndarray, " reference"], bucket: int, percentile: float) -> int:
-    """k buckets such that this share of the latencies is below k buckets."""
-    if len(latency) == 0:
-        return 0
-    reached = np.cumsum(histogram(latency, bucket)) >= percentile - 1e-12
-    return (int(np.argmax(reached)) + 1) * bucket
 
 
 @dataclass(frozen=True)

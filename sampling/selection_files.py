@@ -3,8 +3,6 @@ Compute's kernel ids, CSV, and JSON, which alone holds all that an estimate from
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections import defaultdict
@@ -46,12 +44,10 @@ def write_simpoints(selection: Selection, folder: Path) -> tuple[Path, Path]:
 
 def write_csv(selection: Selection, folder: Path) -> Path:
     """Columns launch, stratum, multiplier, warp_instructions: the estimate is the sum of multiplier x cycles."""
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("launch", "stratum", "multiplier", "warp_instructions"))
-    for unit, multiplier in zip(selection.units.tolist(), selection.multipliers.tolist(), strict=True):
-        rows.writerow((unit, selection.strata[unit], f"{multiplier:.9g}", f"{selection.instructions[unit]:.0f}"))
-    return _write(folder / "selection.csv", text.getvalue())
+    chosen = (column[selection.units].tolist() for column in (selection.strata, selection.instructions))
+    rows = zip(selection.units.tolist(), *chosen, selection.multipliers.tolist(), strict=True)
+    lines = [f"{unit},{stratum},{multiplier:.9g},{count:.0f}\n" for unit, stratum, count, multiplier in rows]
+    return _write(folder / "selection.csv", "".join(["launch,stratum,multiplier,warp_instructions\n", *lines]))
 
 
 def write_kernel_ids(selection: Selection, kernels: Sequence[str], folder: Path) -> Path:

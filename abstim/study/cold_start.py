@@ -30,6 +30,7 @@ from sampling.cold_start import (
     Blrl,
     Correction,
     Mrrl,
+    ReuseLatency,
     affected_share,
     backward_reuse,
     evenly_used_controllers,
@@ -88,30 +89,21 @@ class ColdStart:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes; a reuse without a neighbour is null."""
-        reuse = {"forward_reuse": self.forward_reuse, "backward_reuse": self.backward_reuse}
-        return {
-            "kind": "coldstart",
-            "target": self.target,
-            "gpu": self.gpu,
-            "memory_model": self.memory_model,
-            "note": self.note,
-            "instructions": self.instructions.tolist(),
-            "kept_cycles": self.kept_cycles.tolist(),
-            "flushed_cycles": self.flushed_cycles.tolist(),
+        known = {name: value for name, value in vars(self).items() if name != "policies"}
+        lists = {name: column.tolist() for name, column in known.items() if isinstance(column, np.ndarray)}
+        reuse = {
+            name: [None if np.isnan(x) else x for x in lists[name]] for name in ("forward_reuse", "backward_reuse")
+        }
+        return {"kind": "coldstart"} | known | lists | reuse | {
             "ipc_difference": self.difference.tolist(),
             "affected": {f"{threshold:.2f}": share for threshold, share in self.affected.items()},
-            **{name: [None if np.isnan(x) else float(x) for x in shares] for name, shares in reuse.items()},
-            "policies": [
-                {
-                    "name": policy.name,
-                    "worst_accuracy": float(policy.accuracy.min()),
-                    "mean_accuracy": policy.mean_accuracy(self.instructions),
-                    "accuracy": policy.accuracy.tolist(),
-                    "warmed_share": policy.warmed_share,
-                }
-                for policy in self.policies
-            ],
-        }
+            "policies": [self._plain(policy) for policy in self.policies],
+        }  # fmt: skip
+
+    def _plain(self, policy: Policy) -> dict[str, Any]:
+        mean, worst = policy.mean_accuracy(self.instructions), float(policy.accuracy.min())
+        plain = {"accuracy": policy.accuracy.tolist(), "mean_accuracy": mean, "worst_accuracy": worst}
+        return vars(policy) | plain
 
 
 def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdStart:
@@ -186,11 +178,11 @@ class Study:
         """The last `launches` before each, whole."""
         return [[(k, 1.0) for k in range(max(0, n - launches), n)] for n in range(len(self.traces))]
 
-    def reuse_latency(self, method: Mrrl | Blrl) -> list[Plan]:
+    def reuse_latency(self, method: ReuseLatency) -> list[Plan]:
         """As many instructions before each launch as MRRL or BLRL asks for."""
         return [self._reaching_back(n, method) for n in range(len(self.traces))]
 
-    def _reaching_back(self, number: int, method: Mrrl | Blrl) -> Plan:
+    def _reaching_back(self, number: int, method: ReuseLatency) -> Plan:
         first = max(0, number - PRE_SAMPLE)
         starts = np.concatenate([[0.0], np.cumsum(self.instructions[first : number + 1])])
         positions = [

@@ -172,16 +172,9 @@ def timed_with(
 ) -> Iterator[tuple[int, Launch, Trace, EngineResult, dict[str, int]]]:
     """Every launch in order: its number, the launch, its trace, the engine's result as things are, and its cycles with
     each of the resources twice as fast, by name."""
-    tried = [Variant(Resource("nothing"), gpu), *variants(gpu, resources)]
-    for number, launch, trace, results in _timed(session, tried, flush, progress):
-        cycles = {v.resource.name: r.cycles for v, r in zip(tried[1:], results[1:], strict=True)}
-        yield number, launch, trace, results[0], cycles
-
-
-def _timed(session: Session, tried: Sequence[Variant], flush: str, progress: Progress) -> Iterator[tuple]:
-    """Launch by number, and the engine's result on each variant."""
     from abstim.engine import simulate_point
 
+    tried = [Variant(Resource("nothing"), gpu), *variants(gpu, resources)]
     policies = [Flushed(flush) for _ in tried]
     prepared: list[LaunchInputs] = []
 
@@ -196,8 +189,8 @@ def _timed(session: Session, tried: Sequence[Variant], flush: str, progress: Pro
         def told(k: int, total: int, number: int = number) -> None:
             progress(f"limits of {session.case.name}", number * total + k, len(session) * total)
 
-        results = in_parallel(partial(one, number), len(tried), os.cpu_count() or 1, told)
-        yield number, launch, trace, results
+        base, *results = in_parallel(partial(one, number), len(tried), os.cpu_count() or 1, told)
+        yield number, launch, trace, base, {v.resource.name: r.cycles for v, r in zip(tried[1:], results, strict=True)}
 
 
 _BY_NAME = {resource.name: resource for resource in RESOURCES}
@@ -247,7 +240,6 @@ class _Totals:
     cycles: int = 0
     without: dict[str, int] = field(default_factory=dict)
     limiters: dict[str, int] = field(default_factory=dict)  # of occupancy, by cycles
-    last_wave: float = 0.0  # least share of a launch's last wave that is filled
     launches: int = 0
 
     def add(self, cycles: int, without: Mapping[str, int], limiter: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from sampling.estimate import Estimate, combine, exact
 from sampling.launch_in_progress import Run
 from sampling.photon.analysis import FEWEST, Analysis, KernelSampling, KnownLaunch, analyse
-from sampling.photon.warps import BlockPrediction, BlockSampling, BlockTimes, WarpSampling
+from sampling.photon.warps import BlockPrediction, BlockSampling, BlockTimes, Detector, WarpSampling
 from sampling.protocol import Functional, Simulator
 
 __all__ = ["Analysis", "BlockSampling", "KernelSampling", "Photon", "WarpSampling", "analyse"]
@@ -75,7 +75,7 @@ class Photon:
     def _inside(self, simulator: Simulator, functional: Functional, analysis: Analysis, analysed: float) -> Estimate:
         run = Run(simulator)
         warp = self.warp if self.warp is not None and self.warp.possible(analysis) else None
-        detector = warp.detector() if warp else None
+        detector = Detector(warp) if warp else None
         times = BlockTimes(self.block, functional) if self.block is not None else None
         most = self.pays * run.shape.thread_blocks
         if self.pays < 1.0 and self.in_vain.get(run.shape.kernel, 0) >= run.shape.thread_blocks:
@@ -84,7 +84,7 @@ class Photon:
             run.step()
             seen = run.steady()
             if warp is not None and detector is not None:
-                warp.watch(detector, seen)
+                detector.add(seen.warp_issue_cycles, seen.warp_retire_cycles)
                 if detector.stable and self._may_skip(run, analysis):
                     left = analysis.instructions_from(run.dispatched, run.shape.thread_blocks)
                     return warp.predict(run, detector, left, analysed)

@@ -16,7 +16,7 @@ from sampling.statistics import batch_means, least_squares
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Bool, Float64, Int64
+    from jaxtyping import Float64, Int64
 
     PerClass = Float64[np.ndarray, " class"]
 
@@ -71,7 +71,7 @@ class Detector:
 
 
 @dataclass(frozen=True)
-class WarpSampling:
+class WarpSampling(StabilityRule):
     """Only where one type of warp is more than 95 % of them; n = 1024, delta = 3 %.
 
     A slot frees when a thread block's last warp retires, so the times of whole blocks, not of single warps, are carried
@@ -80,7 +80,6 @@ class WarpSampling:
     """
 
     window: int = 1024
-    delta: float = 0.03
     dominance: float = 0.95
     seed: int = 0
     name = "warp"
@@ -88,14 +87,6 @@ class WarpSampling:
     def possible(self, analysis: Analysis) -> bool:
         """Whether one type of warp dominates."""
         return analysis.dominant_share > self.dominance
-
-    def detector(self) -> Detector:
-        """A fresh detector, to be fed with `watch`."""
-        return Detector(StabilityRule(self.window, self.delta))
-
-    def watch(self, detector: Detector, seen: Observation) -> None:
-        """Feed the warps that retired."""
-        detector.add(seen.warp_issue_cycles, seen.warp_retire_cycles)
 
     def predict(self, run: Run, detector: Detector, instructions_left: float, analysed: float) -> Estimate:
         """The launch's cycles, if everything not dispatched behaves as the last n warps. `instructions_left`: warp
@@ -155,7 +146,7 @@ def _latency(kind: int, observed: np.ndarray, initial: np.ndarray | None) -> flo
 
 
 @dataclass(frozen=True)
-class BlockSampling:
+class BlockSampling(StabilityRule):
     """n = 2048, delta = 3 %; on once blocks with more than 95 % of the instructions are stable.
 
     Blocks that never became stable take their mean so far; those never seen, the interval model over the latencies
@@ -163,7 +154,6 @@ class BlockSampling:
     """
 
     window: int = 2048
-    delta: float = 0.03
     stable_rate: float = 0.95
     name = "basic block"
 
@@ -173,8 +163,7 @@ class BlockTimes:
 
     def __init__(self, method: BlockSampling, functional: Functional) -> None:
         self.method, self.functional = method, functional
-        rule = StabilityRule(method.window, method.delta)
-        self.detectors = [Detector(rule) for _ in functional.block_instructions]
+        self.detectors = [Detector(method) for _ in functional.block_instructions]
         self.latency_cycles: PerClass = np.empty(0)
         self.initial_cycles: PerClass = np.empty(0)
 
@@ -187,18 +176,10 @@ class BlockTimes:
         if len(seen.class_latency_cycles):
             self.latency_cycles, self.initial_cycles = seen.class_latency_cycles, seen.initial_latency_cycles
 
-    @property
-    def stable(self) -> Bool[np.ndarray, " basic_block"]:
-        """Which blocks are stable now."""
-        return np.array([detector.stable for detector in self.detectors])
-
-    def rate(self, analysis: Analysis) -> float:
-        """Share of the analysed instructions that lies in stable blocks."""
-        return float(analysis.block_shares[self.stable].sum())
-
     def ready(self, analysis: Analysis) -> bool:
-        """Whether to switch to basic-block sampling."""
-        return self.rate(analysis) > self.method.stable_rate
+        """Whether to switch to basic-block sampling: by the share of analysed instructions that lies in stable ones."""
+        stable = np.array([detector.stable for detector in self.detectors])
+        return float(analysis.block_shares[stable].sum()) > self.method.stable_rate
 
     def cycles(self) -> tuple[Float64[np.ndarray, " basic_block"], Float64[np.ndarray, " basic_block"]]:
         """Predicted cycles of every block and their relative error (drift between the last n and 2n included)."""

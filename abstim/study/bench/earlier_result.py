@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 from abstim.study.baseline import read_result
-from abstim.study.bench.rate import STAGES
+from abstim.study.bench.rate import STAGES, mad
 from functional.errors import InputError
 
 CONFIDENCE = 0.95
@@ -56,8 +56,7 @@ def read_old(path: Path) -> dict[str, Any]:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What besides abstim changed between two results: a comparison then says less."""
-    settings = [("machine", key) for key in new["machine"] if key != "abstim"]
-    pairs = [(key, old["machine"].get(key), new["machine"][key]) for _, key in settings]
+    pairs = [(key, old["machine"].get(key), value) for key, value in new["machine"].items() if key != "abstim"]
     pairs += [(key, old[key], new[key]) for key in ("gpu", "memory_model", "points")]
     return [f"{key} was {before}, is {after}" for key, before, after in pairs if before != after]
 
@@ -98,7 +97,7 @@ def _verdict(stage: str, benchmarks: int, old: Sequence[float], new: Sequence[fl
         )
         verdict = told if steady else UNSTEADY
     low, high = (exp(ends[0]), exp(ends[1])) if ends else (None, None)
-    return Verdict(stage, benchmarks, len(old), len(new), _mad(old), _mad(new), exp(speed), low, high, verdict)
+    return Verdict(stage, benchmarks, len(old), len(new), mad(old), mad(new), exp(speed), low, high, verdict)
 
 
 def _interval(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
@@ -109,8 +108,3 @@ def _interval(old: Sequence[float], new: Sequence[float]) -> tuple[float, float]
         return (fmean(old) - fmean(new),) * 2
     interval = ttest_ind(old, new, equal_var=False).confidence_interval(CONFIDENCE)
     return float(interval.low), float(interval.high)
-
-
-def _mad(logs: Sequence[float]) -> float:
-    middle = median(logs)
-    return median(abs(value - middle) for value in logs)

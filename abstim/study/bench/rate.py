@@ -8,7 +8,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
-from statistics import median
+from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
 
@@ -95,7 +95,7 @@ class Rate:
     @property
     def mad_seconds(self) -> float:
         """Median absolute deviation of the rounds."""
-        return median(abs(seconds - self.seconds) for seconds in self.round_seconds)
+        return mad(self.round_seconds)
 
     @property
     def mips(self) -> dict[str, float]:
@@ -204,6 +204,10 @@ class BenchResult:
 
 def geomean(values: Sequence[float]) -> float | None:
     """Geometric mean; None without values, or if one is not positive."""
-    from math import exp, fsum, log
+    return geometric_mean(values) if values and min(values) > 0 else None
 
-    return exp(fsum(map(log, values)) / len(values)) if values and min(values) > 0 else None
+
+def mad(values: Sequence[float]) -> float:
+    """Median absolute deviation."""
+    middle = median(values)
+    return median(abs(value - middle) for value in values)

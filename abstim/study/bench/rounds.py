@@ -16,7 +16,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from abstim.gpu.config import Gpu, load_gpu
-from abstim.models import DETAILED
+from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstick_seconds
@@ -52,7 +52,7 @@ def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Ra
     return Rate((seconds,), (cpu_seconds,), first_seconds, threads, warps, threads, warps), result
 
 
-def _parse(session: Session, gpus: Sequence[Gpu]) -> Rate:
+def _parse(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
     from functional.programs.link import link
     from functional.ptx.parser import parse
 
@@ -64,72 +64,59 @@ def _parse(session: Session, gpus: Sequence[Gpu]) -> Rate:
         for kernel in kernels:
             link(module, kernel)
 
-    return _rate(session, run)[0]
+    return run
 
 
-def _characterize(session: Session, gpus: Sequence[Gpu]) -> Rate:
+def _characterize(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
     from precharacterize import characterize
 
     programs = {launch.program.name: launch.program for launch in session.case.launches}
-    return _rate(session, lambda: [characterize(p, gpus[0].pipeline) for p in programs.values()])[0]
+    return lambda: [characterize(program, gpus[0].pipeline) for program in programs.values()]
 
 
-def _execute(session: Session, gpus: Sequence[Gpu]) -> Rate:
+def _execute(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
     from abstim.targets.execution import execute_case
     from functional.execution.default_executor import default_executor
 
-    return _rate(session, lambda: execute_case(session.case, default_executor()))[0]
+    return lambda: execute_case(session.case, default_executor())
 
 
-def _time(session: Session, gpus: Sequence[Gpu]) -> Rate:
-    return time_stage(session, gpus)[0]
+BEFORE_TIMING = {"parse": _parse, "characterize": _characterize, "execute": _execute}
 
 
-def time_stage(session: Session, gpus: Sequence[Gpu]) -> tuple[Rate, list[list[Any]]]:
-    """One round of timing every launch on every GPU, and the engine's results, `[launch][gpu]`."""
+def stage_rate(stage: str, session: Session, gpus: Sequence[Gpu], model: str) -> Rate:
+    """One round of a stage."""
+    if stage == "time":
+        return time_stage(session, gpus, model)[0]
+    return _rate(session, BEFORE_TIMING[stage](session, gpus))[0]
+
+
+def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> tuple[Rate, Any]:
+    """One round of timing every launch on every GPU, and the model's results, the engine's as `[launch][gpu]`."""
     from abstim.session.detailed import engine_results
 
-    rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
-    threads, warps = (
-        sum(
-            _stepped(r, kind, trace)
-            for trace, launch in zip(session.traces.in_order(), results, strict=True)
-            for r in launch
-        )
-        for kind in ("thread_instructions", "warp_instructions")
-    )
+    if model == DETAILED:
+        rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
+        launches = zip(session.traces.in_order(), results, strict=True)
+        stepped = [_stepped_by_engine(result, trace) for trace, launch in launches for result in launch]
+    else:
+        rate, results = _rate(session, lambda: model_named(model).time(session, gpus, "all", silent), len(gpus))
+        stepped = [_stepped(row) for result in results for row in result.launches]
+    threads, warps = (round(sum(column)) for column in zip(*stepped, strict=True))
     return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), results
 
 
-def _stepped(result: Any, kind: str, trace: Any) -> int:
-    """Instructions the engine walked for a result; all of the trace's if it does not say."""
-    return result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum()))
+_KINDS = ("thread_instructions", "warp_instructions")
 
 
-def time_by(model: str) -> Callable[[Session, Sequence[Gpu]], Rate]:
-    """The stage `time` of a model. Raises InputError for a name that is none."""
-    from abstim.models import DETAILED, model_named
-
-    if model == DETAILED:
-        return _time
-    chosen = model_named(model)
-
-    def measured(session: Session, gpus: Sequence[Gpu]) -> Rate:
-        rate, results = _rate(session, lambda: chosen.time(session, gpus, "all", silent), len(gpus))
-        threads, warps = (
-            sum(
-                getattr(row, "stepped_fraction", 0.0) * getattr(row, kind)  # a formula walks none
-                for result in results
-                for row in result.launches
-            )
-            for kind in ("thread_instructions", "warp_instructions")
-        )
-        return replace(rate, stepped_thread_instructions=round(threads), stepped_warp_instructions=round(warps))
-
-    return measured
+def _stepped_by_engine(result: Any, trace: Any) -> list[float]:
+    """Instructions the engine walked for a result, of _KINDS; all of the trace's if it does not say."""
+    return [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
 
 
-MEASURE = {"parse": _parse, "characterize": _characterize, "execute": _execute, "time": _time}
+def _stepped(row: Any) -> list[float]:
+    """Of a launch's instructions, those that another model walked: none by a formula."""
+    return [getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS]
 
 
 SECONDS_COLUMN = "reference_cpu_s"
@@ -218,7 +205,7 @@ def bench(
     With `reference` every benchmark is also timed on its variants.
     """
     _check(stages, rounds, reference, model)
-    measure, gpu = MEASURE | {"time": time_by(model)}, gpu or load_gpu("gtx480")
+    gpu = gpu or load_gpu("gtx480")
     gpus = design_points(gpu, points)
     found = BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model)
     sessions: dict[str, Session] = {}
@@ -228,12 +215,12 @@ def bench(
             progress(f"bench {name}", number * len(names) + place, len(names) * rounds)
             session = sessions.get(name) or sessions.setdefault(name, open_session(name))
             yardsticks.append(yardstick_seconds())
-            rates = {stage: measure[stage](session, gpus) for stage in stages}
+            rates = {stage: stage_rate(stage, session, gpus, model) for stage in stages}
             earlier = found.rates.get(name)
             found.rates[name] = {s: earlier[s].merged(r) for s, r in rates.items()} if earlier else rates
             for count in threads:
                 with so_many_threads(count):
-                    rate = measure["time"](session, gpus)
+                    rate = stage_rate("time", session, gpus, model)
                 of_count = found.scaling.setdefault(count, {})
                 of_count[name] = of_count[name].merged(rate) if name in of_count else rate
         found.yardstick_seconds.append(median(yardsticks))
@@ -244,6 +231,7 @@ def bench(
 
 def _check(stages: Sequence[str], rounds: int, reference: Reference | None, model: str) -> None:
     """Raises InputError for what `bench` does not measure."""
+    model_named(model)
     if reference is not None and model != DETAILED:
         raise InputError("the comparison with the reference is of the detailed model; leave --model out")
     for stage in stages:
@@ -267,6 +255,6 @@ def design_points(gpu: Gpu, count: int) -> list[Gpu]:
     for values in product(*(choices[key] for key in reversed(choices))):
         if len(found) == count:
             break
-        spec = replace(gpu.spec, **dict(zip(reversed(choices), values, strict=True)))
-        found[replace(gpu, spec=spec)] = None
+        changed: dict[str, Any] = dict(zip(reversed(choices), values, strict=True))
+        found[replace(gpu, spec=replace(gpu.spec, **changed))] = None
     return list(found)

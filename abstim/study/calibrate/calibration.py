@@ -57,11 +57,6 @@ def figures_of(gpu: str, figures: list[Figure]) -> dict[tuple[str, str, int], Fi
     return {(f.group, f.quantity, f.at): f for f in figures if f.gpu == gpu}
 
 
-def measured_clock_hz(gpu: str, figures: list[Figure]) -> float | None:
-    """The core clock at which a description's figures were measured; None: there are none."""
-    return next((f.core_clock_hz for f in figures if f.gpu == gpu), None)
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One number, and the figure that was measured for it, if there is one."""
@@ -120,8 +115,8 @@ class Calibration:
 
 def at_measured_clock(gpu: Gpu, figures: list[Figure]) -> Gpu:
     """A description at the core clock at which its figures were measured; as it is if there are none."""
-    clock = measured_clock_hz(gpu.name, figures)
-    return gpu if clock is None else with_values(gpu, {"core_clock_hz": clock}, "at which the figures were measured")
+    clocks = [f.core_clock_hz for f in figures if f.gpu == gpu.name]
+    return with_values(gpu, {"core_clock_hz": clocks[0]}, "at which the figures were measured") if clocks else gpu
 
 
 def calibrate(
@@ -136,10 +131,8 @@ def calibrate(
     rows = []
     for number, each in enumerate(chosen):
         progress(f"{each.group}/{each.quantity}", number, len(chosen))
-        value = measure(device, each)
-        rows.append(
-            Row(each.group, each.quantity, each.at, each.unit, value, known.get((each.group, each.quantity, each.at)))
-        )
+        place, value = (each.group, each.quantity, each.at), measure(device, each)
+        rows.append(Row(*place, each.unit, value, known.get(place)))
     return Calibration(device.facts.name, device.facts.core_clock_hz, rows)
 
 
@@ -179,11 +172,15 @@ Numbers = dict[tuple[str, str, int], float]
 def related_gpu(facts: Facts) -> Gpu:
     """The description to begin with, at the measured clock and with as many SMs."""
     name = next((name for target, name in BASES if facts.target >= target), BASES[-1][1])
-    values = {
+    return with_values(load_gpu(name), _spec(facts), "measured")
+
+
+def _spec(facts: Facts) -> dict[str, Any]:
+    """Keys of a description that the device itself tells."""
+    return {
         "sm_count": facts.sm_count, "core_clock_hz": facts.core_clock_hz, "architecture": f"sm_{facts.target}",
         "shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm,
     }  # fmt: skip
-    return with_values(load_gpu(name), values, "measured")
 
 
 def described(found: Calibration, facts: Facts) -> str:
@@ -255,11 +252,7 @@ def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
 
 def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:
     """The file's text; every value's source is `measured`."""
-    spec = {
-        "sm_count": facts.sm_count, "core_clock_hz": round(facts.core_clock_hz), "architecture": f"sm_{facts.target}",
-        "shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm,
-    }  # fmt: skip
-    sections: dict[str, dict[str, object]] = {"spec": dict(spec)}
+    sections = {"spec": _spec(facts) | {"core_clock_hz": round(facts.core_clock_hz)}}
     for key, value in values.items():
         section, _, name = key.rpartition(".")
         section = section or ("time" if key.endswith(("_ns", "_per_second")) else "params")

@@ -38,6 +38,14 @@ class Facts:
     threads_per_sm: int
     l2_bytes: int
 
+    def cycles(self, count: int, seconds: float) -> float:
+        """Of one of so many that follow each other."""
+        return seconds * self.core_clock_hz / count
+
+    def rate(self, count: int, seconds: float) -> float:
+        """Of so many together, a cycle."""
+        return count / (seconds * self.core_clock_hz)
+
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
@@ -108,11 +116,8 @@ def measurements(facts: Facts, effort: int = 1) -> Iterator[Measurement]:
     yield from _bandwidths(facts, effort)
     yield from _throughputs(facts, effort)
     yield from _atomics(facts, effort)
-    yield Measurement("launch", "empty_kernel", 0, "ns", _empty, (0, 1), lambda s: 1e9 * s)
-
-
-def _empty(rounds: int) -> Experiment:
-    return Experiment(KernelCall("empty", 1, 32))
+    empty = Experiment(KernelCall("empty", 1, 32))
+    yield Measurement("launch", "empty_kernel", 0, "ns", lambda rounds: empty, (0, 1), lambda seconds: 1e9 * seconds)
 
 
 # Latency: dependent loads -------------------------------------------------------------------------------------------
@@ -121,14 +126,11 @@ FOOTPRINTS_KIB = (16, 64, 1024, 4096, 12288, 32768, 46080, 262144)
 
 
 def _latencies(facts: Facts, effort: int) -> Iterator[Measurement]:
-    def cycles(seconds: float) -> float:
-        return seconds * facts.core_clock_hz / CHAIN
-
+    rounds, cycles = (8 * effort, 72 * effort), partial(facts.cycles, CHAIN)
     for kib in FOOTPRINTS_KIB:
-        rounds = (8 * effort, 72 * effort)
         yield Measurement("latency", "global", kib, "cycles", partial(_chase, kib * KIB, facts), rounds, cycles)
     for space in ("shared", "constant"):
-        yield Measurement("latency", space, 0, "cycles", partial(_chase_word, space), (8 * effort, 72 * effort), cycles)
+        yield Measurement("latency", space, 0, "cycles", partial(_chase_word, space), rounds, cycles)
 
 
 def _chase(footprint: int, facts: Facts, rounds: int) -> Experiment:
@@ -164,10 +166,8 @@ def _streams(facts: Facts, effort: int) -> Iterator[Measurement]:
                 continue
             wave = threads * blocks * facts.sm_count
             waves = effort * max(1, (1 << 20) // wave)
-            yield Measurement(
-                "stream", name, threads * blocks, "GB/s", partial(_stream, name, threads, blocks, facts, 3 * waves),
-                (waves, 3 * waves), partial(_gigabytes, moved * ELEMENT * wave),
-            )  # fmt: skip
+            run, rate = partial(_stream, name, threads, blocks, facts, 3 * waves), _gigabytes(moved * ELEMENT * wave)
+            yield Measurement("stream", name, threads * blocks, "GB/s", run, (waves, 3 * waves), rate)
 
 
 def _stream(name: str, threads: int, blocks: int, facts: Facts, most: int, waves: int) -> Experiment:
@@ -181,8 +181,9 @@ def _stream(name: str, threads: int, blocks: int, facts: Facts, most: int, waves
     return Experiment(timed, before, dict.fromkeys(pointers, ELEMENT * elements))
 
 
-def _gigabytes(moved: int, seconds: float) -> float:
-    return moved / seconds / 1e9 if seconds > 0 else float("inf")
+def _gigabytes(moved: int) -> Callable[[float], float]:
+    """A second, of so many bytes in some seconds."""
+    return lambda seconds: moved / seconds / 1e9
 
 
 # L1, L2 and shared memory: bandwidth against footprint --------------------------------------------------------------
@@ -195,22 +196,15 @@ CHUNK_KIB, TOTALS_KIB = 128, (6144, 12288, 28160)  # that one thread block reads
 def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
     for kib in SAME_KIB:
         rounds = effort * max(2, kib * KIB // ROUND_BYTES)
-        yield Measurement(
-            "bandwidth", "same_buffer", kib, "GB/s", partial(_read_same, kib * KIB, facts), (rounds, 2 * rounds),
-            partial(_gigabytes, ROUND_BYTES * facts.sm_count),
-        )  # fmt: skip
+        run, rate = partial(_read_same, kib * KIB, facts), _gigabytes(ROUND_BYTES * facts.sm_count)
+        yield Measurement("bandwidth", "same_buffer", kib, "GB/s", run, (rounds, 2 * rounds), rate)
     for kib in TOTALS_KIB:
         if kib * KIB <= facts.l2_bytes:
-            moved = 2 * facts.sm_count * CHUNK_KIB * KIB
-            yield Measurement(
-                "bandwidth", "chunks", kib, "GB/s", partial(_read_chunks, kib // CHUNK_KIB, facts),
-                (effort, 2 * effort), partial(_gigabytes, moved),
-            )  # fmt: skip
+            run, rate = partial(_read_chunks, kib // CHUNK_KIB, facts), _gigabytes(2 * facts.sm_count * CHUNK_KIB * KIB)
+            yield Measurement("bandwidth", "chunks", kib, "GB/s", run, (effort, 2 * effort), rate)
     # 8 bytes a lane: LOADS of 256 bytes a warp and round
-    shared = partial(_gigabytes, LOADS * 1024 * ELEMENT * facts.sm_count)
-    yield Measurement(
-        "bandwidth", "shared", 0, "GB/s", partial(_read_shared, facts), (16 * effort, 80 * effort), shared
-    )
+    run, rate = partial(_read_shared, facts), _gigabytes(LOADS * 1024 * ELEMENT * facts.sm_count)
+    yield Measurement("bandwidth", "shared", 0, "GB/s", run, (16 * effort, 80 * effort), rate)
 
 
 def _read_same(footprint: int, facts: Facts, rounds: int) -> Experiment:
@@ -239,17 +233,11 @@ def _read_shared(facts: Facts, rounds: int) -> Experiment:
 def _throughputs(facts: Facts, effort: int) -> Iterator[Measurement]:
     rounds, warps = (4 * effort, 20 * effort), 32
     for name in operations(facts.target):
-        made = CHAINS * LENGTH * PER_OPERATION.get(name, 1)
-
-        def rate(seconds: float, made: int = made) -> float:
-            return made * warps * 32 / (seconds * facts.core_clock_hz)
-
-        def cycles(seconds: float, made: int = made) -> float:
-            return seconds * facts.core_clock_hz * CHAINS / made
-
+        chain = LENGTH * PER_OPERATION.get(name, 1)
         many, one = partial(_arithmetic, name, 32 * warps), partial(_arithmetic, f"{name}_latency", 32)
+        rate = partial(facts.rate, CHAINS * chain * warps * 32)
         yield Measurement("throughput", name, 0, "per cycle and SM", many, rounds, rate)
-        yield Measurement("operation_latency", name, 0, "cycles", one, rounds, cycles)
+        yield Measurement("operation_latency", name, 0, "cycles", one, rounds, partial(facts.cycles, chain))
 
 
 def _arithmetic(kernel: str, threads: int, rounds: int) -> Experiment:
@@ -265,16 +253,9 @@ def _atomics(facts: Facts, effort: int) -> Iterator[Measurement]:
     for name, (space, _, operation) in ATOMICS.items():
         for addresses, stride in ADDRESSES.items():
             blocks = 1 if space == "shared" else facts.sm_count
-            made = CHAIN * blocks * 256
-
-            def rate(seconds: float, made: int = made) -> float:
-                return made / (seconds * facts.core_clock_hz)
-
-            width = 8 if operation.endswith("64") else 4
-            yield Measurement(
-                "atomics", f"{name}_{addresses}", 0, "per cycle", partial(_atomic, name, blocks, stride * width),
-                (effort, 3 * effort), rate,
-            )  # fmt: skip
+            run = partial(_atomic, name, blocks, stride * (8 if operation.endswith("64") else 4))
+            rate = partial(facts.rate, CHAIN * blocks * 256)
+            yield Measurement("atomics", f"{name}_{addresses}", 0, "per cycle", run, (effort, 3 * effort), rate)
 
 
 def _atomic(name: str, blocks: int, stride: int, rounds: int) -> Experiment:
