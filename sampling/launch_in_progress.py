@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
 
-_WARPS = ("warps", "warp_issue_cycles", "warp_retire_cycles")
+_WARPS = ("warp_issue_cycles", "warp_retire_cycles")
 _BASIC_BLOCKS = ("basic_blocks", "basic_block_issue_cycles", "basic_block_retire_cycles")
 FULL = 0.95  # of a cache's lines: a hash leaves a few unused
 

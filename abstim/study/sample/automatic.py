@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.study.sample.counts import ON_LINES, kinds_of
+from abstim.study.sample.counts import ON_LINES, before, kinds_of
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.quick_estimates import check_control, lasting_alike, with_control, with_one_sm
@@ -64,9 +64,9 @@ def iterations_of(program: Program, trace: Trace) -> Iterations:
     if not passed.any():
         place = np.arange(len(trace.blocks)) - np.repeat(trace.block_offsets[:-1], lengths)
         return Iterations(place, np.repeat(lengths, lengths))
-    begun = np.cumsum(trace.blocks == int(np.argmax(passed)))
-    before = np.concatenate([np.zeros(1, np.int64), begun])[trace.block_offsets]
-    return Iterations(begun - np.repeat(before[:-1], lengths), np.repeat(np.diff(before) + 1, lengths))
+    begun = before(trace.blocks == int(np.argmax(passed)))
+    at = begun[trace.block_offsets]
+    return Iterations(begun[1:] - np.repeat(at[:-1], lengths), np.repeat(np.diff(at) + 1, lengths))
 
 
 def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> Trace | None:
@@ -80,7 +80,7 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])
     records = np.repeat(accesses, _lengths(more_follow(trace.records) == 0))
     issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
-    counts = np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(issued)])[trace.block_offsets])
+    counts = np.diff(before(issued)[trace.block_offsets])
     share = counts / np.maximum(trace.warp_instructions, 1)
     return replace(
         trace,
@@ -88,9 +88,9 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
         masks=trace.masks[kept],
         records=trace.records[records],
         conflicts=trace.conflicts[conflicts],
-        block_offsets=_offsets(kept, trace.block_offsets),
-        record_offsets=_offsets(records, trace.record_offsets),
-        conflict_offsets=_offsets(conflicts, trace.conflict_offsets),
+        block_offsets=before(kept)[trace.block_offsets],
+        record_offsets=before(records)[trace.record_offsets],
+        conflict_offsets=before(conflicts)[trace.conflict_offsets],
         warp_instructions=counts,
         thread_instructions=np.rint(trace.thread_instructions * share).astype(np.int64),
     )
@@ -114,9 +114,7 @@ def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> b
     if not barriers.any():
         return True
     all_of, those = (
-        np.diff(np.concatenate([np.zeros(1, np.int64), np.cumsum(column)])[trace.block_offsets]).reshape(
-            -1, trace.warps_per_block
-        )
+        np.diff(before(column)[trace.block_offsets]).reshape(-1, trace.warps_per_block)
         for column in (barriers, barriers * kept)
     )
     return bool(((all_of == all_of[:, :1]) & (those == those[:, :1])).all())
@@ -125,10 +123,6 @@ def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> b
 def _lengths(last: Bool[np.ndarray, " record"]) -> Int64[np.ndarray, " access"]:
     """Line records of each access, whose last one is marked."""
     return np.diff(np.concatenate([np.full(1, -1), np.flatnonzero(last)]))
-
-
-def _offsets(kept: Bool[np.ndarray, " n"], offsets: Int64[np.ndarray, " warp_plus_1"]) -> Int64[np.ndarray, " w"]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets]
 
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
@@ -240,12 +234,13 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
     kinds = lasting_alike(program, kind, columns[0][:, 1])
-    return [_program_work(of_gpu, kernels, kinds) for of_gpu in columns]
-
-
-def _program_work(columns: np.ndarray, kernels: np.ndarray, kinds: np.ndarray) -> ProgramWork:
-    cost = columns[:, 1] + REQUEST_COST * columns[:, 2] + LAUNCH_COST
-    return ProgramWork(kernels=kernels, kinds=kinds, columns=columns, cost=cost, instructions=columns[:, 1])
+    return [
+        ProgramWork(
+            kernels=kernels, kinds=kinds, columns=each, instructions=each[:, 1],
+            cost=each[:, 1] + REQUEST_COST * each[:, 2] + LAUNCH_COST,
+        )
+        for each in columns
+    ]  # fmt: skip
 
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:

@@ -82,9 +82,14 @@ def in_memory(records: np.ndarray) -> Bool[np.ndarray, " record"]:
 
 def sums(values: np.ndarray, lengths: Int64[np.ndarray, " n"]) -> np.ndarray:
     """Sum of every run of consecutive values; 0 for an empty one."""
-    total = np.concatenate([np.zeros(1, values.dtype), np.cumsum(values, dtype=values.dtype)])
-    ends = np.cumsum(lengths)
+    total, ends = before(values), np.cumsum(lengths)
     return total[ends] - total[ends - lengths]
+
+
+def before(values: np.ndarray) -> np.ndarray:
+    """Sum of the values before each one, and last of all."""
+    total = np.cumsum(values)
+    return np.concatenate([np.zeros(1, total.dtype), total])
 
 
 ON_LINES = {  # make records

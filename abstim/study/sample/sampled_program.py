@@ -122,7 +122,7 @@ class SampledProgram:
                 self.spent("execute", known.execute_seconds)
                 self.spent("time", known.time_seconds)
         else:
-            self.measured[number] = self._by_engine(number) if self.model == DETAILED else self._by_model(number)
+            self.measured[number] = self._simulated(number)
             self.spent("time", self.measured[number].time_seconds)
             self.simulated.add(number)
         self.asked.add(number)
@@ -158,26 +158,21 @@ class SampledProgram:
         if self.warm_up.name != EMPTY:
             warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
 
-    def _by_engine(self, number: int) -> Measured:
-        """A launch in detail, from the caches that the warm-up leaves."""
+    def _simulated(self, number: int) -> Measured:
+        """A launch in detail, from the caches that the warm-up leaves; or by a model that knows launches as a whole:
+        cycles, and no counters."""
         session, gpu, blocks = self.session, self.gpu, self.launches.thread_blocks(number)
-        trace = self.launches.trace(number)
+        trace, counters = self.launches.trace(number), dict[str, int]()
         session.table(number, gpu)  # characterising is not timing
         started = perf_counter()
-        simulation = session.simulation(number, gpu, trace, self.warm_up.before(session, number, gpu))
-        simulation.run(blocks.at(np.arange(blocks.launch.thread_blocks)), drain=True)
-        self.warm_up.after(simulation)
-        took = perf_counter() - started
-        result, instructions = simulation.result(), float(trace.warp_instructions.sum())
-        shares = timed_facts(session, number, trace, gpu).get("timed_shares", {})
-        return Measured(result.cycles, instructions, blocks.seconds, took, result.counters, shares)
-
-    def _by_model(self, number: int) -> Measured:
-        """A launch by a model that knows launches as a whole: cycles, and no counters."""
-        blocks, trace = self.launches.thread_blocks(number), self.launches.trace(number)
-        self.session.table(number, self.gpu)
-        started = perf_counter()
-        row = model_named(self.model).launch_on(self.session, number, [self.gpu])[0]
-        took = perf_counter() - started
-        instructions = float(trace.warp_instructions.sum())
-        return Measured(row.cycles, instructions, blocks.seconds, took, {}, row.timed_shares)
+        if self.model == DETAILED:
+            simulation = session.simulation(number, gpu, trace, self.warm_up.before(session, number, gpu))
+            simulation.run(blocks.at(np.arange(blocks.launch.thread_blocks)), drain=True)
+            self.warm_up.after(simulation)
+            took, result = perf_counter() - started, simulation.result()
+            cycles, counters = result.cycles, result.counters
+            shares = timed_facts(session, number, trace, gpu).get("timed_shares", {})
+        else:
+            row = model_named(self.model).launch_on(session, number, [gpu])[0]
+            took, cycles, shares = perf_counter() - started, row.cycles, row.timed_shares
+        return Measured(cycles, float(trace.warp_instructions.sum()), blocks.seconds, took, counters, shares)

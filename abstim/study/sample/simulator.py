@@ -218,7 +218,6 @@ class EngineSimulator(Simulator):
         events = self._events(state, warps)
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
-        per_block = self.shape.warps_per_block
         return Observation(
             clock_cycles=float(clock + self.latency),
             blocks=ids[retired],
@@ -227,7 +226,6 @@ class EngineSimulator(Simulator):
             resident_dispatch_cycles=blocks["dispatch_cycle"][state.resident] + float(self.latency),
             resident_blocks=ids[state.resident],
             dispatched_instructions=float(state.instructions),
-            warps=ids[warps // per_block] * per_block + warps % per_block,
             warp_issue_cycles=times["issue_cycle"] + float(self.latency),
             warp_retire_cycles=times["retire_cycle"] + float(self.latency),
             basic_blocks=events.blocks,
