@@ -28,6 +28,7 @@ from functional.llvm_executor import LlvmExecutor, object_code
 from functional.programs.link import link
 from functional.ptx import parser
 from precharacterize import characterize
+from precharacterize.table import encoded
 from sampling.auto.iterations import Timed
 from sampling.auto.segment_simulation import Batch, Beginning
 
@@ -66,7 +67,7 @@ def _helpers() -> object:
 
 
 def _tables() -> object:
-    return characterize(_case().launches[0].program, load_gpu("gtx480_perfect").pipeline).encode()
+    return encoded(characterize(_case().launches[0].program, load_gpu("gtx480_perfect").pipeline))
 
 
 def _traces() -> object:
