@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
 
-_WARPS = ("warp_issue_cycles", "warp_retire_cycles")
+_WARPS = ("warps", "warp_issue_cycles", "warp_retire_cycles")
 _BASIC_BLOCKS = ("basic_blocks", "basic_block_issue_cycles", "basic_block_retire_cycles")
 FULL = 0.95  # of a cache's lines: a hash leaves a few unused
 
@@ -80,7 +80,7 @@ class Run:
     def _note(self, seen: Observation) -> Observation:
         self.last = seen
         self.finished += len(seen.blocks)
-        if not self._warm(seen):
+        if not warm(seen, self.finished, self.shape.thread_blocks):
             self.warm_since = None
         elif self.warm_since is None:
             self.warm_since, self.warm_dispatched = seen.clock_cycles, self.dispatched
@@ -130,16 +130,6 @@ class Run:
             **{name: getattr(seen, name)[blocks] for name in _BASIC_BLOCKS},
         )
 
-    def _warm(self, seen: Observation) -> bool:
-        """Whether the last-level cache is full, or will not be even at the launch's end.
-
-        In between, nothing has been evicted or written back yet that will be later: what looks steady is not. Thread
-        blocks in flight count half.
-        """
-        done = self.finished + 0.5 * len(seen.resident_blocks)
-        expected = seen.cache_fill * self.shape.thread_blocks / max(done, 1.0)
-        return seen.cache_fill >= FULL or (self.finished > 0 and expected < FULL)
-
     def retired(self, last: int) -> tuple[Int64[np.ndarray, " at_most_last"], Float64[np.ndarray, " at_most_last"]]:
         """The thread blocks that retired last, and the cycles each took; only those dispatched on warm caches."""
         kept: list[tuple[np.ndarray, np.ndarray]] = []
@@ -158,6 +148,16 @@ class Run:
         busy = np.maximum(self.seen.resident_dispatch_cycles + resident_durations, now)
         slots = min(self.shape.wave_blocks, self.shape.thread_blocks)
         return np.concatenate([busy, np.full(max(slots - len(busy), 0), now)])
+
+
+def warm(seen: Observation, finished: int, thread_blocks: int) -> bool:
+    """Whether the last-level cache is full, or will not be even at the launch's end, `finished` of its blocks being so.
+
+    In between, nothing has been evicted or written back yet that will be later: what looks steady is not. Thread
+    blocks in flight count half.
+    """
+    expected = seen.cache_fill * thread_blocks / max(finished + 0.5 * len(seen.resident_blocks), 1.0)
+    return seen.cache_fill >= FULL or (finished > 0 and expected < FULL)
 
 
 def dispatch(

@@ -91,6 +91,7 @@ class Observation:
     dispatched_instructions: float  # warp instructions of all thread blocks dispatched since the launch's start
     warp_issue_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
     warp_retire_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
+    warps: Int64[np.ndarray, " warp"] = field(default_factory=_none)  # thread block x warps a block + warp
     basic_blocks: Int64[np.ndarray, " event"] = field(default_factory=_none)
     basic_block_issue_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
     basic_block_retire_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)

@@ -170,6 +170,7 @@ class SyntheticLaunch:
         order = np.argsort(ends[real], kind="stable")
         warp_end = ends.max(2, initial=0.0)
         by_end = np.argsort(warp_end.ravel(), kind="stable")
+        warps = (block[:, None] * self.shape.warps_per_block + np.arange(self.shape.warps_per_block)).ravel()
         whole = int(state.clock // self.shape.window_cycles)
         windows = np.append(state.windows, np.zeros(max(whole - len(state.windows), 0)))[state.told : whole]
         state.told = max(state.told, whole)
@@ -182,6 +183,7 @@ class SyntheticLaunch:
             resident_dispatch_cycles=np.array([row[1] for row in state.flying]),
             resident_blocks=np.array([row[2] for row in state.flying], int),
             dispatched_instructions=state.instructions,
+            warps=warps[by_end],
             warp_issue_cycles=np.repeat(start, self.shape.warps_per_block)[by_end],
             warp_retire_cycles=warp_end.ravel()[by_end],
             basic_blocks=self.events[block][real][order],

@@ -209,15 +209,12 @@ class EngineSimulator(Simulator):
 
     def _observe(self, state: Stepped, clock: int) -> Observation:
         launch = state.launch
-        records = launch.blocks[state.resident]
-        gone = (records["retire_cycle"] >= 0) & (records["retire_cycle"] <= clock)
-        retired, state.resident = _in_order(state.resident[gone], records["retire_cycle"][gone]), state.resident[~gone]
-        moments = launch.warps[state.running]
-        over = (moments["retire_cycle"] >= 0) & (moments["retire_cycle"] <= clock)
-        warps, state.running = _in_order(state.running[over], moments["retire_cycle"][over]), state.running[~over]
+        retired, state.resident = _retired(state.resident, launch.blocks, clock)
+        warps, state.running = _retired(state.running, launch.warps, clock)
         events = self._events(state, warps)
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
+        per_block = self.shape.warps_per_block
         return Observation(
             clock_cycles=float(clock + self.latency),
             blocks=ids[retired],
@@ -226,6 +223,7 @@ class EngineSimulator(Simulator):
             resident_dispatch_cycles=blocks["dispatch_cycle"][state.resident] + float(self.latency),
             resident_blocks=ids[state.resident],
             dispatched_instructions=float(state.instructions),
+            warps=ids[warps // per_block] * per_block + warps % per_block,
             warp_issue_cycles=times["issue_cycle"] + float(self.latency),
             warp_retire_cycles=times["retire_cycle"] + float(self.latency),
             basic_blocks=events.blocks,
@@ -278,5 +276,8 @@ def launch_shape(session: Session, number: int, gpu: Gpu, name: str, window_cycl
     )  # fmt: skip
 
 
-def _in_order(positions: np.ndarray, cycles: np.ndarray) -> np.ndarray:
-    return positions[np.argsort(cycles, kind="stable")]
+def _retired(positions: np.ndarray, moments: np.ndarray, clock: int) -> tuple[np.ndarray, np.ndarray]:
+    """Those that have retired by then, in the order in which they did, and the others."""
+    cycles = moments["retire_cycle"][positions]
+    gone = (cycles >= 0) & (cycles <= clock)
+    return positions[gone][np.argsort(cycles[gone], kind="stable")], positions[~gone]
