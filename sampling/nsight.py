@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.profile import Profile, SamplingError
+from sampling.profile import Profile, SamplingError, text_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -94,12 +95,7 @@ def _launches(path: Path) -> Iterator[dict[str, str]]:
 
 def _rows(path: Path, is_header: Callable[[str], bool]) -> list[dict[str, str]]:
     """Rows after whatever the profiler printed before the header."""
-    if path.exists() and not path.is_file():  # a pipe may have no end
-        raise SamplingError(f"{path}: no regular file")
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SamplingError(f"{path}: cannot be read ({error})") from None
+    lines = text_of(path).splitlines()
     start = next((n for n, line in enumerate(lines) if is_header(line)), None)
     return [] if start is None else list(csv.DictReader(lines[start:]))
 
@@ -141,11 +137,12 @@ def _tensors(rows: list[dict[str, str]]) -> Float64[np.ndarray, "launch d"]:
     """Numbers of every column whose name begins with "Tensor", such as `[8, 64, 112, 112]`; missing ones are 0."""
     columns = [name for name in rows[0] if name.lower().startswith("tensor")]
     found = [[[float(n) for n in re.findall(r"[\d.]+", row[name] or "")] for row in rows] for name in columns]
-    widths = [max(map(len, column)) for column in found]
-    padded = [
-        [sizes + [0.0] * (width - len(sizes)) for sizes in column] for column, width in zip(found, widths, strict=True)
-    ]
-    return np.hstack([np.zeros((len(rows), 0)), *(np.array(column).reshape(len(rows), -1) for column in padded)])
+    return np.hstack([np.zeros((len(rows), 0)), *map(padded, found)])
+
+
+def padded(rows: Sequence[Sequence[float]]) -> Float64[np.ndarray, "row most"]:
+    """Rows of different lengths as one array, 0 behind the shorter ones."""
+    return np.array(list(zip_longest(*rows, fillvalue=0.0)), float).reshape(-1, len(rows)).T
 
 
 def read_nsight_systems(path: Path) -> LightProfile:

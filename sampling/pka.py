@@ -155,19 +155,18 @@ class TwoLevel:
 
 
 def _model(name: str, seed: int) -> Any:
-    if name == "sgd":
-        from sklearn.linear_model import SGDClassifier
+    from sklearn.linear_model import SGDClassifier
+    from sklearn.naive_bayes import GaussianNB
+    from sklearn.neural_network import MLPClassifier
 
-        return SGDClassifier(random_state=seed)
-    if name == "gaussian_nb":
-        from sklearn.naive_bayes import GaussianNB
-
-        return GaussianNB(var_smoothing=1e-3)  # indicator columns have no variance within a group
-    if name == "mlp":
-        from sklearn.neural_network import MLPClassifier
-
-        return MLPClassifier((32,), solver="lbfgs", max_iter=2000, random_state=seed)
-    raise SamplingError(f"no classifier {name!r}; there are {', '.join(CLASSIFIERS)} and best")
+    models = {
+        "sgd": SGDClassifier(random_state=seed),
+        "gaussian_nb": GaussianNB(var_smoothing=1e-3),  # indicator columns have no variance within a group
+        "mlp": MLPClassifier((32,), solver="lbfgs", max_iter=2000, random_state=seed),
+    }
+    if name not in models:
+        raise SamplingError(f"no classifier {name!r}; there are {', '.join(models)} and best")
+    return models[name]
 
 
 LOOKS = 8  # at a launch smaller than a wave, while a window passes

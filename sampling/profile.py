@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
 
 class SamplingError(ValueError):
     """A profile, a selection or a parameter that no method can work with. `str()` of it is the line a user sees."""
+
+
+def text_of(path: Path) -> str:
+    """What a file holds. Raises SamplingError for one that cannot be read, or that may have no end, such as a pipe."""
+    if path.exists() and not path.is_file():
+        raise SamplingError(f"{path}: no regular file")
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not text"
+        raise SamplingError(f"{path}: cannot be read ({why}); name what a profiler or `--select-only` wrote") from None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sampling.profile import SamplingError
+from sampling.profile import SamplingError, text_of
 from sampling.selection import Selection
 
 _KERNEL = re.compile(r"kernel-(\d+)\.traceg")
@@ -74,18 +74,14 @@ def write_json(selection: Selection, method: str, target: str, folder: Path) -> 
 
 def read_json(path: Path) -> tuple[Selection, str, str]:
     """What `write_json` wrote: the selection, its method and its target. Raises SamplingError for anything else."""
-    if path.exists() and not path.is_file():  # a pipe may have no end
-        raise SamplingError(f"{path}: no regular file")
+    text = text_of(path)
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(text)
         integers = {name: np.array(data[name], np.int64) for name in _INTEGERS}
         numbers = {name: None if data[name] is None else np.array(data[name], float) for name in _NUMBERS}
         selection = Selection(method=str(data["method"]), bias=float(data["bias"]), **integers, **numbers)  # type: ignore[arg-type]
         _check(selection)
         return selection, str(data["method"]), str(data["target"])
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not text"
-        raise SamplingError(f"{path}: cannot be read ({why}); name what `--select-only` wrote") from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise SamplingError(f"{path}: no selection.json of `abstim sample --select-only` ({error})") from None
 

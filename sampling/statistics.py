@@ -83,3 +83,10 @@ def pooled_error(variances: Float64[np.ndarray, " n"], degrees: Float64[np.ndarr
     finite = np.isfinite(degrees) & (variances > 0)
     spent = float(np.sum(variances[finite] ** 2 / np.maximum(degrees[finite], 1.0)))
     return math.sqrt(total), (total**2 / spent if spent else math.inf)
+
+
+def spearman(a: Float64[np.ndarray, " n"], b: Float64[np.ndarray, " n"]) -> float:
+    """Rank correlation, -1 to 1."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(a, b)[0])

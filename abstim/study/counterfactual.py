@@ -7,6 +7,7 @@ counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the m
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -238,8 +239,8 @@ class _Totals:
     """Over the launches: cycles as they are, and as they would be without each thing."""
 
     cycles: int = 0
-    without: dict[str, int] = field(default_factory=dict)
-    limiters: dict[str, int] = field(default_factory=dict)  # of occupancy, by cycles
+    without: Counter[str] = field(default_factory=Counter)
+    limiters: Counter[str] = field(default_factory=Counter)  # of occupancy, by cycles
     launches: int = 0
 
     def add(self, cycles: int, without: Mapping[str, int], limiter: str) -> None:
@@ -247,8 +248,8 @@ class _Totals:
         self.cycles += cycles
         self.launches += 1
         for kind in (*(resource.name for resource in TRIED), TAIL):
-            self.without[kind] = self.without.get(kind, 0) + without.get(kind, cycles)
-        self.limiters[limiter] = self.limiters.get(limiter, 0) + cycles
+            self.without[kind] += without.get(kind, cycles)
+        self.limiters[limiter] += cycles
 
 
 def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
@@ -278,43 +279,34 @@ def _without_tail(session: Session, number: int, launch: Launch, gpu: Gpu, input
 
 
 def _findings(totals: _Totals, spots: Sequence[HotSpot]) -> list[Finding]:
-    texts: dict[str, Callable[[], str]] = {
-        UNCOALESCED: lambda: _worst_place(spots, _excess_sectors, "asks for {:.1f} sectors of 32 B a request; "
-                                          "lanes side by side need fewer"),
-        CONFLICTS: lambda: _worst_place(spots, _excess_passes, "takes {:.1f} passes of shared memory's banks a "
-                                        "request; 1 is none too many"),
-        ATOMICS: lambda: "half as many atomics on global memory: add up in registers or shared memory first",
-        TAIL: lambda: "the last wave of thread blocks does not fill the SMs: choose a grid of whole waves",
-        OCCUPANCY: lambda: f"twice the thread blocks an SM; they are limited by {_most(totals.limiters)}",
-        LAUNCHES: lambda: f"half the launch latency, of {totals.launches} launches: do more in each",
+    texts = {kind: _worst_place(spots, kind) for kind in _EXCESS} | {
+        ATOMICS: "half as many atomics on global memory: add up in registers or shared memory first",
+        TAIL: "the last wave of thread blocks does not fill the SMs: choose a grid of whole waves",
+        OCCUPANCY: f"twice the thread blocks an SM; they are limited by {totals.limiters.most_common(1)[0][0]}",
+        LAUNCHES: f"half the launch latency, of {totals.launches} launches: do more in each",
     }  # fmt: skip
     found = [
-        Finding(kind=kind, text=texts[kind](), cycles=cycles, gain=1 - cycles / totals.cycles)
+        Finding(kind=kind, text=texts[kind], cycles=cycles, gain=1 - cycles / totals.cycles)
         for kind, cycles in totals.without.items()
     ]
     return sorted((f for f in found if f.gain >= LEAST_GAIN), key=lambda finding: -finding.gain)
 
 
-def _excess_sectors(spot: HotSpot) -> tuple[float, float]:
-    """(sectors a request, how many all requests are above 4, what 32 lanes of 4 B need)."""
-    a_request = spot.sectors_per_request or 0.0
-    return a_request, (a_request - 4) * spot.requests
+# Of a spot: what may be too many a request, of how many requests, how many are none too many, what to do, and the words
+# for it where a place is known. 32 lanes of 4 B need 4 sectors
+_EXCESS = {
+    UNCOALESCED: ("sectors_per_request", "requests", 4, "fewer sectors a request",
+                  "asks for {:.1f} sectors of 32 B a request; lanes side by side need fewer"),
+    CONFLICTS: ("passes_per_request", "shared_requests", 1, "fewer bank passes",
+                "takes {:.1f} passes of shared memory's banks a request; 1 is none too many"),
+}  # fmt: skip
 
 
-def _excess_passes(spot: HotSpot) -> tuple[float, float]:
-    """(passes a request, how many all requests are above 1)."""
-    a_request = spot.passes_per_request or 0.0
-    return a_request, (a_request - 1) * spot.shared_requests
-
-
-def _worst_place(spots: Sequence[HotSpot], excess: Callable[[HotSpot], tuple[float, float]], text: str) -> str:
+def _worst_place(spots: Sequence[HotSpot], kind: str) -> str:
     """Where it is worst, and how bad it is there."""
+    rate, requests, needed, wanted, text = _EXCESS[kind]
     if not spots:
-        return text.split(" {")[0].replace("asks for", "fewer sectors a request").replace("takes", "fewer bank passes")
-    worst = max(spots, key=lambda spot: excess(spot)[1])
+        return wanted
+    worst = max(spots, key=lambda spot: ((getattr(spot, rate) or 0.0) - needed) * getattr(spot, requests))
     at = f"{Path(worst.source.file).name}:{worst.source.line}, " if worst.source else ""
-    return f"{at}PTX line {worst.line} ({worst.text.split()[0]}) {text.format(excess(worst)[0])}"
-
-
-def _most(cycles: Mapping[str, int]) -> str:
-    return max(cycles, key=cycles.__getitem__)
+    return f"{at}PTX line {worst.line} ({worst.text.split()[0]}) {text.format(getattr(worst, rate) or 0.0)}"

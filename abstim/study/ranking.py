@@ -16,6 +16,7 @@ from abstim.gpu.config import Gpu, load_gpu
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import Session, open_session
+from sampling.statistics import spearman
 
 if TYPE_CHECKING:
     from abstim.targets.resolve import Target
@@ -99,13 +100,6 @@ def rank_random(
     """Each target on the same `count` random design points (`space.random_points`)."""
     gpus, base = random_points(count, seed), load_gpu("gtx480")
     return [rank(target, gpus, base, model, progress) for target in targets]
-
-
-def spearman(a: np.ndarray, b: np.ndarray) -> float:
-    """Rank correlation, -1 to 1."""
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(a, b)[0])
 
 
 def pooled(rankings: Sequence[Ranking]) -> float:

@@ -17,6 +17,7 @@ from abstim.progress import Progress, silent
 from abstim.study.validate import scatter
 from functional.errors import InputError
 from functional.files import read_text
+from sampling.statistics import spearman
 
 if TYPE_CHECKING:
     from abstim.session.result import LaunchResult
@@ -173,19 +174,14 @@ def summarise(found: Sequence[TimedKernel]) -> list[TimeErrors]:
 
 
 def _errors(name: str, kernels: Sequence[TimedKernel]) -> TimeErrors:
-    ratios = np.array([k.ratio for k in kernels])
+    measured = np.array([k.measured.time_ns for k in kernels])
+    predicted = np.array([k.predicted_ns for k in kernels])
+    ratios = predicted / measured
     errors = np.abs(ratios - 1)
     bias = exp(sum(map(log, ratios.tolist())) / len(ratios))
+    correlation = spearman(measured, predicted) if len(kernels) > 2 else None
     middle, high = (float(np.quantile(errors, q)) for q in (0.5, 0.9))
-    return TimeErrors(name, len(kernels), float(errors.mean()), middle, high, bias, _rank_correlation(kernels))
-
-
-def _rank_correlation(kernels: Sequence[TimedKernel]) -> float | None:
-    from scipy.stats import spearmanr
-
-    if len(kernels) < 3:
-        return None
-    return float(spearmanr([k.measured.time_ns for k in kernels], [k.predicted_ns for k in kernels])[0])
+    return TimeErrors(name, len(kernels), float(errors.mean()), middle, high, bias, correlation)
 
 
 def operations_median(found: Sequence[TimedKernel]) -> dict[str, tuple[float, int]]:

@@ -218,27 +218,21 @@ ELSEWHERE = 1.6
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TimedSelection:
-    """The chosen launches on one GPU. `shared_error`: relative standard error that all of them have together, because
-    not all were timed; `degrees` of freedom tell it."""
+    """The chosen launches on one GPU, and what they say of all: cycles, and half of their interval."""
 
     kernels: list[KernelSample]
     total: float
     half_width: float
     confidence: float
-    shared_error: float
-    degrees: float
-
-    @property
-    def shared_half_width(self) -> float:
-        """Half of the interval, relative, that cycles of the chosen launches alone would give."""
-        return self.shared_error * t_quantile(self.degrees, self.confidence) if self.shared_error else 0.0
 
 
 def timed_selection(
     work: ProgramWork, timed: Mapping[int, Estimate], *, shared_error: float = 0.0, degrees: float = math.inf,
     confidence: float = CONFIDENCE, chosen_here: bool = False,
 ) -> TimedSelection:  # fmt: skip
-    """From the launches that were timed, by number; each kernel has some. `chosen_here`: for this GPU's interval."""
+    """From the launches that were timed, by number; each kernel has some. `shared_error`: relative standard error that
+    all of them have together, because not all were timed; `degrees` of freedom tell it. `chosen_here`: for this GPU's
+    interval."""
     kernels = by_kernel(work, np.random.default_rng(0))
     for kernel in kernels:
         for place, row in enumerate(kernel.rows.tolist()):
@@ -246,11 +240,9 @@ def timed_selection(
                 kernel.add(place, timed[row])
     total, half = total_interval(kernels, confidence)
     half *= 1.0 if chosen_here else ELSEWHERE / WIDER
-    found = TimedSelection(
-        kernels=kernels, total=total, half_width=half, confidence=confidence, shared_error=shared_error, degrees=degrees
-    )  # fmt: skip
-    width = math.hypot(half, total * found.shared_half_width)
-    return TimedSelection(**vars(found) | {"half_width": width})
+    shared = shared_error * t_quantile(degrees, confidence) if shared_error else 0.0
+    width = math.hypot(half, total * shared)
+    return TimedSelection(kernels=kernels, total=total, half_width=width, confidence=confidence)
 
 
 def multiples(found: TimedSelection, launches: Sequence[int]) -> Float64[np.ndarray, " launch"]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.launch_in_progress import FULL
+from sampling.launch_in_progress import FULL, warm
 from sampling.protocol import LaunchShape, Observation, Simulator
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ class SegmentSimulation:
         before = None
         while cut_into_segments(self.simulator.shape, Beginning(waves=self.at // self.wave + 1)) is not None:
             seen = self._step(self.at + self.wave)
-            if self.at >= FIRST_WAVES * self.wave and self._warm(seen):
+            finished = self.at - len(seen.resident_blocks)
+            if self.at >= FIRST_WAVES * self.wave and warm(seen, finished, self.blocks):
                 return seen
             if self.at >= TELLING_WAVES * self.wave and before is not None:
                 busy = idle and _memory_use(before, seen)[0] > BUSY
@@ -142,12 +143,6 @@ class SegmentSimulation:
         """Whether the last-level cache, if it goes on as it does, is full while segments still pay."""
         waves = math.ceil(self.at / self.wave / seen.cache_fill)
         return cut_into_segments(self.simulator.shape, Beginning(waves=waves)) is not None
-
-    def _warm(self, seen: Observation) -> bool:
-        """Whether the last-level cache is full, or will not be even at the launch's end; thread blocks in flight count
-        half."""
-        done = self.at - 0.5 * len(seen.resident_blocks)
-        return seen.cache_fill >= FULL or seen.cache_fill * self.blocks / done < FULL
 
     def run(self, beginning: Beginning, cut: Int64[np.ndarray, " bound"], segments: list[int], end: bool) -> Batch:
         """Segments in ascending order, and the launch's end if asked for. The beginning has been simulated."""

@@ -57,7 +57,7 @@ class MeasuredKernel:
     shared_accesses: float
     l1d_sectors: float
     dram_sectors: float
-    warp_instructions: float | None
+    warp_instructions: float | None = None
 
     @property
     def instructions_of_duty(self) -> float:
@@ -93,14 +93,10 @@ class PowerModel:
 @cache
 def measured_kernels() -> tuple[MeasuredKernel, ...]:
     """The table."""
-    names = [name for name in MeasuredKernel.__dataclass_fields__ if name not in ("name", "warp_instructions")]
+    names = MeasuredKernel.__dataclass_fields__.keys() - {"name"}
     with (Path(__file__).parent / "measured_power.csv").open(newline="", encoding="utf-8") as file:
         return tuple(
-            MeasuredKernel(
-                name=row["kernel"],
-                warp_instructions=float(row["warp_instructions"]) if row["warp_instructions"] else None,
-                **{name: float(row[name]) for name in names},
-            )
+            MeasuredKernel(row["kernel"], **{name: float(row[name]) for name in names if row[name]})
             for row in csv.DictReader(file)
         )
 

@@ -242,7 +242,7 @@ class Selection:
         self, cycles: Float64[np.ndarray, "gpu launch"], errors: Float64[np.ndarray, " gpu"] | None = None,
         degrees: float = math.inf,
     ) -> list[TimedSelection]:  # fmt: skip
-        """The target on all GPUs, from cycles of the chosen launches; `errors`: see `TimedSelection.shared_error`."""
+        """The target on all GPUs, from cycles of the chosen launches; `errors`: see `timed_selection`."""
         shared = np.zeros(len(self.works)) if errors is None else errors
         return [self._estimate(k, cycles[k], float(shared[k]), degrees) for k in range(len(self.works))]
 

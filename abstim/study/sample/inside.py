@@ -63,24 +63,21 @@ def once(name: str, inside: Inside) -> Inside:
     """What it finds of a launch is kept, and asked for again found there."""
 
     def run(program: SampledProgram, number: int) -> Estimate:
-        part = program.part(number)
-        if name in part.found:
-            program.reused[program.name(number)] = part.found[name]
-            program.spent("time", part.found[name].seconds)
-        else:
-            part.found[name] = _finished(inside, program, number)
-        return part.found[name].estimate
+        kept = program.part(number).found
+        if name in kept:
+            program.reused[program.name(number)] = kept[name]
+            program.spent("time", kept[name].seconds)
+            return kept[name].estimate
+        started = perf_counter()
+        estimate = inside(program, number)
+        trace, simulator = program.launches.thread_blocks(number).trace, program.simulators[number]
+        executed, took = 0.0 if trace is None else float(trace.warp_instructions.sum()), perf_counter() - started
+        kept[name] = Finished(
+            estimate=estimate, executed_instructions=executed, seconds=took, history=simulator.history
+        )  # fmt: skip
+        return estimate
 
     return run
-
-
-def _finished(inside: Inside, program: SampledProgram, number: int) -> Finished:
-    started = perf_counter()
-    estimate = inside(program, number)
-    trace, simulator = program.launches.thread_blocks(number).trace, program.simulators[number]
-    executed = 0.0 if trace is None else float(trace.warp_instructions.sum())
-    took = perf_counter() - started
-    return Finished(estimate=estimate, executed_instructions=executed, seconds=took, history=simulator.history)
 
 
 INSIDE: dict[str, Inside] = {

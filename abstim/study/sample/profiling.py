@@ -27,7 +27,7 @@ from functional.programs.program import Program
 from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
 from sampling import Profile
-from sampling.nsight import LightProfile, features
+from sampling.nsight import LightProfile, features, padded
 from sampling.statistics import coefficient_of_variation
 
 if TYPE_CHECKING:
@@ -151,10 +151,8 @@ def light_profile_of(program: SampledProgram) -> LightProfile:
     the sizes of its tensors; nothing is executed for it."""
     launches = program.case.launches
     sizes = [[abs(float(a)) for a in launch.arguments if isinstance(a, int)] for launch in launches]
-    most = max(map(len, sizes))
-    rows = zip(launches, sizes, strict=True)
-    shapes = np.array([[*launch.grid, *launch.block, *own, *[0.0] * (most - len(own))] for launch, own in rows], float)
-    return LightProfile([launch.program.name for launch in launches], shapes)
+    shapes = np.array([[*launch.grid, *launch.block] for launch in launches], float)
+    return LightProfile([launch.program.name for launch in launches], np.hstack([shapes, padded(sizes)]))
 
 
 def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
