@@ -12,7 +12,7 @@ from sampling.statistics import CONFIDENCE, t_quantile
 # exact: everything was simulated; sampled: the interval follows from the sample's own spread;
 # model: it rests on an assumption of the method (named in its class), because one sample has no spread.
 Basis = Literal["exact", "sampled", "model"]
-_RANK: dict[Basis, int] = {"exact": 0, "sampled": 1, "model": 2}
+_WEAKER: tuple[Basis, ...] = ("exact", "sampled", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def combine(
         method,
         sum(estimate.total for estimate in estimates),
         math.sqrt(sum(error**2 for error in groups.values())),
-        basis=worst(estimates),
+        basis=weakest(*(estimate.basis for estimate in estimates)),
         detailed_fraction=sum(e.detailed_fraction * n for e, n in pairs) / weight,
         functional_fraction=sum(e.functional_fraction * n for e, n in pairs) / weight,
         parts=tuple(part for estimate in estimates for part in estimate.parts),
@@ -130,6 +130,6 @@ def weighted_counters(estimates: Sequence[object], weights: Sequence[float]) -> 
     return {name: sum(w * c[name] for w, c in zip(weights, known, strict=True)) for name in names}
 
 
-def worst(estimates: Sequence[Estimate]) -> Basis:
-    """The weakest basis among estimates; exact if there are none."""
-    return max((e.basis for e in estimates), key=_RANK.__getitem__, default="exact")
+def weakest(*bases: Basis) -> Basis:
+    """What rests on all of these; exact if there are none."""
+    return max(bases, key=_WEAKER.index, default="exact")

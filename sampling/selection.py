@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.estimate import Basis, Estimate, Part, around, exact, weighted_counters, worst
+from sampling.estimate import Basis, Estimate, Part, around, exact, weakest, weighted_counters
 from sampling.profile import Profile, SamplingError
 from sampling.statistics import pooled_error
 
@@ -79,7 +79,7 @@ class Selection:
             error,
             freedom,
             0.0 if basis == "exact" else self.bias * total,
-            basis=max((basis, worst(given)), key=("exact", "sampled", "model").index),
+            basis=weakest(basis, *(each.basis for each in given)),
             detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
             functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()),
             parts=self._parts(cycles),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,9 +89,7 @@ def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Row:
 
 def _changed(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Settings that explain a difference: the target, the model, every value of the GPU."""
-    pairs: Sequence[tuple[str, Any, Any]] = [
-        (key, old.get(key), now[key]) for key in ("target", "gpu", "model", "memory_model")
-    ]
+    pairs = [(key, old.get(key), now[key]) for key in ("target", "gpu", "model", "memory_model")]
     values = old.get("gpu_values") or {}
-    pairs = [*pairs, *((key, values.get(key), value) for key, value in now["gpu_values"].items() if key != "name")]
+    pairs += [(key, values.get(key), value) for key, value in now["gpu_values"].items() if key != "name"]
     return [f"{key}: {before} before, {after} now" for key, before, after in pairs if before != after]

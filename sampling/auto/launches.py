@@ -19,7 +19,7 @@ from sampling.auto.prediction import (
     distances,
     predict,
 )
-from sampling.estimate import Estimate, Part, around, worst
+from sampling.estimate import Estimate, Part, around, weakest
 from sampling.statistics import CONFIDENCE, members, pooled_error, t_quantile
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def estimate_of(method: LaunchSampling, kernels: list[KernelSample], work: Progr
             Part(name=f"{left.sum():,} launches", how="predicted", instructions=of, cycles=float(cycles[left].sum()))
         )
     done = float(np.dot(share, work.instructions) / work.instructions.sum())
-    basis = "sampled" if left.any() else worst(inner)
+    basis = "sampled" if left.any() else weakest(*(estimate.basis for estimate in inner))
     return around(
         method.name, total, half / t_quantile(math.inf), confidence=method.confidence, basis=basis, parts=tuple(parts),
         unit_cycles=tuple(cycles.tolist()), detailed_fraction=min(round(done, 12), 1.0),

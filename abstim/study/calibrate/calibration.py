@@ -203,12 +203,8 @@ def changes(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]
 
 def _latencies(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
     params, values = base.params, dict[str, float]()
-
-    def short(group: str, quantity: str, at: int) -> float | None:
-        key = (group, quantity, at)
-        return measured[key] - modelled[key] if key in measured and key in modelled else None
-
-    l1, l2, dram = (short("latency", "global", kib) for kib in (16, 1024, 262144))
+    gaps = {key: measured[key] - modelled[key] for key in measured.keys() & modelled.keys()}
+    l1, l2, dram = (gaps.get(("latency", "global", kib)) for kib in (16, 1024, 262144))
     if l1 is not None:
         values["l1d_latency_cycles"] = max(1, round(params.l1d_latency_cycles + l1))
     if l1 is not None and l2 is not None:
@@ -217,14 +213,13 @@ def _latencies(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, flo
         ns = 1e9 * (params.dram_latency_cycles + dram - l2) / base.spec.core_clock_hz
         values["dram_latency_ns"] = max(1.0, round(ns, 1))
     for key, space in (("shared_latency_cycles", "shared"), ("const_latency_cycles", "constant")):
-        gap = short("latency", space, 0)
+        gap = gaps.get(("latency", space, 0))
         if gap is not None:
             values[key] = max(1, round(getattr(params, key) + gap))
-    launch = short("launch", "empty_kernel", 0)
+    launch = gaps.get(("launch", "empty_kernel", 0))
     if launch is not None:
-        values["launch_latency_ns"] = max(
-            0.0, round(1e9 * params.launch_latency_cycles / base.spec.core_clock_hz + launch)
-        )
+        known_ns = 1e9 * params.launch_latency_cycles / base.spec.core_clock_hz
+        values["launch_latency_ns"] = max(0.0, round(known_ns + launch))
     return values
 
 

@@ -13,7 +13,7 @@ from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import ON_LINES, before, kinds_of
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import SomeBlocks, of_each_kind
-from abstim.study.sample.quick_estimates import check_control, lasting_alike, with_control, with_one_sm
+from abstim.study.sample.quick_estimates import CONTROLS, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
 from functional.errors import InputError
@@ -143,7 +143,8 @@ class Aim:
     control: str = ""
 
     def __post_init__(self) -> None:
-        check_control(self.control)
+        if self.control not in ("", *CONTROLS):
+            raise InputError(f"--control {self.control}: there are {', '.join(CONTROLS)}")
         if not 0.0 < self.error < 1.0:
             raise InputError(f"an error of {self.error:.4g} cannot be aimed at; give more than 0 % and less than 100 %")
         if not 0.5 <= self.confidence < 1.0:

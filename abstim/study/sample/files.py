@@ -88,10 +88,9 @@ def write_selection(
     is_list = target.endswith(".g")
     if is_list and traces:
         raise InputError(f"{target}: its traces are there already; leave out --traces")
-    if known is None:
-        if is_list:
-            raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
-        known = _own_profile(target, gpu, overrides, progress)
+    if known is None and is_list:
+        raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
+    known = known or _own_profile(target, gpu, overrides, progress)
     try:
         selection = chosen.select(known)
         files = [write_csv(selection, folder), *write_simpoints(selection, folder)]
@@ -104,7 +103,13 @@ def write_selection(
         raise InputError(f"{method}: {error}") from None
     except OSError as error:
         raise InputError(f"{error.filename}: {error.strerror}") from None
-    return _written(method, selection, files)
+    return {
+        "method": method,
+        "launches": len(selection.strata),
+        "selected": len(selection.units),
+        "detailed_fraction": selection.detailed_fraction,
+        "files": [str(file) for file in files],
+    }
 
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
@@ -131,16 +136,6 @@ def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Prog
     from abstim.targets.resolve import open_target
 
     return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
-
-
-def _written(method: str, selection: Selection, files: list[Path]) -> dict[str, Any]:
-    return {
-        "method": method,
-        "launches": len(selection.strata),
-        "selected": len(selection.units),
-        "detailed_fraction": selection.detailed_fraction,
-        "files": [str(file) for file in files],
-    }
 
 
 UNITS = ("cycles", "nanoseconds", "microseconds", "seconds")  # columns that times may stand in

@@ -24,7 +24,6 @@ from abstim.study.sample.inside import INSIDE
 from abstim.study.sample.profiling import data_decide, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import WORK, dram_cycles
-from functional.errors import InputError
 from sampling import Part
 from sampling.auto.iterations import Timed
 from sampling.auto.launches import ProgramWork
@@ -125,12 +124,6 @@ def _quick(program: SampledProgram, number: int, name: str) -> Timed:
         return Timed(0.0, float(model_named(name).launch_on(program.session, number, [program.gpu])[0].cycles))
     found = INSIDE[name](program, number)
     return Timed(found.detailed_fraction * sum(part.instructions for part in found.parts), found.total)
-
-
-def check_control(name: str) -> None:
-    """Raises InputError for a name that is none of CONTROLS."""
-    if name and name not in CONTROLS:
-        raise InputError(f"--control {name}: there are {', '.join(CONTROLS)}")
 
 
 def with_control(program: SampledProgram, work: ProgramWork, name: str) -> tuple[ProgramWork, float]:
