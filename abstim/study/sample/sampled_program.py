@@ -23,7 +23,7 @@ from abstim.study.sample.kept import Finished, InPart, Measured
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
 from functional.launches.case import Case
-from functional.traces.trace import Trace
+from functional.traces.trace import Trace, concatenate
 from sampling import LaunchShape
 from sampling.auto.iterations import Timed
 from sampling.photon import Analysis
@@ -149,12 +149,8 @@ class SampledProgram:
         another model is loaded with the first launch."""
         if self.model != DETAILED:
             return
-        none, offsets = np.zeros(0, np.int64), np.zeros(1, np.int64)
-        masks, records, conflicts = none.astype(np.uint32), none.astype(np.uint32), none.astype(np.uint8)
-        empty = Trace(
-            none, 1, none.astype(np.uint16), masks, records, conflicts, offsets, offsets, offsets, none, none
-        )  # fmt: skip
-        self.session.simulation(0, self.gpu, empty).run(none, drain=True)
+        empty = concatenate([], 1)
+        self.session.simulation(0, self.gpu, empty).run(empty.thread_blocks, drain=True)
         if self.warm_up.name != EMPTY:
             warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
 
