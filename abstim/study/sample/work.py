@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine.accesses import line_of, sectors_of
+from abstim.engine.tags import find, victim
 from abstim.gpu.config import Gpu
 from abstim.study.sample.profiling import SomeBlocks
+from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
-from functional.traces.line_record import FIRST_GLOBAL_LINE, SECTORS_A_LINE
-from functional.traces.trace import PHASE_WINDOW_LINE, Trace
+from functional.traces.line_record import SECTORS_A_LINE, is_data
+from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -22,24 +25,24 @@ LINES = 1 << 27  # that there are numbers of
 REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L2_MISSES, COLUMNS = 0, 1, 2, 3, 4, 5
 RECENT = 1 << 14  # lines of which it is known that this thread block has touched them
 WAYS = 8
+in_memory = jit(is_data)
 
 
 @compiled
-def count_work(records, block_offsets, warp_offsets, first_line, seen, recent, tags, used, found, longest):
+def count_work(records, block_offsets, warp_offsets, seen, recent, tags, used, found, longest):
     """`found` [block, COLUMNS] and `longest` [block]: requests of the warp with the most.
 
     OWN_LINES: distinct lines of the block, all but exactly: what L1D might ask for. NEW_LINES: no block before had
-    them. L2_MISSES: those of OWN_LINES that a cache of `tags` [set, WAYS] lacks, thread blocks one after the other.
+    them. L2_MISSES: those of OWN_LINES that a cache of `tags` [set x WAYS] lacks, thread blocks one after the other.
     """
-    sets, clock = tags.shape[0], 0
+    sets, clock = len(tags) // WAYS, 0
     for b in range(len(block_offsets) - 1):
         for w in range(block_offsets[b], block_offsets[b + 1]):
             asked = 0
             for k in range(warp_offsets[w], warp_offsets[w + 1]):
-                line = np.int64(records[k] >> 5)
-                if line < first_line or line >= PHASE_WINDOW_LINE:
+                line, bits = np.int64(line_of(records[k])), sectors_of(records[k])
+                if not in_memory(line):
                     continue
-                bits = (records[k] >> 1) & 15
                 asked += 1
                 found[b, SECTORS] += (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3)
                 mark = line << 32 | (b + 1)
@@ -51,18 +54,13 @@ def count_work(records, block_offsets, warp_offsets, first_line, seen, recent, t
                     seen[line >> 5] |= np.uint32(1) << np.uint32(line & 31)
                     found[b, NEW_LINES] += 1
                 clock += 1
-                row = (line ^ line >> 11) % sets
-                way = 0
-                for candidate in range(WAYS):
-                    if tags[row, candidate] == line + 1:
-                        way = candidate
-                        break
-                    if used[row, candidate] < used[row, way]:
-                        way = candidate
-                if tags[row, way] != line + 1:
+                first = (line ^ line >> 11) % sets * WAYS
+                way = find(tags, first, WAYS, line)
+                if way < 0:
                     found[b, L2_MISSES] += 1
-                    tags[row, way] = line + 1
-                used[row, way] = clock
+                    way = victim(used, first, WAYS)
+                    tags[way] = line + 1
+                used[way] = clock
             found[b, REQUESTS] += asked
             if asked > longest[b]:
                 longest[b] = asked
@@ -93,14 +91,14 @@ def block_work(traces: Sequence[Trace], gpu: Gpu) -> list[BlockWork]:
     spec = gpu.spec
     sets = 1 if spec.perfect_memory else max(l2_lines(gpu) // WAYS, 1)
     seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
-    tags, used = np.zeros((sets, WAYS), np.int64), np.zeros((sets, WAYS), np.int64)
+    tags, used = np.zeros(sets * WAYS, np.int64), np.zeros(sets * WAYS, np.int64)
     found = []
     for trace in traces:
         blocks, each = len(trace.thread_blocks), trace.warps_per_block
         counts, longest = np.zeros((blocks, COLUMNS), np.int64), np.zeros(blocks, np.int64)
         recent[:] = 0
         count_work(
-            np.ascontiguousarray(trace.records), np.arange(blocks + 1) * each, trace.record_offsets, FIRST_GLOBAL_LINE,
+            np.ascontiguousarray(trace.records), np.arange(blocks + 1) * each, trace.record_offsets,
             seen, recent, tags, used, counts, longest,
         )  # fmt: skip
         if spec.perfect_memory:
