@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from abstim.study.counterfactual import RESOURCES, counterfactual, variants
 from functional.traces.line_record import MORE, line_of, sectors_of
 
 
+@cache
 def limits_of(target, gpu, overrides=()):
     (found,) = counterfactual(open_session(target), [load_gpu(gpu, overrides)])
     return found

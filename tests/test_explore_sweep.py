@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from call_command import call
 
 import abstim
 from abstim.gpu.config import load_gpu
@@ -225,8 +226,11 @@ def with_cache(folder: Path) -> dict[str, str]:
     return os.environ | {"ABSTIM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
 
 
-def kept(folder: Path) -> int:
-    path = folder / "cache" / "explore" / store_path(engine_digest()).name
+def store_of(folder: Path) -> Path:
+    return folder / "cache" / "explore" / store_path(engine_digest()).name
+
+
+def kept(path: Path) -> int:
     try:
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
             return database.execute("SELECT count(*) FROM checked").fetchone()[0]
@@ -236,31 +240,29 @@ def kept(folder: Path) -> int:
 
 def killed_and_resumed(folder: Path, points: int, kills: int) -> tuple[bytes, list[int]]:
     """The table after `kills` kills, each after some more results have come, and how many were kept each time."""
-    environment, command, found = with_cache(folder), sweep_command(folder, points), [0]
+    environment, command, store, found = with_cache(folder), sweep_command(folder, points), store_of(folder), [0]
     generator = np.random.default_rng(kills)
     for _ in range(kills):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while kept(folder) <= found[-1] and process.poll() is None:
+        while kept(store) <= found[-1] and process.poll() is None:
             time.sleep(0.01)
         time.sleep(generator.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        found.append(kept(folder))
+        found.append(kept(store))
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     return (folder / "out.csv").read_bytes(), found
 
 
 def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
-    swept("sm_count=4", targets=("nn_euclid", "relu"))  # everything but the sweep is cached
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    command, environment = sweep_command(tmp_path / "one", points=40), with_cache(tmp_path / "one")
-    undisturbed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert undisturbed.returncode == 0, undisturbed.stderr
+    undisturbed = call(*sweep_command(tmp_path / "one", points=40)[len(COMMAND) - 1 :])
+    assert undisturbed.code == 0, undisturbed.err
     table, found = killed_and_resumed(tmp_path / "two", points=40, kills=2)
     assert table == (tmp_path / "one" / "out.csv").read_bytes()
     assert all(before < after for before, after in pairwise(found))  # nothing kept is ever lost
-    assert found[-1] < kept(tmp_path / "two") == kept(tmp_path / "one")
+    assert found[-1] < kept(store_of(tmp_path / "two")) == kept(own_store)
 
 
 @pytest.fixture

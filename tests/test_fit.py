@@ -40,7 +40,7 @@ def synthetic(benchmarks, values, most_launches=100, model="detailed") -> list[M
 
 def test_two_perturbed_latencies_come_back_exactly():
     truth = {"l1d_latency_cycles": 52, "dram_latency_cycles": 80}
-    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth)
+    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, most_launches=3)
     found = fit(table, tuple(truth))
     assert found.values == truth
     assert all(p.identified for p in found.parameters)
@@ -52,7 +52,7 @@ def test_two_perturbed_latencies_come_back_exactly():
 @pytest.mark.parametrize("model", ["occupancy", "analytic"])
 def test_latencies_come_back_by_the_other_models(model):
     truth = {"l1d_latency_cycles": 52, "dram_latency_cycles": 80}
-    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, model=model)
+    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, most_launches=3, model=model)
     assert fit(table, tuple(truth), model=model).values == pytest.approx(truth, abs=1)
 
 
@@ -67,7 +67,7 @@ def test_three_latencies_come_back_from_three_kernels():
 
 
 def test_a_parameter_the_kernels_do_not_use_stays_and_is_named():
-    table = synthetic(("micro_global_stride", "relu"), {"l1d_latency_cycles": 45})
+    table = synthetic(("micro_global_stride", "relu"), {"l1d_latency_cycles": 45}, most_launches=2)
     found = fit(table, ("l1d_latency_cycles", "latency_cycles.tensor"), overrides=["latency_cycles.tensor=20"])
     tensor = found.parameters[1]
     assert (tensor.value, tensor.identified, tensor.low) == (20, False, 0)

@@ -72,8 +72,8 @@ def test_every_key_does_something_or_is_refused(name):
     for key, domain in domains().items():
         if key in KNOWN:
             continue
-        tried = []
-        for value in candidates(domain, gpu.settings[key].value):
+        tried, values = [], candidates(domain, gpu.settings[key].value)
+        for value in values[:1] if gpu.why_idle(key) else values:  # why it is refused does not depend on the value
             text = str(value).lower() if domain.type is bool else f'"{value}"' if value == "" else str(value)
             try:
                 tried.append(given(load_gpu(name, [f"{key}={text}"])) != before)

@@ -85,14 +85,16 @@ def test_slopes_foretell_what_a_longer_latency_costs():
 
 
 def test_kernel_time_is_a_function_that_jax_transforms():
-    def cycles(latency, which):
-        return abstim.kernel_time({"latency_cycles.int_add": latency}, "bitonic_sort", "gtx480_perfect", model=which)
+    target = "transpose", "gtx480_perfect"  # three launches
 
-    slope = jax.grad(cycles)(4.0, "occupancy")
+    def cycles(latency):
+        return abstim.kernel_time({"latency_cycles.int_add": latency}, *target, model="occupancy")
+
+    slope = jax.grad(cycles)(4.0)
     assert slope > 0
-    assert jax.jit(jax.jacfwd(lambda x: cycles(x, "occupancy")))(4.0) == pytest.approx(float(slope))
-    many = jax.vmap(lambda x: cycles(x, "occupancy"))(np.array([4.0, 6.0]))
-    assert many[1] > many[0] == abstim.run("bitonic_sort", "gtx480_perfect", model="occupancy").totals["cycles"]
+    assert jax.jit(jax.jacfwd(cycles))(4.0) == pytest.approx(float(slope))
+    many = jax.vmap(cycles)(np.array([4.0, 6.0]))
+    assert many[1] > many[0] == abstim.run(*target, model="occupancy").totals["cycles"]
 
 
 def test_a_model_that_is_none_is_refused():

@@ -314,11 +314,11 @@ def test_what_was_executed_elsewhere_is_sampled_too(command, tmp_path) -> None:
 
 @pytest.mark.parametrize("model", ["occupancy", "analytic"])
 def test_other_models_time_what_a_method_chooses(model):
-    whole = abstim.run("gaussian_elimination", "gtx480", model=model)
-    full = sample("gaussian_elimination", "gtx480", "full", model=model)
+    whole = abstim.run("bitonic_sort", "gtx480", model=model)
+    full = sample("bitonic_sort", "gtx480", "full", model=model)
     assert full.estimate.total == whole.totals["cycles"] and full.model == model
     assert full.known_error == whole.known_error
-    chosen = sample("gaussian_elimination", "gtx480", model=model)
+    chosen = sample("bitonic_sort", "gtx480", model=model)
     assert chosen.method == "stem" and chosen.estimate.detailed_fraction < 0.5
     assert chosen.estimate.total == pytest.approx(full.estimate.total, rel=0.05)
 
