@@ -218,7 +218,9 @@ def test_an_enlarged_benchmark_computes_what_it_should():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pagerank_converged", *workloads.names("16x"), *workloads.names("256x")])
+@pytest.mark.parametrize(
+    "name", ["pagerank_converged", *workloads.names("16x"), "nn_euclid_256x", "histogram_atomics_256x"]
+)
 def test_enlarged_benchmarks_compute_what_they_should(name):
     case = open_target(name)
     memory, executor = case.memory.copy(), default_executor()
