@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_FUNCTION, NO_BINARY, INVALID_PTX = 1, 2, 9, 98, 209, 218
 NOT_FOUND, ILLEGAL_ADDRESS, OUT_OF_RESOURCES, LAUNCH_FAILURE = 500, 700, 701, 719
 ASSERTED, MISALIGNED, COOPERATIVE_TOO_LARGE, NOT_SUPPORTED = 710, 716, 720, 801
+_FAULTS = {"assertion": ASSERTED, "misaligned": MISALIGNED, "out of bounds": ILLEGAL_ADDRESS}  # by words of the message
 _WORKSPACE_BYTES = 8
 _KINDS = {0: "s", 1: "u", 2: "f"}
 _MODES = ("wrap", "clamp", "mirror", "border")
@@ -253,7 +254,8 @@ class CallServer:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
         except ExecutionError as error:
             note(f"abstim: {error}")
-            raise CudaError(_fault(str(error)), lasting=True) from None
+            number = next((number for words, number in _FAULTS.items() if words in str(error)), LAUNCH_FAILURE)
+            raise CudaError(number, lasting=True) from None
         return self._reply("launch", 0, payload=text.encode())
 
     def execute(
@@ -316,14 +318,3 @@ class CallServer:
             raise CudaError(OUT_OF_RESOURCES)
         if cooperative and shape.grid.total > held * self.clock.gpu.spec.sm_count:
             raise CudaError(COOPERATIVE_TOO_LARGE)
-
-
-def _fault(message: str) -> int:
-    """CUDA's number for what a kernel did."""
-    if "assertion" in message:
-        return ASSERTED
-    if "misaligned" in message:
-        return MISALIGNED
-    if "out of bounds" in message:
-        return ILLEGAL_ADDRESS
-    return LAUNCH_FAILURE

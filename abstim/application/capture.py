@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
@@ -39,19 +39,11 @@ class PythonDevice:
         self.server: CallServer | None = None
         self._listening: tuple[socket.socket, ...] = ()
 
-    def begin(
-        self,
-        gpus: Sequence[Gpu],
-        model: str,
-        selection: Selection,
-        instruction_budget: int | None,
-        told: Callable[[Timed], None],
-    ) -> CallServer:
-        """From now on launches are timed on these GPUs. Raises InputError for what the model cannot do."""
-        case = ProgramCase.of("python", self.modules)
-        timer = LaunchTimer(gpus, model, case)
-        recorder = LaunchRecorder(default_executor(), case, timer, selection, told, None, instruction_budget)
-        clock = StreamClock(gpus[0])
+    def begin(self, gpus: Sequence[Gpu], model: str, **options: Any) -> CallServer:
+        """From now on launches are timed on these GPUs. `options`: of a LaunchRecorder. Raises InputError for what the
+        model cannot do."""
+        case, clock = ProgramCase.of("python", self.modules), StreamClock(gpus[0])
+        recorder = LaunchRecorder(default_executor(), case, LaunchTimer(gpus, model, case), **options)
         if self.server is None:
             self.server = CallServer(self.memory, self.modules, clock, case, recorder)
         self.server.clock, self.server.case, self.server.recorder = clock, case, recorder
@@ -94,7 +86,9 @@ _active: list[Capture] = []
 
 
 class Capture:
-    """A stretch of a Python program whose kernels run here. Times are those of `abstim app`.
+    """Execute and time kernels that Triton or Numba launches: `with abstim.capture(gpu="h100") as c: ...`.
+
+    A stretch of a Python program whose kernels run here. Times are those of `abstim app`.
 
     `result` is there after the end; `launches` are those of it, without those that only tried configurations
     (`triton.autotune`), which are in `trials`.
@@ -116,7 +110,8 @@ class Capture:
 
         given = [gpu] if isinstance(gpu, (str, Gpu)) else list(gpu)
         self.gpus = [load_gpu(each) if isinstance(each, str) else each for each in given]
-        self._model, self._selection, self._budget, self._told = model, Selection(only), instruction_budget, told
+        self._model = model
+        self._options = {"selection": Selection(only), "told": told, "instruction_budget": instruction_budget}
         self._stack = ExitStack()
         self._trials: set[int] = set()
         self.result: ApplicationResult | None = None
@@ -130,14 +125,12 @@ class Capture:
             raise InputError("abstim.capture: import triton or numba.cuda before the capture begins")
         with ExitStack() as stack:
             device = python_device()
-            self.server = device.begin(self.gpus, self._model, self._selection, self._budget, self._told)
+            self.server = device.begin(self.gpus, self._model, **self._options)
             if "triton" in found:
                 from abstim.application.triton_kernels import attached
 
                 stack.enter_context(attached(self.server, self.gpus[0], self.trial))
             if "numba.cuda" in found:
-                from abstim.application.capture import attach
-
                 attach(device)
             self._stack = stack.pop_all()
         _active.append(self)
@@ -173,9 +166,4 @@ class Capture:
         return self.result.launches
 
 
-def capture(gpu: str | Gpu | Sequence[str | Gpu] = "rtx3070", **options: object) -> Capture:
-    """Execute and time kernels that Triton or Numba launches: `with abstim.capture(gpu="h100") as c: ...`.
-
-    Options, and errors, are those of `Capture`.
-    """
-    return Capture(gpu, **options)  # type: ignore[arg-type]
+capture = Capture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, refuse_options
+from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, flags_of, refuse_options
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError
 from functional.terminal import note
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from abstim.application.launch_recorder import Timed
     from abstim.application.run_application import ApplicationResult
     from abstim.study.sample import SampleResult
-
-_OURS = frozenset(
-    {"--gpu", "--set", "--timed-code", "--only", "--launches", "--record", "--instruction-budget", "--model", "--json"}
-    | {"--sample", "--flush", "--pass-options"}
-)
 
 
 @dataclass(kw_only=True)
@@ -124,7 +119,8 @@ def app(
 
 def _refuse_ours(arguments: Sequence[str]) -> None:
     """Raises InputError for an option of ours behind the program's name, where it is the program's."""
-    if given := [a for a in arguments if a.partition("=")[0] in _OURS]:
+    ours = flags_of(ProgramGpus, ProgramOptions) | {"--json"}
+    if given := [a for a in arguments if a.partition("=")[0] in ours]:
         raise InputError(
             f"{given[0]} stands behind the program's name; abstim's options stand before it. If it is the program's "
             "own: --pass-options before the program's name"

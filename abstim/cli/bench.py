@@ -89,10 +89,6 @@ def bench(
     verdicts, changed = (comparison.compare(old, json), comparison.differences(old, json)) if old else ([], [])
     if as_json:
         return print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
-    _print(found, verdicts, changed)
-
-
-def _print(found: BenchResult, verdicts: list[Verdict], changed: list[str]) -> None:
     _print_rates(found)
     _print_scaling(found)
     _print_against(found)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abstim.cli.options import Json, Model, Overrides
+from abstim.cli.options import Json, Model, Overrides, expanded
 from abstim.show.tables import duration, print_json, print_table, progress
 from functional.errors import InputError
 
@@ -15,20 +16,26 @@ if TYPE_CHECKING:
     from abstim.study.fit import Fit
 
 
+@dataclass(kw_only=True)
+class CalibrateOptions:
+    """Options of `abstim calibrate`.
+
+    --only GROUP[/QUANTITY]  Only these micro-benchmarks, as in stream/read; repeatable.
+    --native  Run on this computer's GPU, through its driver, in place of a model.
+    --output, -o TOML  With --native: describe the GPU in this file.
+    """
+
+    overrides: Overrides = None
+    only: list[str] | None = None
+    native: bool = False
+    output: Path | None = None
+
+
+@expanded
 def calibrate(
+    *,
     name: Annotated[str | None, typer.Argument(metavar="[GPU]", help="A GPU's name or TOML file.")] = None,
-    overrides: Overrides = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GROUP[/QUANTITY]", help="Only these micro-benchmarks, as in stream/read; repeatable."),
-    ] = None,
-    native: Annotated[
-        bool, typer.Option("--native", help="Run on this computer's GPU, through its driver, in place of a model.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="TOML", help="With --native: describe the GPU in this file."),
-    ] = None,
+    options: CalibrateOptions,
     as_json: Json = False,
 ) -> None:
     """Measure latencies, bandwidths and rates of a GPU with our own micro-benchmarks, beside public figures.
@@ -40,29 +47,22 @@ def calibrate(
     Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`
     """
     from abstim.study.calibrate import calibrate as run
+    from abstim.study.calibrate.devices import OnGpu
 
-    if native == (name is not None):
+    o = options
+    if o.native == (name is not None):
         raise InputError("calibrate needs a GPU's name, or --native, and not both")
-    if output is not None and not native:
+    if o.output is not None and not o.native:
         raise InputError("--output describes what --native measured")
-    device = _native() if native else _modelled(name or "", overrides or [])
+    device = OnGpu() if o.native else _modelled(name or "", o.overrides or [])
     with progress(quiet=as_json) as report:
-        found = run(device, only or (), progress=report)
-    if output is not None:
+        found = run(device, o.only or (), progress=report)
+    if o.output is not None:
         from abstim.study.calibrate.calibration import described
         from functional.keep.folder import write_output
 
-        write_output(output, described(found, device.facts).encode())
-    if as_json:
-        print_json(found.to_json())
-    else:
-        _print(found)
-
-
-def _native():
-    from abstim.study.calibrate.devices import OnGpu
-
-    return OnGpu()
+        write_output(o.output, described(found, device.facts).encode())
+    print_json(found.to_json()) if as_json else _print(found)
 
 
 def _modelled(name: str, overrides: list[str]):
@@ -93,34 +93,39 @@ def _print(found) -> None:
         print(f"{measured_on}: {source}")
 
 
-def fit(
-    reference: Annotated[
-        Path, typer.Option(metavar="CSV", help="Measured cycles; columns: benchmark, launch, variant, cycles.")
-    ],
-    params: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME,...",
-            help="What to fit: keys of [params], [latency_cycles], [initiation_cycles], with commas.",
-        ),
-    ],
-    gpu: Annotated[
-        str | None, typer.Option(metavar="GPU", help="A GPU's name or TOML file; default: the variants' own.")
-    ] = None,
-    overrides: Overrides = None,
-    variant: Annotated[list[str] | None, typer.Option(help="Only this variant; repeatable.")] = None,
-    group: Annotated[list[str] | None, typer.Option(help="Only this group; repeatable.")] = None,
-    benchmark: Annotated[list[str] | None, typer.Option(help="Only this benchmark; repeatable.")] = None,
-    split: Annotated[float, typer.Option(help="Part of the benchmarks to fit; the others are held out.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="Chooses which are held out.")] = 0,
-    factor: Annotated[float, typer.Option(help="Search from start / FACTOR to start x FACTOR.")] = 4.0,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of the final search on whole cycles, at most.")] = 4,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="TOML", help="Write the fitted GPU here.")
-    ] = None,
-    model: Model = "detailed",
-    as_json: Json = False,
-) -> None:
+@dataclass(kw_only=True)
+class FitOptions:
+    """Options of `abstim fit`.
+
+    --reference CSV  Measured cycles; columns: benchmark, launch, variant, cycles.
+    --params NAME,...  What to fit: keys of [params], [latency_cycles], [initiation_cycles], with commas.
+    --gpu GPU  A GPU's name or TOML file; default: the variants' own.
+    --variant  Only this variant; repeatable.
+    --group  Only this group; repeatable.
+    --benchmark  Only this benchmark; repeatable.
+    --split  Part of the benchmarks to fit; the others are held out.
+    --seed  Chooses which are held out.
+    --factor  Search from start / FACTOR to start x FACTOR.
+    --output, -o TOML  Write the fitted GPU here.
+    """
+
+    reference: Path
+    params: str
+    gpu: str | None = None
+    overrides: Overrides = None
+    variant: list[str] | None = None
+    group: list[str] | None = None
+    benchmark: list[str] | None = None
+    split: float = 0.5
+    seed: int = 0
+    factor: float = 4.0
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds of the final search on whole cycles, at most.")] = 4
+    output: Path | None = None
+    model: Model = "detailed"
+
+
+@expanded
+def fit(*, options: FitOptions, as_json: Json = False) -> None:
     """Fit latencies and service times of a GPU to measured cycles.
 
     The search starts at the GPU's values (`--set` changes them) and is bounded least squares on the logarithms of
@@ -133,23 +138,21 @@ def fit(
     from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference
 
-    if output is not None:
-        check_output(output)
-    table = choose(read_reference(reference), variant or (), group or (), benchmark or ())
-    names = [name.strip() for name in params.split(",") if name.strip()]
+    o = options
+    if o.output is not None:
+        check_output(o.output)
+    table = choose(read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
+    names = [name.strip() for name in o.params.split(",") if name.strip()]
     with progress(quiet=as_json) as report:
         found = library.fit(
-            table, names, gpu=gpu, overrides=overrides or (), fraction=split, seed=seed, factor=factor,
-            polish_rounds=rounds, reference=reference.name, model=model, progress=report,
+            table, names, gpu=o.gpu, overrides=o.overrides or (), fraction=o.split, seed=o.seed, factor=o.factor,
+            polish_rounds=o.rounds, reference=o.reference.name, model=o.model, progress=report,
         )  # fmt: skip
-    if output is not None:
-        found.save(output)
-    if as_json:
-        print_json(found.to_json())
-        return
-    _print_fit(found)
-    if output is not None:
-        print(f"Written to {output}: abstim run hotspot --gpu {output}")
+    if o.output is not None:
+        found.save(o.output)
+    print_json(found.to_json()) if as_json else _print_fit(found)
+    if o.output is not None and not as_json:
+        print(f"Written to {o.output}: abstim run hotspot --gpu {o.output}")
 
 
 def _print_fit(found: Fit) -> None:

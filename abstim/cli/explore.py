@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
-from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity, say
+from abstim.show.tables import duration, known, on_gpu, print_json, print_table, progress, quantity, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -211,14 +211,10 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
     shown["cycles"] = table["cycles"]
     shown["time"] = ["-" if value is None else duration(value) for value in table["seconds"]]
     if found.sampled is not None:
-        shown["+-"] = [_share(value) for value in table["cycles_half_width"]]
+        shown["+-"] = [known(value, ".2%") for value in table["cycles_half_width"]]
         pairs = zip(table["speed_up"], table["speed_up_half_width"], strict=True)
         shown["speed-up"] = ["-" if up is None else f"{up:.3f} +- {half:.3f}" for up, half in pairs]
     return shown
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
 
 
 def _print_sensitivity(found: Exploration) -> None:

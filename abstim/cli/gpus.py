@@ -45,19 +45,15 @@ def import_config(
     elif output:
         _print_report(imported, output, base)
     else:
-        _print_toml(imported)
+        print(imported.toml, end="")
+        for left in imported.unused:
+            note(f"not used: {left.option} {left.value}: {left.why}")
 
 
 def _print_report(imported: Imported, output: Path, base: str) -> None:
     rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
     print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
     print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
-
-
-def _print_toml(imported: Imported) -> None:
-    print(imported.toml, end="")
-    for unused in imported.unused:
-        note(f"not used: {unused.option} {unused.value}: {unused.why}")
 
 
 def gpus(

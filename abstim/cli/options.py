@@ -158,7 +158,7 @@ class GpusOptions:
 
 def refuse_options(why: str, **given: object) -> None:
     """Raises InputError for options that were given and would have no effect; a default is falsy."""
-    if named := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
+    if named := [_flag(name) for name, value in given.items() if value]:
         raise InputError(f"{', '.join(named)}: no effect {why}")
 
 
@@ -274,5 +274,10 @@ def refuse_without_effect(options: Any) -> None:
         refuse_options(why, **dict.fromkeys(sorted(names), True))
 
 
+def flags_of(*kinds: type) -> frozenset[str]:
+    """The options that the fields of dataclasses are."""
+    return frozenset(_flag(own.name) for kind in kinds for own in fields(kind))
+
+
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return "--set" if name == "overrides" else "--" + name.replace("_", "-")

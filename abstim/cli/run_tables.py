@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abstim.show.tables import counted, duration, on_gpu, print_printf, print_table, quantity, say, scaled
+from abstim.show.tables import counted, duration, known, on_gpu, print_printf, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
@@ -202,16 +202,11 @@ def _print_slots(result: RunResult) -> None:
     print_table("Issue slots, scheduler cycles of all launches", ("", *names), rows)
 
 
-def _rate(launch, cache: str) -> str:
-    found = launch.memory.get(f"{cache}_hit_rate")
-    return "-" if found is None else f"{found:.1%}"
-
-
 def _print_memory(result: RunResult) -> None:
     rows = [
         (
             launch.launch,
-            *(_rate(launch, cache) for cache in ("l1d", "const", "l1i", "l2")),
+            *(known(launch.memory.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "const", "l1i", "l2")),
             f"{launch.memory['l2_bytes'] / 1024:,.0f} KiB",
             f"{(launch.memory['dram_read_bytes'] + launch.memory['dram_write_bytes']) / 1024:,.0f} KiB",
             f"{launch.memory['dram_use']:.0%}",
@@ -243,7 +238,7 @@ def _print_bounds(result: RunResult) -> None:
 
 def _bound_row(launch):
     second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.limit])
-    rates = [_rate(launch, cache) for cache in ("l1d", "l2")]
+    rates = [known(launch.memory.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "l2")]
     return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
 
 

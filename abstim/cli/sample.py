@@ -159,7 +159,7 @@ def sample(
 def _refuse_beside(option: str, but: set[str], *groups: Any) -> None:
     """Raises InputError for options given, but some, that do nothing beside another one."""
     others = sorted({name for group in groups for name in given_options(group)} - but)
-    refuse_options(f"with {option}", **{"set" if name == "overrides" else name: True for name in others})
+    refuse_options(f"with {option}", **dict.fromkeys(others, True))
 
 
 def _found(

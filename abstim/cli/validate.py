@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import Json, Model, TimedCode, expanded, refuse_options
-from abstim.show.tables import print_json, print_table, progress, say
+from abstim.show.tables import known, print_json, print_table, progress, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -124,14 +124,14 @@ def _silicon(table: Path, programs: Path, plot: Path | None, timed_code: str, as
     lines = [
         (k.measured.name, k.measured.kind, k.measured.gpu, f"{k.measured.time_ns / 1e3:.2f} us",
          f"{k.predicted_ns / 1e3:.2f} us", f"{k.ratio:.3f}", f"{k.machine_code_share:.1%}",
-         "-" if k.operations_error is None else f"{k.operations_error:.1%}")
+         known(k.operations_error, ".1%"))
         for k in found
     ]  # fmt: skip
     heads = ("target", "class", "GPU", "measured", "predicted", "ratio", "machine code", "operations off")
     print_table("", heads, lines, left=3)
     sums = [
         (s.name, s.kernels, f"{s.mean_error:.1%}", f"{s.median_error:.1%}", f"{s.error_90:.1%}", f"{s.bias:.3f}",
-         "-" if s.rank_correlation is None else f"{s.rank_correlation:.3f}")
+         known(s.rank_correlation, ".3f"))
         for s in library.summarise(found)
     ]  # fmt: skip
     names = ("", "kernels", "mean error", "median", "90th percentile", "bias", "rank correlation")
@@ -188,7 +188,7 @@ def _print(found) -> None:
             s.worst,
             s.benchmarks,
             *(f"{error:.2%}" for error in (s.mean_error, s.median_error, s.max_error)),
-            "-" if s.correlation is None else f"{s.correlation:.5f}",
+            known(s.correlation, ".5f"),
         )
         for s in found.summaries()
     ]

@@ -217,6 +217,11 @@ def quantity(value: Any) -> str:
     return f"{value:.4g}"
 
 
+def known(value: float | None, form: str) -> str:
+    """A figure in a form of `format`; `-` where there is none."""
+    return "-" if value is None else format(value, form)
+
+
 def duration(seconds: float) -> str:
     """`12.3 us`, `4.56 ms`, `7.89 s`: three significant digits."""
     return scaled(seconds, "s")
@@ -320,24 +325,12 @@ def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "")
         return
     from threading import Timer
 
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+    far = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(
+        "{task.description}", *far, "left", TimeRemainingColumn(), console=console(stderr=True), transient=True
     )
-    bar = Progress(*columns, console=console(stderr=True), transient=True)
     task, timer = bar.add_task("", total=None, visible=False), Timer(after_seconds, bar.start)  # nothing is known yet
     timer.daemon = True
     timer.start()

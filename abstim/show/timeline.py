@@ -143,12 +143,10 @@ def write_timeline(path: Path, launches: Sequence[LaunchLog], core_clock_hz: flo
 
 def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
     """Metadata: what SMs and slots are called, and in which order they stand."""
-    for sm in range(max((launch.sm_count for launch in launches), default=0)):
-        yield {"ph": "M", "name": "process_name", "pid": sm, "args": {"name": f"SM {sm}"}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": sm, "args": {"sort_index": sm}}
-    memory = max((launch.sm_count for launch in launches), default=0)
-    yield {"ph": "M", "name": "process_name", "pid": memory, "args": {"name": "memory"}}
-    yield {"ph": "M", "name": "process_sort_index", "pid": memory, "args": {"sort_index": memory}}
+    sms = [f"SM {sm}" for sm in range(max((launch.sm_count for launch in launches), default=0))]
+    for process, name in enumerate([*sms, "memory"]):
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
     pairs = {pair for launch in launches for pair in zip(launch.log.sm.tolist(), launch.log.slot.tolist(), strict=True)}
     for sm, slot in sorted(pairs):
         place: dict[str, Any] = {"ph": "M", "pid": sm, "tid": slot}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # Where text goes, from the point: pixels to the right, pixels down, what of the text is there.
@@ -154,6 +154,10 @@ class Section:
     notes: Sequence[str] = ()
     listings: Sequence[Listing] = ()
     parts: Sequence[Section] = field(default_factory=tuple)
+
+    def noted(self, note: str | None) -> Section:
+        """With a note before its own, if there is one."""
+        return replace(self, notes=[note, *self.notes]) if note else self
 
 
 def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **options: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,10 +223,6 @@ def run_section(run: Run) -> Section:
     return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
 
 
-def _noted(section: Section, run: Run) -> Section:
-    return replace(section, notes=[run["note"], *section.notes]) if run.get("note") else section
-
-
 def _limit(run: Run) -> str:
     """Old results name none."""
     return f"{run['limit']} ({run['limit_basis']})" if run.get("limit") else "not said"
@@ -257,7 +252,7 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     mixed = len({run.get("memory_model") for run in runs}) > 1
     notes = ["Not alike: with perfect memory nothing behind the first-level caches takes time."] if mixed else []
     title = f"{runs[0]['target']} on {len(runs)} GPUs"
-    return Section(title, charts=[chart], notes=notes, parts=[_noted(run_section(run), run) for run in runs])
+    return Section(title, charts=[chart], notes=notes, parts=[run_section(run).noted(run.get("note")) for run in runs])
 
 
 def _mean_occupancy(run: Run) -> float:

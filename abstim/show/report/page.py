@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,18 @@ from functional.keep.folder import check_output, write_output
 if TYPE_CHECKING:
     import pandas
 
-# the key "kind" of a JSON result
-KINDS = (
-    "run", "runs", "validate", "bench", "explore", "sample", "sample-comparison", "coldstart", "advice",
-)  # fmt: skip
+KINDS = {  # the key "kind" of a result -> module and function here, of what a file holds
+    "run": "launches.run_section",
+    "runs": "launches.comparison_section",
+    "validate": "accuracy.validation_section",
+    "bench": "accuracy.bench_section",
+    "explore": "sweep.sweep_section",
+    "sample": "sampling.sampling_section",
+    "sample-comparison": "sampling.comparison_of_methods_section",
+    "coldstart": "sampling.coldstart_section",
+    "advice": "launches.advice_section",
+}
+_NAMED = ("validate", "explore")  # whose sections bear the file's name
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,9 @@ class Source:
 
 def read_source(path: Path) -> Source:
     """A result file. Raises InputError if it cannot be read or is none that abstim writes."""
-    readers: dict[str, Callable[[Path], Source]] = {".parquet": _read_parquet, ".csv": _read_csv}
+    form = {".parquet": "Parquet", ".csv": "CSV"}.get(path.suffix)
     try:
-        return readers.get(path.suffix, _read_json)(path)
+        return _read_table(path, form) if form else _read_json(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
@@ -62,22 +71,13 @@ def _read_json(path: Path) -> Source:
     return found
 
 
-def _read_parquet(path: Path) -> Source:
+def _read_table(path: Path, form: str) -> Source:
     import pandas
 
     try:
-        return _sweep(path, pandas.read_parquet(path))
-    except ValueError as error:  # pyarrow's own errors are ValueErrors
-        raise InputError(f"{path}: not a Parquet file: {error}") from None
-
-
-def _read_csv(path: Path) -> Source:
-    import pandas
-
-    try:
-        return _sweep(path, pandas.read_csv(path))
-    except ValueError as error:  # so are those of pandas' parser
-        raise InputError(f"{path}: not a CSV file: {error}") from None
+        return _sweep(path, pandas.read_csv(path) if form == "CSV" else pandas.read_parquet(path))
+    except ValueError as error:  # errors of pandas' parser and of pyarrow are ValueErrors
+        raise InputError(f"{path}: not a {form} file: {error}") from None
 
 
 def _sweep(path: Path, rows: list[dict[str, Any]] | pandas.DataFrame) -> Source:
@@ -119,26 +119,12 @@ def write_report(
 
 def section_of(source: Source) -> Section:
     """The section of one file. Raises InputError if a key is missing that its kind always has."""
-    from abstim.show.report.accuracy import bench_section, validation_section
-    from abstim.show.report.launches import advice_section, comparison_section, run_section
-    from abstim.show.report.sampling import coldstart_section, comparison_of_methods_section, sampling_section
-    from abstim.show.report.sweep import sweep_section
-
-    make: dict[str, Any] = {
-        "run": lambda: run_section(source.data),
-        "runs": lambda: comparison_section(source.data["runs"]),
-        "validate": lambda: validation_section(source.name, source.data),
-        "bench": lambda: bench_section(source.data),
-        "explore": lambda: sweep_section(source.name, source.data),
-        "sample": lambda: sampling_section(source.data),
-        "sample-comparison": lambda: comparison_of_methods_section(source.data),
-        "advice": lambda: advice_section(source.data),
-        "coldstart": lambda: coldstart_section(source.data),
-    }
+    module, _, name = KINDS[source.kind].partition(".")
+    make = getattr(import_module(f"abstim.show.report.{module}"), name)
     try:
-        found: Section = make[source.kind]()
-        note = getattr(source.data, "attrs", source.data).get("note")
-        return replace(found, notes=[note, *found.notes]) if note else found
+        data = source.data["runs"] if source.kind == "runs" else source.data
+        found: Section = make(source.name, data) if source.kind in _NAMED else make(data)
+        return found.noted(getattr(source.data, "attrs", source.data).get("note"))
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise InputError(f"{source.name}: not a whole result of kind {source.kind!r}: {error}") from None
 

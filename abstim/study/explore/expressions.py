@@ -91,12 +91,8 @@ def _names(root: ast.expr) -> set[str]:
             case _ if type(node) in _OPERATORS:
                 pass
             case _:
-                raise ValueError(f"{_unparsed(node)} is not allowed here")
+                raise ValueError(f"{ast.unparse(node) or type(node).__name__} is not allowed here")
     return found
-
-
-def _unparsed(node: ast.AST) -> str:
-    return ast.unparse(node) or type(node).__name__
 
 
 def _dotted(node: ast.AST) -> str:

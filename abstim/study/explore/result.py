@@ -110,9 +110,13 @@ def measures(
     return columns | {"cycles": cycles[:, 0], "seconds": seconds[:, 0]}
 
 
-def with_time(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What expressions may name: `time` is the seconds."""
-    return columns | {"time": columns["seconds"]}
+def values_of(
+    objectives: Sequence[Expression], targets: Sequence[str], points: Points, cycles: Float[np.ndarray, "point target"]
+) -> Float[np.ndarray, "point objective"]:
+    """Every objective at every point, from predicted or measured cycles. What it may name `time` is the seconds."""
+    found = measures(targets, points, cycles)
+    found["time"] = found["seconds"]
+    return np.stack([points.evaluate(objective, found).astype(float) for objective in objectives], 1)
 
 
 @dataclass(frozen=True)
@@ -146,9 +150,8 @@ class Exploration:
 
     def objective_values(self) -> Float[np.ndarray, "timed objective"]:
         """Every objective at every timed point."""
-        points = self.points.where(self.timed)
-        found = with_time(measures(self.targets, points, self.cycles[self.timed].astype(float)))
-        return np.stack([points.evaluate(objective, found).astype(float) for objective in self.objectives], 1)
+        cycles = self.cycles[self.timed].astype(float)
+        return values_of(self.objectives, self.targets, self.points.where(self.timed), cycles)
 
     def pareto(self) -> Int64[np.ndarray, " front"]:
         """Rows of the Pareto front, ascending by the first objective."""
@@ -208,7 +211,6 @@ class Exploration:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        table = self.table()
         return {
             "kind": "explore",
             "gpu": self.gpu,
@@ -217,7 +219,7 @@ class Exploration:
             "targets": list(self.targets),
             "objectives": [objective.text for objective in self.objectives],
             "candidates": self.candidates,
-            "rows": [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)],
+            "rows": _rows(self.table()),
             "pareto": self.points.positions[self.pareto()].tolist() if self.timed.any() else [],
             "sensitivity": [asdict(one) for one in self.sensitivity],
             "work": asdict(self.work),
@@ -230,8 +232,7 @@ class Exploration:
         """
         table = self.table()
         if path.suffix == ".json":
-            rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-            write_output(path, (json.dumps(rows, indent=1) + "\n").encode())
+            write_output(path, (json.dumps(_rows(table), indent=1) + "\n").encode())
         else:
             write_output(path, _arrow_bytes(table, path.suffix))
 
@@ -243,6 +244,10 @@ def check_format(path: Path) -> None:
     check_output(path)
     if path.suffix != ".json":
         need("pyarrow")
+
+
+def _rows(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
 def _with_gaps(values: np.ndarray) -> list[float | None]:

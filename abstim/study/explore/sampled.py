@@ -8,7 +8,7 @@ between them (`sampling.auto.interpolation`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,10 +22,9 @@ from abstim.study.sample.automatic import Aim, check_turn, work_on
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
-from abstim.targets.execution import OutputCheck
+from abstim.targets.execution import Execution
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
-from functional.traces.trace import Trace
 from sampling.auto.interpolation import Pair, PairCycles, Pairs, read_off
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
 from sampling.estimate import Estimate, exact
@@ -40,32 +39,10 @@ if TYPE_CHECKING:
 MakeTimer = Callable[[Sequence[Session]], Timer]
 
 
-@dataclass(frozen=True)
-class OneTrace:
-    """A launch that is a target of its own: a session's `Traces`."""
-
-    held: Trace
-    outputs: tuple[OutputCheck, ...] = ()
-    printed: str = ""
-    seconds: float = 0.0
-
-    def trace(self, number: int) -> Trace:
-        """The launch."""
-        return self.held
-
-    def accesses(self, number: int) -> Trace:
-        """The same."""
-        return self.held
-
-    def in_order(self) -> Iterator[Trace]:
-        """It alone."""
-        yield self.held
-
-
 def reduced(session: Session, number: int) -> Session:
     """A target of one launch of another one."""
     case = replace(session.case, launches=(session.launch(number),))
-    return Session(case, OneTrace(session.traces.trace(number)))
+    return Session(case, Execution((session.traces.trace(number),)))
 
 
 class TimedPairs:

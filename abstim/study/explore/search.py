@@ -21,6 +21,7 @@ from abstim.study.explore.points import Points, Space
 from functional.errors import InputError
 
 MOST_POINTS = 1_000_000  # of one design
+STRATEGIES = ("grid", "random", "latin")
 Positions = Int64[np.ndarray, " point"]
 
 
@@ -32,7 +33,7 @@ def design(space: Space, strategy: str, count: int | None, seed: int, constraint
     """
     if strategy not in STRATEGIES:
         raise InputError(f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)} and multi-fidelity")
-    points = space.at(STRATEGIES[strategy](space, count, seed, bool(constraints)))
+    points = space.at(_positions(space, strategy, count, seed, bool(constraints)))
     points = _refuse_impossible(points).where(allowed(points, constraints))
     if strategy == "random" and count is not None and len(points) > count:
         points = points.where(_sample(len(points), count, seed))
@@ -61,28 +62,22 @@ def _refuse_impossible(points: Points) -> Points:
     return points
 
 
-def _grid(space: Space, count: int | None, seed: int, constrained: bool) -> Positions:
-    if space.size > MOST_POINTS:
+def _positions(space: Space, strategy: str, count: int | None, seed: int, constrained: bool) -> Positions:
+    """Of a grid all; of `random` different points, all equally likely, and as many as there may be if some will be
+    thrown away again; of `latin` one for each of `count` strata of every axis' range (scipy's LatinHypercube)."""
+    if strategy == "grid" and space.size > MOST_POINTS:
         raise InputError(
             f"a grid of {space.size:,} points is more than {MOST_POINTS:,}; "
             "take --strategy random, latin or multi-fidelity with --points"
         )
-    return np.arange(space.size)
-
-
-def _random(space: Space, count: int | None, seed: int, constrained: bool) -> Positions:
-    """Different points, all equally likely; as many as there may be if some will be thrown away again."""
+    if strategy == "grid":
+        return np.arange(space.size)
     if count is None:
-        raise InputError("--strategy random needs --points")
-    return _sample(space.size, MOST_POINTS if constrained else count, seed)
-
-
-def _latin(space: Space, count: int | None, seed: int, constrained: bool) -> Positions:
-    """Every axis' range is cut into `count` strata and each is hit once (scipy's LatinHypercube)."""
+        raise InputError(f"--strategy {strategy} needs --points")
+    if strategy == "random":
+        return _sample(space.size, MOST_POINTS if constrained else count, seed)
     from scipy.stats import qmc
 
-    if count is None:
-        raise InputError("--strategy latin needs --points")
     unit = qmc.LatinHypercube(len(space.axes), rng=np.random.default_rng(seed)).random(count)
     position = np.zeros(count, np.int64)
     for axis, coordinate in zip(space.axes, unit.T, strict=True):
@@ -94,13 +89,6 @@ def _sample(size: int, count: int, seed: int) -> Positions:
     if count >= size:
         return np.arange(size)
     return np.sort(np.array(random.Random(seed).sample(range(size), count), np.int64))
-
-
-STRATEGIES: dict[str, Callable[[Space, int | None, int, bool], Positions]] = {
-    "grid": _grid,
-    "random": _random,
-    "latin": _latin,
-}
 
 
 Values = Float[np.ndarray, "point objective"]

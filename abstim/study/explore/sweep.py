@@ -19,7 +19,7 @@ from abstim.session.session import Session, open_session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local, run_on_cluster
 from abstim.study.explore.points import Points, Space, parse_axes
-from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, with_time
+from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, values_of
 from abstim.study.explore.sampled import SampledSweep, SampledTargets, open_program, refused_by
 from abstim.study.explore.search import (
     FAILED,
@@ -140,15 +140,14 @@ def explore(
     """
     sweep.space.refuse_idle()
     points = _candidates(sweep)
-    _check_objectives(sweep, points, targets)
+    _check_objectives(sweep, points)
     SWEPT[sweep.model].refuse(points)
     if sweep.aim is not None:
         return _from_samples(targets, sweep, points, sweep.aim, analysis, progress)
     sessions = [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
-    work, timed = _timed(
-        sweep, sessions, points, screen or analytic_screen, partial(_objectives, sweep, names), progress
-    )
+    objectives = partial(values_of, sweep.objectives, names)
+    work, timed = _timed(sweep, sessions, points, screen or analytic_screen, objectives, progress)
     found = Exploration(sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points))
     return replace(found, sensitivity=_sensitivity(found, analysis), note=_note(sweep, sessions))
 
@@ -237,7 +236,7 @@ def _candidates(sweep: Sweep) -> Points:
     return design(sweep.space, strategy, MOST_POINTS, sweep.seed, sweep.constraints)
 
 
-def _check_objectives(sweep: Sweep, points: Points, targets: Sequence[object]) -> None:
+def _check_objectives(sweep: Sweep, points: Points) -> None:
     """Raises InputError for an objective that cannot be worked out, before minutes of timing."""
     one = points.where(np.arange(1))
     results = set().union(*(objective.names for objective in sweep.objectives))
@@ -252,12 +251,6 @@ def _names_of(sessions: Sequence[Session]) -> tuple[str, ...]:
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InputError(f"two targets are called {twice}")
     return tuple(names)
-
-
-def _objectives(sweep: Sweep, names: Sequence[str], points: Points, cycles: np.ndarray) -> np.ndarray:
-    """Every objective at every point, from predicted or measured cycles."""
-    found = with_time(measures(names, points, cycles))
-    return np.stack([points.evaluate(one, found).astype(float) for one in sweep.objectives], 1)
 
 
 def _sensitivity(found: Exploration, analysis: Analysis):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,17 +197,3 @@ def interval(parameter: FittedParameter) -> str:
 def finite(value: float) -> float | None:
     """None for what JSON cannot hold."""
     return float(value) if math.isfinite(value) else None
-
-
-def summaries(parts: Sequence[tuple[str, str, Sequence[str], Any]]) -> list[ErrorSummary]:
-    """Of (part, values, benchmark names, signed errors)."""
-    import numpy as np
-
-    found = []
-    for part, values, names, signed in parts:
-        if not len(names):
-            continue
-        errors = np.abs(signed)
-        mean, median, largest = float(errors.mean()), float(np.median(errors)), float(errors.max())
-        found.append(ErrorSummary(part, values, len(names), mean, median, largest, names[int(errors.argmax())]))
-    return found

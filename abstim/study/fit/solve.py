@@ -14,7 +14,7 @@ from abstim.gpu.config import load_gpu
 from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, is_whole, values_of
 from abstim.progress import Progress, silent
 from abstim.study.fit.data import Observations, gpus_of, kernels_of, split
-from abstim.study.fit.fitted import Fit, FittedParameter, Knowledge, finite, knowledge, summaries
+from abstim.study.fit.fitted import ErrorSummary, Fit, FittedParameter, Knowledge, finite, knowledge
 from abstim.study.validate import Measured
 from functional.errors import InputError
 
@@ -261,12 +261,15 @@ def _parameters(names, start, value, known: Knowledge, ranges) -> list[FittedPar
     ]  # fmt: skip
 
 
-def _errors(data: Observations, held_out: Observations | None, points: Mapping[str, np.ndarray]):
-    parts = []
+def _errors(data: Observations, held_out: Observations | None, points: Mapping[str, np.ndarray]) -> list[ErrorSummary]:
+    """Of the benchmarks that were fitted, and of those that were not, by each of some vectors of parameters."""
+    found = []
     for part, own in (("fitted", data), ("held out", held_out)):
         if own is None:
             continue
-        cycles = own.engine_cycles(list(points.values()))
-        names = [entry.benchmark for entry in own.measured]
-        parts += [(part, label, names, own.errors(row)) for label, row in zip(points, cycles, strict=True)]
-    return summaries(parts)
+        for values, cycles in zip(points, own.engine_cycles(list(points.values())), strict=True):
+            errors = np.abs(own.errors(cycles))
+            summary = (float(errors.mean()), float(np.median(errors)), float(errors.max()))
+            worst = own.measured[int(errors.argmax())].benchmark
+            found.append(ErrorSummary(part, values, len(errors), *summary, worst))
+    return found

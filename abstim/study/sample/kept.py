@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.warm_up import EMPTY, KEPT
 from abstim.targets.execution import execution_key
-from functional.keep.kept import Kept, key
+from functional.keep.kept import Kept, decode_arrays, encode_arrays, key
 from functional.launches.case import Case
 from sampling import Estimate
 from sampling.auto.iterations import Timed
@@ -24,9 +23,8 @@ from sampling.photon import Analysis
 
 MODULES = ("abstim.engine.simulation", "precharacterize", "functional.ptx.parser")
 MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside", "abstim.study.sample.quick_estimates")
-ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.counts")
+ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.counts", "functional.keep.kept")
 Content = TypeVar("Content")
-_Column = tuple[str, list[int], bytes]  # of an analysis: dtype, shape, data
 
 
 @dataclass(frozen=True)
@@ -140,20 +138,11 @@ class AnalysisStore(dict[int, Analysis]):
         """Replace the file, if anything was added."""
         if self.keys() > self.loaded.keys():
             whole = sorted((self._kept | self).items())
-            columns = {n: {name: _packed(c) for name, c in found.columns().items()} for n, found in whole}
+            columns = {number: encode_arrays(found.columns()) for number, found in whole}
             Kept("analyses").save(self.name, msgspec.msgpack.encode(columns))
-
-
-def _packed(column: np.ndarray) -> _Column:
-    return column.dtype.str, list(column.shape), column.tobytes()
 
 
 def _analyses(content: bytes) -> dict[int, Analysis]:
     """The launches of a file, by number."""
-    kept = msgspec.msgpack.decode(content, type=dict[int, dict[str, _Column]])
-    return {
-        number: Analysis.of_columns(
-            {name: np.frombuffer(data, dtype).reshape(shape) for name, (dtype, shape, data) in columns.items()}
-        )
-        for number, columns in kept.items()
-    }
+    kept = msgspec.msgpack.decode(content, type=dict[int, bytes])
+    return {number: Analysis.of_columns(decode_arrays(columns)) for number, columns in kept.items()}
