@@ -362,7 +362,9 @@ def test_a_sweep_by_the_occupancy_model_has_what_run_says(own_store):
 
 
 def test_a_sweep_by_formula(own_store):
-    table = swept("sm_count=4,15", model="analytic").table()
+    found = swept("sm_count=4,15", model="analytic")
+    table = found.table()
+    assert found.work.represented_thread_instructions > 0 == found.work.stepped_thread_instructions == found.work.jobs
     assert table["cycles"][0] > table["cycles"][1] > 0
 
 

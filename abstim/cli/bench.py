@@ -114,7 +114,8 @@ def _print_rates(found: BenchResult) -> None:
         ("geometric mean", s, "", "", "", *(quantity(found.geomean(s, f)) for f in FIGURES)) for s in found.stages()
     ]
     title = (
-        f"{on_gpu(found)}, {found.points} design point{'s' if found.points > 1 else ''}, {found.machine['cpus']} CPUs"
+        f"{on_gpu(found)}, {found.model} model, {found.points} design point{'s' if found.points > 1 else ''}, "
+        f"{found.machine['cpus']} CPUs"
     )
     columns = ("benchmark", "stage", "first", "median", "processor", "thread", "warp", "stepped thr.", "stepped warp")
     print_table(f"{title}; MIPS, represented and stepped", columns, rows, left=2)

@@ -240,11 +240,13 @@ def _print_work(found: Exploration) -> None:
         timed, pairs = len(points.read.timed), points.read.cycles.size
         of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
         say(f"{name}: {of_pairs}, {points.work:.3g} times its instructions")
-    say(f"{work.points:,} points: {work.jobs:,} different launches, {work.known:,} of them known before")
+    how = f"{work.jobs:,} different launches, {work.known:,} of them known before" if work.jobs else "by the formula"
+    say(f"{work.points:,} points: {how}")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
         print(f"Timing took {duration(work.seconds)}")
         return
     rates = (work.represented_thread_instructions, work.stepped_thread_instructions)
     represented, stepped = (quantity(count / seconds / 1e6) for count in rates)
-    say(f"This took {duration(work.seconds)}; M thread instructions/s: {represented} represented, {stepped} stepped")
+    walked = f", {stepped} stepped" if work.jobs else ""
+    say(f"This took {duration(work.seconds)}; M thread instructions/s: {represented} represented{walked}")

@@ -140,6 +140,18 @@ class Work:
     stepped_thread_instructions: int = 0
     seconds: float = 0.0  # planning and timing; executing the targets is not in it
 
+    def count_points(self, cycles: Int64[np.ndarray, "point target"], sessions: Sequence[Session]) -> None:
+        """These points are timed, as far as they are not FAILED."""
+        self.points += len(cycles)
+        for target, session in enumerate(sessions):
+            each = sum(thread_instructions(session, launch) for launch in range(len(session.case.launches)))
+            self.represented_thread_instructions += each * int((cycles[:, target] != FAILED).sum())
+
+
+def thread_instructions(session: Session, launch: int) -> int:
+    """Of a launch."""
+    return int(session.traces.trace(launch).thread_instructions.sum())
+
 
 @dataclass
 class Timer:
@@ -167,7 +179,7 @@ class Timer:
                 for target, (cycles, reason) in enumerate(of_targets):
                     found[k, target] = FAILED if reason else cycles.sum()
                 reasons.append(gpu if isinstance(gpu, str) else "; ".join(why for _, why in of_targets if why))
-        self._account(found)
+        self.work.count_points(found, self.planner.sessions)
         return found, reasons
 
     def timed(
@@ -209,16 +221,9 @@ class Timer:
             report(done / len(jobs))
         self.work.jobs += len(new)
         self.work.known += len(known)
-        self.work.stepped_thread_instructions += sum(self._instructions(job.target, job.launch) for job in missing)
-
-    def _instructions(self, target: int, launch: int) -> int:
-        return int(self.planner.sessions[target].traces.trace(launch).thread_instructions.sum())
-
-    def _account(self, found: np.ndarray) -> None:
-        self.work.points += len(found)
-        for target, session in enumerate(self.planner.sessions):
-            each = sum(self._instructions(target, launch) for launch in range(len(session.case.launches)))
-            self.work.represented_thread_instructions += each * int((found[:, target] != FAILED).sum())
+        self.work.stepped_thread_instructions += sum(
+            thread_instructions(self.planner.sessions[job.target], job.launch) for job in missing
+        )
 
 
 @dataclass
@@ -233,7 +238,7 @@ class FormulaTimer:
         """As of `Timer`."""
         started = perf_counter()
         found = by_formula(self.sessions, self.gpu, points)
-        self.work.points += len(points)
+        self.work.count_points(found[0], self.sessions)
         self.work.seconds += perf_counter() - started
         return found
 
