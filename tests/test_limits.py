@@ -140,7 +140,7 @@ TOUCH = (
 )
 
 
-@pytest.mark.parametrize("size", [0, 1, 64, 4000, 4096, 100_000])
+@pytest.mark.parametrize("size", [0, 1, 4096, 100_000])
 def test_guard_pages_end_who_writes_beyond_a_storage(size) -> None:
     def ended(where: str) -> int:
         command = [sys.executable, "-c", TOUCH.format(size=size, where=where)]
