@@ -320,13 +320,25 @@ def is_at_rest(c, time):
 
 
 @jit
+def is_going_on(sm, m, free, more):
+    """Is it known at a glance that an SM will do something, or take a thread block?"""
+    return (more and free < NEVER) or (sm.live > 0 and sm.clock < NEVER and m.policy != TWO_LEVEL)
+
+
+@jit
 def is_deadlocked(gpu, code, streams, more):
-    """Is all that is left on the GPU, after a window, waiting for what nothing can bring?"""
-    time = gpu.record.launch.limit
-    for n in range(gpu.machine.sm_count):
-        if (more and gpu.free[n] < NEVER) or not is_at_rest(context_of(gpu, code, streams, n), time):
+    """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Asked after every window, so
+    the glances come first."""
+    m, time = gpu.machine, gpu.record.launch.limit
+    for n in range(m.sm_count):
+        if is_going_on(gpu.sms[n], m, gpu.free[n], more):
             return False
-    return gpu.machine.perfect_memory or is_all_served(gpu.shared)
+    if not (m.perfect_memory or is_all_served(gpu.shared)):
+        return False
+    for n in range(m.sm_count):  # noqa: SIM110 (compiled)
+        if not is_at_rest(context_of(gpu, code, streams, n), time):
+            return False
+    return True
 
 
 @jit
