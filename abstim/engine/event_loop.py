@@ -63,6 +63,7 @@ def wait_for_round(team, number):
 
 NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
 ALONE_WINDOW_CYCLES = 1 << 40  # longer than any launch, and short enough to be added up
+ROUNDS_A_LOOK = 64  # with real memory: between two looks for a deadlock
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
 
 
@@ -327,8 +328,8 @@ def is_going_on(sm, m, free, more):
 
 @jit
 def is_deadlocked(gpu, code, streams, more):
-    """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Asked after every window, so
-    the glances come first."""
+    """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Mostly something goes on,
+    so the glances come first."""
     m, time = gpu.machine, gpu.record.launch.limit
     for n in range(m.sm_count):
         if is_going_on(gpu.sms[n], m, gpu.free[n], more):
@@ -359,7 +360,8 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
             continue
         if not m.perfect_memory:
             exchange(gpu, launch.limit)
-        if (busy or position < len(order)) and is_deadlocked(gpu, code, streams, position < len(order)):
+        left = (busy or position < len(order)) and (m.perfect_memory or team.round[0] % ROUNDS_A_LOOK == 0)
+        if left and is_deadlocked(gpu, code, streams, position < len(order)):
             launch.deadlocked = 1
             break
         launch.limit += window_cycles(m, members)
