@@ -200,7 +200,7 @@ def _results(session: Session, gpus: list[Gpu], options: RunOptions, report: Pro
         return run_many(session, gpus, model=options.model, flush=options.flush, progress=report)
     from abstim.study.counterfactual import counterfactual
 
-    return counterfactual(session, gpus, options.flush, report)
+    return [found for gpu in gpus for found in counterfactual(session.on(gpu), [gpu], options.flush, report)]
 
 
 def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list[HotSpot]:

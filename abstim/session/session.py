@@ -10,7 +10,8 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
-from abstim.targets.execution import Execution, OutputCheck, execute
+from abstim.session.turns import interleaving
+from abstim.targets.execution import Execution, OutputCheck, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
@@ -72,6 +73,8 @@ class Session:
     def __init__(self, case: Case, traces: Traces | None = None, parse_seconds: float = 0.0) -> None:
         self.case, self.parse_seconds = case, parse_seconds
         self.traces: Traces = Execution(()) if traces is None else traces
+        self._execute_on: Callable[[Session, Gpu | None], Traces] | None = None  # None: the traces are given
+        self._executed_on: Gpu | None = None
         self._made: dict[tuple, Any] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
         self._characterize_seconds = 0.0
@@ -89,6 +92,32 @@ class Session:
 
     def __len__(self) -> int:
         return len(self.case.launches)
+
+    def execute_on(self, gpu: Gpu | None, how: Callable[[Session, Gpu | None], Traces]) -> None:
+        """Take what `how` yields for traces. None: of a GPU that nobody knows."""
+        self._execute_on, self._executed_on = how, gpu
+        self.traces = how(self, gpu)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Does what its launches do depend on the order of their thread blocks, and so on the GPU?"""
+        if isinstance(self.case, StreamedCase) or self._execute_on is None:
+            return False
+        return self._once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
+
+    def on(self, gpu: Gpu) -> Session:
+        """The session with what a GPU executes: another one where that depends on the GPU, and this one has another's
+        traces."""
+        if gpu is self._executed_on or not self.is_ordered:
+            return self
+
+        def other() -> Session:
+            found, how = Session(self.case), self._execute_on
+            assert how is not None
+            found.execute_on(gpu, how)
+            return found
+
+        return self._once(("on", gpu), other)
 
     def each(self) -> Iterator[tuple[int, Launch, Trace]]:
         """Launches in order: number, launch, trace."""
@@ -284,5 +313,11 @@ def open_session(
     session = Session(case, parse_seconds=parse_seconds)
     if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
         session.check_fit(gpus, refused)
-    session.traces = executing(case, executor, instruction_budget, progress)
+    fitting = [gpu for gpu in gpus if gpu not in [without for without, _ in refused or ()]]
+
+    def execute_on(session: Session, gpu: Gpu | None) -> Traces:
+        turns = in_block_order if gpu is None else lambda number: interleaving(session, number, gpu)
+        return executing(case, executor, instruction_budget, progress, turns)
+
+    session.execute_on(fitting[0] if fitting else None, execute_on)
     return session

@@ -32,6 +32,7 @@ from functional.traces.trace import Trace, concatenate
 if TYPE_CHECKING:
     from functional.execution.default_executor import StrictExecutor
     from functional.execution.executor import Executor
+    from functional.execution.interleaving import Interleaving
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory
     from functional.llvm_executor import LlvmExecutor
@@ -149,13 +150,45 @@ class Execution:
         return iter(self.traces)
 
 
-def execution_key(case: Case, executor: str, instruction_budget: int | None = None) -> str:
-    """What an execution depends on: programs, launches, contents of memory and where buffers begin and end, expected
-    outputs, executor, budget, code."""
+Turns = Callable[[int], "Interleaving | None"]  # how the thread blocks of a launch, by its number, take turns
+
+
+def in_block_order(number: int) -> Interleaving | None:
+    """One after the other: `Turns` where no GPU is known."""
+    return None
+
+
+def is_ordered(launch: Launch) -> bool:
+    """Can its outcome depend on the order of its thread blocks?"""
+    return launch.thread_blocks > 1 and bool(launch.program.order_points)
+
+
+_said: set[tuple[str, str, str]] = set()  # kernels of which it was
+
+
+def say_block_order(launch: Launch) -> None:
+    """Tell the user, once a kernel, what follows from thread blocks that run one after the other, if anything does."""
+    program = launch.program
+    key = (program.path, program.digest, program.name)
+    if is_ordered(launch) and key not in _said:
+        _said.add(key)
+        first = program.order_points[0]
+        note(
+            f"abstim: kernel '{program.name}', line {first.line}: what '{first.name}' yields depends on the order of "
+            "thread blocks; here they ran one after the other, not as on a GPU; `abstim run` executes them in turns"
+        )
+
+
+def execution_key(
+    case: Case, executor: str, instruction_budget: int | None = None, turns: Turns = in_block_order
+) -> str:
+    """What an execution depends on: programs, launches and how their thread blocks take turns, contents of memory and
+    where buffers begin and end, expected outputs, executor, budget, code."""
     parts: list[Any] = [executor] if instruction_budget is None else [executor, instruction_budget]
-    for launch in case.launches:
+    for number, launch in enumerate(case.launches):
         program, shape = launch.program, f"{launch.grid}:{launch.block}:{launch.dynamic_shared_bytes}:{launch.cluster}"
         parts += [program.digest, program.name, shape, launch.parameters]
+        parts += interleaving.parts() if (interleaving := turns(number)) else ()
     parts += [(region.name, region.address, region.bytes) for region in case.memory.regions]
     parts += case.memory.contents()
     for name, expected in case.expected.items():
@@ -194,24 +227,29 @@ def execute(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     progress: Progress = silent,
+    turns: Turns = in_block_order,
 ) -> Execution:
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
-    Executions with another budget are kept apart. Raises InputError for a budget where nothing is executed.
+    Executions with another budget are kept apart. `turns`: how thread blocks whose order matters take turns; where they
+    do not, the user is told. Raises InputError for a budget where nothing is executed.
     """
     if instruction_budget is not None and (case.traces or isinstance(case, StoredCase)):
         raise InputError(f"{case.name}: its trace is there, nothing is executed; leave the instruction budget out")
+    for number, launch in enumerate(case.launches):
+        if case.traces or isinstance(case, StoredCase) or turns(number) is None:
+            say_block_order(launch)
     if case.traces:
         return _checked(case, Execution(case.traces, from_cache=True))
     started = perf_counter()
     if isinstance(case, StoredCase):
         return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
-    key = execution_key(case, name_of(executor), instruction_budget)
+    key = execution_key(case, name_of(executor), instruction_budget, turns)
     execution = kept_execution(case, key)
     from_cache = execution is not None
     if execution is None:
-        execution = execute_case(case, executor or chosen_executor(), instruction_budget, progress)
+        execution = execute_case(case, executor or chosen_executor(), instruction_budget, progress, turns)
         save(key, execution)
     return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
 
@@ -233,12 +271,12 @@ def _checked(case: Case, execution: Execution) -> Execution:
 
 
 def execute_in_turn(
-    case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress
+    case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress, turns: Turns
 ) -> Execution | Streaming:
     """`execute`, but of a StreamedCase each launch when it is its turn."""
     if isinstance(case, StreamedCase):
-        return Streaming(case, executor, instruction_budget, progress)
-    return execute(case, executor, instruction_budget, progress)
+        return Streaming(case, executor, instruction_budget, progress, turns)
+    return execute(case, executor, instruction_budget, progress, turns)
 
 
 class Streaming:
@@ -247,9 +285,10 @@ class Streaming:
     outputs: tuple[OutputCheck, ...] = ()  # not compared
 
     def __init__(
-        self, case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress
+        self, case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress, turns: Turns
     ) -> None:
         self._case, self._executor, self._budget, self._progress = case, executor, instruction_budget, progress
+        self._turns = turns
         self._memory: Memory | None = None
         self.seconds = 0.0
 
@@ -272,7 +311,10 @@ class Streaming:
         self._memory, count = self._case.memory.copy(), len(self._case.launches)
         for number, launch in enumerate(self._case.launches):
             started = perf_counter()
-            trace = execute_launch(executor, launch, self._memory, self._budget or default_budget(launch))
+            budget, turns = self._budget or default_budget(launch), self._turns(number)
+            if turns is None:
+                say_block_order(launch)
+            trace = execute_launch(executor, launch, self._memory, budget, interleaving=turns)
             self.seconds += perf_counter() - started
             self._progress(f"run {self._case.name}", number, count)
             yield trace
@@ -284,17 +326,19 @@ def default_budget(launch: Launch) -> int:
 
 
 def execute_case(
-    case: Case, executor: Executor, instruction_budget: int | None = None, progress: Progress = silent
-) -> Execution:
+    case: Case, executor: Executor, instruction_budget: int | None = None, progress: Progress = silent,
+    turns: Turns = in_block_order,
+) -> Execution:  # fmt: skip
     """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
     _check_executable(case)
     memory, traces = case.memory.copy(), []
     done, total = 0, sum(launch.thread_blocks for launch in case.launches)
-    for launch in case.launches:
+    for number, launch in enumerate(case.launches):
         report = partial(_told, progress, f"execute {case.name}", done, total)
         report(0)
+        budget = instruction_budget or default_budget(launch)
         with naming_source(launch.program):
-            traces.append(_executed(launch, memory, executor, instruction_budget or default_budget(launch), report))
+            traces.append(_executed(launch, memory, executor, budget, report, turns(number)))
         done += launch.thread_blocks
     return Execution(tuple(traces), _checked_outputs(case, memory), memory.printed.text())
 
@@ -303,13 +347,17 @@ def _told(progress: Progress, what: str, before: int, total: int, done: int) -> 
     progress(what, before + done, total)
 
 
-def _executed(launch: Launch, memory: Memory, executor: Executor, budget: int, report: Callable[[int], None]) -> Trace:
+def _executed(
+    launch: Launch, memory: Memory, executor: Executor, budget: int, report: Callable[[int], None],
+    turns: Interleaving | None,
+) -> Trace:  # fmt: skip
     """The trace of a launch; of a large one `report` is told on the way how many thread blocks have run."""
     if launch.thread_blocks * launch.threads_per_block < LARGE_THREADS:
-        return executor.run(launch, memory, instruction_budget=budget)
+        return executor.run(launch, memory, instruction_budget=budget, interleaving=turns)
     chunks: list[Trace] = []
     done = 0
-    for chunk in executor.stream(launch, memory, instruction_budget=budget, chunk_bytes=LARGE_CHUNK_BYTES):
+    how = {"instruction_budget": budget, "chunk_bytes": LARGE_CHUNK_BYTES, "interleaving": turns}
+    for chunk in executor.stream(launch, memory, **how):
         chunks.append(chunk)
         done += len(chunk.thread_blocks)
         report(done)
@@ -340,6 +388,7 @@ def write_store(
             progress(f"trace {case.name}", done, total)
 
     for launch in case.launches:
+        say_block_order(launch)
         budget = instruction_budget or default_budget(launch)
         chunks = executor.stream(launch, memory, instruction_budget=budget)
         with naming_source(launch.program):

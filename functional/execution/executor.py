@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from functional.execution.interleaving import Interleaving
 from functional.launches.launch import Launch, ThreadBlocks, checked_blocks
 from functional.launches.memory import Memory
 from functional.programs.program import Program
@@ -22,13 +23,15 @@ CHUNK_BYTES = 1 << 22  # of trace in a chunk of a stream, about
 
 @dataclass(frozen=True)
 class Request:
-    """Thread blocks of a launch to be executed. `chunk_bytes`: of `Executor.stream`."""
+    """Thread blocks of a launch to be executed. `chunk_bytes`: of `Executor.stream`. `interleaving`: how they take
+    turns; None: one runs after the other."""
 
     launch: Launch
     memory: Memory
     thread_blocks: Int64[np.ndarray, " tb"]
     instruction_budget: int
     chunk_bytes: int = CHUNK_BYTES
+    interleaving: Interleaving | None = None
 
 
 class Executor(ABC):
@@ -52,16 +55,19 @@ class Executor(ABC):
         memory: Memory,
         thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
+        interleaving: Interleaving | None = None,
     ) -> Trace:
         """Execute `thread_blocks` (linear ids in any order, all if None) of a launch on `memory`, which changes.
 
-        If some are left out, memory afterwards holds only the writes of those that ran, and a block that reads what
-        another one writes finds what the blocks before it in the list have left.
+        With an `interleaving`, several are resident and take turns (`functional.execution.interleaving`); else one runs
+        after the other. If some are left out, memory afterwards holds only the writes of those that ran, and a block
+        that reads what another one writes finds what the blocks before it in the list have left.
         Raises PtxError for an instruction that is not supported, before anything runs, and ExecutionError for an access
-        out of bounds or misaligned, a deadlock at a barrier, a trap, or more thread instructions than
+        out of bounds or misaligned, a deadlock, a trap, or more thread instructions than
         `instruction_budget`; InputError for thread blocks outside the grid, or some of a cluster.
         """
-        return self.whole(Request(launch, memory, checked_blocks(launch, thread_blocks), instruction_budget))
+        blocks = checked_blocks(launch, thread_blocks)
+        return self.whole(Request(launch, memory, blocks, instruction_budget, interleaving=interleaving))
 
     def stream(
         self,
@@ -70,6 +76,7 @@ class Executor(ABC):
         thread_blocks: ThreadBlocks | None = None,
         instruction_budget: int = DEFAULT_INSTRUCTION_BUDGET,
         chunk_bytes: int = CHUNK_BYTES,
+        interleaving: Interleaving | None = None,
     ) -> Iterator[Trace]:
         """What `run` does, as traces of successive thread blocks: their concatenation is the trace that `run` gives.
 
@@ -78,4 +85,4 @@ class Executor(ABC):
         been handed out. So an error may come before the traces of blocks that ran well.
         """
         blocks = checked_blocks(launch, thread_blocks)
-        return self.chunked(Request(launch, memory, blocks, instruction_budget, chunk_bytes))
+        return self.chunked(Request(launch, memory, blocks, instruction_budget, chunk_bytes, interleaving))

@@ -13,8 +13,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from functional.execution.interleaving import Interleaving
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
+from functional.llvm_executor.in_turns import in_turns
 from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled
 from functional.llvm_executor.races import Shadow
@@ -135,6 +137,7 @@ class Job:
     chunk_bytes: int | None
     workers: Pool[Worker]
     undo: Undo
+    interleaving: Interleaving | None  # how they take turns
     leases: ExitStack  # holds the workers until nobody looks at a trace any more
     done: int = 0
     used: int = 0
@@ -149,9 +152,18 @@ class Job:
         """The first, second, ... of the machines that run the launch."""
         while number >= len(self.machines):
             worker, append = self.leases.enter_context(self.workers.one()), self.chunk_bytes is None
-            new = Machine(self.compiled, self.launch, self.memory, self.budget, worker, self.undo, self.used, append)
+            what = self.compiled, self.launch, self.memory, self.budget, worker, self.undo, self.used, append
+            new = Machine(*what, min(len(self.blocks), self.interleaving.resident_blocks) if self.interleaving else 1)
             self.machines.append(new)
         return self.machines[number]
+
+
+def interleaved(job: Job) -> Iterator[Trace]:
+    """All thread blocks in one chunk, of which as many as a GPU holds take turns."""
+    assert job.interleaving is not None
+    trace = in_turns(job.machine(0), job.blocks, job.interleaving)
+    job.done, job.used = len(job.blocks), job.machine(0).used
+    yield trace
 
 
 def serial(job: Job) -> Iterator[Trace]:

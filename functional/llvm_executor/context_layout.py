@@ -30,11 +30,19 @@ CONTEXT = (
     "ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z",
     "nwarpid", "dynamic_smem_size", "total_smem_size", "shared_bytes", "local_base", "local_bytes",
     "zero", "zeros", "most_events", "counts",  # frame slots to clear: offsets (int64, 128 B each) and their number
+    # thread blocks in turns (runtime_interleave.py)
+    "points_left",  # order points that the running warp may pass
+    "interleaved", "midway",  # not 0: blocks run in turns; the running warp has stopped for want of room
+    "slots", "resident", "leaves", "tree", "slot", "warp",  # Slot rows, in use and all; a tournament; what runs
+    "slot_frames", "slot_shared", "slot_local", "shared_stride",  # where those of the first slot lie
+    "next_block", "blocks_done", "now", "times", "turns_of",  # the latter two an int64 a warp of a slot
+    "turns", "turns_stop", "block_cycles", "event_times", "event_starts",
 )  # fmt: skip
 LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
 _POINTERS = (
-    "starts ends touched pages saved saved_count records conflicts segments kernel frames thread_blocks zero counts"
+    "starts ends touched pages saved saved_count records conflicts segments kernel frames thread_blocks zero counts "
+    "slots tree slot_frames times turns_of block_cycles event_times event_starts"
 )
 Context: Any = record_type(CONTEXT, frozenset(_POINTERS.split()))
 
@@ -50,9 +58,10 @@ SHUFFLE = STACK + 16 * STACK_DEPTH  # one vector of 32 x 64 bits
 SCRATCH = SHUFFLE + 256  # as much as the program needs; the registers that live across blocks lie behind it
 MATRIX_BYTES = 8 * (512 + 512 + 256)  # float64 matrices A, B, C of the largest mma and wmma
 
-RUNNABLE, WAITING, DONE = 0, 1, 2  # STATE
+RUNNABLE, WAITING, DONE, BEFORE_POINT = range(4)  # STATE; the last can run, too
 # What the kernel function returns for a warp, and `run` for a launch
-FINISHED, AT_BARRIER, STOPPED, FAULT, OVER_BUDGET = range(5)
+FINISHED, AT_BARRIER, STOPPED, FAULT, OVER_BUDGET, AT_POINT, PAUSED = range(7)
+SLOT_WORDS = 4  # a place for a resident thread block: its place in the list, warps not done, its earliest time
 SEGMENT_WORDS = 4  # {warp of the launch, first event, first record, first conflict}
 
 _WORDS = {"block": BLOCK, "meet": RECONVERGENCE, "mask": MASK, "depth": DEPTH, "state": STATE, "barrier": BARRIER,
@@ -60,4 +69,5 @@ _WORDS = {"block": BLOCK, "meet": RECONVERGENCE, "mask": MASK, "depth": DEPTH, "
 _COUNTS = {"warp_instructions": WARP_INSTRUCTIONS, "thread_instructions": THREAD_INSTRUCTIONS, "events": EVENTS}
 _FIELDS = {name: (at, I32) for name, at in _WORDS.items()} | {name: (at, I64) for name, at in _COUNTS.items()}
 Frame: Any = Type("ptr", 1, _FIELDS)
+Slot: Any = record_type(("thread_block", "live", "time", "unused"), frozenset())
 Entry: Any = Type("ptr", 1, {name: (4 * n, I32) for n, name in enumerate(("block", "meet", "mask", "base"))})  # saved

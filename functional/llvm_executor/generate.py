@@ -56,6 +56,8 @@ def _generate(program: Program) -> Generated:
     for block in program.blocks:
         _block(unit, block)
     returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
+    if unit.points:
+        returns["point"] = at.AT_POINT
     for label, code in returns.items():
         e.label(label)
         e.raw(f"ret i32 {code}")
@@ -111,12 +113,22 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
     e.raw(f"br {stop}, label %stop, label %B{block.index}.go")
     e.label(f"B{block.index}.go")
+    if block.index in unit.points:
+        _order_point(unit, block)
     unit.mask = e.mask = e.load("%frame", at.MASK, "i32").name
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
     e.raw(f"store i16 {block.index if block.index < 32768 else block.index - 65536}, ptr "
           f"{e.scalar(f'getelementptr i16, ptr {blocks}, i64 {event.name}', 'ptr')}, align 2")  # fmt: skip
     e.raw(f"store i32 {unit.mask}, ptr {e.scalar(f'getelementptr i32, ptr {masks}, i64 {event.name}', 'ptr')}, align 4")
     e.store("%ctx", at.SLOT["event"], e.op("add", event, 1), align=8)
+
+
+def _order_point(unit: Unit, block: BasicBlock) -> None:
+    """Stop in front of a basic block whose effect depends on the order of thread blocks, unless it may be passed."""
+    e, left = unit.e, unit.context("points_left")
+    e.raw(f"br {e.compare('eq', left, 0)}, label %point, label %B{block.index}.pass")
+    e.label(f"B{block.index}.pass")
+    e.store("%ctx", at.SLOT["points_left"], e.op("sub", left, 1), align=8)
 
 
 def instruction(unit: Unit, inst: Instruction) -> None:

@@ -83,6 +83,7 @@ class LaunchStorages:
         return [Storage(self._all.data, self._all.address + begin) for begin in begins]
 
 
+_UNLIMITED = 1 << 62
 _LEAST_EVENTS, _EVENT_SHIFT = 1 << 27, 5  # basic blocks a warp may run: one of full warps costs the budget 32 or more
 _numbers = count()
 
@@ -121,39 +122,56 @@ class Machine:
 
     def __init__(
         self, compiled: Compiled, launch: Launch, memory: Memory, budget: int, worker: Worker, undo: Undo, used: int,
-        append: bool,
+        append: bool, resident: int = 1,
     ) -> None:  # fmt: skip
+        self.resident = resident  # thread blocks that have storages and frames
         self.compiled, self.launch, self.worker = compiled, launch, worker
         self.context = np.zeros(len(at.CONTEXT), np.int64)
         self.kept: list[object] = []  # arrays whose addresses the context holds
+        self.memory, self.undo = memory, undo
         self._storages(memory, compiled.slots)
         self.touched = np.zeros(len(memory.regions) + 1, np.uint8)
         self._geometry()
         key = (worker.number, *launch.block)
-        frames = compiled.frames.get(key)
+        frames = compiled.frames.get(key) if resident == 1 else None
         if frames is None:
-            frames = compiled.frames[key] = self._frames()
-        generated = compiled.generated
+            frames = self._frames()
+        if resident == 1:
+            compiled.frames[key] = frames
+        self.frames, generated = frames, compiled.generated
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
-        self._set(
+        self.set(
             frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
             budget=budget, used=used, most_events=max(_LEAST_EVENTS, budget >> _EVENT_SHIFT),
             zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
-            symbols=self._address(addresses), **undo.slots(),
+            symbols=self._address(addresses), points_left=_UNLIMITED, **undo.slots(),
         )  # fmt: skip
         largest = 256 * max(b.stop - b.start for b in launch.program.blocks)
         self.streams = Streams(self.context, largest, worker.buffers, append)
 
     def run(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
         """Run thread blocks to their end, in order. Raises Abandoned for a fault or when the budget is spent."""
+        thread_blocks = self.begin(thread_blocks)
+        return self.end(self.go("run"), thread_blocks)
+
+    def begin(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Int64[np.ndarray, " tb"]:
+        """Make ready to run thread blocks, which are to be held on to."""
         thread_blocks = np.ascontiguousarray(thread_blocks)
         count = len(thread_blocks)
-        self._set(thread_blocks=thread_blocks.ctypes.data, thread_block=0, thread_block_stop=count, fresh=1)
+        self.set(thread_blocks=thread_blocks.ctypes.data, thread_block=0, thread_block_stop=count, fresh=1)
         self.touched[:] = 0  # and no region is known, so that each of this chunk is found once
-        self._set(touched=self.touched.ctypes.data, last_start=0, last_end=0, stored_start=0, stored_end=0)
+        self.set(touched=self.touched.ctypes.data, last_start=0, last_end=0, stored_start=0, stored_end=0)
         self.streams.begin(count * self.launch.warps_per_block)
-        while (code := call("run", self.context.ctypes.data)) == at.STOPPED:
+        return thread_blocks
+
+    def go(self, routine: str) -> int:
+        """Call a routine until it is not for want of room that it returns."""
+        while (code := call(routine, self.context.ctypes.data)) == at.STOPPED:
             self.streams.grow()
+        return code
+
+    def end(self, code: int, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
+        """The trace, after a routine has returned `code`. Raises Abandoned."""
         self.streams.keep(self.worker.buffers)
         if code == at.OVER_BUDGET:
             running = int(thread_blocks[self.context[at.SLOT["thread_block"] // 8]])
@@ -167,7 +185,7 @@ class Machine:
         """Thread instructions so far, as the budget counts them."""
         return int(self.context[at.SLOT["used"] // 8])
 
-    def _set(self, **values: int) -> None:
+    def set(self, **values: int) -> None:
         for name, value in values.items():
             self.context[at.SLOT[name] // 8] = value
 
@@ -180,41 +198,44 @@ class Machine:
         launch = self.launch
         stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
         contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
-        sizes = [len(c) for c in contents] + [launch.shared_bytes, 32 * stride * launch.warps_per_block, 64]
+        self.shared_stride = -(-launch.shared_bytes // 64) * 64
+        own = self.shared_stride, 32 * stride * launch.warps_per_block
+        sizes = [len(c) for c in contents] + [self.resident * size for size in own] + [64]
         storages = self.worker.storages.of(sizes)
         self.kept += storages
         for storage, data in zip(storages, contents, strict=False):
             storage.view(len(data))[:] = data
+        self.shared = storages[2]
         const, param, shared, local, scratch = (storage.address for storage in storages)
         starts, ends = memory.ranges()
-        self._set(
+        self.set(
             arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,
             regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
-            shared_limit=sizes[2], shared_bytes=sizes[2], local_limit=slots.local_bytes, local_stride=stride,
-            local_base=local, local_bytes=32 * stride, scratch=scratch,
+            shared_limit=launch.shared_bytes, shared_bytes=launch.shared_bytes, local_limit=slots.local_bytes,
+            local_stride=stride, local_base=local, local_bytes=32 * stride, scratch=scratch,
         )  # fmt: skip
 
     def _geometry(self) -> None:
         launch = self.launch
         for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
-            self._set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
-        self._set(
+            self.set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
+        self.set(
             warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
             dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
         )  # fmt: skip
 
     def _frames(self) -> Storage:
-        """A frame a warp of a thread block, used again by every block and every launch of this shape."""
+        """A frame a warp of each resident thread block, used again by every block and every launch of this shape."""
         launch, size = self.launch, self.compiled.generated.frame_bytes
         warps = launch.warps_per_block
-        storage = Storage.of(warps * size)
-        frames = storage.view(warps * size).reshape(warps, size)
+        storage = Storage.of(self.resident * warps * size)
+        frames = storage.view(self.resident * warps * size).reshape(self.resident, warps, size)
         thread = np.arange(32 * warps, dtype=np.uint32).reshape(warps, 32)
         x, y, _ = launch.block
         for offset, tid in zip(at.TID, (thread % x, thread // x % y, thread // (x * y)), strict=True):
-            frames[:, offset : offset + 128] = np.ascontiguousarray(tid, np.uint32).view(np.uint8)
+            frames[:, :, offset : offset + 128] = np.ascontiguousarray(tid, np.uint32).view(np.uint8)
         lanes = np.clip(launch.threads_per_block - 32 * np.arange(warps), 0, 32)
         masks = ((1 << lanes.astype(np.int64)) - 1).astype(np.uint32)
-        frames[:, at.WARP : at.WARP + 4] = np.arange(warps, dtype=np.uint32)[:, None].view(np.uint8)
-        frames[:, at.INITIAL_MASK : at.INITIAL_MASK + 4] = masks[:, None].view(np.uint8)
+        frames[:, :, at.WARP : at.WARP + 4] = np.arange(warps, dtype=np.uint32)[:, None].view(np.uint8)
+        frames[:, :, at.INITIAL_MASK : at.INITIAL_MASK + 4] = masks[:, None].view(np.uint8)
         return storage

@@ -16,6 +16,7 @@ from functional.keep.kept import Kept, key
 from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
     runtime_atomics,
+    runtime_interleave,
     runtime_matrices,
     runtime_races,
     runtime_schedule,
@@ -41,6 +42,7 @@ class Compiled:
         self.generated, self._engine = generated, engine
         self.slots = Slots(program)
         self.independent = independent(program)
+        self.ordered = bool(program.order_points)
         self.frames: dict[tuple[int, ...], Any] = {}
         self.address = engine.get_function_address("kernel")
 

@@ -15,7 +15,7 @@ from functional.execution.executor import CHUNK_BYTES, Executor, Request
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
 from functional.llvm_executor.analysis import reads_what_others_write
-from functional.llvm_executor.attempts import Conflict, Job, Pool, parallel, serial
+from functional.llvm_executor.attempts import Conflict, Job, Pool, interleaved, parallel, serial
 from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
@@ -95,12 +95,14 @@ class LlvmExecutor(Executor):
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
         undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget
         what = compiled, request.launch, request.memory, request.thread_blocks, budget
-        return Job(*what, chunk_bytes, self._workers, undo, leases)
+        turns = request.interleaving if compiled.ordered and len(request.thread_blocks) > 1 else None
+        return Job(*what, chunk_bytes, self._workers, undo, turns, leases)
 
     def _chunks(self, job: Job) -> Generator[Trace]:
         """Run a job in the first way that comes to its end."""
         job.undo.begin(job.memory)
-        ways: list[Callable[[Job], Iterator[Trace]]] = [self._parallel, serial, self._by_oracle]
+        own = [interleaved] if job.interleaving else [self._parallel, serial]
+        ways: list[Callable[[Job], Iterator[Trace]]] = [*own, self._by_oracle]
         while not job.finished:
             try:
                 yield from ways.pop(0)(job)
@@ -135,13 +137,13 @@ class LlvmExecutor(Executor):
         """After a fault."""
         left = job.blocks[job.done :]
         job.done = len(job.blocks)
-        return self.oracle.chunks(Request(job.launch, job.memory, left, job.budget), job.used)
+        return self.oracle.chunks(Request(job.launch, job.memory, left, job.budget, 0, job.interleaving), job.used)
 
     def _waiting_for_others(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
         """Over budget, perhaps because blocks wait for later ones: the NumPy executor runs many at a time. Raises
         BudgetSpent if that cannot be the reason."""
         program = job.launch.program
-        if stop.thread_block == job.blocks[-1] or not reads_what_others_write(program):
+        if job.interleaving or stop.thread_block == job.blocks[-1] or not reads_what_others_write(program):
             raise BudgetSpent(program.name, program.path, stop.line, job.budget) from None
 
         def together(job: Job) -> Iterator[Trace]:

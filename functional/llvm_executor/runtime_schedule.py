@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functional.jit.native import I32, I64, Lanes32, Pointer, inlined, op, routine
+from functional.jit.native import I16, I32, I64, Lanes32, Pointer, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Frame
 
+HELD = 1 << 63  # in the time of a warp that cannot run: later than any other
 QUANTUM = 1 << 20  # thread instructions a warp runs before another of its thread block may
 
 
@@ -13,6 +14,31 @@ QUANTUM = 1 << 20  # thread instructions a warp runs before another of its threa
 def frame_of(ctx: Context, warp: I64) -> Frame:
     """The frame of a warp of the thread block."""
     return Frame(ctx.frames + warp * ctx.frame_bytes)
+
+
+@inlined
+def time_of(ctx: Context, warp: I64) -> Pointer:
+    """Where the time of a warp of the running thread block is kept."""
+    return ctx.times + (ctx.slot * ctx.warps + warp) * 8
+
+
+@routine
+def wake(ctx: Context, warp: I64) -> None:
+    """A warp that waited goes on when the running one has come to where it is."""
+    place = time_of(ctx, warp)
+    place[I64, 0] = op.umax(place[I64, 0] & ~HELD, ctx.now)
+
+
+@routine
+def pass_time(ctx: Context, row: I64, events: I64, first: I64) -> None:
+    """The running warp has entered the basic blocks from event `first` on: when it stands before what comes next, as
+    `event_times` says of its event number `events`, else by what those blocks take."""
+    known, time = ctx.event_starts[I64, row] + events, ctx.now
+    for event in range(first, ctx.event):
+        time += ctx.block_cycles[I64, I64(Pointer(ctx.blocks)[I16, event])]
+    if known < ctx.event_starts[I64, row + 1]:
+        time = op.umax(ctx.now, ctx.event_times[I64, known])
+    ctx.now = time
 
 
 @routine
@@ -31,6 +57,8 @@ def release(ctx: Context, barrier: I32) -> None:
         frame = frame_of(ctx, warp)
         if (frame.state == at.WAITING) & (frame.barrier == barrier):
             frame.state = at.RUNNABLE
+            if ctx.interleaved != 0:
+                wake(ctx, warp)
 
 
 @routine
@@ -43,10 +71,16 @@ def release_all(ctx: Context) -> None:
 
 
 @routine
-def begin(ctx: Context) -> None:
-    """Begin the next thread block of the list."""
+def place(ctx: Context) -> None:
+    """Where in the grid the running thread block is."""
     number, columns, rows = ctx.thread_blocks[I64, ctx.thread_block], ctx.nctaid_x, ctx.nctaid_y
     ctx.ctaid_x, ctx.ctaid_y, ctx.ctaid_z = number % columns, number // columns % rows, number // columns // rows
+
+
+@routine
+def begin(ctx: Context) -> None:
+    """Begin the next thread block of the list."""
+    place(ctx)
     op.zero(Pointer(ctx.shared), ctx.shared_bytes)
     op.zero(Pointer(ctx.local_base), ctx.local_bytes * ctx.warps)
     for warp in range(ctx.warps):
@@ -77,6 +111,8 @@ def turn(ctx: Context, frame: Frame, warp: I64) -> I32:
     begin_turn(ctx, warp, row)
     code = op.call(ctx.kernel, I32, ctx, frame)
     frame.events = frame.events + ctx.event - event
+    if ctx.interleaved != 0:
+        pass_time(ctx, row, frame.events, event)
     spent = ctx.used > ctx.budget
     if code == at.FINISHED:
         if spent:
@@ -90,10 +126,13 @@ def turn(ctx: Context, frame: Frame, warp: I64) -> I32:
         frame.state = at.WAITING
         release(ctx, frame.barrier)
         return at.FINISHED
-    if code != at.STOPPED:
+    if (code != at.STOPPED) & (code != at.AT_POINT):
         return at.FAULT
     if spent | (frame.events > ctx.most_events):
         return at.OVER_BUDGET
+    if code == at.AT_POINT:
+        frame.state = at.BEFORE_POINT
+        return at.FINISHED
     return op.where(ctx.used >= ctx.turn_stop, I32(at.FINISHED), I32(at.STOPPED))
 
 

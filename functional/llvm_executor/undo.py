@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor.runtime_undo import PAGE_BYTES
 from functional.llvm_executor.streams import MOST_KEPT_BYTES
+
+if TYPE_CHECKING:
+    from jaxtyping import UInt8
 
 
 class Undo:
@@ -43,7 +48,17 @@ class Undo:
 
     def restore(self, memory: Memory) -> None:
         """Undo every write since `begin`."""
-        written = np.flatnonzero(self._pages)  # never the last, incomplete page: it belongs to a red zone
-        whole = len(memory.arena) // PAGE_BYTES
-        pages = memory.arena[: whole * PAGE_BYTES].reshape(whole, PAGE_BYTES)
-        pages[written] = self._saved[self._pages[written] - 1]
+        written = self._written()
+        _pages(memory)[written] = self._saved[self._pages[written] - 1]
+
+    def written(self, memory: Memory) -> UInt8[np.ndarray, "page byte"]:
+        """The pages that have been written since `begin`, as they are now."""
+        return _pages(memory)[self._written()]
+
+    def _written(self) -> np.ndarray:
+        return np.flatnonzero(self._pages)  # never the last, incomplete page: it belongs to a red zone
+
+
+def _pages(memory: Memory) -> np.ndarray:
+    whole = len(memory.arena) // PAGE_BYTES
+    return memory.arena[: whole * PAGE_BYTES].reshape(whole, PAGE_BYTES)

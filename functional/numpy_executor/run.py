@@ -56,6 +56,8 @@ class NumpyExecutor(Executor):
         code = self.decode(launch.program)
         warps = self.chunk_warps if not launch.program.recursive else min(self.chunk_warps, _RECURSIVE_WARPS)
         per_chunk, watch = max(1, warps // launch.warps_per_block), self.watch(launch, memory)
+        if request.interleaving:
+            per_chunk = request.interleaving.resident_blocks
         if launch.grid_workspace:  # all run together: they wait for each other
             per_chunk = max(1, len(blocks))
         for chosen in np.split(blocks, chunk_stops(launch, blocks, per_chunk)[:-1]) if len(blocks) else ():

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
+from functional.programs.order import order_points_of
 from functional.ptx.ir import Instruction, Parameter, Register, Variable
 
 Constants = tuple[tuple[str, int], ...]  # registers, and what each holds
@@ -62,6 +63,11 @@ class Program:
     def line_of(self, block: int) -> int:
         """The line of the PTX in which a basic block begins."""
         return self.instructions[self.blocks[block].start].line
+
+    @cached_property
+    def order_points(self) -> tuple[Instruction, ...]:
+        """Instructions whose effect depends on which thread block came first (functional.programs.order)."""
+        return order_points_of(self)
 
     @cached_property
     def numbers(self) -> dict[Register, int]:

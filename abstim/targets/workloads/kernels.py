@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import UInt8
 
     from functional.execution.executor import Executor
+    from functional.execution.interleaving import Interleaving
     from functional.traces.trace import Trace
 
 
@@ -115,15 +116,16 @@ class LazyLaunches(Sequence[Launch]):
 
 
 def execute_launch(
-    executor: Executor, launch: Launch, memory: Memory, budget: int, thread_blocks: Sequence[int] | None = None
-) -> Trace:
+    executor: Executor, launch: Launch, memory: Memory, budget: int, thread_blocks: Sequence[int] | None = None,
+    interleaving: Interleaving | None = None,
+) -> Trace:  # fmt: skip
     """Execute a launch of a StreamedCase on `memory`, which changes.
 
     An executor may copy the memory it is given, to undo a launch that fails: that of this launch alone, not all weights
     of a network.
     """
     seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
-    return executor.run(launch, seen, thread_blocks, budget)
+    return executor.run(launch, seen, thread_blocks, budget, interleaving)
 
 
 class LaunchedProgram:

@@ -1,0 +1,105 @@
+"""Thread blocks of a launch that are resident at the same time, in turns; the proof that they wait for each other."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+from functional.errors import ExecutionError
+from functional.execution.interleaving import Interleaving
+from functional.llvm_executor import context_layout as at
+from functional.llvm_executor.launch_state import Machine
+from functional.llvm_executor.object_code import call
+from functional.traces.trace import Trace
+
+_FIRST_LOOK = 1 << 16  # turns until somebody looks whether anything happens; then at twice as many
+_ROUND = 4  # turns a warp, on average, in which all should have had one
+_NEVER, _HELD = -1, 0  # of the time of a warp, as a signed number: below 0 it cannot run
+
+
+def in_turns(machine: Machine, thread_blocks: np.ndarray, interleaving: Interleaving) -> Trace:
+    """Run thread blocks to their end, as many at a time as the machine has room for. Raises Abandoned for a fault or
+    when the budget is spent, ExecutionError if they wait for each other for ever."""
+    turns = _Turns(machine, machine.begin(thread_blocks), interleaving)
+    call("start", machine.context.ctypes.data)
+    look = _FIRST_LOOK
+    while (code := turns.run_to(look)) == at.PAUSED:
+        code = turns.look_for_deadlock()
+        if code != at.PAUSED:
+            break
+        look *= 2
+    return machine.end(code, turns.thread_blocks)
+
+
+class _Turns:
+    """The tables that runtime_interleave.py works on."""
+
+    def __init__(self, machine: Machine, thread_blocks: np.ndarray, interleaving: Interleaving) -> None:
+        self.machine, self.thread_blocks = machine, thread_blocks
+        warps, slots = machine.launch.warps_per_block, machine.resident
+        leaves = 1 << max(1, (slots - 1).bit_length())
+        self.rows = np.full((leaves, at.SLOT_WORDS), _NEVER, np.int64)
+        tree = np.concatenate([np.zeros(leaves, np.int64), np.arange(leaves)])
+        for node in range(leaves - 1, 0, -1):
+            tree[node] = tree[2 * node]
+        self.times, self.turns_of = (np.full(slots * warps, value, np.int64) for value in (_NEVER, 0))
+        starts, rows = interleaving.event_starts, len(thread_blocks) * warps + 1
+        tables = {
+            "slots": self.rows, "tree": tree, "times": self.times, "turns_of": self.turns_of,
+            "block_cycles": interleaving.block_cycles, "event_times": interleaving.event_times,
+            "event_starts": starts if len(starts) == rows else np.zeros(rows, np.int64),
+        }  # fmt: skip
+        self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
+        context = dict(zip(at.CONTEXT, machine.context.tolist(), strict=True))
+        machine.set(
+            interleaved=1, midway=0, leaves=leaves, resident=slots, next_block=0, blocks_done=0, now=0, turns=0,
+            slot_frames=context["frames"], slot_shared=context["shared"], slot_local=context["local_base"],
+            shared_stride=machine.shared_stride, **{name: table.ctypes.data for name, table in self.kept.items()},
+        )  # fmt: skip
+
+    def run_to(self, turns: int) -> int:
+        """Go on, until so many turns have been taken."""
+        self.machine.set(turns_stop=turns)
+        return self.machine.go("run_interleaved")
+
+    def look_for_deadlock(self) -> int:
+        """Run a round, in which every warp that can run does. If that changes neither memory nor any warp, none ever
+        will: raises ExecutionError."""
+        before, taken = self._state(), self.turns_of.copy()
+        for _ in range(_ROUND):
+            turns = int(self.machine.context[at.SLOT["turns"] // 8])
+            code = self.run_to(turns + _ROUND * len(self.times))
+            running = self.times >= _HELD
+            if code != at.PAUSED or (self.turns_of > taken)[running].all():
+                break
+        if code == at.PAUSED and (self.turns_of > taken)[running].all() and self._state() == before:
+            raise self._deadlock(np.flatnonzero(running))
+        return code
+
+    def _frames(self) -> np.ndarray:
+        machine = self.machine
+        size, count = machine.compiled.generated.frame_bytes, len(self.times)
+        return machine.frames.view(count * size).reshape(count, size)
+
+    def _state(self) -> bytes:
+        """A digest of all that the next turns depend on: warps, shared memory, and global memory that was written."""
+        machine, found = self.machine, blake2b(self.rows[:, :2].tobytes())
+        frames = self._frames().copy()
+        frames[:, at.WARP_INSTRUCTIONS : at.EXPECTED] = 0  # which only count
+        found.update(frames.tobytes())
+        found.update(machine.shared.view(machine.resident * machine.shared_stride))
+        found.update(machine.undo.written(machine.memory).tobytes())
+        return found.digest()
+
+    def _deadlock(self, waiting: np.ndarray) -> ExecutionError:
+        launch = self.machine.launch
+        program, count = launch.program, len(np.unique(waiting // launch.warps_per_block))
+        block = program.blocks[int(self._frames()[waiting[0], :4].view(np.uint32)[0])]
+        points = [i for i in program.instructions[block.start : block.stop] if i.opcode in ("atom", "red", "ld", "st")]
+        at_point = points[0] if points else program.instructions[block.start]
+        return ExecutionError(
+            f"kernel '{program.name}', {program.path}:{at_point.line}: {at_point.name}: deadlock: {len(waiting)} warps "
+            f"of {count} thread blocks wait for what none of them does; {self.machine.resident:,} of "
+            f"{len(self.thread_blocks):,} thread blocks are resident at a time"
+        )
