@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine.fetch import fetch, next_fetch, want_fetch
-from abstim.engine.issue import store_window
+from abstim.engine.fetch import fetch, next_fetch
+from abstim.engine.issue import enter_block, park, store_window
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
@@ -176,12 +176,10 @@ def launch_block(context, offsets, block, time):
 @jit
 def start_warp(c, offsets, w, warp):
     """Warp `warp` (a position in the trace) enters slot `w`, its instruction buffer empty."""
-    sm, streams = c.sm, c.streams
+    sm = c.sm
     sm.warp[w] = warp
     sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
     sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
-    block = streams.blocks[sm.event[w]]
-    sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
     for r in range(c.machine.register_count):
         c.scoreboard[w, r] = 0
     sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0
@@ -192,8 +190,10 @@ def start_warp(c, offsets, w, warp):
     sm.fresh |= bit(w)
     for kind in range(KINDS):
         sm.of_kind[kind] &= ~bit(w)
-    sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
-    want_fetch(sm, w, c.code[sm.pc[w]].pcs)
+    if sm.event[w] < sm.event_end[w]:
+        enter_block(c, w)
+    else:
+        park(c, w, sm.last_dispatch)
 
 
 @outlined
@@ -305,7 +305,7 @@ def hand_out(gpu, code, streams, offsets, order, position):
 @jit
 def window_cycles(m, members):
     """With perfect memory SMs need not wait for each other, but those who share the work do."""
-    if m.perfect_memory:
+    if m.window_cycles >= NEVER:
         alone = members == 1 and m.policy != TWO_LEVEL  # which goes through every cycle, and must see a deadlock
         return ALONE_WINDOW_CYCLES if alone else SHARED_WINDOW_CYCLES
     return m.window_cycles

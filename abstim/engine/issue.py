@@ -129,6 +129,25 @@ def follow(c, w, i, time):
 
 
 @jit
+def park(c, w, time):
+    """The warp has issued all that is known of its stream at `time`, and waits for more (coupling.py)."""
+    sm, row = c.sm, c.record.warps[c.sm.warp[w]]
+    row.parked_cycle, row.slot = time, w
+    sm.buffered[w], sm.ready[w] = 0, NEVER
+    sm.memory &= ~bit(w)
+
+
+@jit
+def enter_block(c, w):
+    """The warp goes on with the first instruction of the basic block at its cursor, its instruction buffer empty."""
+    sm, streams = c.sm, c.streams
+    block = streams.blocks[sm.event[w]]
+    sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
+    sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
+    want_fetch(sm, w, c.code[sm.pc[w]].pcs)
+
+
+@jit
 def write_log(c, row, w, i, time, result, missed):
     """One issue: when, what, by whom. What an access missed and asked for is known when it is complete."""
     sm = c.sm
@@ -196,12 +215,14 @@ def issue(c, w, time):
     if row.release >= 0:
         hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, Kind.ALU))
     settle(sm, w, result)
-    if not step(sm, c.streams, w):
+    is_known = step(sm, c.streams, w)
+    if not is_known and c.record.warps[sm.warp[w]].more <= 0:
         leave(sm, c.machine, w, time)
         follow_copies(c, w, row, record, result, time)
         return
     sm.of_kind[row.unit] &= ~bit(w)
-    sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
+    if is_known:
+        sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
     if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
         sm.not_before[w] = result - 1 if result < NEVER else NEVER
     elif kind == Kind.FENCE:
@@ -215,6 +236,9 @@ def issue(c, w, time):
     follow_copies(c, w, row, record, result, time)
     if kind == Kind.BARRIER:
         sm.held |= bit(w)
-    follow(c, w, i, time)
+    if is_known:
+        follow(c, w, i, time)
+    else:
+        park(c, w, time)
     if row.barrier >= 0:
         arrive(sm, c.machine, w, time, row.barrier)

@@ -408,7 +408,9 @@ class Shared(NamedTuple):
 
 
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
-WARP = record("issue_cycle", "retire_cycle")  # its first issue; -1: not yet
+# Its first issue; -1: not yet. Of a warp whose stream is still being made: more than 0 if more of it will come; when it
+# issued the last of what is known, and its slot; -1: it has not
+WARP = record("issue_cycle", "retire_cycle", "more", "parked_cycle", "slot")
 ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misses is a counter of the SM after it
     "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -11,6 +12,7 @@ from functional.execution.interleaving import Interleaving
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call
+from functional.llvm_executor.streams import StreamPart
 from functional.traces.trace import Trace
 
 _FIRST_LOOK = 1 << 16  # turns until somebody looks whether anything happens; then at twice as many
@@ -18,11 +20,68 @@ _ROUND = 4  # turns a warp, on average, in which all should have had one
 _NEVER, _HELD = -1, 0  # of the time of a warp, as a signed number: below 0 it cannot run
 
 
+class Stepped:
+    """All thread blocks of a launch, each warp of which stands before an order point, at a barrier, or has ended;
+    somebody else says whose turn it is. `new`: parts of streams since it was asked last."""
+
+    def __init__(self, machine: Machine, thread_blocks: np.ndarray, basic_blocks: int) -> None:
+        self.machine = machine
+        costs = np.zeros(basic_blocks, np.int64)
+        self._turns = _Turns(machine, machine.begin(thread_blocks), Interleaving(machine.resident, costs))
+        self._told = 0
+        call("start_interleaved", machine.context.ctypes.data)
+        for block in range(machine.resident):
+            self._select(block)
+            self._go("run_block")
+
+    def is_before_point(self, warp: int) -> bool:
+        """Has a warp, counted in the order of the thread blocks, to be told when it passes an order point?"""
+        return self._state(warp) == at.BEFORE_POINT
+
+    def is_done(self, warp: int) -> bool:
+        """Has it ended?"""
+        return self._state(warp) == at.DONE
+
+    def step(self, warp: int) -> None:
+        """The warp passes its order point. Raises Abandoned for a fault or when the budget is spent."""
+        block, number = divmod(warp, self.machine.launch.warps_per_block)
+        self._select(block)
+        self.machine.set(warp=number)
+        self._go("take_turn")
+        self._go("run_block")
+
+    def new(self) -> list[StreamPart]:
+        """Parts of streams that have come since the last call."""
+        parts = self.machine.streams.parts(self._told)
+        self._told += len(parts)
+        return parts
+
+    def trace(self) -> Trace:
+        """Of the whole launch, when all warps have ended."""
+        return self.machine.end(at.FINISHED, self._turns.thread_blocks)
+
+    def _state(self, warp: int) -> int:
+        place = self.machine.compiled.generated.frame_bytes * warp + at.STATE
+        return int(self._frames[place])
+
+    @cached_property
+    def _frames(self) -> np.ndarray:
+        return self._turns.frames().reshape(-1)
+
+    def _select(self, block: int) -> None:
+        call("select_slot", self.machine.context.ctypes.data, block)
+
+    def _go(self, routine: str) -> None:
+        code = self.machine.go(routine)
+        if code != at.FINISHED:
+            self.machine.end(code, self._turns.thread_blocks)
+
+
 def in_turns(machine: Machine, thread_blocks: np.ndarray, interleaving: Interleaving) -> Trace:
     """Run thread blocks to their end, as many at a time as the machine has room for. Raises Abandoned for a fault or
     when the budget is spent, ExecutionError if they wait for each other for ever."""
     turns = _Turns(machine, machine.begin(thread_blocks), interleaving)
-    call("start", machine.context.ctypes.data)
+    call("start_interleaved", machine.context.ctypes.data)
     look = _FIRST_LOOK
     while (code := turns.run_to(look)) == at.PAUSED:
         code = turns.look_for_deadlock()
@@ -77,7 +136,8 @@ class _Turns:
             raise self._deadlock(np.flatnonzero(running))
         return code
 
-    def _frames(self) -> np.ndarray:
+    def frames(self) -> np.ndarray:
+        """A row of bytes a warp of a slot."""
         machine = self.machine
         size, count = machine.compiled.generated.frame_bytes, len(self.times)
         return machine.frames.view(count * size).reshape(count, size)
@@ -85,7 +145,7 @@ class _Turns:
     def _state(self) -> bytes:
         """A digest of all that the next turns depend on: warps, shared memory, and global memory that was written."""
         machine, found = self.machine, blake2b(self.rows[:, :2].tobytes())
-        frames = self._frames().copy()
+        frames = self.frames().copy()
         frames[:, at.WARP_INSTRUCTIONS : at.EXPECTED] = 0  # which only count
         found.update(frames.tobytes())
         found.update(machine.shared.view(machine.resident * machine.shared_stride))
@@ -95,7 +155,7 @@ class _Turns:
     def _deadlock(self, waiting: np.ndarray) -> ExecutionError:
         launch = self.machine.launch
         program, count = launch.program, len(np.unique(waiting // launch.warps_per_block))
-        block = program.blocks[int(self._frames()[waiting[0], :4].view(np.uint32)[0])]
+        block = program.blocks[int(self.frames()[waiting[0], :4].view(np.uint32)[0])]
         points = [i for i in program.instructions[block.start : block.stop] if i.opcode in ("atom", "red", "ld", "st")]
         at_point = points[0] if points else program.instructions[block.start]
         return ExecutionError(

@@ -5,18 +5,19 @@ whatever goes wrong to the NumPy executor.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from threading import Lock
 
-from functional.errors import BudgetSpent
+from functional.errors import BudgetSpent, InputError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Request
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
 from functional.llvm_executor.analysis import reads_what_others_write
 from functional.llvm_executor.attempts import Conflict, Job, Pool, interleaved, parallel, serial
-from functional.llvm_executor.launch_state import Abandoned, OverBudget, Worker
+from functional.llvm_executor.in_turns import Stepped
+from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
@@ -91,6 +92,20 @@ class LlvmExecutor(Executor):
             job = self._job(compiled, request, request.chunk_bytes, leases)
             with closing(self._chunks(job)) as chunks:
                 yield from rechunk(chunks, request.chunk_bytes)
+
+    @contextmanager
+    def stepped(self, request: Request) -> Iterator[Stepped]:
+        """A launch whose warps pass their order points when they are told to. Raises InputError for one that only the
+        NumPy executor runs."""
+        compiled = self._own(request.launch)
+        if compiled is None:
+            raise InputError(f"kernel '{request.launch.program.name}': only the NumPy executor runs it, as a whole")
+        with ExitStack() as leases:
+            job = self._job(compiled, request, None, leases)
+            job.undo.begin(job.memory)
+            what = compiled, job.launch, job.memory, job.budget, leases.enter_context(self._workers.one())
+            machine = Machine(*what, job.undo, 0, False, len(job.blocks))
+            yield Stepped(machine, job.blocks, len(request.launch.program.blocks))
 
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
         undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget

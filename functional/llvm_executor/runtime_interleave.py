@@ -22,7 +22,7 @@ def slot_of(ctx: Context, slot: I64) -> Slot:
 
 
 @routine
-def select(ctx: Context, slot: I64) -> None:
+def select_slot(ctx: Context, slot: I64) -> None:
     """The thread block of a slot is the running one."""
     ctx.slot, ctx.thread_block = slot, slot_of(ctx, slot).thread_block
     ctx.frames = ctx.slot_frames + slot * (ctx.warps * ctx.frame_bytes)
@@ -64,7 +64,7 @@ def admit(ctx: Context, slot: I64, time: I64) -> None:
         return
     ctx.next_block = number + 1
     row.thread_block, row.live = number, ctx.warps
-    select(ctx, slot)
+    select_slot(ctx, slot)
     begin(ctx)
     for warp in range(ctx.warps):
         known, entered = ctx.event_starts[I64, number * ctx.warps + warp], time
@@ -75,7 +75,7 @@ def admit(ctx: Context, slot: I64, time: I64) -> None:
 
 
 @routine
-def start(ctx: Context) -> None:
+def start_interleaved(ctx: Context) -> None:
     """The first thread blocks enter the slots."""
     for slot in range(ctx.resident):
         admit(ctx, slot, 0)
@@ -88,7 +88,7 @@ def next_warp(ctx: Context) -> I32:
     earliest = slot_of(ctx, slot).time
     if earliest >= HELD:
         return at.WAITING
-    select(ctx, slot)
+    select_slot(ctx, slot)
     warp = I64(0)
     while time_of(ctx, warp)[I64, 0] != earliest:
         warp += 1
@@ -98,7 +98,9 @@ def next_warp(ctx: Context) -> I32:
 
 @routine
 def take_turn(ctx: Context) -> I32:
-    """The selected warp passes its order point, and runs to the next; what `turn` says."""
+    """The selected warp passes its order point, and runs to the next; what `turn` says. STOPPED without room."""
+    if ctx.segment >= ctx.segment_stop:
+        return at.STOPPED
     frame = frame_of(ctx, ctx.warp)
     ctx.points_left = I64(frame.state == at.BEFORE_POINT)
     frame.state = at.RUNNABLE
@@ -106,6 +108,23 @@ def take_turn(ctx: Context) -> I32:
     if (code == at.STOPPED) & (ctx.points_left != 0):
         frame.state = at.BEFORE_POINT
     return code
+
+
+@routine
+def run_block(ctx: Context) -> I32:
+    """All warps of the selected thread block run, each to its next order point, a barrier that is not complete, or its
+    end. Another call goes on after STOPPED."""
+    while True:
+        ran = I32(0)
+        for warp in range(ctx.warps):
+            if frame_of(ctx, warp).state == at.RUNNABLE:
+                ctx.warp = warp
+                code = take_turn(ctx)
+                if code != at.FINISHED:
+                    return code
+                ran += 1
+        if ran == 0:
+            return at.FINISHED
 
 
 @routine
@@ -136,8 +155,6 @@ def run_interleaved(ctx: Context) -> I32:
                 return op.where(ctx.blocks_done == ctx.thread_block_stop, I32(at.FINISHED), I32(at.FAULT))
             if ctx.turns >= ctx.turns_stop:
                 return at.PAUSED
-        if ctx.segment >= ctx.segment_stop:
-            return at.STOPPED
         code = take_turn(ctx)
         ctx.midway = I64(code == at.STOPPED)
         if code != at.FINISHED:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,15 @@ class Room:
     def nbytes(self) -> int:
         """Bytes held."""
         return self._bytes.nbytes
+
+
+class StreamPart(NamedTuple):
+    """What a warp of the chunk wrote in one turn; valid until the next."""
+
+    warp: int
+    blocks: np.ndarray
+    records: np.ndarray
+    conflicts: np.ndarray
 
 
 class Buffers:
@@ -148,6 +158,25 @@ class Streams(Buffers):
         self.stores[:noted] += moved
         self.stores = _longer(self.stores, noted, self.room)
         self._set(records=old + moved + 4 * records, stores=self.stores.ctypes.data + noted * self.stores.itemsize)
+
+    def parts(self, first: int) -> list[StreamPart]:
+        """What the turns from number `first` on have written, in order."""
+        *ends, stop = self._used()
+        self.segments[stop, 1:] = ends[0], self._get("records"), self._get("conflicts")
+        rows = self.segments[first : stop + 1] - (0, 0, self.records.ctypes.data, self.conflicts.ctypes.data)
+        rows[:, 2] //= self.records.itemsize
+        return [
+            StreamPart(
+                here[0],
+                *(
+                    stream[start:end]
+                    for stream, start, end in zip(
+                        (self.blocks, self.records, self.conflicts), here[1:], after[1:], strict=True
+                    )
+                ),
+            )
+            for here, after in pairwise(rows.tolist())
+        ]
 
     def trace(self, thread_blocks: np.ndarray, warps_per_block: int) -> Trace:
         """The streams of the chunk in warp order."""

@@ -1,0 +1,168 @@
+"""Execution driven by the clock of the detailed engine: it says when a warp comes to where its outcome depends on the
+order of thread blocks, and the warp is executed then."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from abstim.engine.coupling import COLUMNS
+from abstim.engine.design_point import code_of, streams_of
+from abstim.engine.simulation import LaunchInputs, Simulation
+from abstim.targets.execution import is_ordered
+from functional.errors import ExecutionError, InputError
+from functional.execution.executor import Executor, Request
+from functional.jit.machine_code import Native
+from functional.traces.trace import DTYPES, OFFSETS, Trace, offsets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from abstim.gpu.config import Gpu
+    from abstim.session.session import Session
+    from functional.llvm_executor import LlvmExecutor
+    from functional.llvm_executor.in_turns import Stepped, StreamPart
+
+WINDOW_CYCLES = 8  # after which warps that wait are executed: what a turn of one may come too late
+_LONGEST_WAIT = 1 << 16  # windows in which no warp that waits can go on: nobody is left who could release them
+
+_resume = Native("abstim.engine.coupling", "resume")
+
+
+class CoupledExecutor(Executor):
+    """Executes the launches of a session as a GPU's clock says; those whose outcome depends on no order as `inner`.
+
+    `cycles`: of each coupled launch, by that clock, to be held against the cycles of the trace that came of it.
+    """
+
+    def __init__(self, inner: LlvmExecutor, session: Session, gpu: Gpu) -> None:
+        self.inner, self.session, self.gpu = inner, session, gpu
+        self.cycles: dict[int, int] = {}
+
+    def whole(self, request: Request) -> Trace:
+        """See `Executor.run`. Raises InputError for a launch that the engine, or the stepping executor, cannot do."""
+        if not is_ordered(request.launch):
+            return self.inner.whole(request)
+        numbers = [k for k in range(len(self.session)) if self.session.launch(k) is request.launch]
+        with self.inner.stepped(request) as stepped:
+            coupled = _Coupled(stepped, self.session, numbers[0], self.gpu)
+            coupled.run()
+            self.cycles[numbers[0]] = coupled.simulation.result().cycles
+            return stepped.trace()
+
+    def chunked(self, request: Request) -> Iterator[Trace]:
+        return iter([self.whole(request)])
+
+
+class _Streams:
+    """Streams as they come, part behind part, whosever they are."""
+
+    def __init__(self) -> None:
+        self._arrays = {name: np.zeros(1 << 12, DTYPES[name]) for name in ("blocks", "records", "conflicts")}
+        self.used = dict.fromkeys(self._arrays, 0)
+
+    def append(self, part: StreamPart) -> tuple[int, int, int, int]:
+        """Where its events begin and end, its records and its bank passes begin."""
+        begins = {name: self._append(name, getattr(part, name)) for name in self._arrays}
+        return begins["blocks"], self.used["blocks"], begins["records"], begins["conflicts"]
+
+    def _append(self, name: str, values: np.ndarray) -> int:
+        begin = self.used[name]
+        self.used[name] = end = begin + len(values)
+        if end > len(self._arrays[name]):
+            self._arrays[name] = np.concatenate([self._arrays[name], np.zeros(end, DTYPES[name])])
+        self._arrays[name][begin:end] = values
+        return begin
+
+    def of(self, trace: Trace) -> Trace:
+        """A trace that reads from here."""
+        return replace(trace, **self._arrays)
+
+
+class _Coupled:
+    """A launch that is executed and timed at the same time. Warps are counted in the order of the thread blocks."""
+
+    def __init__(self, stepped: Stepped, session: Session, number: int, gpu: Gpu) -> None:
+        launch, self.stepped = session.launch(number), stepped
+        self.blocks, self.streams = np.arange(launch.thread_blocks), _Streams()
+        self.pending: dict[int, deque[tuple[int, int, int, int]]] = {}
+        firsts = self._firsts(launch.thread_blocks * launch.warps_per_block)
+        zeros = np.zeros(len(firsts["block_offsets"]) - 1, np.int64)
+        empty = {name: np.zeros(0, dtype) for name, dtype in DTYPES.items() if name not in OFFSETS}
+        empty |= {"thread_blocks": self.blocks, "warp_instructions": zeros, "thread_instructions": zeros}
+        self.trace = Trace(warps_per_block=launch.warps_per_block, **empty, **firsts)
+        table = session.table(number, gpu)
+        inputs = LaunchInputs(table, self.streams.of(self.trace), launch.shared_bytes)
+        self.simulation = Simulation(inputs, gpu, session.blocks_per_sm(number, gpu))
+        self.simulation.machine["window_cycles"] = min(WINDOW_CYCLES, int(self.simulation.machine["window_cycles"]))
+        self.warps = self.simulation.warps
+        for warp in range(len(self.warps)):
+            self._say_more(warp)
+
+    def _firsts(self, warps: int) -> dict[str, np.ndarray]:
+        """Offsets of what each warp does before its first order point."""
+        parts: list[list[StreamPart]] = [[] for _ in range(warps)]
+        for part in self.stepped.new():
+            parts[part.warp].append(part)
+        counts = np.zeros((3, warps), np.int64)
+        for warp, own in enumerate(parts):
+            for part in own:
+                self.streams.append(part)
+                counts[:, warp] += len(part.blocks), len(part.records), len(part.conflicts)
+        names = ("block_offsets", "record_offsets", "conflict_offsets")
+        return {name: offsets_of(row) for name, row in zip(names, counts, strict=True)}
+
+    def _say_more(self, warp: int) -> None:
+        """Is there more to come of a warp, behind what the engine has of it?"""
+        self.warps["more"][warp] = int(not self.stepped.is_done(warp) or bool(self.pending.get(warp)))
+
+    def run(self) -> None:
+        """To the end. Raises ExecutionError for a deadlock."""
+        handed, waited, simulation = 0, 0, self.simulation
+        while handed < len(self.blocks) or not simulation.finished:
+            handed += simulation.run_to(self.blocks[handed:], 0)
+            waited = 0 if self._serve() else waited + 1
+            if waited > _LONGEST_WAIT:
+                raise ExecutionError(f"deadlock: nothing has happened for {waited * WINDOW_CYCLES:,} cycles")
+
+    def _serve(self) -> bool:
+        """Execute the warps that wait, in the order in which they came, and let go on who can; does any?"""
+        parked = np.flatnonzero(self.warps["parked_cycle"] >= 0)
+        for warp in parked[np.argsort(self.warps["parked_cycle"][parked], kind="stable")].tolist():
+            if not self.pending.get(warp) and self.stepped.is_before_point(warp):
+                self.stepped.step(warp)
+                for part in self.stepped.new():
+                    self.pending.setdefault(part.warp, deque()).append(self.streams.append(part))
+        going = [warp for warp in parked.tolist() if self.pending.get(warp)]
+        if going:
+            self._resume(going)
+        return bool(going) or not len(parked)
+
+    def _resume(self, going: list[int]) -> None:
+        simulation, per_block = self.simulation, self.trace.warps_per_block
+        simulation.extend(replace(simulation.inputs, trace=self.streams.of(self.trace)))
+        parts = np.zeros((len(going), len(COLUMNS)), np.int64)
+        for k, warp in enumerate(going):
+            sm, slot = simulation.blocks["sm"][warp // per_block], self.warps["slot"][warp]
+            parts[k] = sm, slot, *self.pending[warp].popleft()
+            self.warps["parked_cycle"][warp] = -1
+            self._say_more(warp)
+        code, operands = code_of(simulation.inputs.table)
+        streams, _ = streams_of(simulation.inputs.trace, simulation.inputs.table, operands)
+        _resume(simulation.state, code, streams, parts, simulation.paused_cycle + 1)
+
+
+def executor_coupled_to(gpu: Gpu, inner: Executor) -> Callable[[Session], CoupledExecutor]:
+    """What executes a session as a GPU's clock says. Raises InputError for a GPU that is timed from machine code, which
+    is not executed, and for an executor that runs kernels in another process."""
+    from functional.llvm_executor import LlvmExecutor
+
+    if gpu.spec.timed_code != "ptx":
+        raise InputError(f"--coupled executes what it times, and {gpu.name} is timed from machine code; --timed-code ptx")
+    if not isinstance(inner, LlvmExecutor):
+        raise InputError("--coupled executes kernels in this process: `abstim --no-isolate run`, without --strict")
+    return lambda session: CoupledExecutor(inner, session, gpu)
