@@ -97,8 +97,8 @@ def run_many(
     flush: str = "all",
     progress: Progress = silent,
 ) -> list[RunResult]:
-    """Every launch of a target on several GPUs: executed once, timed on each. Where what thread blocks do depends on their
-    order, it is executed for each GPU. Options and errors as of `run`."""
+    """Every launch of a target on several GPUs: executed once, timed on each. Where what thread blocks do depends on
+    their order, it is executed for each GPU. Options and errors as of `run`."""
     session = open_for(
         model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, progress=progress
     )

@@ -360,7 +360,11 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
             continue
         if not m.perfect_memory:
             exchange(gpu, launch.limit)
-        left = (busy or position < len(order)) and (m.perfect_memory or team.round[0] % ROUNDS_A_LOOK == 0)
+        left = (
+            (busy or position < len(order))
+            and not launch.coupled
+            and (m.perfect_memory or team.round[0] % ROUNDS_A_LOOK == 0)
+        )
         if left and is_deadlocked(gpu, code, streams, position < len(order)):
             launch.deadlocked = 1
             break

@@ -415,8 +415,9 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
     "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads",
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
-# dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out
-LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked")
+# dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
+# coupled: not 0 if warps may wait for those who execute them
+LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled")
 
 
 class Record(NamedTuple):

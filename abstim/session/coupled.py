@@ -99,6 +99,7 @@ class _Coupled:
         inputs = LaunchInputs(table, self.streams.of(self.trace), launch.shared_bytes)
         self.simulation = Simulation(inputs, gpu, session.blocks_per_sm(number, gpu))
         self.simulation.machine["window_cycles"] = min(WINDOW_CYCLES, int(self.simulation.machine["window_cycles"]))
+        self.simulation.state.record.launch["coupled"] = 1
         self.warps = self.simulation.warps
         for warp in range(len(self.warps)):
             self._say_more(warp)
@@ -162,7 +163,9 @@ def executor_coupled_to(gpu: Gpu, inner: Executor) -> Callable[[Session], Couple
     from functional.llvm_executor import LlvmExecutor
 
     if gpu.spec.timed_code != "ptx":
-        raise InputError(f"--coupled executes what it times, and {gpu.name} is timed from machine code; --timed-code ptx")
+        raise InputError(
+            f"--coupled executes what it times, and {gpu.name} is timed from machine code; --timed-code ptx"
+        )
     if not isinstance(inner, LlvmExecutor):
         raise InputError("--coupled executes kernels in this process: `abstim --no-isolate run`, without --strict")
     return lambda session: CoupledExecutor(inner, session, gpu)

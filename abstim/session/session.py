@@ -10,12 +10,13 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
-from abstim.session.turns import interleaving
+from abstim.session.turns import timed_turns_of, turns_of
 from abstim.targets.execution import Execution, OutputCheck, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
+from functional.traces.store import StoredCase
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +102,7 @@ class Session:
     @property
     def is_ordered(self) -> bool:
         """Does what its launches do depend on the order of their thread blocks, and so on the GPU?"""
-        if isinstance(self.case, StreamedCase) or self._execute_on is None:
+        if isinstance(self.case, StreamedCase | StoredCase) or self.case.traces or self._execute_on is None:
             return False
         return self._once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
 
@@ -316,8 +317,11 @@ def open_session(
     fitting = [gpu for gpu in gpus if gpu not in [without for without, _ in refused or ()]]
 
     def execute_on(session: Session, gpu: Gpu | None) -> Traces:
-        turns = in_block_order if gpu is None else lambda number: interleaving(session, number, gpu)
-        return executing(case, executor, instruction_budget, progress, turns)
+        if gpu is None or not session.is_ordered:
+            return executing(case, executor, instruction_budget, progress, in_block_order)
+        turns = turns_of(session, gpu)
+        first = executing(case, executor, instruction_budget, progress, turns)
+        return executing(case, executor, instruction_budget, progress, timed_turns_of(session, gpu, turns, first))
 
     session.execute_on(fitting[0] if fitting else None, execute_on)
     return session

@@ -1,37 +1,89 @@
-"""Launches whose outcome depends on the order of their thread blocks: how those take turns on a GPU."""
+"""Launches whose outcome depends on the order of their thread blocks: how those take turns on a GPU.
+
+A warp's turn comes by what the basic blocks take that it has run: first a lone warp's cycles, then, once more, what
+they took on average when the detailed engine timed the execution that came of that.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.execution import is_ordered
+from abstim.targets.execution import Turns, is_ordered
 from functional.execution.interleaving import Interleaving
+from functional.keep.kept import Kept, key
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
     from abstim.gpu.config import Gpu
-    from abstim.session.session import Session
+    from abstim.session.session import Session, Traces
+    from functional.traces.trace import Trace
     from precharacterize import LatencyTable
 
+_MODULES = ("abstim.session.turns", "abstim.engine.simulation")
+_MOST_ISSUES = 4_000_000  # of a launch, that are looked at: 350 MB of log
 
-def interleaving(session: Session, number: int, gpu: Gpu) -> Interleaving | None:
-    """How the thread blocks of a launch take turns on a GPU; None where that does not matter."""
-    if not is_ordered(session.launch(number)):
-        return None
-    resident = session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
-    return Interleaving(resident, block_cycles(session.table(number, gpu), gpu))
+
+def turns_of(session: Session, gpu: Gpu) -> Turns:
+    """How the thread blocks of a session's launches take turns on a GPU that nobody has timed them on."""
+
+    def interleaving(number: int) -> Interleaving | None:
+        if not is_ordered(session.launch(number)):
+            return None
+        resident = session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
+        return Interleaving(resident, block_cycles(session.table(number, gpu), gpu))
+
+    return interleaving
+
+
+def timed_turns_of(session: Session, gpu: Gpu, turns: Turns, traces: Traces) -> Turns:
+    """The same, once `traces` have come of `turns`. Machine code stays as it was: its instructions are no basic blocks
+    of the PTX."""
+    if gpu.spec.timed_code != "ptx":
+        return turns
+    found: dict[int, Interleaving] = {}
+    for number in range(len(session)):
+        if before := turns(number):
+            cycles = _kept_cycles(session, number, gpu, traces.trace(number), before)
+            found[number] = replace(before, block_cycles=cycles)
+    return found.get
 
 
 def block_cycles(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " block"]:
     """What each basic block takes a lone warp: from issue to issue, and the way to L2 and back where it loads from
-    there, once, because loads of one block overlap."""
+    there, or waits for its stores, once, because loads of one block overlap."""
     issues = np.add.reduceat(table.gap_cycles, table.block_start).astype(np.int64)
-    far = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC))
+    far = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC, Kind.FENCE))
     loads = np.logical_or.reduceat(far, table.block_start)
     p = gpu.params
     way = p.atomic_latency_cycles if gpu.spec.perfect_memory else p.l2_request_cycles + p.l2_reply_cycles
     return issues + loads * (p.l1d_latency_cycles + way)
+
+
+def _kept_cycles(session: Session, number: int, gpu: Gpu, trace: Trace, before: Interleaving) -> np.ndarray:
+    program = session.launch(number).program
+    name = key(
+        _MODULES, program.digest, program.name, gpu.spec, gpu.params, gpu.pipeline.key, *before.parts(),
+        trace.blocks, trace.records, trace.conflicts,
+    )  # fmt: skip
+    made = Kept("turns").load_or_make(name, lambda: _timed(session, number, gpu, trace, before.block_cycles).tobytes())
+    return np.frombuffer(made, np.int64)
+
+
+def _timed(session: Session, number: int, gpu: Gpu, trace: Trace, before: np.ndarray) -> Int64[np.ndarray, " block"]:
+    """Mean cycles of each basic block, from each of its issues to the warp's next one, as the engine times a trace.
+    What a warp waits at a barrier for others is left out; blocks that nobody ran stay as they were `before`."""
+    simulation, program = session.simulation(number, gpu, trace), session.launch(number).program
+    kind, total = simulation.inputs.table.kind, int(trace.warp_instructions.sum())
+    log = simulation.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=min(total, _MOST_ISSUES))
+    log = log[np.lexsort((log["cycle"], log["warp"]))]
+    cycles = np.append(np.diff(log["cycle"]), 1)
+    cycles[np.append(np.diff(log["warp"]) != 0, True) | (kind[log["instruction"]] == Kind.BARRIER)] = 1
+    block_of, blocks = np.repeat(np.arange(len(before)), [b.stop - b.start for b in program.blocks]), len(before)
+    spent = np.bincount(block_of[log["instruction"]], weights=cycles, minlength=blocks)
+    count = np.bincount(trace.blocks, minlength=blocks) * (len(log) / max(1, total))
+    return np.where(count < 1, before, np.rint(spent / np.maximum(count, 1))).astype(np.int64)

@@ -18,8 +18,8 @@ _FRESH = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 
 
 def order_points_of(program: Program) -> tuple[Instruction, ...]:
-    """`Program.order_points`: instructions whose effect depends on which thread block came first: atomics whose result is read, loads in a loop
-    that look for what others write, and `nanosleep`, which waits for them."""
+    """`Program.order_points`: atomics whose result is read, loads in a loop that look for what others write, and
+    `nanosleep`, which waits for them."""
     read = {register for inst in program.instructions for register in _reads(inst)}
     loops = _in_loops(program)
     return tuple(i for i in program.instructions if _is_order_point(i, read, program.block_of(i.index) in loops))
