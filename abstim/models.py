@@ -14,6 +14,7 @@ from abstim.gpu.config import Gpu, Overrides, gpu_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.targets.execution import execute_in_turn
+from abstim.targets.resolve import open_target
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,18 +73,20 @@ def run(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     flush: str = "all",
+    coupled: bool = False,
     progress: Progress = silent,
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
     `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session;
     `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`; `progress(what, done, total)` is told how far it is.
-    `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). Raises InputError for
+    `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). `coupled`: which thread
+    block comes first, where that matters, the engine's clock says while the kernel is executed. Raises InputError for
     anything a user got wrong; then there is no result.
     """
     return run_many(
         target, [gpu_of(gpu, overrides)], model=model, executor=executor, instruction_budget=instruction_budget,
-        flush=flush, progress=progress,
+        flush=flush, coupled=coupled, progress=progress,
     )[0]  # fmt: skip
 
 
@@ -95,13 +98,15 @@ def run_many(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     flush: str = "all",
+    coupled: bool = False,
     progress: Progress = silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each. Where what thread blocks do depends on
     their order, it is executed for each GPU. Options and errors as of `run`."""
     session = open_for(
-        model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, progress=progress
-    )
+        model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, coupled=coupled,
+        progress=progress,
+    )  # fmt: skip
     time = model_named(model).time
     if not session.is_ordered:
         return time(session, gpus, flush, progress)
@@ -116,13 +121,21 @@ def open_for(
     executor: Executor | None = None,
     instruction_budget: int | None = None,
     flush: str = "all",
+    coupled: bool = False,
     progress: Progress = silent,
     refused: list[tuple[Gpu, str]] | None = None,
 ) -> Session:
     """What `run_many` times, for callers who ask more of it. Raises InputError as that does: for what the model cannot
     do, before anything is executed. `refused`: as of `Session.check_fit`."""
     model_named(model).refuse(gpus, flush)
+    if coupled and model != DETAILED:
+        raise InputError(f"the {model} model has no clock to couple to; leave out coupled, or model")
+    if coupled and not isinstance(target, Session):
+        from abstim.session.coupled import refuse_coupled
+
+        target = open_target(target)
+        refuse_coupled(target, flush)
     return open_session(
         target, gpus, executor=executor, instruction_budget=instruction_budget, executing=execute_in_turn,
-        progress=progress, refused=refused,
+        progress=progress, refused=refused, coupled=coupled,
     )  # fmt: skip

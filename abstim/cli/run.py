@@ -78,6 +78,8 @@ class RunOptions:
     --check  Exit code 1 if an output is not the expected one.
     --strict  Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) or
         whose thread blocks race. It is executed by the slower executor, on one thread.
+    --coupled  Where the outcome depends on the order of thread blocks (work queues, locks), execute by the engine's
+        clock: exact, and some hundred times slower than the turns that they take otherwise.
     --device compiled|arrays  With --model occupancy: lanes as machine code, or as a JAX program on what
         JAX_PLATFORMS names.
     --limits  Find what limits it by making each resource twice as fast, one at a time: some twenty timings more.
@@ -92,6 +94,7 @@ class RunOptions:
     flush: str = "all"
     check: bool = False
     strict: bool = False
+    coupled: Annotated[bool, OF_DETAILED] = False
     model: Model = "detailed"
     device: str = "compiled"
     limits: Annotated[bool, OF_DETAILED] = False
@@ -174,6 +177,7 @@ def run(
             executor=chosen_executor(strict=True) if o.strict else None,
             instruction_budget=instruction_budget,
             flush=o.flush,
+            coupled=o.coupled,
             progress=report,
             refused=refused if len(gpus) > 1 else None,
         )

@@ -6,26 +6,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from abstim.engine.coupling import COLUMNS
 from abstim.engine.design_point import code_of, streams_of
 from abstim.engine.simulation import LaunchInputs, Simulation
-from abstim.targets.execution import is_ordered
+from abstim.targets.execution import Execution, came_along, execute_case, is_ordered
+from abstim.targets.isolation.isolated_executor import IsolatedExecutor
+from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import ExecutionError, InputError
 from functional.execution.executor import Executor, Request
 from functional.jit.machine_code import Native
+from functional.traces.store import StoredCase
 from functional.traces.trace import DTYPES, OFFSETS, Trace, offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from abstim.gpu.config import Gpu
+    from abstim.progress import Progress
     from abstim.session.session import Session
+    from functional.launches.case import Case
     from functional.llvm_executor import LlvmExecutor
-    from functional.llvm_executor.in_turns import Stepped, StreamPart
+    from functional.llvm_executor.in_turns import Stepped
+    from functional.llvm_executor.streams import StreamPart
 
 WINDOW_CYCLES = 8  # after which warps that wait are executed: what a turn of one may come too late
 _LONGEST_WAIT = 1 << 16  # windows in which no warp that waits can go on: nobody is left who could release them
@@ -80,7 +85,8 @@ class _Streams:
 
     def of(self, trace: Trace) -> Trace:
         """A trace that reads from here."""
-        return replace(trace, **self._arrays)
+        arrays: dict[str, Any] = {**self._arrays}
+        return replace(trace, **arrays)
 
 
 class _Coupled:
@@ -157,15 +163,28 @@ class _Coupled:
         _resume(simulation.state, code, streams, parts, simulation.paused_cycle + 1)
 
 
-def executor_coupled_to(gpu: Gpu, inner: Executor) -> Callable[[Session], CoupledExecutor]:
-    """What executes a session as a GPU's clock says. Raises InputError for a GPU that is timed from machine code, which
-    is not executed, and for an executor that runs kernels in another process."""
+def execute_coupled(
+    session: Session, gpu: Gpu, executor: Executor, instruction_budget: int | None, progress: Progress
+) -> Execution:
+    """Every launch of a session, none of it kept. Raises InputError for a GPU that is timed from machine code, which is
+    not executed, for an executor that runs kernels elsewhere, and for a target that is a trace."""
     from functional.llvm_executor import LlvmExecutor
 
+    started = perf_counter()
     if gpu.spec.timed_code != "ptx":
-        raise InputError(
-            f"--coupled executes what it times, and {gpu.name} is timed from machine code; --timed-code ptx"
-        )
-    if not isinstance(inner, LlvmExecutor):
-        raise InputError("--coupled executes kernels in this process: `abstim --no-isolate run`, without --strict")
-    return lambda session: CoupledExecutor(inner, session, gpu)
+        raise InputError(f"--coupled executes what it times, and {gpu.name} times machine code; add --timed-code ptx")
+    if isinstance(executor, IsolatedExecutor) and all(came_along(one.program) for one in session.case.launches):
+        executor = executor.inner
+    if not isinstance(executor, LlvmExecutor):
+        raise InputError("--coupled executes kernels in this process: `abstim --no-isolate run`, and no --strict")
+    found = execute_case(session.case, CoupledExecutor(executor, session, gpu), instruction_budget, progress)
+    return replace(found, seconds=perf_counter() - started)
+
+
+def refuse_coupled(case: Case, flush: str) -> None:
+    """Raises InputError for what cannot be executed by the engine's clock."""
+    if case.traces or isinstance(case, StreamedCase | StoredCase):
+        what = "is made launch by launch" if isinstance(case, StreamedCase) else "is a trace, nothing is executed"
+        raise InputError(f"--coupled: {case.name} {what}")
+    if flush != "all":
+        raise InputError("--coupled executes each launch with empty caches; leave out --flush")

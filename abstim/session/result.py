@@ -268,7 +268,7 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known or NOTHING_KNOWN,
-        note=note,
+        note="; ".join(filter(None, (note, session.order_note))),
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )

@@ -10,8 +10,8 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
-from abstim.session.turns import timed_turns_of, turns_of
-from abstim.targets.execution import Execution, OutputCheck, execute, in_block_order, is_ordered
+from abstim.session.turns import order_note, timed_turns_of, turns_of
+from abstim.targets.execution import Execution, OutputCheck, chosen_executor, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
@@ -76,6 +76,7 @@ class Session:
         self.traces: Traces = Execution(()) if traces is None else traces
         self._execute_on: Callable[[Session, Gpu | None], Traces] | None = None  # None: the traces are given
         self._executed_on: Gpu | None = None
+        self.order_note = ""  # what to say of launches whose outcome depends on the order of thread blocks
         self._made: dict[tuple, Any] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
         self._characterize_seconds = 0.0
@@ -299,9 +300,10 @@ def open_session(
     executing: Callable[..., Traces] = execute,
     progress: Progress = silent,
     refused: list[tuple[Gpu, str]] | None = None,
+    coupled: bool = False,
 ) -> Session:
     """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is. `refused`: as of
-    `Session.check_fit`.
+    `Session.check_fit`. `coupled`: the engine's clock says which thread block comes first where that matters.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
     minutes of execution.
@@ -319,6 +321,11 @@ def open_session(
     def execute_on(session: Session, gpu: Gpu | None) -> Traces:
         if gpu is None or not session.is_ordered:
             return executing(case, executor, instruction_budget, progress, in_block_order)
+        session.order_note = order_note(session.case, coupled)
+        if coupled:
+            from abstim.session.coupled import execute_coupled
+
+            return execute_coupled(session, gpu, executor or chosen_executor(), instruction_budget, progress)
         turns = turns_of(session, gpu)
         first = executing(case, executor, instruction_budget, progress, turns)
         return executing(case, executor, instruction_budget, progress, timed_turns_of(session, gpu, turns, first))

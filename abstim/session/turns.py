@@ -21,11 +21,21 @@ if TYPE_CHECKING:
 
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session, Traces
+    from functional.launches.case import Case
     from functional.traces.trace import Trace
     from precharacterize import LatencyTable
 
 _MODULES = ("abstim.session.turns", "abstim.engine.simulation")
 _MOST_ISSUES = 4_000_000  # of a launch, that are looked at: 350 MB of log
+
+
+def order_note(case: Case, coupled: bool) -> str:
+    """What to say of the launches of a case whose outcome depends on the order of their thread blocks."""
+    program = next(launch.program for launch in case.launches if is_ordered(launch))
+    point = program.order_points[0]
+    how = "by the engine's clock" if coupled else "by estimated times; --coupled: by the engine's clock"
+    where = f"'{program.name}', line {point.line}: '{point.name}'"
+    return f"{where}: the order of thread blocks decides; they took turns {how}"
 
 
 def turns_of(session: Session, gpu: Gpu) -> Turns:

@@ -356,8 +356,7 @@ def _executed(
         return executor.run(launch, memory, instruction_budget=budget, interleaving=turns)
     chunks: list[Trace] = []
     done = 0
-    how = {"instruction_budget": budget, "chunk_bytes": LARGE_CHUNK_BYTES, "interleaving": turns}
-    for chunk in executor.stream(launch, memory, **how):
+    for chunk in executor.stream(launch, memory, None, budget, LARGE_CHUNK_BYTES, turns):
         chunks.append(chunk)
         done += len(chunk.thread_blocks)
         report(done)

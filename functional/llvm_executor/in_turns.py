@@ -148,7 +148,7 @@ class _Turns:
         frames = self.frames().copy()
         frames[:, at.WARP_INSTRUCTIONS : at.EXPECTED] = 0  # which only count
         found.update(frames.tobytes())
-        found.update(machine.shared.view(machine.resident * machine.shared_stride))
+        found.update(machine.shared.view(machine.resident * machine.shared_stride).tobytes())
         found.update(machine.undo.written(machine.memory).tobytes())
         return found.digest()
 

@@ -166,16 +166,8 @@ class Streams(Buffers):
         rows = self.segments[first : stop + 1] - (0, 0, self.records.ctypes.data, self.conflicts.ctypes.data)
         rows[:, 2] //= self.records.itemsize
         return [
-            StreamPart(
-                here[0],
-                *(
-                    stream[start:end]
-                    for stream, start, end in zip(
-                        (self.blocks, self.records, self.conflicts), here[1:], after[1:], strict=True
-                    )
-                ),
-            )
-            for here, after in pairwise(rows.tolist())
+            StreamPart(warp, self.blocks[e:e_end], self.records[r:r_end], self.conflicts[c:c_end])
+            for (warp, e, r, c), (_, e_end, r_end, c_end) in pairwise(rows.tolist())
         ]
 
     def trace(self, thread_blocks: np.ndarray, warps_per_block: int) -> Trace:
