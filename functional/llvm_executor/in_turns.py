@@ -103,11 +103,9 @@ class _Turns:
         for node in range(leaves - 1, 0, -1):
             tree[node] = tree[2 * node]
         self.times, self.turns_of = (np.full(slots * warps, value, np.int64) for value in (_NEVER, 0))
-        starts, rows = interleaving.event_starts, len(thread_blocks) * warps + 1
         tables = {
             "slots": self.rows, "tree": tree, "times": self.times, "turns_of": self.turns_of,
-            "block_cycles": interleaving.block_cycles, "event_times": interleaving.event_times,
-            "event_starts": starts if len(starts) == rows else np.zeros(rows, np.int64),
+            "block_cycles": interleaving.block_cycles,
         }  # fmt: skip
         self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
         context = dict(zip(at.CONTEXT, machine.context.tolist(), strict=True))

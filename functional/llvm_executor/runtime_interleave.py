@@ -10,9 +10,11 @@ from __future__ import annotations
 from functional.jit.native import I32, I64, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Slot
-from functional.llvm_executor.runtime_schedule import HELD, begin, frame_of, place, time_of, turn
+from functional.llvm_executor.runtime_schedule import HELD, TICKS, begin, frame_of, place, time_of, turn
 
 _OVER = (1 << 64) - 1
+# Warps that set out for a word together do not come there in the order of their numbers: how much longer one may take
+_SPREAD = 64 * TICKS
 
 
 @inlined
@@ -44,6 +46,15 @@ def set_earliest(ctx: Context, time: I64) -> None:
 
 
 @routine
+def on_the_way(ctx: Context, warp: I64) -> I64:
+    """How much later than another warp this one comes to where they meet, at this turn of its: as good as random."""
+    number = ctx.slot * ctx.warps + warp
+    mixed = (number * 0x9E3779B97F4A7C15) ^ (ctx.turns_of[I64, number] * 0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> 31)) * 0x94D049BB133111EB
+    return (mixed >> 40) & (_SPREAD - 1)
+
+
+@routine
 def find_earliest(ctx: Context) -> None:
     """Of the running slot's warps: which, and when."""
     earliest = I64(_OVER)
@@ -67,10 +78,7 @@ def admit(ctx: Context, slot: I64, time: I64) -> None:
     select_slot(ctx, slot)
     begin(ctx)
     for warp in range(ctx.warps):
-        known, entered = ctx.event_starts[I64, number * ctx.warps + warp], time
-        if known < ctx.event_starts[I64, number * ctx.warps + warp + 1]:
-            entered = ctx.event_times[I64, known]
-        time_of(ctx, warp)[I64, 0] = entered
+        time_of(ctx, warp)[I64, 0] = time
     find_earliest(ctx)
 
 
@@ -92,7 +100,8 @@ def next_warp(ctx: Context) -> I32:
     warp = I64(0)
     while time_of(ctx, warp)[I64, 0] != earliest:
         warp += 1
-    ctx.warp, ctx.now = warp, earliest
+    late = op.where(frame_of(ctx, warp).state == at.BEFORE_POINT, on_the_way(ctx, warp), I64(0))
+    ctx.warp, ctx.now = warp, earliest - late
     return at.RUNNABLE
 
 
@@ -131,11 +140,12 @@ def run_block(ctx: Context) -> I32:
 def end_turn(ctx: Context) -> None:
     """The selected warp has come to an order point, a barrier, its end, or the end of its quantum."""
     state, row = frame_of(ctx, ctx.warp).state, slot_of(ctx, ctx.slot)
-    held = op.where(state == at.WAITING, ctx.now | HELD, ctx.now)
-    time_of(ctx, ctx.warp)[I64, 0] = op.where(state == at.DONE, I64(_OVER), held)
     ctx.turns = ctx.turns + 1
     turns = ctx.turns_of + (ctx.slot * ctx.warps + ctx.warp) * 8
     turns[I64, 0] = turns[I64, 0] + 1
+    late = op.where(state == at.BEFORE_POINT, on_the_way(ctx, ctx.warp), I64(0))
+    time = op.where(state == at.WAITING, ctx.now | HELD, ctx.now + late)
+    time_of(ctx, ctx.warp)[I64, 0] = op.where(state == at.DONE, I64(_OVER), time)
     if state == at.DONE:
         row.live = row.live - 1
         if row.live == 0:

@@ -6,6 +6,7 @@ from functional.jit.native import I16, I32, I64, Lanes32, Pointer, inlined, op, 
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Frame
 
+TICKS = 1 << 10  # of a warp's time, in a cycle
 HELD = 1 << 63  # in the time of a warp that cannot run: later than any other
 QUANTUM = 1 << 20  # thread instructions a warp runs before another of its thread block may
 
@@ -30,15 +31,12 @@ def wake(ctx: Context, warp: I64) -> None:
 
 
 @routine
-def pass_time(ctx: Context, row: I64, events: I64, first: I64) -> None:
-    """The running warp has entered the basic blocks from event `first` on: when it stands before what comes next, as
-    `event_times` says of its event number `events`, else by what those blocks take."""
-    known, time = ctx.event_starts[I64, row] + events, ctx.now
+def pass_time(ctx: Context, first: I64) -> None:
+    """The running warp has run the basic blocks from event `first` on."""
+    cycles = I64(0)
     for event in range(first, ctx.event):
-        time += ctx.block_cycles[I64, I64(Pointer(ctx.blocks)[I16, event])]
-    if known < ctx.event_starts[I64, row + 1]:
-        time = op.umax(ctx.now, ctx.event_times[I64, known])
-    ctx.now = time
+        cycles += ctx.block_cycles[I64, I64(Pointer(ctx.blocks)[I16, event])]
+    ctx.now = ctx.now + cycles * TICKS
 
 
 @routine
@@ -112,7 +110,7 @@ def turn(ctx: Context, frame: Frame, warp: I64) -> I32:
     code = op.call(ctx.kernel, I32, ctx, frame)
     frame.events = frame.events + ctx.event - event
     if ctx.interleaved != 0:
-        pass_time(ctx, row, frame.events, event)
+        pass_time(ctx, event)
     spent = ctx.used > ctx.budget
     if code == at.FINISHED:
         if spent:
