@@ -78,8 +78,8 @@ class RunOptions:
     --check  Exit code 1 if an output is not the expected one.
     --strict  Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) or
         whose thread blocks race. It is executed by the slower executor, on one thread.
-    --coupled  Where the outcome depends on the order of thread blocks (work queues, locks), execute by the engine's
-        clock: exact, and some hundred times slower than the turns that they take otherwise.
+    --coupled  Where the outcome depends on the order of thread blocks (work queues, locks), let the engine's clock say
+        who comes first, to 8 cycles, while the kernel is executed: some hundred times slower.
     --device compiled|arrays  With --model occupancy: lanes as machine code, or as a JAX program on what
         JAX_PLATFORMS names.
     --limits  Find what limits it by making each resource twice as fast, one at a time: some twenty timings more.

@@ -26,7 +26,7 @@ from functional.traces.trace import DTYPES, OFFSETS, Trace, offsets_of
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.progress import Progress
-    from abstim.session.session import Session
+    from abstim.session.turns import Launches
     from functional.launches.case import Case
     from functional.llvm_executor import LlvmExecutor
     from functional.llvm_executor.in_turns import Stepped
@@ -44,7 +44,7 @@ class CoupledExecutor(Executor):
     `cycles`: of each coupled launch, by that clock, to be held against the cycles of the trace that came of it.
     """
 
-    def __init__(self, inner: LlvmExecutor, session: Session, gpu: Gpu) -> None:
+    def __init__(self, inner: LlvmExecutor, session: Launches, gpu: Gpu) -> None:
         self.inner, self.session, self.gpu = inner, session, gpu
         self.cycles: dict[int, int] = {}
 
@@ -60,6 +60,7 @@ class CoupledExecutor(Executor):
             return stepped.trace()
 
     def chunked(self, request: Request) -> Iterator[Trace]:
+        """See `Executor.stream`."""
         return iter([self.whole(request)])
 
 
@@ -92,7 +93,7 @@ class _Streams:
 class _Coupled:
     """A launch that is executed and timed at the same time. Warps are counted in the order of the thread blocks."""
 
-    def __init__(self, stepped: Stepped, session: Session, number: int, gpu: Gpu) -> None:
+    def __init__(self, stepped: Stepped, session: Launches, number: int, gpu: Gpu) -> None:
         launch, self.stepped = session.launch(number), stepped
         self.blocks, self.streams = np.arange(launch.thread_blocks), _Streams()
         self.pending: dict[int, deque[tuple[int, int, int, int]]] = {}
@@ -164,7 +165,7 @@ class _Coupled:
 
 
 def execute_coupled(
-    session: Session, gpu: Gpu, executor: Executor, instruction_budget: int | None, progress: Progress
+    session: Launches, gpu: Gpu, executor: Executor, instruction_budget: int | None, progress: Progress
 ) -> Execution:
     """Every launch of a session, none of it kept. Raises InputError for a GPU that is timed from machine code, which is
     not executed, for an executor that runs kernels elsewhere, and for a target that is a trace."""

@@ -328,7 +328,7 @@ def open_session(
             return execute_coupled(session, gpu, executor or chosen_executor(), instruction_budget, progress)
         turns = turns_of(session, gpu)
         first = executing(case, executor, instruction_budget, progress, turns)
-        return executing(case, executor, instruction_budget, progress, timed_turns_of(session, gpu, turns, first))
+        return executing(case, executor, instruction_budget, progress, timed_turns_of(session, gpu, turns, first.trace))
 
     session.execute_on(fitting[0] if fitting else None, execute_on)
     return session

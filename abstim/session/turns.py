@@ -6,8 +6,9 @@ they took on average when the detailed engine timed the execution that came of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,14 +20,37 @@ from precharacterize.classify import Kind
 if TYPE_CHECKING:
     from jaxtyping import Int64
 
+    from abstim.engine.simulation import Simulation
     from abstim.gpu.config import Gpu
-    from abstim.session.session import Session, Traces
     from functional.launches.case import Case
+    from functional.launches.launch import Launch
     from functional.traces.trace import Trace
     from precharacterize import LatencyTable
 
 _MODULES = ("abstim.session.turns", "abstim.engine.simulation")
 _MOST_ISSUES = 4_000_000  # of a launch, that are looked at: 350 MB of log
+
+
+class Launches(Protocol):
+    """What is asked of a session."""
+
+    @property
+    def case(self) -> Case:
+        """What it was opened of."""
+
+    def __len__(self) -> int: ...
+
+    def launch(self, number: int) -> Launch:
+        """A launch."""
+
+    def blocks_per_sm(self, number: int, gpu: Gpu) -> int:
+        """Its occupancy."""
+
+    def table(self, number: int, gpu: Gpu) -> LatencyTable:
+        """Of its program."""
+
+    def simulation(self, number: int, gpu: Gpu, trace: Trace) -> Simulation:
+        """It, ready to be run."""
 
 
 def order_note(case: Case, coupled: bool) -> str:
@@ -38,27 +62,28 @@ def order_note(case: Case, coupled: bool) -> str:
     return f"{where}: the order of thread blocks decides; they took turns {how}"
 
 
-def turns_of(session: Session, gpu: Gpu) -> Turns:
+def turns_of(session: Launches, gpu: Gpu) -> Turns:
     """How the thread blocks of a session's launches take turns on a GPU that nobody has timed them on."""
 
     def interleaving(number: int) -> Interleaving | None:
         if not is_ordered(session.launch(number)):
             return None
         resident = session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
-        return Interleaving(resident, block_cycles(session.table(number, gpu), gpu))
+        apart = max(gpu.params.dispatch_interval_cycles, 1 / gpu.spec.sm_count)  # an SM takes one a cycle
+        return Interleaving(resident, block_cycles(session.table(number, gpu), gpu), apart)
 
     return interleaving
 
 
-def timed_turns_of(session: Session, gpu: Gpu, turns: Turns, traces: Traces) -> Turns:
-    """The same, once `traces` have come of `turns`. Machine code stays as it was: its instructions are no basic blocks
-    of the PTX."""
+def timed_turns_of(session: Launches, gpu: Gpu, turns: Turns, trace_of: Callable[[int], Trace]) -> Turns:
+    """The same, once traces, which `trace_of` knows by launch, have come of `turns`. Machine code stays as it was: its
+    instructions are no basic blocks of the PTX."""
     if gpu.spec.timed_code != "ptx":
         return turns
     found: dict[int, Interleaving] = {}
     for number in range(len(session)):
         if before := turns(number):
-            cycles = _kept_cycles(session, number, gpu, traces.trace(number), before)
+            cycles = _kept_cycles(session, number, gpu, trace_of(number), before)
             found[number] = replace(before, block_cycles=cycles)
     return found.get
 
@@ -74,7 +99,7 @@ def block_cycles(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " block"]:
     return issues + loads * (p.l1d_latency_cycles + way)
 
 
-def _kept_cycles(session: Session, number: int, gpu: Gpu, trace: Trace, before: Interleaving) -> np.ndarray:
+def _kept_cycles(session: Launches, number: int, gpu: Gpu, trace: Trace, before: Interleaving) -> np.ndarray:
     program = session.launch(number).program
     name = key(
         _MODULES, program.digest, program.name, gpu.spec, gpu.params, gpu.pipeline.key, *before.parts(),
@@ -84,7 +109,7 @@ def _kept_cycles(session: Session, number: int, gpu: Gpu, trace: Trace, before: 
     return np.frombuffer(made, np.int64)
 
 
-def _timed(session: Session, number: int, gpu: Gpu, trace: Trace, before: np.ndarray) -> Int64[np.ndarray, " block"]:
+def _timed(session: Launches, number: int, gpu: Gpu, trace: Trace, before: np.ndarray) -> Int64[np.ndarray, " block"]:
     """Mean cycles of each basic block, from each of its issues to the warp's next one, as the engine times a trace.
     What a warp waits at a barrier for others is left out; blocks that nobody ran stay as they were `before`."""
     simulation, program = session.simulation(number, gpu, trace), session.launch(number).program

@@ -15,12 +15,13 @@ class Interleaving:
     """Of one launch on a GPU that holds `resident_blocks` at the same time.
 
     Every warp has a time, that of its thread block's entry plus `block_cycles` of the basic blocks that it has run; the
-    warp whose time comes first goes first.
+    warp whose time comes first goes first. Blocks enter `dispatch_cycles` apart at least.
     """
 
     resident_blocks: int
     block_cycles: Int64[np.ndarray, " basic_block"]
+    dispatch_cycles: float = 0.0
 
-    def parts(self) -> tuple[int | np.ndarray, ...]:
+    def parts(self) -> tuple[float | np.ndarray, ...]:
         """What the key of a kept execution holds of it."""
-        return self.resident_blocks, self.block_cycles
+        return self.resident_blocks, self.block_cycles, self.dispatch_cycles

@@ -12,10 +12,12 @@ from functional.execution.interleaving import Interleaving
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call
+from functional.llvm_executor.runtime_schedule import TICKS
 from functional.llvm_executor.streams import StreamPart
 from functional.traces.trace import Trace
 
 _FIRST_LOOK = 1 << 16  # turns until somebody looks whether anything happens; then at twice as many
+_SPREAD = 8  # of so many cycles one, by which warps that do the same come apart
 _ROUND = 4  # turns a warp, on average, in which all should have had one
 _NEVER, _HELD = -1, 0  # of the time of a warp, as a signed number: below 0 it cannot run
 
@@ -91,6 +93,14 @@ def in_turns(machine: Machine, thread_blocks: np.ndarray, interleaving: Interlea
     return machine.end(code, turns.thread_blocks)
 
 
+def _spreads(machine: Machine, block_cycles: np.ndarray) -> np.ndarray:
+    """Ticks that a warp may come later to each basic block than another that sets out with it. Compare-and-swap loops
+    would take the most rounds they can if the warps always came in the order of their numbers."""
+    program = machine.launch.program
+    swaps = [any("cas" in i.modifiers for i in program.instructions[b.start : b.stop]) for b in program.blocks]
+    return np.where(swaps, block_cycles * TICKS // _SPREAD, 0)
+
+
 class _Turns:
     """The tables that runtime_interleave.py works on."""
 
@@ -105,12 +115,13 @@ class _Turns:
         self.times, self.turns_of = (np.full(slots * warps, value, np.int64) for value in (_NEVER, 0))
         tables = {
             "slots": self.rows, "tree": tree, "times": self.times, "turns_of": self.turns_of,
-            "block_cycles": interleaving.block_cycles,
+            "block_cycles": interleaving.block_cycles, "spreads": _spreads(machine, interleaving.block_cycles),
         }  # fmt: skip
         self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
         context = dict(zip(at.CONTEXT, machine.context.tolist(), strict=True))
         machine.set(
             interleaved=1, midway=0, leaves=leaves, resident=slots, next_block=0, blocks_done=0, now=0, turns=0,
+            dispatch_ticks=round(interleaving.dispatch_cycles * TICKS), next_entry=0,
             slot_frames=context["frames"], slot_shared=context["shared"], slot_local=context["local_base"],
             shared_stride=machine.shared_stride, **{name: table.ctypes.data for name, table in self.kept.items()},
         )  # fmt: skip

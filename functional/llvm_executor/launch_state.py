@@ -186,6 +186,7 @@ class Machine:
         return int(self.context[at.SLOT["used"] // 8])
 
     def set(self, **values: int) -> None:
+        """Write slots of the context."""
         for name, value in values.items():
             self.context[at.SLOT[name] // 8] = value
 

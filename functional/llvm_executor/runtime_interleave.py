@@ -10,11 +10,9 @@ from __future__ import annotations
 from functional.jit.native import I32, I64, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Slot
-from functional.llvm_executor.runtime_schedule import HELD, TICKS, begin, frame_of, place, time_of, turn
+from functional.llvm_executor.runtime_schedule import HELD, begin, frame_of, place, time_of, turn
 
 _OVER = (1 << 64) - 1
-# Warps that set out for a word together do not come there in the order of their numbers: how much longer one may take
-_SPREAD = 64 * TICKS
 
 
 @inlined
@@ -47,11 +45,11 @@ def set_earliest(ctx: Context, time: I64) -> None:
 
 @routine
 def on_the_way(ctx: Context, warp: I64) -> I64:
-    """How much later than another warp this one comes to where they meet, at this turn of its: as good as random."""
+    """How much later than another warp that set out with it this one comes to where they meet: as good as random."""
     number = ctx.slot * ctx.warps + warp
     mixed = (number * 0x9E3779B97F4A7C15) ^ (ctx.turns_of[I64, number] * 0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> 31)) * 0x94D049BB133111EB
-    return (mixed >> 40) & (_SPREAD - 1)
+    return (mixed >> 32) * ctx.spreads[I64, I64(frame_of(ctx, warp).block)] >> 32
 
 
 @routine
@@ -74,11 +72,13 @@ def admit(ctx: Context, slot: I64, time: I64) -> None:
         set_earliest(ctx, _OVER)
         return
     ctx.next_block = number + 1
+    entry = op.umax(time, ctx.next_entry)
+    ctx.next_entry = entry + ctx.dispatch_ticks
     row.thread_block, row.live = number, ctx.warps
     select_slot(ctx, slot)
     begin(ctx)
     for warp in range(ctx.warps):
-        time_of(ctx, warp)[I64, 0] = time
+        time_of(ctx, warp)[I64, 0] = entry
     find_earliest(ctx)
 
 

@@ -10,7 +10,6 @@ from functional.isa.slots import CLOCKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import LlvmEmitter, constants
-from functional.programs.order import ordered_blocks
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
 
@@ -36,7 +35,7 @@ class Unit:
         self.places: dict[Register, int] = {}
         self.frame_bytes = at.SCRATCH + -(-_scratch_bytes(program) // 64) * 64
         self.symbols: list[Symbol] = []
-        self.points = ordered_blocks(program)
+        self.points = program.ordered_blocks
         self.meetings = {b.reconvergence for b in program.blocks if b.reconvergence is not None}
 
     def place(self, register: Register) -> int:

@@ -4,34 +4,24 @@ share, beside plain loads and stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from functional.ptx.ir import Instruction, Register
-
-if TYPE_CHECKING:
-    from functional.programs.program import Program
 
 _SHARED_BY_BLOCKS = ("global", "generic")
 # Of loads that see what others write meanwhile, and of stores meant for them
 _FRESH = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 
 
-def order_points_of(program: Program) -> tuple[Instruction, ...]:
+def order_points_of(
+    instructions: Sequence[Instruction], block_of: Callable[[int], int], successors: Sequence[Sequence[int]]
+) -> tuple[Instruction, ...]:
     """`Program.order_points`: atomics whose result is read, loads in a loop that look for what others write, and
-    `nanosleep`, which waits for them."""
-    read = {register for inst in program.instructions for register in _reads(inst)}
-    loops = _in_loops(program)
-    return tuple(i for i in program.instructions if _is_order_point(i, read, program.block_of(i.index) in loops))
-
-
-def ordered_blocks(program: Program) -> frozenset[int]:
-    """Basic blocks whose turn is to be decided, where that matters at all: all that change or look at what thread
-    blocks tell each other."""
-    if not program.order_points:
-        return frozenset()
-    told = (i for i in program.instructions if i.opcode in ("atom", "red") or not _FRESH.isdisjoint(i.modifiers))
-    return frozenset(program.block_of(i.index) for i in told if i.space in _SHARED_BY_BLOCKS)
+    `nanosleep`, which waits for them. `block_of`: the basic block of a position; `successors`: of each block."""
+    read = {register for inst in instructions for register in inst.reads()}
+    read |= {inst.guard.register for inst in instructions if inst.guard is not None}
+    loops = _in_loops(successors)
+    return tuple(i for i in instructions if _is_order_point(i, read, block_of(i.index) in loops))
 
 
 def _is_order_point(inst: Instruction, read: set[Register], in_loop: bool) -> bool:
@@ -42,39 +32,21 @@ def _is_order_point(inst: Instruction, read: set[Register], in_loop: bool) -> bo
     return inst.opcode == "nanosleep"
 
 
-def _reads(inst: Instruction) -> Iterator[Register]:
-    yield from inst.reads()
-    if inst.guard is not None:
-        yield inst.guard.register
+def told_to_others(instructions: Iterable[Instruction]) -> tuple[Instruction, ...]:
+    """Those that change, or look at, what thread blocks tell each other: their turn matters where any does."""
+    found = (i for i in instructions if i.opcode in ("atom", "red") or not _FRESH.isdisjoint(i.modifiers))
+    return tuple(i for i in found if i.space in _SHARED_BY_BLOCKS)
 
 
-def _in_loops(program: Program) -> frozenset[int]:
-    """Basic blocks that control can come back to: those of strongly connected parts of the graph (Tarjan 1972)."""
-    successors = [block.successors for block in program.blocks]
-    number: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    found: set[int] = set()
-    for root in range(len(successors)):
-        work = [(root, iter(successors[root]))] if root not in number else []
-        while work:
-            node, left = work[-1]
-            if node not in number:
-                number[node] = low[node] = len(number)
-                stack.append(node)
-            for after in left:
-                if after not in number:
-                    work.append((after, iter(successors[after])))
-                    break
-                if after in stack:
-                    low[node] = min(low[node], low.get(after, number[after]))
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == number[node]:
-                    part = stack[stack.index(node) :]
-                    del stack[stack.index(node) :]
-                    if len(part) > 1 or node in successors[node]:
-                        found.update(part)
-    return frozenset(found)
+def _in_loops(successors: Sequence[Sequence[int]]) -> set[int]:
+    """Nodes of a graph that can be reached from themselves."""
+    found = set()
+    for node, after in enumerate(successors):
+        seen, left = set(after), list(after)
+        while left and node not in seen:
+            new = set(successors[left.pop()]) - seen
+            seen |= new
+            left += new
+        if node in seen:
+            found.add(node)
+    return found

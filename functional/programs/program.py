@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
-from functional.programs.order import order_points_of
+from functional.programs.order import order_points_of, told_to_others
 from functional.ptx.ir import Instruction, Parameter, Register, Variable
 
 Constants = tuple[tuple[str, int], ...]  # registers, and what each holds
@@ -67,7 +67,13 @@ class Program:
     @cached_property
     def order_points(self) -> tuple[Instruction, ...]:
         """Instructions whose effect depends on which thread block came first (functional.programs.order)."""
-        return order_points_of(self)
+        return order_points_of(self.instructions, self.block_of, [block.successors for block in self.blocks])
+
+    @cached_property
+    def ordered_blocks(self) -> frozenset[int]:
+        """Basic blocks in front of which a warp's turn is decided: none if there are no order points."""
+        told = told_to_others(self.instructions) if self.order_points else ()
+        return frozenset(self.block_of(i.index) for i in told)
 
     @cached_property
     def numbers(self) -> dict[Register, int]:
