@@ -22,12 +22,14 @@ from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.detailed import launch_result
 from abstim.session.session import Session
+from abstim.session.turns import order_note, turns_of
 from abstim.session.warm_up import Flushed
-from abstim.targets.execution import Execution, default_budget
+from abstim.targets.execution import Execution, default_budget, is_ordered
 from functional.errors import InputError
 from functional.execution.computer import default_threads
 from functional.launches.case import Case
 from functional.ptx.source import shown_name
+from functional.terminal import note
 from functional.traces.store import StoreWriter
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from abstim.application.loaded_modules import LoadedModules
     from abstim.session.result import LaunchResult
     from functional.execution.executor import Executor
+    from functional.execution.interleaving import Interleaving
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory, Region
     from functional.programs.registers import Registers
@@ -299,6 +302,7 @@ class LaunchRecorder:
     instruction_budget: int | None = None
     count: int = 0  # launches so far
     idle: IdleLaunches = field(default_factory=IdleLaunches)
+    _interleavings: dict[Hashable, Interleaving | None] = field(default_factory=dict)
 
     def launch(self, launch: Launch, memory: Memory) -> Future[float]:
         """Execute, unless it would change nothing; the future has the seconds on the first GPU, 0 for a launch that is
@@ -319,15 +323,27 @@ class LaunchRecorder:
         assert self.timer is not None
         return self.timer.time(number, launch, likeness, trace, self.told)
 
+    def _interleaving(self, launch: Launch) -> Interleaving | None:
+        """How the thread blocks of a launch take turns, where that matters: as on the first GPU."""
+        if self.timer is None or not is_ordered(launch):
+            return None
+        program = launch.program
+        key = (program.digest, program.name, launch.grid, launch.block, launch.dynamic_shared_bytes)
+        if key not in self._interleavings:
+            session = Session(replace(self.case, launches=(launch,)))
+            self._interleavings[key] = turns_of(session, self.timer.gpus[0])(0)
+            note(f"abstim: {order_note(session.case)}, as on {self.timer.gpus[0].name}")
+        return self._interleavings[key]
+
     def _executed(self, launch: Launch, memory: Memory, is_timed: bool, is_kept: bool) -> tuple[Trace | None, int]:
         """The trace, if it is to be timed, and thread instructions."""
-        budget = self.instruction_budget or default_budget(launch)
+        budget, turns = self.instruction_budget or default_budget(launch), self._interleaving(launch)
         if is_timed:
-            trace = self.executor.run(launch, memory, instruction_budget=budget)
+            trace = self.executor.run(launch, memory, instruction_budget=budget, interleaving=turns)
             if is_kept:
                 self._keep(launch, [trace])
             return trace, int(trace.thread_instructions.sum())
-        counted = _Counted(self.executor.stream(launch, memory, instruction_budget=budget))
+        counted = _Counted(self.executor.stream(launch, memory, instruction_budget=budget, interleaving=turns))
         if is_kept:
             self._keep(launch, counted)
         deque(counted, maxlen=0)

@@ -10,7 +10,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
-from abstim.session.turns import order_note, timed_turns_of, turns_of
+from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, OutputCheck, chosen_executor, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
@@ -321,7 +321,7 @@ def open_session(
     def execute_on(session: Session, gpu: Gpu | None) -> Traces:
         if gpu is None or not session.is_ordered:
             return executing(case, executor, instruction_budget, progress, in_block_order)
-        session.order_note = order_note(session.case, coupled)
+        session.order_note = order_note(session.case, BY_CLOCK if coupled else BY_ESTIMATE)
         if coupled:
             from abstim.session.coupled import execute_coupled
 

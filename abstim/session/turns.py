@@ -53,13 +53,15 @@ class Launches(Protocol):
         """It, ready to be run."""
 
 
-def order_note(case: Case, coupled: bool) -> str:
+def order_note(case: Case, how: str = "by estimated times") -> str:
     """What to say of the launches of a case whose outcome depends on the order of their thread blocks."""
     program = next(launch.program for launch in case.launches if is_ordered(launch))
     point = program.order_points[0]
-    how = "by the engine's clock" if coupled else "by estimated times; --coupled: by the engine's clock"
     where = f"'{program.name}', line {point.line}: '{point.name}'"
     return f"{where}: the order of thread blocks decides; they took turns {how}"
+
+
+BY_CLOCK, BY_ESTIMATE = "by the engine's clock", "by estimated times; --coupled: by the engine's clock"
 
 
 def turns_of(session: Launches, gpu: Gpu) -> Turns:
