@@ -158,10 +158,3 @@ def _orders_blocks(inst: Instruction) -> bool:
     if inst.opcode in ("atom", "red"):
         return inst.space != "shared"
     return inst.opcode in MEMORY_OPCODES - {"ld", "ldu", "st"}
-
-
-def reads_what_others_write(program: Program) -> bool:
-    """Can a thread block wait for another one: does anything read memory that blocks share?"""
-    own = ("shared", "local", "const", "param")
-    only_written = ("st", "red", "sust", "stmatrix")
-    return any(i.is_memory and i.opcode not in only_written and i.space not in own for i in program.instructions)

@@ -153,15 +153,17 @@ class Job:
         while number >= len(self.machines):
             worker, append = self.leases.enter_context(self.workers.one()), self.chunk_bytes is None
             what = self.compiled, self.launch, self.memory, self.budget, worker, self.undo, self.used, append
-            new = Machine(*what, min(len(self.blocks), self.interleaving.resident_blocks) if self.interleaving else 1)
+            new = Machine(
+                *what, min(len(self.blocks) - self.done, self.interleaving.resident_blocks) if self.interleaving else 1
+            )
             self.machines.append(new)
         return self.machines[number]
 
 
 def interleaved(job: Job) -> Iterator[Trace]:
-    """All thread blocks in one chunk, of which as many as a GPU holds take turns."""
+    """All thread blocks that are left in one chunk, of which as many as a GPU holds take turns."""
     assert job.interleaving is not None
-    trace = in_turns(job.machine(0), job.blocks, job.interleaving)
+    trace = in_turns(job.machine(0), job.blocks[job.done :], job.interleaving)
     job.done, job.used = len(job.blocks), job.machine(0).used
     yield trace
 

@@ -9,12 +9,14 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from threading import Lock
 
+import numpy as np
+
 from functional.errors import BudgetSpent, InputError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Request
+from functional.execution.interleaving import Interleaving
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
-from functional.llvm_executor.analysis import reads_what_others_write
 from functional.llvm_executor.attempts import Conflict, Job, Pool, interleaved, parallel, serial
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
@@ -26,8 +28,7 @@ from functional.programs.program import Program
 from functional.terminal import note
 from functional.traces.trace import Trace, concatenate, rechunk
 
-# The budget's part that the NumPy executor has for blocks that wait for each other: it is a hundred times slower
-_ORACLE_SHARE_SHIFT = 4
+_TOGETHER_WARPS = 1 << 12  # of blocks that wait for each other, where nobody says how many are resident
 _RACE = "thread blocks touch 32-byte sectors that others write; they ran in block order, which a GPU does not promise"
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
 
@@ -124,7 +125,7 @@ class LlvmExecutor(Executor):
             except Abandoned as stop:
                 job.undo.restore(job.memory)
                 if isinstance(stop, OverBudget):
-                    ways = [self._waiting_for_others(job, stop)]
+                    ways = [self._together(job, stop)]
                 elif not job.done:  # the first chunk runs alone, in any way but the last
                     ways = [self._by_oracle]
                 _replay(job)
@@ -154,21 +155,15 @@ class LlvmExecutor(Executor):
         job.done = len(job.blocks)
         return self.oracle.chunks(Request(job.launch, job.memory, left, job.budget, 0, job.interleaving), job.used)
 
-    def _waiting_for_others(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
-        """Over budget, perhaps because blocks wait for later ones: the NumPy executor runs many at a time. Raises
-        BudgetSpent if that cannot be the reason."""
+    def _together(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
+        """Over budget, perhaps because blocks wait for later ones: many take turns. Raises BudgetSpent if that cannot
+        be the reason."""
         program = job.launch.program
-        if job.interleaving or stop.thread_block == job.blocks[-1] or not reads_what_others_write(program):
+        if job.interleaving or stop.thread_block == job.blocks[-1] or not job.compiled.ordered:
             raise BudgetSpent(program.name, program.path, stop.line, job.budget) from None
-
-        def together(job: Job) -> Iterator[Trace]:
-            whole, job.budget = job.budget, job.used + (job.budget - job.used >> _ORACLE_SHARE_SHIFT)
-            try:
-                yield from self._by_oracle(job)
-            except BudgetSpent as spent:
-                raise BudgetSpent(program.name, program.path, spent.line, whole) from None
-
-        return together
+        many = max(1, _TOGETHER_WARPS // job.launch.warps_per_block)
+        job.interleaving = Interleaving(many, np.ones(len(program.blocks), np.int64))
+        return interleaved
 
 
 def _replay(job: Job) -> None:
