@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 
 from functional.errors import InputError, PtxError
+from functional.programs.order import order_points_of, publishing
 from functional.programs.program import BasicBlock, Program, basic_blocks
 from functional.ptx.ir import (
     Address,
@@ -161,8 +162,13 @@ def link(module: Module, kernel_name: str) -> Program:
 def _blocks(
     module: Module, entry: Kernel, instructions: list[Instruction], starts: dict[str, int]
 ) -> tuple[BasicBlock, ...]:
-    """The basic blocks. Raises PtxError for more than a trace can number."""
-    blocks = basic_blocks(instructions, list(starts.values()))
+    """The basic blocks. Where the order of thread blocks matters, one begins at each write that publishes what came
+    before it. Raises PtxError for more than a trace can number."""
+    entries = list(starts.values())
+    blocks = basic_blocks(instructions, entries)
+    block_of = [block.index for block in blocks for _ in range(block.start, block.stop)]
+    if order_points_of(instructions, block_of.__getitem__, [block.successors for block in blocks]):
+        blocks = basic_blocks(instructions, entries, publishing(instructions))
     if len(blocks) > _MAX_BLOCKS:
         message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
         raise PtxError(module.path, entry.line, message)

@@ -38,6 +38,17 @@ def told_to_others(instructions: Iterable[Instruction]) -> tuple[Instruction, ..
     return tuple(i for i in found if i.space in _SHARED_BY_BLOCKS)
 
 
+def publishing(instructions: Sequence[Instruction]) -> list[int]:
+    """Positions of the first write behind each fence that others may wait for."""
+    found, fenced = [], False
+    told = {inst.index for inst in told_to_others(instructions) if inst.opcode != "ld"}
+    for position, inst in enumerate(instructions):
+        if fenced and position in told:
+            found.append(position)
+        fenced = inst.opcode in ("membar", "fence") or (fenced and position not in told)
+    return found
+
+
 def _in_loops(successors: Sequence[Sequence[int]]) -> set[int]:
     """Nodes of a graph that can be reached from themselves."""
     found = set()

@@ -90,14 +90,17 @@ _JOINS = {"wgmma": "mma_async", "mbarrier": "try_wait"}  # warps may have to wai
 _LEAVES = frozenset({"ret", "exit", "trap"})
 
 
-def basic_blocks(instructions: Sequence[Instruction], entries: Sequence[int] = (0,)) -> tuple[BasicBlock, ...]:
+def basic_blocks(
+    instructions: Sequence[Instruction], entries: Sequence[int] = (0,), also: Sequence[int] = ()
+) -> tuple[BasicBlock, ...]:
     """Cut a flat program into basic blocks in program order.
 
     `entries` are the positions where functions begin, ascending. A block begins at each entry, at every branch target
-    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product, wait).
+    and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product, wait), and at
+    the positions `also`.
     Successors are in the order taken, fall-through; a guarded ret or exit falls through.
     """
-    starts = _starts(instructions, entries)
+    starts = sorted({*_starts(instructions, entries), *also})
     stops = [*starts[1:], len(instructions)]
     index = {start: number for number, start in enumerate(starts)}
     successors = [_successors(instructions[stop - 1], stop, index) for stop in stops]
