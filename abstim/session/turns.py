@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from abstim.targets.execution import Turns, is_ordered
-from functional.execution.interleaving import Interleaving
+from functional.execution.interleaving import PACE, Interleaving
 from functional.keep.kept import Kept, key
 from precharacterize.classify import Kind
 
@@ -85,8 +85,8 @@ def timed_turns_of(session: Launches, gpu: Gpu, turns: Turns, trace_of: Callable
     found: dict[int, Interleaving] = {}
     for number in range(len(session)):
         if before := turns(number):
-            cycles = _kept_cycles(session, number, gpu, trace_of(number), before)
-            found[number] = replace(before, block_cycles=cycles)
+            measured, blocks = _kept_cycles(session, number, gpu, trace_of(number), before), len(before.block_cycles)
+            found[number] = replace(before, block_cycles=measured[:blocks], paces=measured[blocks:])
     return found.get
 
 
@@ -107,20 +107,30 @@ def _kept_cycles(session: Launches, number: int, gpu: Gpu, trace: Trace, before:
         _MODULES, program.digest, program.name, gpu.spec, gpu.params, gpu.pipeline.key, *before.parts(),
         trace.blocks, trace.records, trace.conflicts,
     )  # fmt: skip
-    made = Kept("turns").load_or_make(name, lambda: _timed(session, number, gpu, trace, before.block_cycles).tobytes())
+    made = Kept("turns").load_or_make(name, lambda: _timed(session, number, gpu, trace, before).tobytes())
     return np.frombuffer(made, np.int64)
 
 
-def _timed(session: Launches, number: int, gpu: Gpu, trace: Trace, before: np.ndarray) -> Int64[np.ndarray, " block"]:
-    """Mean cycles of each basic block, from each of its issues to the warp's next one, as the engine times a trace.
-    What a warp waits at a barrier for others is left out; blocks that nobody ran stay as they were `before`."""
+def _timed(
+    session: Launches, number: int, gpu: Gpu, trace: Trace, before: Interleaving
+) -> Int64[np.ndarray, " block_and_place"]:
+    """Mean cycles of each basic block, from each of its issues to the warp's next one, as the engine times a trace; and
+    the paces of the first resident thread blocks. What a warp waits at a barrier for others is left out; basic blocks
+    that nobody ran stay as they were `before`."""
     simulation, program = session.simulation(number, gpu, trace), session.launch(number).program
     kind, total = simulation.inputs.table.kind, int(trace.warp_instructions.sum())
     log = simulation.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=min(total, _MOST_ISSUES))
     log = log[np.lexsort((log["cycle"], log["warp"]))]
     cycles = np.append(np.diff(log["cycle"]), 1)
     cycles[np.append(np.diff(log["warp"]) != 0, True) | (kind[log["instruction"]] == Kind.BARRIER)] = 1
-    block_of, blocks = np.repeat(np.arange(len(before)), [b.stop - b.start for b in program.blocks]), len(before)
-    spent = np.bincount(block_of[log["instruction"]], weights=cycles, minlength=blocks)
+    blocks = len(program.blocks)
+    block_of = np.repeat(np.arange(blocks), [b.stop - b.start for b in program.blocks])[log["instruction"]]
+    spent = np.bincount(block_of, weights=cycles, minlength=blocks)
     count = np.bincount(trace.blocks, minlength=blocks) * (len(log) / max(1, total))
-    return np.where(count < 1, before, np.rint(spent / np.maximum(count, 1))).astype(np.int64)
+    means = np.where(count < 1, before.block_cycles, spent / np.maximum(count, 1))
+    places = min(before.resident_blocks, len(trace.thread_blocks))
+    thread_block = log["warp"] // trace.warps_per_block
+    issue_mean = spent / np.maximum(1, np.bincount(block_of, minlength=blocks))
+    expected = np.bincount(thread_block, weights=issue_mean[block_of], minlength=places)[:places]
+    paces = np.bincount(thread_block, weights=cycles, minlength=places)[:places] / np.maximum(expected, 1)
+    return np.rint(np.append(means, np.where(expected < 1, 1, paces) * PACE)).astype(np.int64)

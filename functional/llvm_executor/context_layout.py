@@ -36,13 +36,14 @@ CONTEXT = (
     "slots", "resident", "leaves", "tree", "slot", "warp",  # Slot rows, in use and all; a tournament; what runs
     "slot_frames", "slot_shared", "slot_local", "shared_stride",  # where those of the first slot lie
     "next_block", "blocks_done", "now", "times", "turns_of",  # the latter two an int64 a warp of a slot
-    "turns", "turns_stop", "block_cycles", "spreads", "dispatch_ticks", "next_entry",  # when a thread block may enter
+    "turns", "turns_stop", "block_cycles", "spreads", "paces",
+    "dispatch_ticks", "next_entry",  # when a thread block may enter
 )  # fmt: skip
 LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
 _POINTERS = (
     "starts ends touched pages saved saved_count records conflicts segments kernel frames thread_blocks zero counts "
-    "slots tree slot_frames times turns_of block_cycles spreads"
+    "slots tree slot_frames times turns_of block_cycles spreads paces"
 )
 Context: Any = record_type(CONTEXT, frozenset(_POINTERS.split()))
 

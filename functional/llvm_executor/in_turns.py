@@ -117,6 +117,7 @@ class _Turns:
             "slots": self.rows, "tree": tree, "times": self.times, "turns_of": self.turns_of,
             "block_cycles": interleaving.block_cycles, "spreads": _spreads(machine, interleaving.block_cycles),
         }  # fmt: skip
+        tables["paces"] = np.append(interleaving.paces, np.full(leaves, TICKS))[:leaves]
         self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
         context = dict(zip(at.CONTEXT, machine.context.tolist(), strict=True))
         machine.set(

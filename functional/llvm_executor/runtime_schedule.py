@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functional.execution.interleaving import PACE
 from functional.jit.native import I16, I32, I64, Lanes32, Pointer, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Frame
 
-TICKS = 1 << 10  # of a warp's time, in a cycle
+TICKS = PACE  # of a warp's time, in a cycle
 HELD = 1 << 63  # in the time of a warp that cannot run: later than any other
 QUANTUM = 1 << 20  # thread instructions a warp runs before another of its thread block may
 
@@ -36,7 +37,7 @@ def pass_time(ctx: Context, first: I64) -> None:
     cycles = I64(0)
     for event in range(first, ctx.event):
         cycles += ctx.block_cycles[I64, I64(Pointer(ctx.blocks)[I16, event])]
-    ctx.now = ctx.now + cycles * TICKS
+    ctx.now = ctx.now + cycles * ctx.paces[I64, ctx.slot]
 
 
 @routine
