@@ -1,8 +1,10 @@
 """Twelve programs whose outcome depends on the order of thread blocks (kernels in order_programs.cu), with what they
-must put out whatever that order is."""
+must put out whatever that order is. `python tests/order_programs.py GTX480_d queue tiles`: cycles and shares of work by
+SM, in turns and by the engine's clock, of variants of `abstim validate`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -183,3 +185,27 @@ PROGRAMS: dict[str, Callable[..., Case]] = {
         producer_consumer, tiles,
     )
 }  # fmt: skip
+
+
+def compare(variant: str, name: str) -> str:
+    """One line: cycles in turns and by the engine's clock; the part of the work that another SM does."""
+    from abstim import open_session
+    from abstim.study.validate import known_variants
+
+    gpu, case, found = known_variants()[variant], PROGRAMS[name](), []
+    for coupled in (False, True):
+        session = open_session(lambda: case, [gpu], coupled=coupled)
+        trace = session.traces.trace(0)
+        assert not any(output.mismatches for output in session.traces.outputs)
+        simulation = session.simulation(0, gpu, trace)
+        simulation.run(np.arange(len(trace.thread_blocks)), drain=True)
+        work = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
+        by_sm = np.bincount(simulation.blocks["sm"], weights=work, minlength=gpu.spec.sm_count)
+        found.append((simulation.result().cycles, by_sm / by_sm.sum()))
+    (turns, shares), (clock, others) = found
+    return f"{variant} {name}: {turns} {clock} {turns / clock - 1:+.1%}, work {np.abs(shares - others).sum() / 2:.1%}"
+
+
+if __name__ == "__main__":
+    for each in sys.argv[2:] or PROGRAMS:
+        print(compare(sys.argv[1], each), flush=True)

@@ -18,8 +18,8 @@ class Interleaving:
     """Of one launch on a GPU that holds `resident_blocks` at the same time.
 
     Every warp has a time, that of its thread block's entry plus `block_cycles` of the basic blocks that it has run; the
-    warp whose time comes first goes first. Blocks enter `dispatch_cycles` apart at least. `paces`: in 1024ths, what each
-    place for a resident block takes in relation to others (an SM may prefer older warps); none: all the same.
+    warp whose time comes first goes first. Blocks enter `dispatch_cycles` apart at least. `paces`: in 1024ths, what a
+    place for a resident block takes, in relation to others (an SM may prefer older warps); none: all the same.
     """
 
     resident_blocks: int
