@@ -136,7 +136,7 @@ def test_what_is_not_timed_is_not_held():
     from abstim.application.launch_recorder import LaunchRecorder
 
     streamed = iter([SimpleNamespace(thread_instructions=np.ones(2, int))] * 3)
-    executor = SimpleNamespace(stream=lambda launch, memory, instruction_budget: streamed)
+    executor = SimpleNamespace(stream=lambda launch, memory, **_: streamed)
     program = SimpleNamespace(name="k", digest="", directives={})
     launch = Launch(program, Dim3(1), Dim3(1), b"")
     recorder = LaunchRecorder(executor, None, None, Selection("other"), print, None, 1)
