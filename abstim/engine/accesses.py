@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
 from abstim.engine.warp_slots import ONE, bit, lowest, span, visit_from
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from precharacterize.table import BARRIERS
 
 

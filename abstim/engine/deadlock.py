@@ -20,7 +20,7 @@ def deadlock(state: State, records: UInt32[np.ndarray, " record"]) -> str:
     """One line about the first thread block that is left, for an InputError. `records`: of its trace."""
     left = np.flatnonzero((state.record.blocks["sm"] >= 0) & (state.record.blocks["retire_cycle"] < 0))
     block = int(left[0])
-    sm = state.sms[state.record.blocks["sm"][block]]
+    sm = state.sm[state.record.blocks["sm"][block]]
     slot = int(np.flatnonzero((sm["block_position"] == block) & (sm["block_live"] > 0))[0])
     waits = _waits(state, sm, slot, records)
     named = [f"{_warps(warps)} at {place}" for place, warps in waits.items()]

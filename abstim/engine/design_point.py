@@ -15,6 +15,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
+from functional.jit.marked import Known
 from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
@@ -239,6 +240,26 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     operands = table.read_banks.shape[1] * max(waiting.values())
     ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
     return 1 << int(ahead).bit_length()
+
+
+# What code is compiled for: kinds of GPUs and programs, and no sizes, which a sweep varies
+KINDS_OF_GPU = (
+    "perfect_memory policy sub_cores issues_per_turn register_file_ports perfect_instruction_cache "
+    "perfect_constant_cache l1d_index l1d_sectored l1d_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo "
+    "posted_stores shared_collectors crossbar_repeats crossbar_output_queues l2_partitions slice_random slice_spread "
+    "dram_two_commands"
+).split()
+KINDS_OF_CODE = "copies counted release round_cycles".split()  # if all instructions have the same
+CONSTANT = frozenset({MACHINE, state.CODE, *(f"{one.__name__}.{name}" for one in (Streams, Offsets) for name in one._fields)})
+
+
+def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
+    """What of a design point and a program code is compiled for."""
+    gpu = {name: int(machine[name]) for name in KINDS_OF_GPU}
+    program = {} if code is None else {
+        name: int(code[name][0]) for name in KINDS_OF_CODE if (code[name] == code[name][0]).all()
+    }  # fmt: skip
+    return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, CONSTANT)
 
 
 @lru_cache(maxsize=64)

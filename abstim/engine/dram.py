@@ -9,7 +9,7 @@ from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 
 from abstim.engine import state
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import NEVER, Array, Record, State
+from abstim.engine.state import NEVER, Record, State
+from functional.jit.marked import Array, View, layout, length, words_of
 
 BLOCK_BYTES = 1 << 26
 CACHE_LINE_BYTES = 64  # of the CPU that runs this
@@ -53,10 +54,24 @@ def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles
     """A design point at cycle 0: caches empty, nothing resident; room for the record of a launch of so many blocks."""
     record = _new_record(int(m["warps_per_block"]), thread_blocks, windows, window_cycles)
     found: State = _allocated(State, sizes_of(m), Zeros(), {"machine": m, "record": record})
-    _begin_sms(found.sms, m)
+    _begin_sms(found.sm, m)
     found.shared.slices.wake[:] = found.shared.channels.wake[:] = NEVER
     found.shared.channels.banks["served_row"] = -1
+    found.contexts[:] = words_of(found)
+    number = np.arange(len(found.sm))
+    for word, stride in _strides(State, found):
+        found.contexts[:, word] += number * stride
     return found
+
+
+def _strides(kind: Any, state: Any) -> Iterator[tuple[int, int]]:
+    """Words of addresses of arrays that have a row an SM, and how far one is from the next."""
+    for name, field in layout(View(kind, "sm")).items():
+        if field.kind is not None:
+            yield from ((field.word + word, stride) for word, stride in _strides(field.kind.kind, getattr(state, name)))
+        elif field.first_size == field.word + 2:
+            array = getattr(state, name)
+            yield field.word, array.strides[0]
 
 
 def _allocated(kind: Any, sizes: Mapping[str, int], zeros: Zeros, given: Mapping[str, Any]) -> Any:
@@ -81,7 +96,9 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     return {
-        "one": 1, "pair": 2, "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
+        "one": 1, "pair": 2, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
+        "instruction": 0, "event": 0, "record": 0, "conflict": 0, "block": 0, "operand": 0, "warp": 0, "handed_out": 0,
+        "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
         **{f"{cache}_line": m[f"{cache}_sets"] * m[f"{cache}_ways"] for cache in ("l1i", "const", "l1t")},
         "l1d_line": m["l1d_sets"] * m["l1d_set_lines"], "hint": state.HINTS, "l1d_bank": m["l1d_banks"] * real,
         "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, "waiter": _waiters(m) * real,

@@ -13,8 +13,7 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
 from abstim.engine.scoreboard import count_up, entry_of, hold_register, make_ready, write_results
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import bit, visit_from
-from functional.jit.compile import jit
-from functional.jit.shared_words import add
+from functional.jit.marked import add, jit
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import LAST_PRODUCT, NONE
 

@@ -10,7 +10,7 @@ from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit

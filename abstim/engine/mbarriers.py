@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, MEM, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit, lowest, span
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
 from precharacterize import synchronisation as sync
@@ -118,7 +118,7 @@ def phase_over(c, block, line):
 @jit
 def phases_over(c, w, record):
     """When all phases are over that the access of warp `w` with this first record waits for; 0: it waits for none."""
-    over, k, more = 0, record, True
+    over, k, more = 0, record, 1
     while more:
         one = np.int64(c.streams.records[k])
         line, more = line_of(one), more_follow(one)
@@ -131,7 +131,7 @@ def phases_over(c, w, record):
 @jit
 def arrive_in_phases(c, w, record, result, time):
     """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on."""
-    k, more, some = record, True, False
+    k, more, some = record, 1, False
     while more:
         one = np.int64(c.streams.records[k])
         line, more = line_of(one), more_follow(one)

@@ -12,7 +12,7 @@ from abstim.engine.operand_collectors import collect, collector_known, cycle_of,
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
@@ -227,9 +227,8 @@ def enter(c, row, time):
 
 
 @outlined
-def go_on(context, time):
+def go_on(c, time):
     """Instructions start and enter, as far as that is known at `time`."""
-    c = context
     sm = c.sm
     while sm.issued_count:
         row = c.l1d.issued[sm.issued_first]
@@ -330,9 +329,8 @@ def receive(c, time):
 
 
 @outlined
-def memory_stage(context, time):
+def memory_stage(c, time):
     """What memory does for an SM in a cycle, before its schedulers have their turn."""
-    c = context
     receive(c, time)
     look_up(c, time)
     if c.sm.issued_count:

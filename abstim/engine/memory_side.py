@@ -21,7 +21,7 @@ from abstim.engine.switch import (
     put,
 )
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.compile import apart, indexed_from_zero, jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit
@@ -139,8 +139,7 @@ def advance_slices(shared, time):
             wake[h] = min(wake[h], cycles_by(m, time) + 1)
 
 
-@apart
-@indexed_from_zero
+@outlined
 def serve_requests(gpu):
     """Slices, channels and the switch back, as far ahead as nothing that is still to be asked can reach. May run while
     the SMs run their next window: what it sends them is due in later ones."""
@@ -162,7 +161,7 @@ def serve_requests(gpu):
 @jit
 def hand_over(gpu, n, until):
     """SM `n` gets what is due in windows to come, gives back what it has received, and is told how much it may ask."""
-    shared, sm, m, rows = gpu.shared, gpu.sms[n], gpu.machine, gpu.shared.requests.rows
+    shared, sm, m, rows = gpu.shared, gpu.sm[n], gpu.machine, gpu.shared.requests.rows
     inbox, traffic = shared.inbox[n], shared.traffic[n]
     give_back_all(shared.requests, shared.received[n])
     join(rows, inbox, shared.arriving[n])
@@ -173,18 +172,17 @@ def hand_over(gpu, n, until):
         sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
 
 
-@apart
-@indexed_from_zero
+@outlined
 def exchange(gpu, until):
     """The SMs have run up to and including cycle `until`, and the memory side as far as it could meanwhile."""
     shared = gpu.shared
     rows = shared.requests.rows
     for n in range(gpu.machine.sm_count):  # what they asked for in the window comes into their queues of the switch
-        for k in range(gpu.sms[n].asked):
+        for k in range(gpu.sm[n].asked):
             place = new_place(rows, shared.requests.unused)
             rows[place - 1] = shared.outbox[n, k]
             put(shared.there, rows, n, place)
-        gpu.sms[n].asked = 0
+        gpu.sm[n].asked = 0
     collect_requests(gpu.shared, until)
     for n in range(gpu.machine.sm_count):
         hand_over(gpu, n, until)

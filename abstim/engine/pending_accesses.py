@@ -13,7 +13,7 @@ from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import IN_FLIGHT, READ
 from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
@@ -35,9 +35,8 @@ def can_send(c, kind, sectors):
 
 
 @outlined
-def send(context, line, sectors, kind, who, place, time):
+def send(c, line, sectors, kind, who, place, time):
     """Ask for, or write, sectors of a line; the packet goes to the switch at `time` at the earliest. Returns when."""
-    c = context
     sm, m = c.sm, c.machine
     flits = flits_of(m, kind, sectors)
     sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue_flits)
@@ -100,9 +99,8 @@ def describe(access, row):
 
 
 @outlined
-def complete(context, place, time):
+def complete(c, place, time):
     """All of a memory instruction is there, or will be at its result cycle, which is known at `time`."""
-    c = context
     sm, access = c.sm, c.l1d.accesses[place - 1]
     w, row = access.warp, c.code[access.instruction]
     if row.counted:

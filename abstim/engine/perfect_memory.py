@@ -13,7 +13,7 @@ from abstim.engine.read_only_caches import const_line, supply, texture_line
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, place, touch, victim
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 

@@ -10,7 +10,7 @@ from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, oldest_idle, place, touch, victim
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces.trace import LINE_BYTES
 
 COMING = NEVER + 1  # when a line is there: not known

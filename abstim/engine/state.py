@@ -14,6 +14,7 @@ import numpy as np
 
 from abstim.engine.rules import SECTORS
 from abstim.gpu.spec import NUMBER_OF_POLICY
+from functional.jit.marked import Array, Part, View
 from precharacterize.synchronisation import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
@@ -54,21 +55,6 @@ def record(*fields: str | tuple, kind: type = np.int64) -> np.dtype:
     one or several."""
     each = ((field, kind) if isinstance(field, str) else field for field in fields)
     return np.dtype([(name, *form) for names, *form in each for name in names.split()], align=True)
-
-
-class Array(NamedTuple):
-    """How an array of the state is made: its dimensions by the names of initial_state.sizes_of, and its type."""
-
-    dimensions: str
-    dtype: Any = np.int64
-    sparse: bool = False  # hardly more than the beginning of its rows is touched
-
-
-class Part(NamedTuple):
-    """The same of a named tuple of arrays: some of its dimensions have other names where it is a part."""
-
-    kind: type
-    names: dict[str, str] = {}  # noqa: RUF012 (of a tuple, which nobody changes)
 
 
 of: Any = Array  # for the type checker a field is what is made of its declaration
@@ -388,7 +374,7 @@ TRAFFIC = record(  # of an SM, as the memory side sees it
 class Shared(NamedTuple):
     """Behind the SMs: what they share when memory is not perfect."""
 
-    machine: np.ndarray = of("machine")  # MACHINE
+    machine: np.ndarray = of("", MACHINE)
     requests: Requests = part(Requests)
     there: Switch = part(
         Switch, {"input": "real_sm", "input_word": "sm_word", "output": "slice", "output_word": "slice_word"}
@@ -420,37 +406,50 @@ LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause 
 class Record(NamedTuple):
     """What is noted of a launch for those who watch it."""
 
-    launch: np.ndarray  # LAUNCH
-    blocks: np.ndarray  # THREAD_BLOCK, by position in the trace
-    warps: np.ndarray  # WARP, by position in the trace
-    windows: np.ndarray  # warp instructions issued in each; the last one is over all that is left
-    log: np.ndarray  # ISSUE, an issue a row, as long as there are rows
+    launch: np.ndarray = of("", LAUNCH)  # LAUNCH
+    blocks: np.ndarray = of("tb", THREAD_BLOCK)  # THREAD_BLOCK, by position in the trace
+    warps: np.ndarray = of("warp", WARP)  # WARP, by position in the trace
+    windows: np.ndarray = of("window")  # warp instructions issued in each; the last one is over all that is left
+    log: np.ndarray = of("issue", ISSUE)  # ISSUE, an issue a row, as long as there are rows
 
 
 class Streams(NamedTuple):
     """A trace's arrays (functional.traces.trace.Trace) and the program's basic blocks."""
 
-    blocks: np.ndarray
-    records: np.ndarray
-    conflicts: np.ndarray
-    block_start: np.ndarray
-    block_stop: np.ndarray
-    operands: np.ndarray  # registers of all instructions, cut by CODE's `*_at` and `*_end`
+    blocks: np.ndarray = of("event", np.uint16)
+    records: np.ndarray = of("record", np.uint32)
+    conflicts: np.ndarray = of("conflict", np.uint8)
+    block_start: np.ndarray = of("block", np.int32)
+    block_stop: np.ndarray = of("block", np.int32)
+    operands: np.ndarray = of("operand", np.int32)  # registers of all instructions, cut by CODE's `*_at` and `*_end`
 
 
 class Offsets(NamedTuple):
     """Where each warp of the trace starts in the streams."""
 
-    blocks: np.ndarray
-    records: np.ndarray
-    conflicts: np.ndarray
+    blocks: np.ndarray = of("warp")
+    records: np.ndarray = of("warp")
+    conflicts: np.ndarray = of("warp")
+
+
+OVER = -1  # a round of a Team: no more
+
+
+class Team(NamedTuple):
+    """Threads that run the SMs of one launch (abstim/engine/team.py). A task is an SM by number; behind them is the
+    memory side."""
+
+    round: np.ndarray = of("cache_line")  # [0]: the one under way; OVER
+    done: np.ndarray = of("cache_line")  # [0]: tasks of it that are
+    taken: np.ndarray = of("task")  # [task]: the latest round in which somebody took it
+    owner: np.ndarray = of("task")  # [task]: the member that ran it last, and begins with it in the next round
 
 
 class State(NamedTuple):
     """All SMs of a design point, their number in front in every array, and what they share."""
 
-    machine: np.ndarray = of("machine")  # MACHINE
-    sms: np.ndarray = of("sm", SM)
+    machine: np.ndarray = of("", MACHINE)
+    sm: np.ndarray = of("sm", SM)
     l1i: Tags = part(Tags, {"line": "l1i_line"})
     const: Tags = part(Tags, {"line": "const_line"})
     texture: Tags = part(Tags, {"line": "l1t_line"})
@@ -462,39 +461,14 @@ class State(NamedTuple):
     phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING
     later: np.ndarray = of("sm later", LATER_ARRIVAL)
     shared: Shared = part(Shared)
-    record: Record = part(Record)
     free: np.ndarray = of("sm")  # cycle in which it can take a thread block, as far as known
+    contexts: np.ndarray = of("sm context_word")  # the words of each SM's CONTEXT
+    team: Team = part(Team)
+    record: Record = part(Record)  # from here on: of a launch
+    code: np.ndarray = of("instruction", CODE)
+    streams: Streams = part(Streams)
+    offsets: Offsets = part(Offsets)
+    order: np.ndarray = of("handed_out")  # thread blocks to hand out: positions in the trace
 
 
-OVER = -1  # a round of a Team: no more
-
-
-class Team(NamedTuple):
-    """Threads that run the SMs of one launch (abstim/engine/team.py). A task is an SM by number; behind them is the
-    memory side."""
-
-    round: np.ndarray  # [0]: the one under way; OVER
-    done: np.ndarray  # [0]: tasks of it that are
-    taken: np.ndarray  # [task]: the latest round in which somebody took it
-    owner: np.ndarray  # [task]: the member that ran it last, and begins with it in the next round
-
-
-class Context(NamedTuple):
-    """One SM and what it needs of the launch: what the rules are about. Handed on by reference."""
-
-    sm: np.ndarray  # SM, and so on: State without the first dimension
-    machine: np.ndarray
-    l1i: Tags
-    const: Tags
-    texture: Tags
-    l1d: L1D
-    scoreboard: np.ndarray
-    results: np.ndarray
-    buses: np.ndarray
-    register_banks: np.ndarray
-    phases: np.ndarray
-    later: np.ndarray
-    shared: Shared
-    record: Record
-    code: np.ndarray  # CODE
-    streams: Streams
+CONTEXT = View(State, "sm")  # the state as one SM sees it: what the rules are about

@@ -7,7 +7,7 @@ import numpy as np
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import ONE, above, bit, lowest
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 
 @jit

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from functional.jit.marked import Known, words_of
 from functional.keep.kept import Kept, key
 from functional.terminal import note
 
@@ -203,6 +204,42 @@ class Native:
         if self._notice and sys.stderr.isatty():
             note(self._notice)
         return object_code(unwrap(getattr(import_module(self._module), self._name)), arguments, ENTRY)
+
+
+class Staged:
+    """The function `name` of a module, compiled by functional.jit.staged for what is known of it, once for each such
+    `Known`. Its arguments are of `kinds`: classes of named tuples, of which the address of their words is passed,
+    declarations of arrays, and INT. The interpreter lock is released while it runs."""
+
+    def __init__(self, module: str, name: str, kinds: tuple[Any, ...], notice: str = "") -> None:
+        self._module, self._name, self._kinds, self._notice = module, name, kinds, notice
+        self._entries: dict[Any, Callable[..., None]] = {}  # by what is known
+        self._engines: list[Any] = []
+
+    def __call__(self, known: Known, *arguments: Any) -> None:
+        words: list[int] = []
+        for argument in arguments:
+            words += (argument,) if isinstance(argument, int) else words_of((argument,))
+        (self._entries.get(known.key) or self._load(known, len(words)))(*words)
+
+    def _load(self, known: Known, words: int) -> Callable[..., None]:
+        with _compiling:
+            if known.key not in self._entries:
+                name = key((self._module, "functional.jit.staged"), "staged", self._module, self._name, known.key, target())
+                engine = engine_of(Kept("objects").load_or_make(name, lambda: self._make(known)))
+                self._engines.append(engine)
+                kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * words)
+                self._entries[known.key] = kind(engine.get_function_address(ENTRY))
+            return self._entries[known.key]
+
+    def _make(self, known: Known) -> bytes:
+        from functional.jit.staged import Unit, object_code
+
+        if self._notice and sys.stderr.isatty():
+            note(self._notice)
+        unit = Unit(known)
+        unit.entry(getattr(import_module(self._module), self._name), self._kinds, ENTRY)
+        return object_code(unit)
 
 
 def compiled(function: Callable[..., None]) -> Native:

@@ -17,7 +17,7 @@ import numpy as np
 from functional.keep.folder import cache_dir, evict, mark_used, strangers, write_atomic
 from functional.terminal import note
 
-_NATIVE = re.compile(r"\bNative\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
+_NATIVE = re.compile(r"\b(?:Native|Staged)\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")
 LIBRARIES = ("jax", "lark", "llvmlite", "msgspec", "numba", "numpy", "scipy", "zstandard")  # whose versions matter
 # Behind a new line, as text that a search finds faster than the start of a line
