@@ -104,9 +104,11 @@ def refuse_commits(table: LatencyTable, model: str) -> None:
 
 def unknown_descriptors(program: Program) -> tuple[Register, ...]:
     """Registers that hold instruction descriptors of which the text does not say the value."""
+    products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
+    if not products:
+        return ()
     from functional.isa.tcgen05_form import form_of
 
-    products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
     held = dict.fromkeys(form_of(i).described for i in products)
     return tuple(r for r in held if isinstance(r, Register) and constant(program, r) is None)
 

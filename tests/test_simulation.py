@@ -10,7 +10,7 @@ import pytest
 
 from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point, simulation
 from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of
-from abstim.engine.state import NEVER
+from abstim.engine.state import NEVER, Team
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.session.session import open_session
@@ -111,23 +111,29 @@ def test_threads_that_share_the_sms_of_a_launch_that_is_paused_change_nothing():
 
 def test_a_second_thread_takes_a_part_of_the_work(monkeypatch):
     inputs, gpu, blocks = inputs_of("hotspot", "real")
-    teams, entered = [], simulation._run_grid
+    owners, entered = [], simulation.begin_team
 
-    def watched(*arguments):
-        teams.append(arguments[-3])
-        entered(*arguments)
+    def watched(team, members):
+        owners.append(team.owner)
+        entered(team, members)
 
-    monkeypatch.setattr(simulation, "_run_grid", watched)
+    monkeypatch.setattr(simulation, "begin_team", watched)
     for _ in range(20):  # on a busy machine it may get no processor for as long as a launch takes
         simulate_point(inputs, gpu, blocks, threads=2)
-        if (teams[-1].owner[: gpu.spec.sm_count] == 1).any():
+        if (owners[-1][: gpu.spec.sm_count] == 1).any():
             break
-    assert (teams[-1].owner[: gpu.spec.sm_count] == 1).any()
+    assert (owners[-1][: gpu.spec.sm_count] == 1).any()
 
 
 def test_members_begin_with_parts_of_equal_size():
-    assert simulation.new_team(2, 15).owner.tolist() == [0] * 8 + [1] * 8
-    assert np.bincount(simulation.new_team(7, 13).owner).tolist() == [2] * 7
+    def owners(members, tasks):
+        team = Team(*(np.ones(size, np.int64) for size in (16, 16, tasks, tasks)))
+        simulation.begin_team(team, members)
+        assert not (team.round.any() or team.done.any() or team.taken.any())
+        return team.owner
+
+    assert owners(2, 16).tolist() == [0] * 8 + [1] * 8
+    assert np.bincount(owners(7, 14)).tolist() == [2] * 7
 
 
 def test_a_launch_too_small_for_threads_runs_on_one():

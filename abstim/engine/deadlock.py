@@ -50,8 +50,9 @@ def _place(state: State, sm: np.ndarray, w: int, slot: int, records: np.ndarray)
         return _phase(state, int(sm["number"]), slot, int(line_of(int(records[_waiting(sm, w, records)]))))
     if int(sm["held"]) >> w & 1:
         number = int(sm["waits_at"][w])
-        needed = int(sm["needed"][slot, number]) or int(sm["block_running"][slot])
-        return f"barrier {number % BARRIERS} ({int(sm['arrived'][slot, number])} of {needed} warps came)"
+        row = state.barriers[sm["number"], slot, number]
+        needed = int(row["needed"]) or int(sm["block_running"][slot])
+        return f"barrier {number % BARRIERS} ({int(row['arrived'])} of {needed} warps came)"
     return "a copy that is not complete" if int(sm["copying"]) >> w & 1 else "an operand"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from functional.jit.marked import Known
 from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
-from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, starts
+from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, NONE, starts
 from precharacterize.table import UNITS
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
@@ -102,13 +102,13 @@ def machine_of(
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
     spec = gpu.spec
-    m = np.zeros(1, MACHINE)[0]
+    m = np.zeros((), MACHINE)
     parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
     as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
     values = as_they_are | core_values(gpu) | memory_values(gpu) | {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
-        "ring": ring_cycles(gpu, table),
+        "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
     }  # fmt: skip
@@ -244,13 +244,34 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 
 # What code is compiled for: kinds of GPUs and programs, and no sizes, which a sweep varies
 KINDS_OF_GPU = (
-    "perfect_memory policy sub_cores issues_per_turn register_file_ports perfect_instruction_cache "
-    "perfect_constant_cache l1d_index l1d_sectored l1d_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo "
-    "posted_stores shared_collectors crossbar_repeats crossbar_output_queues l2_partitions slice_random slice_spread "
-    "dram_two_commands"
-).split()
-KINDS_OF_CODE = "copies counted release round_cycles".split()  # if all instructions have the same
-CONSTANT = frozenset({MACHINE, state.CODE, *(f"{one.__name__}.{name}" for one in (Streams, Offsets) for name in one._fields)})
+    "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
+    "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "crossbar_repeats",
+    "crossbar_output_queues", "l2_partitions", "slice_random", "slice_spread", "dram_two_commands",
+)  # fmt: skip
+KINDS_OF_CODE = ("copies", "counted", "release", "round_cycles")  # if all instructions have the same
+READ_ONLY = frozenset(
+    {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
+)
+
+
+class Prepared(NamedTuple):
+    """What the engine is told of a program and a design point: numbers of the latter (a MACHINE), the program's CODE
+    and operands, for what of both code is compiled, and the longest latency."""
+
+    machine: np.ndarray
+    code: np.ndarray
+    operands: np.ndarray
+    known: Known
+    latency_cycles: int
+
+
+@lru_cache(maxsize=128)
+def prepared(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> Prepared:
+    """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
+    refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
+    machine, (code, operands) = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes), code_of(table)
+    return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
 
 
 def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
@@ -259,7 +280,7 @@ def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
     program = {} if code is None else {
         name: int(code[name][0]) for name in KINDS_OF_CODE if (code[name] == code[name][0]).all()
     }  # fmt: skip
-    return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, CONSTANT)
+    return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, READ_ONLY)
 
 
 @lru_cache(maxsize=64)

@@ -38,7 +38,7 @@ def returned_to_slice(shared, h, time):
 def first_ready(rows, bank):
     """Take the oldest request that waits for the row served last, or the oldest of all if none does."""
     before, place = 0, np.int64(bank.first)
-    while place and rows[place - 1].row != bank.served_row:
+    while place and rows[place - 1].row + 1 != bank.served_row:
         before, place = place, rows[place - 1].next
     if place == 0:
         before, place = 0, np.int64(bank.first)
@@ -50,7 +50,7 @@ def first_ready(rows, bank):
     if following == 0:
         bank.last = before
     bank.count -= 1
-    bank.served_row = rows[place - 1].row
+    bank.served_row = rows[place - 1].row + 1
     return place
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from abstim.engine.clear import begin, context_of
 from abstim.engine.fetch import fetch, next_fetch, want_fetch
 from abstim.engine.issue import store_window
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
 from abstim.engine.schedulers import take_turn
-from abstim.engine.state import CONTEXT, KINDS, NEVER, OVER, TWO_LEVEL, WHEEL
+from abstim.engine.state import KINDS, NEVER, OVER, TWO_LEVEL, WHEEL
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
-from functional.jit.marked import add, jit, load, outlined, pause, raise_to, refer, sleep, store
+from functional.jit.marked import add, jit, load, outlined, pause, raise_to, sleep, store
 from precharacterize.table import BARRIERS
 
 # Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
@@ -63,12 +64,6 @@ def wait_for_round(gpu, number):
 ALONE_WINDOW_CYCLES = 1 << 40  # longer than any launch, and short enough to be added up
 ROUNDS_A_LOOK = 64  # with real memory: between two looks for a deadlock
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
-
-
-@jit
-def context_of(gpu, n):
-    """SM `n` of the GPU, with what it needs of the rest."""
-    return refer(CONTEXT, gpu.contexts[n])
 
 
 @jit
@@ -140,7 +135,7 @@ def launch_block(c, block, time):
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
     sm.block_live[slot], sm.block_running[slot] = m.warps_per_block, m.warps_per_block
     for number in range(BARRIERS):
-        sm.arrived[slot, number] = 0
+        c.barriers[slot, number].arrived = 0
     for k in range(m.phase_rows):
         c.phases[slot, k].tag = 0
     sm.block_order[sm.resident], sm.block_position[slot] = slot, block
@@ -328,6 +323,7 @@ def lead(gpu, drain, members):
     two windows, from where it goes on as if nothing had been."""
     m, launch, position, busy = gpu.machine, gpu.record.launch, 0, True
     if launch.limit == 0:
+        begin(gpu)
         launch.limit = window_cycles(m, members)
         if not m.perfect_memory:
             exchange(gpu, 0)

@@ -196,7 +196,7 @@ def issue(c, w, time):
         hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, Kind.ALU))
     settle(sm, w, result)
     if not step(sm, c.streams, w):
-        leave(sm, c.machine, w, time)
+        leave(c, w, time)
         follow_copies(c, w, row, record, result, time)
         return
     sm.of_kind[row.unit] &= ~bit(w)
@@ -216,4 +216,4 @@ def issue(c, w, time):
         sm.held |= bit(w)
     follow(c, w, i, time)
     if row.barrier >= 0:
-        arrive(sm, c.machine, w, time, row.barrier)
+        arrive(c, w, time, row.barrier)

@@ -68,6 +68,9 @@ def write_back_early(shared, n, first, time):
 @jit
 def take_way(l2, k, line):
     """A line takes the way `k`, nothing of it there."""
+    if l2.tag[k] == 0:
+        l2.placed[l2.uses[1]] = k
+        l2.uses[1] += 1
     l2.tag[k] = line + 1
     l2.line[k].valid = l2.line[k].dirty = 0
 
@@ -365,6 +368,7 @@ def advance_slice(shared, n, time):
     answer(shared, n, time)
     take_in(shared, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
-        slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
+        shared.held[n, (time + 1) & (shared.held.shape[1] - 1)] = time + 1
+        shared.clock[2] = 1
     slices.wake[n] = next_turn(slices, m, rows, n, time)
     return passed

@@ -47,7 +47,7 @@ def into_slice(shared, place, time):
 @jit
 def empty_outputs(shared, time):
     """A packet leaves each output of the switch to the slices, unless its slice is full."""
-    switch, rows, held = shared.there, shared.requests.rows, shared.slices.held
+    switch, rows, held = shared.there, shared.requests.rows, shared.held
     for k in range(len(switch.filled)):
         left = switch.filled[k]
         while left:

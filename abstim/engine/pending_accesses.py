@@ -85,11 +85,11 @@ def note_copy(c, w, access, copies):
     if copies in (COPY, MEETS_LATER):
         access.number = mbarriers.number_copy(c, w, copies, access.record)
     if copies == COMMITS:
-        access.number = mbarriers.work_done(c.sm, w, PRODUCTS)
+        access.number = mbarriers.work_done(c, w, PRODUCTS)
     if mbarriers.starts_work(copies):
         family = mbarriers.family_of(copies)  # it joins the warp's open group
         access.group = c.sm.group[w, family]
-        c.sm.copies_coming[w, family, access.group] += 1
+        c.copies[w, family, access.group].coming += 1
 
 
 @jit
@@ -118,7 +118,7 @@ def complete(c, place, time):
         sm.not_before[w] = access.result - 1
     if row.copies != NONE:
         if mbarriers.starts_work(row.copies):
-            mbarriers.copy_ends(sm, w, mbarriers.family_of(row.copies), access.group, access.result)
+            mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)

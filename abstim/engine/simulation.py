@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.engine.deadlock import deadlock
-from abstim.engine.design_point import code_of, known_of, machine_of, refuse_unsupported, streams_of
-from abstim.engine.initial_state import new_state
+from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
+from abstim.engine.initial_state import States, new_record, new_state
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
@@ -67,8 +67,12 @@ RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 _COMPILING = "compiling the timing engine for this CPU: some 10 s, once for each kind of GPU"
 _run_grid = Staged("abstim.engine.event_loop", "run_grid", (State, INT, INT, INT), _COMPILING)
 _RECORDS, _WRITTEN, _LINES, _BANKS = (
-    Array("one", np.uint32), Array("one", np.uint8), Array("one"), Array("channel bank"),
+    Array("one", np.uint32),
+    Array("one", np.uint8),
+    Array("one"),
+    Array("channel bank"),
 )
+_LAUNCH_WORD, STATES = layout(State)["record"].word, States()
 _touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
 _walk = Staged("abstim.engine.tag_walk", "walk", (State, INT, INT))
 _controllers = Staged("abstim.engine.tag_walk", "controllers", (Array("", MACHINE), _LINES, _BANKS))
@@ -79,24 +83,27 @@ class Simulation:
 
     `room`: thread blocks the launch will have at most, if the trace grows on the way (`extend`). `windows` counts of
     issued warp instructions are kept, each over `window_cycles` (a power of two), the last one over all that is left.
-    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result.
+    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
+    memory may be another launch's, whose content counts until it runs, and is `release`d.
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
-        windows: int = 0, window_cycles: int = 64, threads: int = 1,
+        windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False,
     ) -> None:  # fmt: skip
-        trace, table = inputs.trace, inputs.table
-        refuse_unsupported(gpu, table, trace.warps_per_block, blocks_per_sm)
+        trace = inputs.trace
+        self._prepared = prepared(gpu, inputs.table, trace.warps_per_block, blocks_per_sm, inputs.shared_bytes)
+        self.machine = self._prepared.machine  # the numbers of the design point, a MACHINE
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
-        machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, inputs.shared_bytes)
         self._members = members_of(trace, gpu, threads)
-        self.state = new_state(machine, self.room, windows, window_cycles)
-        self.machine, record = (
-            self.state.machine,
-            self.state.record,
-        )  # the numbers of the design point, a MACHINE
+        used, record = False, new_record(trace.warps_per_block, self.room, windows, window_cycles)
+        if kept:
+            state, used = STATES.take(self.machine)
+        else:
+            state = new_state(self.machine)
+        record.launch["booked_cycles"] = self._prepared.latency_cycles + 1 if used else 0
+        self.state = state._replace(record=record)
         self.blocks = record.blocks  # THREAD_BLOCK [position]: `sm`, `dispatch_cycle`, `retire_cycle`; -1: not yet
         self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
         self.windows = record.windows  # warp instructions issued, a window each
@@ -123,11 +130,11 @@ class Simulation:
 
     def _put(self, order: np.ndarray, log: np.ndarray) -> Known:
         """Tell compiled code of what it is to run. Returns what is known of it."""
-        code, operands = code_of(self.inputs.table)
+        _, code, operands, known, _ = self._prepared
         streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         self._launch = self.state.record._replace(log=log), code, streams, offsets, order  # which live until it has
-        self.state.contexts[:, layout(State)["record"].word :] = words_of(self._launch)
-        return known_of(self.machine, code)
+        self.state.contexts[:, _LAUNCH_WORD:] = words_of(self._launch)
+        return known
 
     def run_to(self, positions: Int64[np.ndarray, " tb"], cycle: int) -> int:
         """Like `run` with `drain`, but pause at the end of the last window before `cycle`, and of one at least. Returns
@@ -158,7 +165,7 @@ class Simulation:
             recent = np.full(RECENT_LINES, -1, np.int64)
             words = self.state.contexts.ctypes.data
             records = np.ascontiguousarray(records, np.uint32)
-            _touch(known_of(self.machine), words, records, written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
+            _touch(self._prepared.known, words, records, written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
 
     @property
     def clock_cycles(self) -> int:
@@ -201,6 +208,11 @@ class Simulation:
         return {
             "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),
         }  # fmt: skip
+
+    def release(self) -> None:
+        """Nobody asks it for anything any more: another launch may have its memory."""
+        STATES.give_back(self.state)
+        del self.state
 
     def leave(self, caches: Caches) -> None:
         """Keep what the caches hold for the next launch."""
@@ -282,13 +294,17 @@ def simulate_point(
     they are after it. `threads` share its SMs, if it is large. Releases the interpreter lock while it runs; `watch` is
     shown the simulation before, whose `blocks` other threads may read meanwhile."""
     launch = Simulation(
-        inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads
-    )
+        inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads,
+        kept=caches is None,
+    )  # fmt: skip
     watch(launch)
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)
-    return launch.result()
+        return launch.result()
+    result = launch.result()
+    launch.release()
+    return result
 
 
 SECTOR_BITS = np.uint32(ALL_SECTORS << SECTOR_SHIFT)  # of a record

@@ -15,8 +15,7 @@ import numpy as np
 from abstim.engine.rules import SECTORS
 from abstim.gpu.spec import NUMBER_OF_POLICY
 from functional.jit.marked import Array, Part, View
-from precharacterize.synchronisation import FAMILIES, GROUPS
-from precharacterize.table import BARRIERS, WORDS
+from precharacterize.synchronisation import FAMILIES
 
 NEVER = 1 << 60
 SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
@@ -92,6 +91,7 @@ MACHINE = record(
     "l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "register_count ring",  # registers a warp; length of the rings in cycles
+    "copying_warps",  # warp slots that may copy asynchronously
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
     ("port_width", np.int64, KINDS),
     ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
@@ -181,9 +181,6 @@ SM = record(
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
-    ("arrived", np.int64, (SLOTS, BARRIERS)),  # warps at each barrier of a block,
-    ("word_free", np.int64, (SLOTS, WORDS)),  # when no loop of compare-and-swap changes a word of a block any more
-    ("needed", np.int64, (SLOTS, BARRIERS)),  # and how many it is for; 0: all that run
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
     ("block_start block_position", np.int64, SLOTS),  # the latter in the trace
     # schedulers
@@ -201,8 +198,6 @@ SM = record(
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
     ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
-    # copies of a group whose result is not known, and the latest result that is
-    ("copies_coming copies_there", np.int64, (SLOTS, FAMILIES, GROUPS)),
 )
 
 
@@ -243,6 +238,8 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "collector",  # one too high; 0: waits at the port for one
     "port place record end left conflict started start entry",
 )
+BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
+COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
 LATER_ARRIVAL = record(  # one that waits for `cp.async`: whose; of those before `limit` how many are to come; when
     "warp limit left there record",
@@ -313,7 +310,8 @@ class L2(NamedTuple):
     tag: np.ndarray = of("l2_line")
     last_use: np.ndarray = of("l2_line")
     line: np.ndarray = of("l2_line", L2_LINE)
-    uses: np.ndarray = of("one")  # one element: accesses so far, the clock of last_use
+    uses: np.ndarray = of("pair")  # accesses so far, the clock of last_use; ways that have ever held a line,
+    placed: np.ndarray = of("l2_line")  # and which
 
 
 SLICE = record(
@@ -337,7 +335,6 @@ class Slices(NamedTuple):
     from_dram: np.ndarray = of("slice", QUEUE)
     filled: np.ndarray = of("slice", QUEUE)
     replying: np.ndarray = of("slice", QUEUE)
-    held: np.ndarray = of("slice held_cycle")  # ring: == cycle: takes no packet then
 
 
 CHANNEL = record("turn", "first_bank", "pending", "burst", "row", "write", "read")  # the last four: free from
@@ -345,7 +342,7 @@ BANK = record(
     "open_row",  # row + 1, 0: none
     "request",  # in service
     "first last count",  # of those that wait
-    "served_row",
+    "served_row",  # row + 1
     "read write row_active row_cycle precharge written was_read",  # free from
 )
 
@@ -390,7 +387,8 @@ class Shared(NamedTuple):
     received: np.ndarray = of("real_sm", QUEUE)  # those that it has taken in this window,
     arriving: np.ndarray = of("real_sm", QUEUE)  # and those that come into its inbox with the next
     traffic: np.ndarray = of("real_sm", TRAFFIC)
-    clock: np.ndarray = of("pair")  # [next cycle of the switch to the slices, next cycle of all behind it]
+    held: np.ndarray = of("slice held_cycle")  # of each slice a ring: == cycle: takes no packet then
+    clock: np.ndarray = of("three")  # next cycle of the switch to the slices, of all behind it; is any slice ever held?
 
 
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
@@ -399,8 +397,9 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
     "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads",
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
-# dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out
-LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked")
+# dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
+# of a state that another launch has used, how far behind its last exit bookings lie
+LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked booked_cycles")
 
 
 class Record(NamedTuple):
@@ -458,6 +457,9 @@ class State(NamedTuple):
     results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)
     buses: np.ndarray = of("sm ring one")  # a ring: how many are taken
     register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
+    barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
+    words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more
+    copies: np.ndarray = of("sm copying_warp family group", COPIES)  # none for a program without
     phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING
     later: np.ndarray = of("sm later", LATER_ARRIVAL)
     shared: Shared = part(Shared)

@@ -6,7 +6,7 @@ import numpy as np
 
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
-from abstim.engine.event_loop import context_of
+from abstim.engine.clear import begin, context_of
 from abstim.engine.l2 import first_way, take_way, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.perfect_memory import access
@@ -37,8 +37,7 @@ def open_row(shared, line):
     m = shared.machine
     _, channel, local, _ = slice_of(m, line)
     bank = shared.channels.banks[channel * m.dram_banks + bank_of(m, local)]
-    bank.served_row = row_of(m, local)
-    bank.open_row = bank.served_row + 1
+    bank.served_row = bank.open_row = row_of(m, local) + 1
 
 
 @jit
@@ -137,6 +136,7 @@ def next_access(c, w, time):
 def walk(gpu, first, stop):
     """The thread blocks `first` .. `stop` - 1, as many at once as the SMs hold, dealt to the SMs in turn."""
     m, sms, time = gpu.machine, gpu.sm, 0
+    begin(gpu)
     while first < stop:
         count = min(m.sm_count * m.blocks_per_sm, stop - first)
         for k in range(count):

@@ -99,7 +99,7 @@ class Known(NamedTuple):
     """What is known when code is compiled."""
 
     key: str = ""  # names all of it
-    fields: Mapping[np.dtype, Mapping[str, int]] = {}  # noqa: RUF012 - values of a record's fields, by its type
+    fields: Mapping[np.dtype, Mapping[str, int]] = {}
     constant: frozenset[Any] = frozenset()  # types of records, and arrays ("Streams.blocks"), that nobody writes to
     checked: bool = False  # stop the process (SIGILL) at an index out of range
 
@@ -143,6 +143,9 @@ class Operation:
 
 lowest_bit = Operation("lowest_bit")  # lowest_bit(word): the number of the lowest one of a word that is not 0
 refer = Operation("refer")  # refer(kind, words): the named tuple of a kind that words describe (staged.words_of)
+zero = Operation(
+    "zero"
+)  # zero(x): a record, an array, or all arrays of a named tuple; zero(array, rows): the first of it
 # Words that several threads read and write: what is written before a store is seen by whoever loads what it stored
 load = Operation("load")  # load(words, k): words[k]
 store = Operation("store")  # store(words, k, value): words[k] = value

@@ -15,7 +15,7 @@ import builtins
 import operator
 import platform
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import getsource
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional.jit.machine_code import binding, machine
 from functional.jit.marked import INT, WORD_BYTES, Array, Known, Marked, Operation, layout, length
 
 SET, TRUTH = "set", "truth"
@@ -63,7 +64,7 @@ class Rows(NamedTuple):
     name: str
     dtype: np.dtype
     sizes: tuple[Any, ...]
-    tag: str
+    tag: Any
 
 
 class Tuple(NamedTuple):
@@ -103,7 +104,7 @@ class Unit:
     def entry(self, function: Marked, kinds: Sequence[Any], name: str) -> None:
         """Compile a function that returns nothing: of named tuples (given by their classes), arrays, records, and whole
         numbers (INT)."""
-        given = []
+        given: list[Any] = []
         for k, kind in enumerate(kinds):
             if isinstance(kind, Array):
                 dtype, dimensions = np.dtype(kind.dtype), len(kind.dimensions.split())
@@ -362,6 +363,10 @@ class _Body:
                 if self.open:
                     self.jump(head)
                 self.label(after)
+            case ast.For(ast.Name(name), ast.Tuple(elements), body):
+                for each in elements:
+                    self.names[name] = self.value(each)
+                    self.statements(body)
             case ast.For():
                 self.count_through(node)
             case ast.Break() | ast.Continue():
@@ -375,7 +380,7 @@ class _Body:
         self.loops.pop()
 
     def count_through(self, node: ast.For) -> None:
-        """Over a `range`."""
+        """Over a `range`; a step that is not known is positive."""
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
         bounds = [self.value(a) for a in node.iter.args]
         first, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
@@ -384,7 +389,9 @@ class _Body:
         head, body, again, after = self.labels("for", "body", "step", "after")
         self.label(head)
         at = Word(self.new(f"load i64, ptr {place}"), INT)
-        test = self.new(f"icmp {'slt' if step > 0 else 'sgt'} i64 {at.name}, {self.number(stop)}")
+        test = self.new(
+            f"icmp {'sgt' if isinstance(step, int) and step < 0 else 'slt'} i64 {at.name}, {self.number(stop)}"
+        )
         self.end(f"br i1 {test}, label %{body}, label %{after}", body, after)
         self.label(body)
         self.set(node.target.id, at)
@@ -393,7 +400,7 @@ class _Body:
             self.jump(again)
         self.label(again)
         if self.open:
-            following = self.new(f"add i64 {at.name}, {step}")
+            following = self.new(f"add i64 {at.name}, {self.number(step)}")
             self.do(f"store i64 {following}, ptr {place}")
             self.jump(head)
         self.label(after)
@@ -418,14 +425,16 @@ class _Body:
 
     def fill(self, array: Rows, index: ast.expr, value: Any) -> None:
         """All elements of an array, or of one of its rows, of a known size."""
-        rows = [self.value(i) for i in index.elts if not isinstance(i, ast.Slice)] if isinstance(index, ast.Tuple) else []
+        rows = (
+            [self.value(i) for i in index.elts if not isinstance(i, ast.Slice)] if isinstance(index, ast.Tuple) else []
+        )
         rest = self.element(array, rows) if rows else array
         for k in range(rest.sizes[0]):
             self.store(self.element(rest, [k]), value)
 
     def set(self, name: str, value: Any) -> None:
         """Assign to a name."""
-        numeric = isinstance(value, VALUES) or isinstance(value, (int, np.integer))
+        numeric = isinstance(value, (*VALUES, int, np.integer))
         if name not in self.often or not numeric:
             if self.names.get(name, value) is not value and name in self.often:
                 raise TypeError(f"{self.name}: {name} stands for two things")
@@ -581,7 +590,9 @@ class _Body:
     def divided(self, quotient: bool, a: Any, b: Any) -> Word:
         """Towards less, as Python divides."""
         if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
-            what = f"ashr i64 {self.number(a)}, {b.bit_length() - 1}" if quotient else f"and i64 {self.number(a)}, {b - 1}"
+            what = (
+                f"ashr i64 {self.number(a)}, {b.bit_length() - 1}" if quotient else f"and i64 {self.number(a)}, {b - 1}"
+            )
             return Word(self.new(what), INT)
         a, b = self.number(a), self.number(b)
         rest = self.new(f"srem i64 {a}, {b}")
@@ -675,7 +686,9 @@ class _Body:
             if self.unit.known.checked and k < len(at):
                 self.check(index, self.size(array.sizes[k]))
             place = self.binary(ast.Add(), self.binary(ast.Mult(), place, sizes[k - 1]) if k else 0, index)
-        found = self.new(f"getelementptr inbounds [{array.dtype.itemsize} x i8], ptr {array.name}, i64 {self.number(place)}")
+        found = self.new(
+            f"getelementptr inbounds [{array.dtype.itemsize} x i8], ptr {array.name}, i64 {self.number(place)}"
+        )
         if len(at) < len(array.sizes):
             return array._replace(name=found, sizes=array.sizes[len(at) :])
         return Row(found, array.dtype) if array.dtype.names else array._replace(name=found, sizes=())
@@ -744,7 +757,9 @@ class _Body:
     def call(self, function: Marked, given: Sequence[Any]) -> Any:
         """Another marked function. One that stays a function is not made anew for each number that is known."""
         if function.outlined:
-            given = [v if not isinstance(v, int) else Word(str(int(v)), TRUTH if isinstance(v, bool) else INT) for v in given]
+            given = [
+                v if not isinstance(v, int) else Word(str(int(v)), TRUTH if isinstance(v, bool) else INT) for v in given
+            ]
         made = self.unit.made(function, given)
         operands: list[str] = []
         for value in given:
@@ -763,7 +778,9 @@ class _Body:
         whole, found, k = self.new(text), [], 0
         for one in made.results:
             if isinstance(one, VALUES):
-                found.append(one._replace(name=self.new(f"extractvalue {type_} {whole}, {k}") if len(passed) > 1 else whole))
+                found.append(
+                    one._replace(name=self.new(f"extractvalue {type_} {whole}, {k}") if len(passed) > 1 else whole)
+                )
                 k += 1
             else:
                 found.append(one)
@@ -777,6 +794,18 @@ class _Body:
 
     def op_refer(self, kind: Any, words: Rows) -> Tuple:
         return Tuple(words.name, kind)
+
+    def op_zero(self, what: Any, rows: Any = None) -> None:
+        if isinstance(what, Tuple):
+            for name in layout(what.kind):
+                self.op_zero(self.attribute(what, name))
+            return
+        count: Any = what.dtype.itemsize
+        for size in what.sizes if isinstance(what, Rows) else ():
+            count = self.binary(ast.Mult(), count, self.size(size) if rows is None else rows)
+            rows = None
+        self.unit.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        self.do(f"call void @llvm.memset.p0.i64(ptr {what.name}, i8 0, i64 {self.number(count)}, i1 false)")
 
     def op_load(self, words: Rows, k: Any) -> Word:
         return Word(self.new(f"load atomic i64, ptr {self.element(words, [k]).name} seq_cst, align 8"), INT)
@@ -821,14 +850,11 @@ def _loaded(name: ast.Name) -> ast.Name:
 
 
 def object_code(unit: Unit) -> bytes:
-    """Machine code of a module for this CPU."""
-    from functional.jit.machine_code import binding, machine
-
-    llvm, host = binding(), machine(2)
+    """Machine code of a module for this CPU. More than the first level of optimisation makes it no faster."""
+    llvm, host = binding(), machine(1)
     module = llvm.parse_assembly(unit.text(), llvm.create_context())
     module.triple, module.data_layout = host.triple, str(host.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = options.slp_vectorization = False
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
     passes = llvm.create_pass_builder(host, options)
     passes.getModulePassManager().run(module, passes)
     return bytes(host.emit_object(module))
