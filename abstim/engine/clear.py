@@ -53,7 +53,7 @@ def clear_shared(shared):
 @jit
 def begin_sm(sm, m, n):
     """Nothing is resident."""
-    sm.number, sm.last_dispatch, sm.last_fetched = n, -1, -1
+    sm.number, sm.last_fetched = n, -1
     for w in range(m.max_warps_per_sm):
         sm.ready[w] = NEVER
     for s in range(m.schedulers_per_sm):
@@ -75,7 +75,8 @@ def begin(gpu):
             clear_sm(context_of(gpu, n), booked)
         if used or not booked:
             begin_sm(sm, m, n)
-        sm.horizon = sm.more_blocks = sm.credits = 0
+        sm.horizon = sm.more_blocks = sm.credits = 0  # of one that had no thread block, too
+        sm.last_dispatch = -1
     zero(gpu.free)
     if not m.perfect_memory:
         if booked:
