@@ -200,7 +200,7 @@ class Simulation:
             return {}
         width = fine * -(-(last // fine + 1) // most)
         starts = np.arange(0, last + 1, width)
-        issued = np.add.reduceat(self.windows, starts // fine)
+        issued = np.add.reduceat(self.windows[: last // fine + 1], starts // fine)
         lived = self.warps[self.warps["retire_cycle"] >= 0]
         begun = np.bincount(lived["issue_cycle"], minlength=last + 2)
         gone = np.bincount(lived["retire_cycle"] + 1, minlength=last + 2)

@@ -91,7 +91,7 @@ def words_of(value: Any) -> list[int]:
             array = np.asarray(one)
             if not (array.flags.c_contiguous and array.flags.aligned):
                 raise ValueError("an array is not contiguous, or not aligned")
-            words += [array.ctypes.data, *array.shape]
+            words += (array.ctypes.data, *array.shape)
     return words
 
 
