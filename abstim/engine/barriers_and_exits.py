@@ -84,4 +84,5 @@ def notice(c, w, time):
         for j in range(k, sm.resident):
             sm.block_order[j] = sm.block_order[j + 1]
     if sm.live == 0:
-        sm.idle_reason[:] = EMPTY
+        for s in range(c.machine.schedulers_per_sm):
+            sm.idle_reason[s] = EMPTY

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.clear import begin, context_of
 from abstim.engine.fetch import fetch, next_fetch, want_fetch
 from abstim.engine.issue import store_window
@@ -240,7 +238,7 @@ def run_all(gpu, more):
 @jit
 def first_free(gpu):
     """The SM that can take a thread block first; of several the next in turn after the last that took one."""
-    m, launch, best = gpu.machine, gpu.record.launch, np.int64(gpu.record.launch.first)
+    m, launch, best = gpu.machine, gpu.record.launch, gpu.record.launch.first
     for k in range(1, m.sm_count):
         n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
         if gpu.free[n] < gpu.free[best]:
@@ -255,7 +253,7 @@ def hand_out(gpu, position):
     m, launch = gpu.machine, gpu.record.launch
     while position < len(gpu.order):
         n = first_free(gpu)
-        time = np.int64(gpu.free[n])
+        time = gpu.free[n]
         if time > launch.limit:
             break
         earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
@@ -231,7 +229,7 @@ def miss(shared, n, queue, place, k, first, time):
 def access(shared, n, queue, time):
     """The first request of a queue of slice `n` meets the tags; false if it must wait."""
     m, l2 = shared.machine, shared.l2
-    place = np.int64(queue.first)
+    place = queue.first
     request = shared.requests.rows[place - 1]
     first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
@@ -283,7 +281,7 @@ def pass_misses(shared, n, time):
         return False
     first = shared.requests.rows[shared.slices.missing[n].first - 1]
     if first.kind != EVICTED and first.home != n:
-        home, due = np.int64(first.home), time + shared.machine.l2_partition
+        home, due = first.home, time + shared.machine.l2_partition
         first.slice, first.due = home, due
         append(shared.requests.rows, shared.slices.crossing[home], take(shared.requests.rows, shared.slices.missing[n]))
         shared.slices.wake[home] = min(shared.slices.wake[home], due)
@@ -312,7 +310,7 @@ def answer_one(shared, n, time):
     slices, state, rows, came = shared.slices, shared.slices.state[n], shared.requests.rows, NEVER
     asking, crossing = slices.asking[n], slices.crossing[n]
     if crossing.count and rows[crossing.first - 1].due < time:
-        came = np.int64(rows[crossing.first - 1].due)
+        came = rows[crossing.first - 1].due
     if asking.count and not state.blocked and rows[asking.first - 1].due <= came:
         if access(shared, n, asking, time):
             return True

@@ -122,7 +122,7 @@ def phases_over(c, w, record):
     """When all phases are over that the access of warp `w` with this first record waits for; 0: it waits for none."""
     over, k, more = 0, record, 1
     while more:
-        one = np.int64(c.streams.records[k])
+        one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line):
             over = max(over, phase_over(c, w // c.machine.warps_per_block, line))
@@ -135,7 +135,7 @@ def arrive_in_phases(c, w, record, result, time):
     """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on."""
     k, more, some = record, 1, False
     while more:
-        one = np.int64(c.streams.records[k])
+        one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line) == 0:
             arrive_in_phase(c, w // c.machine.warps_per_block, line, result)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine import accesses, state
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
@@ -43,7 +41,7 @@ def issue_access(c, i, w, port, pool, time):
     row.end = accesses.move_past(c, w, i)
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
-    return np.int64(found.result) if found.waiting == 0 else state.NEVER
+    return found.result if found.waiting == 0 else state.NEVER
 
 
 @jit
@@ -320,7 +318,7 @@ def receive(c, time):
     came = False
     while inbox.count and rows[inbox.first - 1].due <= time:
         place = take(rows, inbox)
-        come_back(c, rows[place - 1], np.int64(rows[place - 1].due))
+        come_back(c, rows[place - 1], (rows[place - 1].due))
         append(rows, shared.received[c.sm.number], place)
         came = True
     if came:

@@ -3,8 +3,6 @@ replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
@@ -29,7 +27,7 @@ def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
     rows, packet = requests.rows, requests.rows[place - 1]
-    n, sectors = np.int64(packet.slice), np.int64(packet.sectors)
+    n, sectors = packet.slice, packet.sectors
     for j in range(SECTORS):
         if (sectors >> j) & 1:
             rest = sectors >> (j + 1)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address
@@ -49,7 +47,7 @@ def send(c, line, sectors, kind, who, place, time):
     request.who, request.place, request.flits, request.from_dram = who, place, flits, 0
     request.due = sent + 1
     address(m, request)
-    return np.int64(sent)
+    return sent
 
 
 @jit

@@ -64,7 +64,7 @@ THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread th
 BEHIND_SMS = frozenset(TRAFFIC.names or ())  # counters that the memory side keeps
 RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 
-_COMPILING = "compiling the timing engine for this CPU: some 10 s, once for each kind of GPU"
+_COMPILING = "compiling the timing engine for this CPU: a few seconds, once for each kind of GPU"
 _run_grid = Staged("abstim.engine.event_loop", "run_grid", (State, INT, INT, INT), _COMPILING)
 _RECORDS, _WRITTEN, _LINES, _BANKS = (
     Array("one", np.uint32),

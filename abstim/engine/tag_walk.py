@@ -13,7 +13,7 @@ from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import jit, outlined, zero
 from functional.traces.trace import PHASE_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -87,8 +87,8 @@ def pass_through(c, i, w, time):
     if m.perfect_memory:
         access(c, w, i, time)
         return
-    sm.unit_free[:] = 0
-    sm.collector[0, :], sm.port_start[0, :], sm.port_alloc[0, :], sm.last_alloc[:] = 0, 0, 0, 0  # nothing is before it
+    for array in (sm.unit_free, sm.collector[0], sm.port_start[0], sm.port_alloc[0], sm.last_alloc):
+        zero(array)  # nothing is before it
     issue_access(c, i, w, 0, 0, time)
     step = 0
     while sm.outstanding[w]:

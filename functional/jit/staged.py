@@ -412,8 +412,6 @@ class _Body:
             case ast.Tuple(targets):
                 for each, one in zip(targets, value, strict=True):
                     self.assign(each, one)
-            case ast.Subscript(of, index) if _has_slice(index):
-                self.fill(self.value(of), index, value)
             case _:
                 place = self.place(target)
                 if isinstance(place, Row):
@@ -422,15 +420,6 @@ class _Body:
                     self.do(f"call void @llvm.memcpy.p0.p0.i64(ptr {place.name}, ptr {value.name}, {sizes})")
                 else:
                     self.store(place, value)
-
-    def fill(self, array: Rows, index: ast.expr, value: Any) -> None:
-        """All elements of an array, or of one of its rows, of a known size."""
-        rows = (
-            [self.value(i) for i in index.elts if not isinstance(i, ast.Slice)] if isinstance(index, ast.Tuple) else []
-        )
-        rest = self.element(array, rows) if rows else array
-        for k in range(rest.sizes[0]):
-            self.store(self.element(rest, [k]), value)
 
     def set(self, name: str, value: Any) -> None:
         """Assign to a name."""
@@ -839,10 +828,6 @@ def _aggregate(values: Sequence[Any]) -> str:
     if not values:
         return "void"
     return _llvm(values[0]) if len(values) == 1 else "{ " + ", ".join(map(_llvm, values)) + " }"
-
-
-def _has_slice(index: ast.expr) -> bool:
-    return isinstance(index, ast.Slice) or (isinstance(index, ast.Tuple) and any(map(_has_slice, index.elts)))
 
 
 def _loaded(name: ast.Name) -> ast.Name:
