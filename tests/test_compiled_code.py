@@ -161,7 +161,7 @@ def test_code_is_compiled_for_what_is_known_and_kept_for_each(tmp_path, monkeypa
     assert len(list((tmp_path / "objects").iterdir())) == 2
     with pytest.raises(AttributeError, match="NOT_COMPILED"):  # a branch that is known not to be taken is not compiled
         staged_call(Known("four", {RECORD: {"sum": 4}}), 1)
-    monkeypatch.setattr("functional.jit.staged.object_code", refuse)
+    monkeypatch.setattr(machine_code, "assembled", refuse)
     assert staged_call(three, 0) == ([6, 0], [1, 2])
 
 

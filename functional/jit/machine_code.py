@@ -68,6 +68,16 @@ def engine_of(*codes: bytes) -> Any:
 _compiling = Lock()
 
 
+def assembled(text: str) -> bytes:
+    """An object file of LLVM IR, for this CPU. More than the first level of optimisation makes it no faster."""
+    llvm, host = binding(), machine(1)
+    module = llvm.parse_assembly(text, llvm.create_context())
+    module.triple, module.data_layout = host.triple, str(host.target_data)
+    passes = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=1))
+    passes.getModulePassManager().run(module, passes)
+    return bytes(host.emit_object(module))
+
+
 class Native:
     """The function `name` of a module, which is imported only if there is no machine code yet.
 
@@ -149,13 +159,13 @@ class Staged:
         return self._kept.load_or_make(name, lambda: self._compile(known))
 
     def _compile(self, known: Known) -> bytes:
-        from functional.jit.staged import Unit, object_code
+        from functional.jit.staged import Unit
 
         if self._notice and sys.stderr.isatty():
             note(self._notice)
         unit = Unit(known)
         unit.entry(getattr(import_module(self._module), self._name), self._kinds, ENTRY)
-        return object_code(unit)
+        return assembled(unit.text())
 
 
 def compiled(function: Callable[..., None]) -> Native:

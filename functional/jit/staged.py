@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional.jit.machine_code import binding, machine
 from functional.jit.marked import INT, WORD_BYTES, Array, Known, Marked, Operation, layout, length
 
 SET, TRUTH = "set", "truth"
@@ -164,6 +163,17 @@ def _source(function: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
     return node, frozenset(name for name in names if names.count(name) > 1)
 
 
+def _like(value: Any) -> Any:
+    """A value of the type of another one."""
+    if isinstance(value, (bool, np.bool_)):
+        return Word("", TRUTH)
+    if isinstance(value, (int, np.integer)):
+        return Word("", INT)
+    if not isinstance(value, VALUES):
+        raise TypeError(f"{value} cannot come from a branch")
+    return value
+
+
 class _Slots:
     """Room for one of several tuples of values, as they come from branches of a function."""
 
@@ -173,26 +183,17 @@ class _Slots:
     def put(self, values: tuple[Any, ...]) -> None:
         """One of them."""
         if not self.values:
-            self.rooms = [self._body.room(self._like(v)) for v in values]
+            self.rooms = [self._body.room(_like(v)) for v in values]
         self.values.append(values)
         for room, value, first in zip(self.rooms, values, self.values[0], strict=True):
-            like = self._like(first)
+            like = _like(first)
             self._body.do(f"store {_llvm(like)} {self._body.converted(value, like).name}, ptr {room}")
-
-    def _like(self, value: Any) -> Any:
-        if isinstance(value, VALUES):
-            return value
-        if isinstance(value, (bool, np.bool_)):
-            return Word("", TRUTH)
-        if isinstance(value, (int, np.integer)):
-            return Word("", INT)
-        raise TypeError(f"{self._body.name}: {value} comes from a branch")
 
     def types(self) -> tuple[Any, ...]:
         """Of each place: what it always is, or a value without a name of its type."""
         found = []
         for column in zip(*self.values, strict=True):
-            first, like = column[0], self._like(column[0])
+            first, like = column[0], _like(column[0])
             if not isinstance(first, VALUES) and all(type(v) is type(first) and v == first for v in column):
                 found.append(first)
             elif any(isinstance(v, Word) and v.kind == SET for v in column):
@@ -242,8 +243,8 @@ class _Body:
         match value:
             case Word():
                 return value._replace(name=named(value.type))
-            case Row(_, dtype):
-                return value._replace(name=named("ptr", f" dereferenceable({dtype.itemsize})"))
+            case Row():
+                return value._replace(name=named("ptr"))
             case Tuple(_, kind):
                 return value._replace(name=named("ptr", f" dereferenceable({WORD_BYTES * length(kind)})"))
             case Rows(_, _, sizes, _):
@@ -345,24 +346,8 @@ class _Body:
                     self.single = type(found) is not tuple
                     self.returned.put((found,) if self.single else found)
                 self.end("br label %exit")
-            case ast.If(test, body, orelse):
-                yes, no, after = self.labels("then", "else", "after")
-                self.branch(test, yes, no)
-                for name, nodes in ((yes, body), (no, orelse)):
-                    self.label(name)
-                    self.statements(nodes)
-                    if self.open:
-                        self.jump(after)
-                self.label(after)
-            case ast.While(test, body):
-                head, inside, after = self.labels("while", "body", "after")
-                self.label(head)
-                self.branch(test, inside, after)
-                self.label(inside)
-                self.loop(body, head, after)
-                if self.open:
-                    self.jump(head)
-                self.label(after)
+            case ast.If() | ast.While():
+                self.fork(node)
             case ast.For(ast.Name(name), ast.Tuple(elements), body):
                 for each in elements:
                     self.names[name] = self.value(each)
@@ -374,10 +359,31 @@ class _Body:
             case _:
                 raise TypeError(f"{self.name}: {ast.unparse(node)}")
 
+    def fork(self, node: ast.If | ast.While) -> None:
+        again, inside, other, after = self.labels("again", "inside", "other", "after")
+        repeats = isinstance(node, ast.While)
+        if repeats:
+            self.label(again)
+        self.branch(node.test, inside, after if repeats else other)
+        self.label(inside)
+        if repeats:
+            self.loop(node.body, again, after)
+            self.label(after)
+            return
+        self.statements(node.body)
+        if self.open:
+            self.jump(after)
+        self.label(other)
+        self.statements(node.orelse)
+        self.label(after)
+
     def loop(self, nodes: Iterable[ast.stmt], again: str, after: str) -> None:
+        """The body of a loop, from where it goes to one of two labels."""
         self.loops.append((again, after))
         self.statements(nodes)
         self.loops.pop()
+        if self.open:
+            self.jump(again)
 
     def count_through(self, node: ast.For) -> None:
         """Over a `range`; a step that is not known is positive."""
@@ -396,8 +402,6 @@ class _Body:
         self.label(body)
         self.set(node.target.id, at)
         self.loop(node.body, again, after)
-        if self.open:
-            self.jump(again)
         self.label(again)
         if self.open:
             following = self.new(f"add i64 {at.name}, {self.number(step)}")
@@ -433,7 +437,7 @@ class _Body:
             self.names[name] = value
             return None
         if name not in self.variables:
-            like = self.returned._like(value)
+            like = _like(value)
             self.variables[name] = self.room(like), like
         place, like = self.variables[name]
         if isinstance(value, Word) and value.kind == SET and isinstance(like, Word) and like.kind == INT:
@@ -832,14 +836,3 @@ def _aggregate(values: Sequence[Any]) -> str:
 
 def _loaded(name: ast.Name) -> ast.Name:
     return ast.Name(name.id, ast.Load())
-
-
-def object_code(unit: Unit) -> bytes:
-    """Machine code of a module for this CPU. More than the first level of optimisation makes it no faster."""
-    llvm, host = binding(), machine(1)
-    module = llvm.parse_assembly(unit.text(), llvm.create_context())
-    module.triple, module.data_layout = host.triple, str(host.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
-    passes = llvm.create_pass_builder(host, options)
-    passes.getModulePassManager().run(module, passes)
-    return bytes(host.emit_object(module))
