@@ -27,9 +27,12 @@ def clear_sm(c, booked):
     zero(l1d.accesses, sm.accesses_unused[1])
     for array in (
         l1d.tag, l1d.last_use, l1d.there, l1d.line, l1d.hint, l1d.pipes, l1d.transactions, l1d.sent, l1d.issued,
-        c.barriers, c.words, c.copies, c.l1i, c.const, c.texture, sm,
+        c.barriers, c.words, c.copies, c.l1i, c.const,
     ):  # fmt: skip
         zero(array)
+    if sm.l1t_accesses:
+        zero(c.texture)
+    zero(sm)
 
 
 @outlined

@@ -28,8 +28,8 @@ OF_A_LAUNCH = _words("tb warp window issue instruction event record conflict blo
 
 
 class Zeros:
-    """Arrays of zeros, cut out of large blocks. Those are pages that the system clears when they are touched, and most
-    of a GPU's state never is by a launch; arrays by themselves would be cleared in full, or lie on small pages."""
+    """Arrays of zeros, cut out of blocks of small pages that the system clears when they are touched: most of a GPU's
+    state never is by a launch. Each begins on a line of the cache: else every request would lie on two."""
 
     def __init__(self) -> None:
         self._left = np.empty(0, np.uint8)
@@ -38,21 +38,14 @@ class Zeros:
         """As it is declared."""
         shape, dtype = [sizes[name] for name in _words(field.dimensions)], np.dtype(field.dtype)
         length = prod(shape) * dtype.itemsize
-        return (self._on_small_pages if field.sparse else self._cut)(length).view(dtype).reshape(shape)
-
-    def _on_small_pages(self, length: int) -> np.ndarray:
-        pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-        return np.frombuffer(pages, np.uint8, length)
-
-    def _cut(self, length: int) -> np.ndarray:
         room = -(-length // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         if room > len(self._left):
-            block = np.zeros(max(room, BLOCK_BYTES) + CACHE_LINE_BYTES, np.uint8)
-            self._left = block[-block.ctypes.data % CACHE_LINE_BYTES :]  # else every request lies on two lines
+            pages = mmap.mmap(-1, max(room, BLOCK_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                pages.madvise(mmap.MADV_NOHUGEPAGE)
+            self._left = np.frombuffer(pages, np.uint8)
         taken, self._left = self._left[:length], self._left[room:]
-        return taken
+        return taken.view(dtype).reshape(shape)
 
 
 def new_state(m: np.ndarray) -> State:

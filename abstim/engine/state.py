@@ -258,8 +258,8 @@ class L1D(NamedTuple):
     pipes: np.ndarray = of("sm l1d_bank", PIPE)
     transactions: np.ndarray = of("sm l1d_bank stage", TRANSACTION)
     sent: np.ndarray = of("sm in_miss_queue")  # ring: when each of the latest requests left the miss queue
-    waiters: np.ndarray = of("sm waiter", WAITER, sparse=True)
-    accesses: np.ndarray = of("sm access", ACCESS, sparse=True)
+    waiters: np.ndarray = of("sm waiter", WAITER)
+    accesses: np.ndarray = of("sm access", ACCESS)
     issued: np.ndarray = of("sm issued", ISSUED_ACCESS)  # a ring
 
 

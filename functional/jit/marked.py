@@ -26,7 +26,6 @@ class Array(NamedTuple):
 
     dimensions: str
     dtype: Any = np.int64
-    sparse: bool = False  # hardly more than the beginning of its rows is touched
 
 
 class Part(NamedTuple):
