@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache, update_wrapper
 from importlib import import_module
@@ -66,6 +67,7 @@ def engine_of(*codes: bytes) -> Any:
 
 
 _compiling = Lock()
+_making: dict[Any, Lock] = defaultdict(Lock)  # by function and what is known of it
 
 
 def assembled(text: str) -> bytes:
@@ -144,12 +146,13 @@ class Staged:
         (self._entries.get(known.key) or self._load(known, len(words)))(*words)
 
     def _load(self, known: Known, words: int) -> Callable[..., None]:
-        with _compiling:
+        with _making[self, known.key]:  # what is compiled for something else goes on meanwhile
             if known.key not in self._entries:
-                engine = engine_of(self.object_code(known))
-                self._engines.append(engine)
-                kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * words)
-                self._entries[known.key] = kind(engine.get_function_address(ENTRY))
+                code = self.object_code(known)
+                with _compiling:
+                    self._engines.append(engine_of(code))
+                    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * words)
+                    self._entries[known.key] = kind(self._engines[-1].get_function_address(ENTRY))
             return self._entries[known.key]
 
     def object_code(self, known: Known) -> bytes:
