@@ -21,7 +21,7 @@ from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
 from abstim.application.call_server import CudaError, Shape
-from abstim.application.device_memory import attributes, compute_capability, most_shared_bytes
+from abstim.application.device_memory import compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from functional.errors import InputError
@@ -214,11 +214,10 @@ class AbstimDriver(DriverBase):
 
     def _properties(self, device: int) -> dict[str, int]:
         gpu = self._gpu
-        known = attributes(gpu, 80)
-        return {
-            "max_shared_mem": most_shared_bytes(gpu), "max_num_regs": known[82], "multiprocessor_count": known[16],
-            "warpSize": 32, "sm_clock_rate": known[13], "mem_clock_rate": known[36], "mem_bus_width": known[37],
-        }  # fmt: skip
+        clock_khz = round(gpu.spec.core_clock_hz / 1000)
+        found = {"max_shared_mem": most_shared_bytes(gpu), "max_num_regs": gpu.spec.registers_per_sm, "warpSize": 32}
+        found |= {"multiprocessor_count": gpu.spec.sm_count, "sm_clock_rate": clock_khz, "mem_clock_rate": clock_khz}
+        return found | {"mem_bus_width": 64 * gpu.spec.dram_channels}
 
 
 def _ptx_compiler(compiler: type) -> type:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -67,14 +67,10 @@ class ProgramOptions:
 
 
 @expanded
-def app(
-    *,
-    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, with PTX in it.")],
-    gpu: ProgramGpus,
-    options: ProgramOptions,
-    as_json: Json = False,
-) -> None:
+def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_json: Json = False) -> None:
     """Run a CUDA program without a GPU: its kernels are executed and timed, its own output is its own.
+
+    PROGRAM [ARGUMENTS]  The program, with PTX in it.
 
     It holds PTX (as nvcc makes it by default) and uses CUDA's runtime, shared or static. Its events read simulated
     times. Options for abstim stand before the program's name.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Json, Model, Overrides, expanded
-from abstim.show.tables import duration, print_json, print_table, progress
+from abstim.show.tables import duration, print_json, print_records, print_table, progress
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,13 +32,10 @@ class CalibrateOptions:
 
 
 @expanded
-def calibrate(
-    *,
-    name: Annotated[str | None, typer.Argument(metavar="[GPU]", help="A GPU's name or TOML file.")] = None,
-    options: CalibrateOptions,
-    as_json: Json = False,
-) -> None:
+def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Json = False) -> None:
     """Measure latencies, bandwidths and rates of a GPU with our own micro-benchmarks, beside public figures.
+
+    [GPU]  A GPU's name or TOML file.
 
     Groups: latency (dependent loads against footprint), stream (DRAM against occupancy), bandwidth (L1, L2, shared
     memory), throughput and operation_latency (by unit), atomics, launch. A description that has public figures runs at
@@ -76,18 +73,15 @@ def _modelled(name: str, overrides: list[str]):
 
 
 def _print(found) -> None:
-    rows = [
-        (
-            *(r.group, r.quantity, r.at or "", r.unit, r.value),
-            *((r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")),
-        )
-        for r in found.rows
-    ]
+    rows = []
+    for r in found.rows:
+        public = (r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")
+        rows.append((r.group, r.quantity, r.at or "", r.unit, r.value, *public))
     heads = ("group", "quantity", "at", "unit", "found", "measured", "error")
     print_table(f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", heads, rows, left=2)
     if errors := found.errors():
-        lines = [(e.group, e.figures, f"{e.mean:.1%}", f"{e.worst:.1%}") for e in errors]
-        print_table("Against public figures", ("group", "figures", "mean error", "worst"), lines)
+        columns = "group | figures | mean error: {mean:.1%} | worst: {worst:.1%}"
+        print_records("Against public figures", columns, errors)
     sources = sorted({(r.measured.measured_on, r.measured.source.partition(",")[0]) for r in found.rows if r.measured})
     for measured_on, source in sources:
         print(f"{measured_on}: {source}")
@@ -158,13 +152,13 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
 def _print_fit(found: Fit) -> None:
     from abstim.study.fit.fitted import interval
 
-    rows = [(p.name, interval(p), p.start, p.value) for p in found.parameters]
-    print_table(f"{found.gpu} fitted to {found.reference}", ("parameter", "known to", "start", "fit"), rows, left=2)
-    errors = [
-        (e.part, e.values, e.benchmarks, f"{e.mean_error:.2%}", f"{e.median_error:.2%}", f"{e.max_error:.2%}", e.worst)
-        for e in found.errors
-    ]
-    print_table("Absolute errors", ("benchmarks", "values", "count", "mean", "median", "max", "worst"), errors, left=2)
+    columns = "parameter: {name} | known to: {interval} | start | fit: {value}"
+    print_records(f"{found.gpu} fitted to {found.reference}", columns, found.parameters, left=2, interval=interval)
+    columns = (
+        "benchmarks: {part} | values | count: {benchmarks} | mean: {mean_error:.2%} | median: {median_error:.2%} "
+        "| max: {max_error:.2%} | worst"
+    )
+    print_records("Absolute errors", columns, found.errors, left=2)
     _print_correlations(found)
     for direction in found.unidentified:
         weights = ", ".join(f"{name} {weight:+.2g}" for name, weight in direction.items())

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from abstim.cli.options import Json, Overrides
-from abstim.show.tables import print_json, print_table
+from abstim.cli.options import Json, Overrides, expanded
+from abstim.show.tables import print_json, print_records, print_table
 from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.import_config import Imported
 
 
+@expanded
 def import_config(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="gpgpusim.config, and trace.config for latencies of SASS instructions."),
-    ],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="TOML", help="Write the GPU here.")] = None,
-    base: Annotated[str, typer.Option(metavar="GPU", help="Where values come from that no option says.")] = "gtx480",
-    as_json: Json = False,
+    *, files: list[Path], output: Path | None = None, base: str = "gtx480", as_json: Json = False
 ) -> None:
     """Turn an Accel-Sim configuration into a GPU for `--gpu`, and list every option that was not used.
+
+    FILE...  gpgpusim.config, and trace.config for latencies of SASS instructions.
+    -o, --output TOML  Write the GPU here.
+    --base GPU  Where values come from that no option says.
 
     Without `-o` the TOML goes to stdout and the list to stderr. Of an option given twice the last one counts.
 
@@ -56,12 +53,11 @@ def _print_report(imported: Imported, output: Path, base: str) -> None:
     print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
 
 
-def gpus(
-    name: Annotated[str | None, typer.Argument(metavar="[GPU]", help="Show every value of this GPU.")] = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
+@expanded
+def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json = False) -> None:
     """List the GPUs, or every value of one with its unit and its source.
+
+    [GPU]  Show every value of this GPU.
 
     Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`
     """
@@ -71,9 +67,15 @@ def gpus(
     if as_json:
         print_json({gpu.name: _values_of(gpu) for gpu in chosen})
     elif name is None:
-        _print_list(chosen)
+        print_records("", _LIST, chosen, left=2, mhz=lambda gpu: gpu.spec.core_clock_hz / 1e6)
     else:
         _print_one(chosen[0])
+
+
+_LIST = (
+    "GPU: {name} | what: {title} | SMs: {spec.sm_count} | schedulers: {spec.schedulers_per_sm} "
+    "| policy: {spec.scheduler} | MHz: {mhz} | memory: {memory_model}"
+)
 
 
 def _values_of(gpu) -> dict:
@@ -85,14 +87,6 @@ def _values_of(gpu) -> dict:
         "sources": gpu.labels,
         "values": values,
     }
-
-
-def _print_list(gpus) -> None:
-    rows = [
-        (g.name, g.title, s.sm_count, s.schedulers_per_sm, s.scheduler, s.core_clock_hz / 1e6, g.memory_model)
-        for g, s in ((g, g.spec) for g in gpus)
-    ]
-    print_table("", ("GPU", "what", "SMs", "schedulers", "policy", "MHz", "memory"), rows, left=2)
 
 
 def _print_one(gpu) -> None:

@@ -127,14 +127,7 @@ class Found(NamedTuple):
 @expanded
 def run(
     *,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, "
-            "or an Accel-Sim trace directory.",
-        ),
-    ],
+    target: str,
     gpu: GpusOptions,
     launch: SizedLaunchOptions,
     instruction_budget: InstructionBudget = None,
@@ -143,17 +136,18 @@ def run(
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
 
+    TARGET  A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, or an
+        Accel-Sim trace directory.
+
     Examples:
 
-    `abstim run hotspot`
+    `abstim run hotspot`, `abstim run hotspot --model analytic`
 
     `abstim run hotspot --gpu gtx480 --gpu rtx3070 --set schedulers_per_sm=1`
 
     `abstim run hotspot --gpu v100 --hot --energy --limits`
 
     `abstim run hotspot --timeline hotspot-timeline.json`
-
-    `abstim run hotspot --model analytic`
 
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """

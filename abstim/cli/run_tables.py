@@ -7,7 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abstim.show.tables import counted, duration, known, on_gpu, print_printf, print_table, quantity, say, scaled
+from abstim.show import tables
+from abstim.show.tables import counted, duration, known, on_gpu, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None
     thread block does not fit on."""
     from functional.terminal import note
 
-    print_printf(results[0].printf)
+    tables.print_printf(results[0].printf)
     for line in [f"{_name(x)}: {line}" for x in results[0].launches for line in x.notes][:MOST_GRIDS]:
         note(f"abstim: {line}")
     if len(results) == 1 and not refused:
@@ -171,21 +172,11 @@ def _print_kernels(result: RunResult) -> None:
 
 
 def _print_launches(result: RunResult) -> None:
-    rows = [
-        (
-            _name(launch),
-            "x".join(map(str, launch.grid)),
-            "x".join(map(str, launch.block)),
-            launch.cycles,
-            duration(launch.seconds),
-            launch.ipc,
-            f"{launch.occupancy:.0%}",
-            f"{launch.blocks_per_sm} ({launch.occupancy_limiter})",
-        )
-        for launch in result.launches
-    ]
-    columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
-    print_table(_where(result), columns, rows, left=1)
+    columns = (
+        "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc} | occupancy: {occupancy:.0%} "
+        "| blocks an SM: {blocks_per_sm} ({occupancy_limiter})"
+    )
+    tables.print_records(_where(result), columns, result.launches, name=_name)
 
 
 def _name(launch) -> str:
@@ -224,9 +215,9 @@ def _print_limits(result: RunResult) -> None:
     if not result.limits:
         say(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
         return
-    rows = [(x.resource, x.cycles, f"{x.gain:+.1%}") for x in result.limits[:MOST_LIMITS] if x.gain]
-    print_table("Each resource twice as fast, alone", ("resource", "cycles", "saved"), rows)
-    rest = len(result.limits) - len(rows)
+    shown = [limit for limit in result.limits[:MOST_LIMITS] if limit.gain]
+    tables.print_records("Each resource twice as fast, alone", "resource | cycles | saved: {gain:+.1%}", shown)
+    rest = len(result.limits) - len(shown)
     say(f"Limited by: {result.limit}; of {rest} resources more each saves less" + (", or nothing" if rest else ""))
 
 

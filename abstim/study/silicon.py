@@ -46,6 +46,11 @@ class MeasuredTime:
     operations: dict[str, float] = field(default_factory=dict)
 
     @property
+    def time_us(self) -> float:
+        """In microseconds."""
+        return self.time_ns / 1e3
+
+    @property
     def name(self) -> str:
         """The target, and which of its launches."""
         return self.target if self.launch is None else f"{self.target} {self.launch}"
@@ -61,6 +66,11 @@ class TimedKernel:
     machine_code_share: float
     kernel: str = ""
     operations: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def predicted_us(self) -> float:
+        """In microseconds."""
+        return self.predicted_ns / 1e3
 
     @property
     def ratio(self) -> float:
@@ -200,7 +210,7 @@ def plot(found: Sequence[TimedKernel], path: Path) -> None:
     """Predicted against measured time in us, a point a row, a colour a class."""
     points: dict[str, list[tuple[float, float]]] = {}
     for kernel in found:
-        points.setdefault(kernel.measured.kind, []).append((kernel.measured.time_ns / 1e3, kernel.predicted_ns / 1e3))
+        points.setdefault(kernel.measured.kind, []).append((kernel.measured.time_us, kernel.predicted_us))
     scatter(points, path, "us, measured", "us, abstim")
 
 

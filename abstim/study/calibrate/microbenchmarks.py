@@ -160,7 +160,7 @@ SHAPES = ((32, 1), (64, 1), (64, 2), (128, 2), (256, 2), (384, 2), (512, 2), (76
 
 
 def _streams(facts: Facts, effort: int) -> Iterator[Measurement]:
-    for name, (moved, _) in STREAMS.items():
+    for name, moved in STREAMS.items():
         for threads, blocks in SHAPES:
             if threads * blocks > facts.threads_per_sm:
                 continue
@@ -174,7 +174,7 @@ def _stream(name: str, threads: int, blocks: int, facts: Facts, most: int, waves
     """`waves` x all thread blocks that are resident at once; L2 is full of what the same kernel left before."""
     pointers = ("a", "b", "c", "d")
     shared = facts.shared_bytes_per_sm * 3 // (4 * blocks) // 128 * 128  # so many blocks an SM, no more
-    filling = max(1, facts.l2_bytes // (STREAMS[name][0] * ELEMENT * 1024))
+    filling = max(1, facts.l2_bytes // (STREAMS[name] * ELEMENT * 1024))
     before = (KernelCall(name, filling, 1024, pointers, (0,)),)
     timed = KernelCall(name, facts.sm_count * blocks * waves, threads, pointers, (filling * 1024,), shared)
     elements = filling * 1024 + facts.sm_count * blocks * most * threads

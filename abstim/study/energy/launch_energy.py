@@ -9,16 +9,15 @@ it alone; what L2 and the switch take is in the sectors.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from functional.errors import InputError
+from functional.files import rows_beside
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -94,11 +93,8 @@ class PowerModel:
 def measured_kernels() -> tuple[MeasuredKernel, ...]:
     """The table."""
     names = MeasuredKernel.__dataclass_fields__.keys() - {"name"}
-    with (Path(__file__).parent / "measured_power.csv").open(newline="", encoding="utf-8") as file:
-        return tuple(
-            MeasuredKernel(row["kernel"], **{name: float(row[name]) for name in names if row[name]})
-            for row in csv.DictReader(file)
-        )
+    rows = rows_beside(__file__, "measured_power.csv")
+    return tuple(MeasuredKernel(row["kernel"], **{n: float(row[n]) for n in names if row[n]}) for row in rows)
 
 
 @cache

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
+from functional.files import rows_beside
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of every architecture
 _ASK_VERSION, _PATH_BENEATH = 1, 1
@@ -82,23 +83,7 @@ def _system_call(number: int, *arguments: object) -> int:
 
 _SET_SECCOMP, _GET_SECCOMP, _FILTER = 22, 21, 2  # of prctl
 _AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# System call -> its numbers on x86_64 and on aarch64
-_ALLOWED = {
-    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "lseek": (8, 62),
-    "close": (3, 57), "stat": (4, None), "lstat": (6, None), "fstat": (5, 80), "newfstatat": (262, 79),
-    "statx": (332, 291), "access": (21, None), "faccessat": (269, 48), "readlink": (89, None), "readlinkat": (267, 78),
-    "getcwd": (79, 17), "getdents64": (217, 61), "poll": (7, None), "ppoll": (271, 73),
-    "mmap": (9, 222), "munmap": (11, 215), "mremap": (25, 216), "mprotect": (10, 226), "madvise": (28, 233),
-    "brk": (12, 214), "get_mempolicy": (239, 236),
-    "futex": (202, 98), "set_robust_list": (273, 99), "set_tid_address": (218, 96), "rseq": (334, 293),
-    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "getcpu": (309, 168), "membarrier": (324, 283),
-    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94),
-    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "geteuid": (107, 175),
-    "getgid": (104, 176), "getegid": (108, 177), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
-    "getrandom": (318, 278), "gettimeofday": (96, 169), "clock_gettime": (228, 113), "clock_getres": (229, 114),
-    "nanosleep": (35, 101), "clock_nanosleep": (230, 115),
-}  # fmt: skip
+_ALLOWED = rows_beside(__file__, "system_calls.csv")  # the numbers of each on both
 _MISSING = {"clone3": (435, 435)}  # "not there": its flags are in memory, and libraries then ask `clone`
 _THREAD, _CHANGES = 0x10000, os.O_ACCMODE | os.O_CREAT | os.O_TRUNC  # CLONE_THREAD; flags to open with
 
@@ -150,8 +135,9 @@ def _program() -> Iterator[bytes]:
     yield _jump_if_equal(_AUDIT_ARCHITECTURE[platform.machine()], 1, 0)
     yield _answer(_ERROR | errno.EPERM)
     yield _load(0)
-    for numbers in _ALLOWED.values():
-        yield from _if_it_is(numbers[column], [_answer(_ALLOW)])
+    for row in _ALLOWED:
+        number = row[platform.machine()]
+        yield from _if_it_is(int(number) if number else None, [_answer(_ALLOW)])
     for numbers in _MISSING.values():
         yield from _if_it_is(numbers[column], [_answer(_ERROR | errno.ENOSYS)])
     for numbers, conditions in _restricted().values():

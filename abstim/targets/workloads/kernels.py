@@ -16,6 +16,7 @@ import numpy as np
 from functional import suite
 from functional.launches.case import Case
 from functional.launches.launch import Argument, Launch, Pointer, make_launch
+from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
@@ -30,32 +31,18 @@ if TYPE_CHECKING:
 
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
-# Registers a thread of the kernels of each, from `ptxas -v` 13.0 for sm_75, as the suite's resources.json
-REGISTERS = {
-    LAYERS: {
-        "conv2d": 40, "bias_relu": 10, "batchnorm": 16, "add_relu": 12, "maxpool2x2": 14, "average_pool": 15,
-        "fully_connected_single": 14,
-    },
-    TRANSFORMER: {
-        "embed": 15, "layernorm": 23, "rmsnorm": 19, "gemm": 39, "gemv": 22, "gemv_batch": 60, "append_cache": 26,
-        "attention": 23, "swiglu": 18, "gelu": 16, "add": 10, "argmax": 11,
-    },
-}  # fmt: skip
 
 
 class Kernels:
-    """Every kernel of some suite benchmarks, and of one of the files of REGISTERS."""
+    """Every kernel of some suite benchmarks, and of one of the files beside."""
 
     def __init__(self, benchmarks: Sequence[str], own: Path) -> None:
         paths = [*map(suite.ptx_path, benchmarks), own]
         self.modules: list[Module] = [parse(path) for path in paths]
-        self.registers = dict(REGISTERS[own])
+        self.registers = read_resources(Path(__file__).with_name("resources.json"))  # from `ptxas -v` 13.0 for sm_75
         for name in benchmarks:
             self.registers |= suite.registers(name)
-        self.programs: dict[str, Program] = {
-            name: link(module, name) for module in self.modules for name, kernel in module.kernels.items()
-            if kernel.is_entry
-        }  # fmt: skip
+        self.programs: dict[str, Program] = {name: link(m, name) for m in self.modules for name in m.entries}
 
     def memory(self) -> Memory:
         """Device memory with the variables of all files."""
