@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from abstim.brief import grouped
 from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, flags_of, refuse_options
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError
@@ -56,14 +57,9 @@ class ProgramOptions:
         """As `run_application` takes them. Raises InputError for a stretch of launches that is none."""
         from abstim.application.launch_recorder import Selection
 
-        return {
-            "model": self.model,
-            "flush": self.flush,
-            "selection": Selection(self.only, *_stretch(self.launches)),
-            "instruction_budget": self.instruction_budget,
-            "record": self.record,
-            "output": output,
-        }
+        selection = Selection(self.only, *_stretch(self.launches))
+        said = {"model": self.model, "flush": self.flush, "instruction_budget": self.instruction_budget}
+        return said | {"selection": selection, "record": self.record, "output": output}
 
 
 @expanded
@@ -195,9 +191,7 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
     if not result.executed:
         say(f"{result.program} launched no kernel.")
     for k, gpu in enumerate(result.gpus if result.executed else ()):
-        groups: dict[str, list[Timed]] = {}
-        for timed in result.launches:
-            groups.setdefault(timed.launch.program.name, []).append(timed)
+        groups = grouped(result.launches, lambda timed: timed.launch.program.name)
         names = _names(list(groups))
         rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"

@@ -80,13 +80,8 @@ _LIST = (
 
 def _values_of(gpu) -> dict:
     values = {key: {"value": s.value, "source": s.source} for key, s in gpu.shown_settings.items()}
-    return {
-        "title": gpu.title,
-        "memory_model": gpu.memory_model,
-        "known_error": gpu.known_error,
-        "sources": gpu.labels,
-        "values": values,
-    }
+    said = {name: getattr(gpu, name) for name in ("title", "memory_model", "known_error")}
+    return said | {"sources": gpu.labels, "values": values}
 
 
 def _print_one(gpu) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import partial
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -76,20 +77,14 @@ class LaunchOptions:
 
     def of(self, target: str) -> Callable[[], Case]:
         """A target with this launch, opened when it is asked for (`resolve`)."""
-        return lambda: self._resolved(target, {})
-
-    def _resolved(self, target: str, sizes: dict[str, int]) -> Case:
         from abstim.targets.resolve import resolve
 
-        return resolve(
-            target,
-            kernel=self.kernel,
-            grid=self.grid,
-            block=self.block,
-            arguments=self.arg or (),
-            dynamic_shared_bytes=self.dynamic_shared,
-            sizes=sizes,
-        )
+        said: dict[str, Any] = {"kernel": self.kernel, "grid": self.grid, "block": self.block, "sizes": self.sizes()}
+        return partial(resolve, target, **said, arguments=self.arg or (), dynamic_shared_bytes=self.dynamic_shared)
+
+    def sizes(self) -> dict[str, int]:
+        """Those of a language model that were given."""
+        return {}
 
 
 @dataclass(kw_only=True)
@@ -106,10 +101,10 @@ class SizedLaunchOptions(LaunchOptions):
     steps: int | None = None
     batch: int | None = None
 
-    def of(self, target: str) -> Callable[[], Case]:
-        """A target with this launch, or these sizes, opened when it is asked for."""
+    def sizes(self) -> dict[str, int]:
+        """Those that were given."""
         sizes = {"prompt": self.prompt, "steps": self.steps, "batch": self.batch}
-        return lambda: self._resolved(target, {name: size for name, size in sizes.items() if size is not None})
+        return {name: size for name, size in sizes.items() if size is not None}
 
 
 @dataclass(kw_only=True)
@@ -123,7 +118,7 @@ class GpuOptions:
         """Raises InputError for an unknown GPU, key or value."""
         from abstim.gpu.config import load_gpu
 
-        return load_gpu(self.gpu, self.overrides or ())
+        return load_gpu(self.gpu, self.overrides or (), getattr(self, "timed_code", ""))
 
 
 @dataclass(kw_only=True)
@@ -131,12 +126,6 @@ class TimedGpuOptions(GpuOptions):
     """One GPU that launches are timed on."""
 
     timed_code: TimedCode = ""
-
-    def load(self) -> Gpu:
-        """Raises InputError for an unknown GPU, key or value."""
-        from abstim.gpu.config import load_gpu
-
-        return load_gpu(self.gpu, self.overrides or (), self.timed_code)
 
 
 @dataclass(kw_only=True)

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abstim.brief import grouped
 from abstim.show import tables
 from abstim.show.tables import counted, duration, known, on_gpu, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 CODE = 22  # characters of a line of code
-HEADS = (
+HEADS = [
     "where",
     "code",
     "share",
@@ -30,7 +31,7 @@ HEADS = (
     "L2 sectors",
     "sectors a request",
     "bank passes",
-)
+]
 
 
 def print_hot(spots: Sequence[HotSpot]) -> None:
@@ -69,10 +70,8 @@ def _short(code: str) -> str:
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
 MOST_GRIDS = 3  # launches of which it is said what their grid leaves idle
 MOST_LIMITS = 8  # resources that are printed
-POWER_TERMS = {
-    "idle": "idle", "active_sms": "SMs", "warp_instructions": "issue", "shared_accesses": "shared",
-    "l1d_sectors": "L1D", "dram_sectors": "DRAM",
-}  # fmt: skip
+POWER_TERMS = {"idle": "idle", "active_sms": "SMs", "warp_instructions": "issue"}
+POWER_TERMS |= {"shared_accesses": "shared", "l1d_sectors": "L1D", "dram_sectors": "DRAM"}
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
@@ -159,11 +158,8 @@ def grid_lines(notes: Sequence[str]) -> Iterator[str]:
 
 def _print_kernels(result: RunResult) -> None:
     """A row a kernel, where there are too many launches to read."""
-    groups: dict[str, list] = {}
-    for launch in result.launches:
-        groups.setdefault(launch.kernel, []).append(launch)
     rows = []
-    for kernel, launches in groups.items():
+    for kernel, launches in grouped(result.launches, lambda launch: launch.kernel).items():
         cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
         ipc = sum(x.thread_instructions for x in launches) / cycles
         rows.append((shown_name(kernel), len(launches), cycles, duration(seconds), ipc))
@@ -237,18 +233,12 @@ def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
     """One row a GPU, the first one the yardstick."""
     first = results[0].totals["seconds"]
     mixed = len({r.timed_code for r in results}) > 1
-    rows: list[tuple[Any, ...]] = [
-        (
-            f"{r.gpu} (PTX)" if mixed and r.timed_code.startswith("PTX") else r.gpu,
-            r.memory_model,
-            int(r.totals["cycles"]),
-            duration(r.totals["seconds"]),
-            r.totals["ipc"],
-            f"{first / r.totals['seconds']:.2f}x",
-            r.limit + (f" ({r.limits[0].gain:.0%})" if r.limits else ""),
-        )
-        for r in results
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for r in results:
+        gpu = f"{r.gpu} (PTX)" if mixed and r.timed_code.startswith("PTX") else r.gpu
+        cycles, seconds, ipc = (r.totals[name] for name in ("cycles", "seconds", "ipc"))
+        limit = r.limit + (f" ({r.limits[0].gain:.0%})" if r.limits else "")
+        rows.append((gpu, r.memory_model, int(cycles), duration(seconds), ipc, f"{first / seconds:.2f}x", limit))
     rows += [(gpu.name, gpu.memory_model, None, None, None, None, "does not fit") for gpu in refused]
     limited = "limited by (saved by twice it)" if results[0].limits else "limited by (est.)"
     title = f"{results[0].target} ({counted(len(results[0].launches))})"
@@ -283,10 +273,8 @@ def _print_errors(results: list[RunResult]) -> None:
 
 def print_energy(energy: Energy) -> None:
     """Energy and mean power a launch, or a kernel where there are too many, and by what it is spent."""
-    groups: dict[str, list] = {}
     many = len(energy.launches) > MOST_ROWS
-    for x in energy.launches:
-        groups.setdefault(shown_name(x.kernel) if many else _name(x), []).append(x)
+    groups = grouped(energy.launches, lambda x: shown_name(x.kernel) if many else _name(x))
     terms = list(energy.launches[0].watts_by_term)
     rows = [[name, *_energy_cells(launches, terms)] for name, launches in groups.items()]
     heads = ("kernel" if many else "launch", "energy", "power", *(POWER_TERMS[term] for term in terms))

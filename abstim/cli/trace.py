@@ -84,13 +84,8 @@ def summary(manifest: Manifest) -> dict[str, object]:
     totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}
     names = ("kernel", "label", "grid", "block", "file", *keys)
     launches = [{name: getattr(launch, name) for name in names} for launch in manifest.launches]
-    return {
-        "target": manifest.name,
-        **totals,
-        "launches": launches,
-        "outputs": [asdict(output) for output in manifest.outputs],
-        "printf": manifest.printed,
-    }
+    outputs = [asdict(output) for output in manifest.outputs]
+    return {"target": manifest.name} | totals | {"launches": launches, "outputs": outputs, "printf": manifest.printed}
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:

@@ -235,27 +235,6 @@ def _l2_request(option: Option, options: Options) -> Values:
     return {"l2_request_cycles": option.whole() + crossbar}
 
 
-_NAMED: tuple[Rule, ...] = (
-    _sm_count,
-    _core_clock,
-    _threads,
-    _scheduler,
-    _pipeline_widths,
-    _generic_collectors,
-    _adaptive,
-    _slice_index,
-    _slice_queue,
-    _network,
-    _coalescing,
-    _flit_bytes,
-    _mapping,
-    _dram_timing,
-    _l2_request,
-    _dram_latency,
-)
-_BY_NAME = {rule.__name__[1:]: rule for rule in _NAMED}
-
-
 def _rule_of(said: Mapping[str, Any]) -> Rule:
     """What an entry of the table means."""
     match said:
@@ -273,7 +252,8 @@ def _rule_of(said: Mapping[str, Any]) -> Rule:
             return partial(_traced, _classes(classes), said.get("also", {}))
         case {"part_of": whole}:
             return partial(_part_of, whole)
-    return _BY_NAME[said["rule"]]
+    rule: Rule = globals()[f"_{said['rule']}"]  # a function above
+    return rule
 
 
 TABLE = toml_beside(__file__, "import_options.toml")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
-from abstim.targets.execution import Execution, OutputCheck, execute
+from abstim.targets.execution import Execution, Traces, execute
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
@@ -35,31 +35,6 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
-
-
-class Traces(Protocol):
-    """Where a session's traces come from."""
-
-    @property
-    def outputs(self) -> tuple[OutputCheck, ...]:
-        """The verdict on each output buffer, if there is one."""
-
-    @property
-    def printed(self) -> str:
-        """What the kernels executed so far wrote with `printf`."""
-
-    @property
-    def seconds(self) -> float:
-        """What executing took so far, in wall-clock time."""
-
-    def trace(self, number: int) -> Trace:
-        """A whole launch."""
-
-    def accesses(self, number: int) -> Trace:
-        """A whole launch that nobody asks for again: it need not be held."""
-
-    def in_order(self) -> Iterator[Trace]:
-        """Every launch; none is held here once the next is asked for, unless all of them are."""
 
 
 class Session:

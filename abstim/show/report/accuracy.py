@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from abstim.brief import grouped
 from abstim.show.report.chart import COLORS, Chart, Section, Table, figure, legend_outside, stacked_bars
 from abstim.show.tables import counted, duration, quantity
 from abstim.study.bench.rate import geomean
@@ -17,13 +18,6 @@ def validation_section(name: str, data: dict[str, Any]) -> Section:
         return Section(f"Validation {name}", facts, notes=data["skipped"])
     charts = [_scatter_chart(found), _error_chart(found, data["summaries"])]
     return Section(f"Validation {name}", facts, charts, data["skipped"])
-
-
-def _by_variant(found: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in found:
-        groups.setdefault(row["variant"], []).append(row)
-    return groups
 
 
 def _points(plot: Any, rows: list[dict[str, Any]], x: str, y: str, variant: str, color: str) -> None:
@@ -42,7 +36,7 @@ def _scatter_chart(found: list[dict[str, Any]]) -> Chart:
     cycles = [row[key] for row in found for key in ("measured_cycles", "predicted_cycles")]
     ends = [min(cycles) / 1.5, max(cycles) * 1.5]
     plot.line(ends, ends, color=COLORS[6], line_width=1)
-    for k, (variant, rows) in enumerate(_by_variant(found).items()):
+    for k, (variant, rows) in enumerate(grouped(found, lambda row: row["variant"]).items()):
         _points(plot, rows, "measured_cycles", "predicted_cycles", variant, COLORS[k % len(COLORS)])
     mean = sum(abs(row["error"]) for row in found) / len(found)
     worst = max(found, key=lambda row: abs(row["error"]))
@@ -59,7 +53,7 @@ def _error_chart(found: list[dict[str, Any]], summaries: list[dict[str, Any]]) -
     plot = figure("benchmark", "error", _TOOLTIPS, x_range=names)
     plot.yaxis.formatter = NumeralTickFormatter(format="0.0%")
     plot.xaxis.major_label_orientation = 1.2
-    for k, (variant, rows) in enumerate(_by_variant(found).items()):
+    for k, (variant, rows) in enumerate(grouped(found, lambda row: row["variant"]).items()):
         _points(plot, rows, "benchmark", "error", variant, COLORS[k % len(COLORS)])
     summary = "; ".join(f"{s['variant']} {s['group']}: mean {s['mean_error']:.2%}" for s in summaries) + "."
     columns = "variant | group | benchmarks | mean: {mean_error:.2%} | median: {median_error:.2%} "

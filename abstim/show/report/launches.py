@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from abstim.brief import grouped
 from abstim.session.issue_logs import source_text
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import chart
@@ -145,13 +146,10 @@ def hot_listings(spots: Sequence[Spot]) -> list[Listing]:
 
 def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
     text = source_text(file)
-    by_line: dict[int, list[Spot]] = {}
-    for spot in spots:
-        by_line.setdefault(spot["source"]["line"], []).append(spot)
+    by_line = grouped(spots, lambda spot: spot["source"]["line"])
     near = sorted({k for line in by_line for k in range(line - AROUND, line + AROUND + 1) if 0 < k <= len(text)})
-    rows = [_row(k, text[k - 1], by_line.get(k, []), total) for k in near or sorted(by_line)] if text else [
-        _row(k, "(the source is not here)", by_line[k], total) for k in sorted(by_line)
-    ]  # fmt: skip
+    rows = [_row(k, text[k - 1], by_line.get(k, []), total) for k in near or sorted(by_line) if text]
+    rows = rows or [_row(k, "(the source is not here)", by_line[k], total) for k in sorted(by_line)]
     return Listing(Path(file).name, _summary(rows), rows)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu
 from abstim.session.session import open_session
-from abstim.study.calibrate.microbenchmarks import Experiment, Facts, KernelCall
+from abstim.study.calibrate.microbenchmarks import Device, Experiment, Facts, KernelCall
 from abstim.study.calibrate.ptx_text import module, ticks
 from functional.errors import InputError
 from functional.gpu_recording import cuda
@@ -45,10 +45,10 @@ def facts_of(gpu: Gpu) -> Facts:
     )  # fmt: skip
 
 
-class Modelled:
-    """A Device."""
+class Modelled(Device):
+    """A description, timed by the detailed engine."""
 
-    effort = 1  # the engine's time is exact
+    effort = 1  # its time is exact
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.facts = gpu, facts_of(gpu)
@@ -92,8 +92,9 @@ REPEATS = 5
 TICK_ROUNDS = 1 << 16
 
 
-class OnGpu:
-    """A Device. The clock is measured, for GPUs run faster or slower than they say. Raises InputError without a GPU."""
+class OnGpu(Device):
+    """A GPU of this computer. Its clock is measured, for GPUs run faster or slower than they say. Raises InputError
+    without one."""
 
     effort = 64  # events tell half a microsecond
 

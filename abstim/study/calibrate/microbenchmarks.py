@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from abstim.study.calibrate import ptx_text
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +54,15 @@ class Experiment:
     buffers: Mapping[str, np.ndarray | int] | None = None
 
 
-class Device(Protocol):
+class Device:
     """A description's model, or a GPU."""
 
-    @property
-    def facts(self) -> Facts:
-        """What it is."""
-        ...
-
-    @property
-    def effort(self) -> int:
-        """How often to repeat what need be done once only if time is exact."""
-        ...
+    facts: Facts
+    effort: int  # how often to repeat what need be done once only if time is exact
 
     def seconds(self, experiment: Experiment) -> float:
         """How long the timed launch takes."""
-        ...
+        raise NotImplementedError
 
 
 KIB, MIB = 1 << 10, 1 << 20
