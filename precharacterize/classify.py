@@ -133,9 +133,7 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode == "tcgen05":
-        return (
-            Kind.SHARED_STORE if instruction.modifiers[0] == "alloc" else Kind.GLOBAL_LOAD
-        )  # a commit asks and goes on
+        return Kind.SHARED_STORE if instruction.modifiers[0] == "alloc" else Kind.GLOBAL_LOAD  # a commit asks, goes on
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side

@@ -98,7 +98,9 @@ class LaunchTimer:
             future = answered(self._result(key, number, launch))
         else:
             size_bytes = 0 if trace is None else trace.nbytes
-            while self._is_full(size_bytes):
+            while self._waiting and (
+                len(self._waiting) >= MOST_WAITING or size_bytes + sum(b for _, b in self._waiting) > MOST_WAITING_BYTES
+            ):
                 self._waiting.popleft()[0].result()
             future = self._pool.submit(self._timed, key, number, launch, trace)
             self._waiting.append((future, size_bytes))
@@ -114,10 +116,6 @@ class LaunchTimer:
 
         future.add_done_callback(told)
         return seconds
-
-    def _is_full(self, more_bytes: int) -> bool:
-        held = more_bytes + sum(size_bytes for _, size_bytes in self._waiting)
-        return bool(self._waiting) and (len(self._waiting) >= MOST_WAITING or held > MOST_WAITING_BYTES)
 
     def finish(self) -> list[Timed]:
         """All results, in order. Raises what timing raised."""
@@ -135,11 +133,9 @@ class LaunchTimer:
             assert trace is not None  # the one that came first
             self._session.case.launches = (launch,)
             self._session.traces = Execution((trace,))
-            self._known[key] = self._in_order(launch, trace) if self.in_order else self._alone()
+            alone = () if self.in_order else self._model.time(self._session, self.gpus, "all", silent)
+            self._known[key] = self._in_order(launch, trace) if self.in_order else tuple(r.launches[0] for r in alone)
         return self._result(key, number, launch)
-
-    def _alone(self) -> tuple[LaunchResult, ...]:
-        return tuple(run.launches[0] for run in self._model.time(self._session, self.gpus, "all", silent))
 
     def _in_order(self, launch: Launch, trace: Trace) -> tuple[LaunchResult, ...]:
         """By the detailed model, which alone keeps caches."""
@@ -251,10 +247,8 @@ class IdleLaunches:
 
 
 def _key(launch: Launch, memory: Memory) -> Hashable:
-    program = launch.program
     shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared_bytes, launch.grid_workspace)
-    how = (shape, launch.parameters)
-    return program.digest, program.name, how, memory.const_arena.tobytes()
+    return launch.program.digest, launch.program.name, shape, launch.parameters, memory.const_arena.tobytes()
 
 
 class LaunchStores:
@@ -274,11 +268,6 @@ class LaunchStores:
             module = self._modules.of_digest(digest)
             self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
         self._writers[digest].launch(launch, registers, chunks)
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """One a module, in the order of their first launches."""
-        return tuple(writer.folder for writer in self._writers.values())
 
     def finish(self, name: str) -> None:
         """Make them whole; until then, nobody takes them for stores."""

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 Trial = Callable[[Callable[[], object]], float]  # seconds of what something launches
 
 # Types of Triton's signatures, as NumPy has them; pointers begin with a star
-_NUMBERS = {
-    "i1": "<i1", "i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u1": "<u1", "u8": "<u1", "u16": "<u2",
-    "u32": "<u4", "u64": "<u8", "fp16": "<f2", "fp32": "<f4", "f32": "<f4", "fp64": "<f8",
-}  # fmt: skip
+_NUMBERS = {f"{kind}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
+_NUMBERS |= {"i1": "<i1", "u1": "<u1", "fp16": "<f2", "fp32": "<f4", "f32": "<f4", "fp64": "<f8"}
 _DEVICES = itertools.count(1)  # Triton keeps what it compiled by device: each capture is one
 
 
@@ -99,9 +97,8 @@ class Launcher:
             sizes = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
             scratch = [ranges.scratch(grid.total * size) for size in sizes]
             values += [np.uint64(address) for address in scratch]
-            shape = Shape(
-                grid, Dim3(32 * metadata.num_warps), metadata.shared, self._cluster if self._cluster.x > 1 else None
-            )
+            cluster = self._cluster if self._cluster.x > 1 else None
+            shape = Shape(grid, Dim3(32 * metadata.num_warps), metadata.shared, cluster)
             cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
             try:
                 said = server.execute(loaded, program, shape, _block(program, values), 0, cooperative)
@@ -152,9 +149,8 @@ class AbstimDriver(DriverBase):
     def __init__(self, server: CallServer, gpu: Gpu, trial: Trial) -> None:
         self._server, self._gpu, self._trial, self._number = server, gpu, trial, next(_DEVICES)
         self.launcher_cls = lambda source, metadata: Launcher(server, source, metadata)
-        self.utils = SimpleNamespace(
-            load_binary=self._load, unload_module=lambda module: None, get_device_properties=self._properties
-        )
+        self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=self._properties)
+        self.utils.unload_module = lambda module: None
 
     @classmethod
     def is_active(cls) -> bool:

@@ -95,10 +95,8 @@ class Session:
         """The first launch of the same kernel."""
 
         def firsts() -> dict[str, int]:
-            found: dict[str, int] = {}
-            for place, launch in enumerate(self.case.launches):
-                found.setdefault(launch.program.name, place)
-            return found
+            names = [launch.program.name for launch in self.case.launches]
+            return {name: place for place, name in reversed([*enumerate(names)])}
 
         return self._once(("firsts",), firsts)[self.launch(number).program.name]
 

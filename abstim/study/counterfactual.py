@@ -180,7 +180,7 @@ TRIED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """What could be changed: `cycles` of all launches without it, by a run of the model, and the share saved."""
 
@@ -190,7 +190,7 @@ class Finding:
     gain: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Advice:
     """Findings on a target, the most rewarding first."""
 
@@ -234,10 +234,8 @@ def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
         tail = _without_tail(session, number, launch, gpu, session.inputs(number, gpu, trace), base.cycles)
         totals.add(base.cycles, cycles | {TAIL: tail}, limit.limiter)
     spots = hot_spots(session, gpu) if gpu.spec.timed_code == "ptx" else []
-    return Advice(
-        target=session.case.name, gpu=gpu.name, memory_model=gpu.memory_model, cycles=totals.cycles,
-        findings=_findings(totals, spots), note=target_code_note(session, gpu),
-    )  # fmt: skip
+    found, note = _findings(totals, spots), target_code_note(session, gpu)
+    return Advice(session.case.name, gpu.name, gpu.memory_model, totals.cycles, found, note)
 
 
 def _without_tail(session: Session, number: int, launch: Launch, gpu: Gpu, inputs: LaunchInputs, cycles: int) -> int:
@@ -259,10 +257,7 @@ def _findings(totals: _Totals, spots: Sequence[HotSpot]) -> list[Finding]:
         OCCUPANCY: f"twice the thread blocks an SM; they are limited by {totals.limiters.most_common(1)[0][0]}",
         LAUNCHES: f"half the launch latency, of {totals.launches} launches: do more in each",
     }  # fmt: skip
-    found = [
-        Finding(kind=kind, text=texts[kind], cycles=cycles, gain=1 - cycles / totals.cycles)
-        for kind, cycles in totals.without.items()
-    ]
+    found = [Finding(kind, texts[kind], n, 1 - n / totals.cycles) for kind, n in totals.without.items()]
     return sorted((f for f in found if f.gain >= LEAST_GAIN), key=lambda finding: -finding.gain)
 
 

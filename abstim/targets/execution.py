@@ -107,10 +107,12 @@ def _isolated(which: str, strict: bool) -> Executor:
     return IsolatedExecutor(_inner(strict), came_along if which == FOREIGN else lambda program: False)
 
 
-MODULES = (
-    "functional.launches.case", "functional.execution.default_executor", "functional.ptx.parser",
-    "functional.traces.coding", "abstim.targets.isolation.isolated_executor",
-)  # fmt: skip
+MODULES: tuple[str, ...] = (
+    "functional.launches.case",
+    "functional.execution.default_executor",
+    "functional.ptx.parser",
+)
+MODULES += ("functional.traces.coding", "abstim.targets.isolation.isolated_executor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +203,7 @@ LARGE_CHUNK_BYTES = 1 << 24  # of trace: a tenth of a second, or a few
 
 
 def execute(
-    case: Case,
-    executor: Executor | None = None,
-    instruction_budget: int | None = None,
-    progress: Progress = silent,
+    case: Case, executor: Executor | None = None, instruction_budget: int | None = None, progress: Progress = silent
 ) -> Execution:
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 

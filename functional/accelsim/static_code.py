@@ -109,14 +109,7 @@ class StaticInstruction:
             sources = (*(Address(_register(n)) for n in self.sources[:addresses]), *sources[addresses:])
             words = self.lanes // 8 if opcode == "ldmatrix" else max(1, self.access_bytes // 4)
             destinations = tuple(n + i for n in destinations for i in range(words) if n + i < RZ)
-        return Instruction(
-            index=index,
-            line=0,
-            opcode=opcode,
-            modifiers=tuple(modifiers),
-            destinations=tuple(_register(n) for n in destinations),
-            sources=sources,
-        )
+        return Instruction(index, 0, opcode, tuple(modifiers), tuple(map(_register, destinations)), sources)
 
 
 def _register(number: int) -> Register:
@@ -206,17 +199,13 @@ class Code:
         if len(starts) > _MAX_BLOCKS:
             raise InputError(f"{self.header.name} has {len(starts)} basic blocks, more than {_MAX_BLOCKS}")
         instructions = tuple(s.instruction(i) for i, s in enumerate(order))
-        blocks = tuple(
-            BasicBlock(n, start, stop, (), None)
-            for n, (start, stop) in enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
-        )
+        ends = enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
+        blocks = tuple(BasicBlock(n, start, stop, (), None) for n, (start, stop) in ends)
         registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
-        return Program(
-            name=self.header.name, path=path, digest=_digest(order, starts), parameters=(),
-            instructions=instructions, pcs=self._pcs(order), blocks=blocks, registers=tuple(registers),
-            variables=(), directives={}, callee_entry={}, function_parameters={},
-            function_of=(self.header.name,) * len(order),
-        )  # fmt: skip
+        name, text = self.header.name, "\n".join(map(_said, order))
+        digest = hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
+        code, owners = (instructions, self._pcs(order), blocks, tuple(registers)), (name,) * len(order)
+        return Program(name, path, digest, (), *code, (), {}, {}, {}, owners)
 
     def _pcs(self, order: list[StaticInstruction]) -> tuple[int, ...]:
         """Program counters in instructions; a filler's is that behind the instruction before it."""
@@ -231,9 +220,8 @@ def _numbers(text: str) -> list[int]:
     return [int(r[1:]) for r in text.split() if r[0] == "R" and int(r[1:]) != RZ]
 
 
-def _digest(order: list[StaticInstruction], starts: list[int]) -> str:
-    text = "\n".join(f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}" for s in order)
-    return hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
+def _said(s: StaticInstruction) -> str:
+    return f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}"
 
 
 class Runs:

@@ -195,9 +195,8 @@ def write(
 def _refuse_what_has_no_form(case: Case) -> None:
     for launch in case.launches:
         if any(i.opcode == "tcgen05" for i in launch.program.instructions):
-            raise InputError(
-                f"kernel '{launch.program.name}' uses tcgen05, of which this format of traces knows nothing"
-            )
+            name = launch.program.name
+            raise InputError(f"kernel '{name}' uses tcgen05, of which this format of traces knows nothing")
 
 
 @contextmanager
@@ -208,13 +207,11 @@ def _written(path: Path) -> Iterator[IO[str]]:
 
 
 def _header(launch: Launch, number: int, registers: int) -> str:
-    values = {
-        "kernel name": launch.program.name, "kernel id": number, "grid dim": f"({','.join(map(str, launch.grid))})",
-        "block dim": f"({','.join(map(str, launch.block))})", "shmem": launch.shared_bytes, "nregs": registers,
-        "binary version": BINARY_VERSION, "cuda stream id": 0, "shmem base_addr": f"0x{SHARED_WINDOW:016x}",
-        "local mem base_addr": f"0x{LOCAL_WINDOW:016x}", "nvbit version": "none (abstim)",
-        "accelsim tracer version": TRACER_VERSION, "enable lineinfo": 0,
-    }  # fmt: skip
+    grid, block = (f"({','.join(map(str, extents))})" for extents in (launch.grid, launch.block))
+    values = {"kernel name": launch.program.name, "kernel id": number, "grid dim": grid, "block dim": block}
+    values |= {"shmem": launch.shared_bytes, "nregs": registers, "binary version": BINARY_VERSION, "cuda stream id": 0}
+    values |= {"shmem base_addr": f"0x{SHARED_WINDOW:016x}", "local mem base_addr": f"0x{LOCAL_WINDOW:016x}"}
+    values |= {"nvbit version": "none (abstim)", "accelsim tracer version": TRACER_VERSION, "enable lineinfo": 0}
     return "".join(f"-{key} = {value}\n" for key, value in values.items()) + f"\n{_FORMAT}\n"
 
 

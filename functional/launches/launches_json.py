@@ -26,10 +26,8 @@ from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module
 from functional.ptx.lazy_module import open_module
 
-DTYPES = {
-    "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2", "u32": "<u4",
-    "i32": "<i4", "u64": "<u8", "i64": "<i8",
-}  # fmt: skip
+DTYPES = {f"f{8 * size}": f"<f{size}" for size in (2, 4, 8)}
+DTYPES |= {f"{kind}{8 * size}": f"<{kind}{size}" for size in (1, 2, 4, 8) for kind in "ui"}
 SCALARS = ("i32", "u32", "f32", "i64", "u64", "f64", "i16", "u16", "i8", "u8", "f16")
 Document = TypeVar("Document")
 Described = TypeVar("Described", Texture, TensorMap)
@@ -183,12 +181,10 @@ def _launches(
     for number, (entry, label) in enumerate(zip(entries, labels, strict=True)):
         where = f"{path}: launch {number}"
         arguments = [_argument_of(f"{where}: argument {position}", a, memory) for position, a in enumerate(entry.args)]
-        shape = (entry.grid, entry.block)
+        shape, named = (entry.grid, entry.block), entry.label or label
         try:
-            launch = make_launch(
-                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label,
-                entry.cluster,
-            )  # fmt: skip
+            program, dynamic = programs[entry.kernel], entry.dynamic_smem
+            launch = make_launch(program, *shape, arguments, memory, dynamic, named, entry.cluster)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         made.append(launch)
@@ -212,9 +208,8 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
         members = [_member(where, member, memory) for member in entry["struct"]]
         return Struct(tuple(members))
     if len(entry) != 1:
-        raise InputError(
-            f"{where}: expected one of buf, {', '.join(SCALARS)}, texture, struct, found {json.dumps(entry)}"
-        )
+        known = f"buf, {', '.join(SCALARS)}, texture, struct"
+        raise InputError(f"{where}: expected one of {known}, found {json.dumps(entry)}")
     _only_keys(where, entry, {"buf", *SCALARS})
     ((type_, value),) = entry.items()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -224,9 +219,8 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
 
 def _member(where: str, entry: Any, memory: Memory) -> Argument:
     if not isinstance(entry, dict):
-        raise InputError(
-            f'{where}: a member of a structure is like {{"f32": 1.5}} or {{"buf": name}}, not {entry!r:.40}'
-        )
+        known = 'like {"f32": 1.5} or {"buf": name}'
+        raise InputError(f"{where}: a member of a structure is {known}, not {entry!r:.40}")
     return _argument_of(where, entry, memory)
 
 

@@ -329,10 +329,9 @@ class _FunctionBuilder:
         for index, scope, labels in self.branches:
             self._resolve(index, tuple(scope.label(label) for label in labels))
         self._end()
-        return ir.Kernel(
-            str(function.name), function.name.line or 1, function.is_entry, parameters, returns,
-            tuple(self.instructions), tuple(self.registers), tuple(self.variables), pc_base, dict(function.directives),
-        )  # fmt: skip
+        named = (str(function.name), function.name.line or 1, function.is_entry)
+        body = tuple(self.instructions), tuple(self.registers), tuple(self.variables)
+        return ir.Kernel(*named, parameters, returns, *body, pc_base, dict(function.directives))
 
     def _statements(self, statements: list[Any], depth: int) -> None:
         if depth > MAX_NESTING:

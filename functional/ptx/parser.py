@@ -24,20 +24,18 @@ if TYPE_CHECKING:
 
 
 # Terminals of grammar.lark; those not listed are punctuation and directives, printed as they are written
-_WORDS = {
-    "NAME": "a name", "INT": "an integer", "FLOAT": "a floating-point number", "STRING": "a string",
-    "OPCODE": "an instruction", "LABEL": "a label", "GUARD": "a guard such as @%p1", "TYPE": "a type such as .b32",
-    "SPACE": "a state space such as .shared", "PARAMETER_SPACE": "'.param'", "VECTOR": "'.v2' or '.v4'",
-    "LINKAGE": "'.visible', '.extern' or '.weak'", "PERFORMANCE": "a directive such as .maxntid",
-    "DOTTED": "an attribute", "OPERATOR": "an operator", "UNARY": "a sign", "OFFSET_SIGN": "an offset",
-}  # fmt: skip
+_WORDS = {"NAME": "a name", "INT": "an integer", "FLOAT": "a floating-point number", "STRING": "a string"}
+_WORDS |= {"OPCODE": "an instruction", "LABEL": "a label", "GUARD": "a guard such as @%p1", "VECTOR": "'.v2' or '.v4'"}
+_WORDS |= {"TYPE": "a type such as .b32", "SPACE": "a state space such as .shared", "PARAMETER_SPACE": "'.param'"}
+_WORDS |= {"LINKAGE": "'.visible', '.extern' or '.weak'", "PERFORMANCE": "a directive such as .maxntid"}
+_WORDS |= {"DOTTED": "an attribute", "OPERATOR": "an operator", "UNARY": "a sign", "OFFSET_SIGN": "an offset"}
 # Places of the grammar where many terminals are possible, by terminals that only occur together there
 _PLACES = (
     ({"NAME", "INT", "FLOAT", "LSQB"}, "an operand"),
     ({"OPCODE", "RBRACE"}, "an instruction, a declaration or '}'"),
     ({"LINKAGE", "SPACE"}, "a function or a variable"),
     ({"SEMICOLON", "COMMA"}, "',' or ';' after the operands"),
-)  # fmt: skip
+)
 
 
 def expected_found(error: UnexpectedInput, text: str, grammar: Lark) -> tuple[int, str]:

@@ -101,11 +101,9 @@ def _instructions(lines: list[str]) -> Iterator[MachineInstruction]:
             word = _SECOND_WORD.match(following)
             if word is None:
                 continue
-            address, guard, opcode, operands, _ = code.groups()
+            address, guard, opcode, operands, _ = code.groups(default="")
             fields = control_fields(int(word[1], 16))
-            yield MachineInstruction(
-                int(address, 16), label, (guard or "").strip(), opcode, operands or "", line, *fields
-            )
+            yield MachineInstruction(int(address, 16), label, guard.strip(), opcode, operands, line, *fields)
             label = ""
 
 

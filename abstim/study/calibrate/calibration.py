@@ -46,10 +46,8 @@ def read_figures(table: Path = TABLE) -> list[Figure]:
 
 
 def _figure(row: dict[str, str]) -> Figure:
-    return Figure(
-        row["gpu"], row["group"], row["quantity"], int(row["at"]), row["unit"], float(row["value"]),
-        1e6 * float(row["core_clock_MHz"]), row["measured_on"], row["source"],
-    )  # fmt: skip
+    place, clock_hz = (row["gpu"], row["group"], row["quantity"], int(row["at"])), 1e6 * float(row["core_clock_MHz"])
+    return Figure(*place, row["unit"], float(row["value"]), clock_hz, row["measured_on"], row["source"])
 
 
 def figures_of(gpu: str, figures: list[Figure]) -> dict[tuple[str, str, int], Figure]:
@@ -106,11 +104,8 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         rows = [asdict(row) | {"error": row.error} for row in self.rows]
-        errors = [asdict(error) for error in self.errors()]
-        return {
-            "kind": "calibration", "device": self.device, "core_clock_hz": self.core_clock_hz, "rows": rows,
-            "errors": errors,
-        }  # fmt: skip
+        found = {"device": self.device, "core_clock_hz": self.core_clock_hz, "rows": rows}
+        return {"kind": "calibration"} | found | {"errors": [asdict(error) for error in self.errors()]}
 
 
 def at_measured_clock(gpu: Gpu, figures: list[Figure]) -> Gpu:
@@ -160,12 +155,10 @@ def measure(device: Device, each: Measurement) -> float:
 BASES = ((90, "h100"), (86, "rtx3080"), (80, "a100"), (70, "v100"))  # the first whose architecture is no later
 NEEDED = ("latency", "bandwidth/chunks", "stream/read", "launch")
 # Class of instructions -> the micro-benchmark of its rate
-RATES = {
-    "fp32_add": "fp32_add", "fp32_mad": "fp32_fma", "fp32_mul": "fp32_fma", "fp64_add": "fp64_add",
-    "fp64_mad": "fp64_fma", "fp64_mul": "fp64_fma", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add",
-    "int_max": "int_min_max", "sfu": "sfu_rsqrt", "int_shfl": "shuffle", "convert": "convert_fp32_int32",
-    "convert_fp64": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16",
-}  # fmt: skip
+RATES = {f"{kind}_{op}": f"{kind}_fma" for kind in ("fp32", "fp64") for op in ("mad", "mul")}
+RATES |= {"fp32_add": "fp32_add", "fp64_add": "fp64_add", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add"}
+RATES |= {"int_max": "int_min_max", "sfu": "sfu_rsqrt", "int_shfl": "shuffle", "convert": "convert_fp32_int32"}
+RATES |= {"convert_fp64": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16"}
 Numbers = dict[tuple[str, str, int], float]
 
 
@@ -177,10 +170,8 @@ def related_gpu(facts: Facts) -> Gpu:
 
 def _spec(facts: Facts) -> dict[str, Any]:
     """Keys of a description that the device itself tells."""
-    return {
-        "sm_count": facts.sm_count, "core_clock_hz": facts.core_clock_hz, "architecture": f"sm_{facts.target}",
-        "shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm,
-    }  # fmt: skip
+    found = {"sm_count": facts.sm_count, "core_clock_hz": facts.core_clock_hz, "architecture": f"sm_{facts.target}"}
+    return found | {"shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm}
 
 
 def described(found: Calibration, facts: Facts) -> str:

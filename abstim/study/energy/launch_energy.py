@@ -191,9 +191,8 @@ def refuse_energy(gpu: Gpu, model: str) -> PowerModel:
 def energy_of(result: RunResult, gpu: Gpu) -> Energy:
     """Of a result of the detailed model. Raises InputError as `refuse_energy`."""
     model = refuse_energy(gpu, result.model)
-    launches = [
-        LaunchEnergy(x.launch, x.kernel, x.label, x.seconds, model.watts_of(rates_of(x))) for x in result.launches
-    ]  # fmt: skip
+    spent = [(x, model.watts_of(rates_of(x))) for x in result.launches]
+    launches = [LaunchEnergy(x.launch, x.kernel, x.label, x.seconds, watts) for x, watts in spent]
     known = (
         f"{model.mean_error:.0%} mean, {model.worst_error:.0%} worst of the power of {model.kernels} kernels, each by "
         f"a fit to the others, from counters of the hardware at {CLOCK_HZ / 1e9:g} GHz; the error of the time comes on "

@@ -55,6 +55,11 @@ class Kernels:
         """A launch whose pointers lead into `memory`."""
         return make_launch(self.programs[kernel], grid, block, arguments, memory, dynamic_shared_bytes, label)
 
+    def case(self, name: str, memory: Memory, launches: Any, dtypes: dict[str, np.dtype]) -> StreamedCase:
+        """Launches of them."""
+        about: dict[str, Any] = {"dtypes": dtypes, "group": "workloads", "resources": self.registers}
+        return StreamedCase(name, self.modules[0], memory, launches, **about)
+
 
 def drawn(seed: int, name: str, least: float, most: float) -> Contents:
     """A buffer of float32, uniform between `least` and `most`."""
@@ -129,10 +134,7 @@ class LaunchedProgram:
         """All launches, and memory before the first."""
         dtypes: dict[str, np.dtype] = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
         dtypes |= dict.fromkeys(self.integers, np.dtype(np.int32))
-        return StreamedCase(
-            self.name, self.kernels.modules[0], self.memory, tuple(self.launches), dtypes=dtypes, group="workloads",
-            resources=self.kernels.registers,
-        )  # fmt: skip
+        return self.kernels.case(self.name, self.memory, tuple(self.launches), dtypes)
 
     def launch(
         self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int],
