@@ -44,11 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (
-    run, advise, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, calibrate, bench,
-    import_config, export_trace,
-)  # fmt: skip
-for command in COMMANDS:
+TIMING = (run, advise, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize)
+for command in (*TIMING, validate, calibrate, bench, import_config, export_trace):
     app.command(cls=Subcommand)(command)
 # What follows the program's name is the program's
 app.command(cls=Subcommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(

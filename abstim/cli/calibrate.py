@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -137,11 +138,10 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
         check_output(o.output)
     table = choose(read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
     names = [name.strip() for name in o.params.split(",") if name.strip()]
+    start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model}
+    search: dict[str, Any] = {"fraction": o.split, "seed": o.seed, "factor": o.factor, "polish_rounds": o.rounds}
     with progress(quiet=as_json) as report:
-        found = library.fit(
-            table, names, gpu=o.gpu, overrides=o.overrides or (), fraction=o.split, seed=o.seed, factor=o.factor,
-            polish_rounds=o.rounds, reference=o.reference.name, model=o.model, progress=report,
-        )  # fmt: skip
+        found = library.fit(table, names, **start, **search, reference=o.reference.name, progress=report)
     if o.output is not None:
         found.save(o.output)
     print_json(found.to_json()) if as_json else _print_fit(found)
@@ -168,12 +168,9 @@ def _print_fit(found: Fit) -> None:
 
 def _print_correlations(found: Fit) -> None:
     """Pairs of estimates that go together."""
-    own, table = found.parameters, found.correlation
-    pairs = [
-        (own[j].name, own[k].name, f"{table[j][k]:+.2f}")
-        for k in range(len(own))
-        for j in range(k)
-        if own[j].identified and own[k].identified and abs(table[j][k]) >= 0.5
-    ]
+    table = found.correlation
+    known = [(number, own.name) for number, own in enumerate(found.parameters) if own.identified]
+    both = [(a, b, table[j][k]) for (k, b), (j, a) in product(known, known) if j < k]
+    pairs = [(a, b, f"{value:+.2f}") for a, b, value in both if abs(value) >= 0.5]
     if pairs:
         print_table("Correlated estimates", ("parameter", "parameter", "correlation"), pairs, left=2)

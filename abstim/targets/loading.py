@@ -77,7 +77,10 @@ class DeviceProgram(Case):
 
         Raises InputError for what cannot be launched; then nothing has changed but for buffers of its arrays.
         """
-        program = self._linked(kernel) if isinstance(kernel, str) else kernel
+        if isinstance(kernel, str):
+            program = self._programs[kernel] = self._programs.get(kernel) or link(self.module, kernel)
+        else:
+            program = kernel
         if all(other.program is not program for other in self.launches):
             say_unset_constants(program, self._set)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
@@ -148,11 +151,6 @@ class DeviceProgram(Case):
     def _refuse_after_launch(self, what: str) -> None:
         if self.launches:
             raise InputError(f"{self.name}: set {what} before the first launch")
-
-    def _linked(self, kernel: str) -> Program:
-        if kernel not in self._programs:
-            self._programs[kernel] = link(self.module, kernel)
-        return self._programs[kernel]
 
     def _argument(self, argument: Any, name: str) -> Argument:
         """An argument whose arrays are buffers."""
@@ -285,9 +283,8 @@ class LoadedKernel:
         """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
         if len(texts) != len(self.parameters):
             expected = ", ".join(f"{p.name} (.{p.type})" for p in self.parameters) or "none"
-            raise InputError(
-                f"kernel '{self.name}' takes {len(self.parameters)} arguments, {len(texts)} were given: {expected}"
-            )
+            counts = f"{len(self.parameters)} arguments, {len(texts)} were given"
+            raise InputError(f"kernel '{self.name}' takes {counts}: {expected}")
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
 
 

@@ -96,9 +96,8 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
     for program in programs:
         functions = set(program.function_of) - done
         for name in functions:
-            brace = next(
-                n for n in range(module.kernels[name].line - 1, len(lines)) if lines[n].lstrip().startswith("{")
-            )
+            behind = range(module.kernels[name].line - 1, len(lines))
+            brace = next(n for n in behind if lines[n].lstrip().startswith("{"))
             before.setdefault(brace + 1, []).extend(_prologue())
         _instrument(program, functions, lines, before)
         done |= functions
@@ -142,20 +141,11 @@ def _prologue() -> list[str]:
     """Registers; the number of the thread in the grid; its entry of the table."""
     lines = [".reg .pred %abstim_p;", ".reg .b32 %abstim_r<3>;", ".reg .b64 %abstim_d<6>;", "mov.u64 %abstim_d4, 0;"]
     for coordinate in _COORDINATES:
-        lines += [
-            f"mov.u32 %abstim_r1, %n{coordinate};",
-            "cvt.u64.u32 %abstim_d5, %abstim_r1;",
-            f"mov.u32 %abstim_r2, %{coordinate};",
-            f"cvt.u64.u32 {_VALUE}, %abstim_r2;",
-            f"mad.lo.s64 %abstim_d4, %abstim_d4, %abstim_d5, {_VALUE};",
-        ]
-    return [
-        *lines,
-        f"ld.global.u64 {_SLOT}, [{TABLE}];",
-        f"mad.lo.s64 {_SLOT}, %abstim_d4, {ENTRY_BYTES}, {_SLOT};",
-        f"ld.global.u64 {_AT}, [{_SLOT}];",
-        f"ld.global.u64 {_END}, [{_SLOT}+8];",
-    ]
+        lines += [f"mov.u32 %abstim_r1, %n{coordinate};", "cvt.u64.u32 %abstim_d5, %abstim_r1;"]
+        lines += [f"mov.u32 %abstim_r2, %{coordinate};", f"cvt.u64.u32 {_VALUE}, %abstim_r2;"]
+        lines += [f"mad.lo.s64 %abstim_d4, %abstim_d4, %abstim_d5, {_VALUE};"]
+    lines += [f"ld.global.u64 {_SLOT}, [{TABLE}];", f"mad.lo.s64 {_SLOT}, %abstim_d4, {ENTRY_BYTES}, {_SLOT};"]
+    return [*lines, f"ld.global.u64 {_AT}, [{_SLOT}];", f"ld.global.u64 {_END}, [{_SLOT}+8];"]
 
 
 def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:

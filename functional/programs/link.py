@@ -152,8 +152,8 @@ def _blocks(
     """The basic blocks. Raises PtxError for more than a trace can number."""
     blocks = basic_blocks(instructions, list(starts.values()))
     if len(blocks) > _MAX_BLOCKS:
-        message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
-        raise PtxError(module.path, entry.line, message)
+        many = f"{len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
+        raise PtxError(module.path, entry.line, f"'{entry.name}' has {many}")
     return blocks
 
 

@@ -139,12 +139,9 @@ class Transformer(LaunchedProgram):
         model, rows = self.model, self.batch * self.length
         qkv = (model.heads + 2 * model.kv_heads) * model.head_size
         up = 2 * model.inner if model.rotary else model.inner
-        self._shapes = {
-            f"layer{layer}.{name}": shape
-            for layer in range(model.layers)
-            for name, shape in {"qkv": (qkv, model.width), "out": (model.width, model.width), "up": (up, model.width),
-                                "down": (model.width, model.inner)}.items()
-        }  # fmt: skip
+        shapes = {"qkv": (qkv, model.width), "out": (model.width, model.width), "up": (up, model.width)}
+        shapes["down"] = (model.width, model.inner)
+        self._shapes = {f"layer{n}.{name}": shape for n in range(model.layers) for name, shape in shapes.items()}
         self.memory.allocate("tokens", 4 * rows, self._tokens)
         self.weight("embedding", model.vocabulary * model.width, model.width)
         if model.rotary:
