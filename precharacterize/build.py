@@ -2,8 +2,7 @@
 
 The pipeline is that of one warp alone on a single SP, every access a hit, no branch taken (GATSim, Section II-A): it
 walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every instruction
-its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7.
-"""
+its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7."""
 
 from __future__ import annotations
 

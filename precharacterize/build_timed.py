@@ -2,8 +2,7 @@
 
 PTX instructions come in the order an assembler puts them in, loads as early as they can be. What is dropped of them is
 what machine code has no instruction for: parameters are operands there, address spaces have one numbering, copies of
-registers are the registers.
-"""
+registers are the registers."""
 
 from __future__ import annotations
 
@@ -240,8 +239,7 @@ MODULES = ("precharacterize.build_timed", "functional.ptx.parser", "functional.p
 def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> TimedCode:
     """What is timed of a program on a GPU that runs machine code ("sm_86"): from the cache folder if it is there.
 
-    Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which.
-    """
+    Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which."""
     assembly = assembly_of(program, architecture)
     kept = Kept("timed_code")
     name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)

@@ -1,7 +1,6 @@
 """Latency classes and kinds of timing events of PTX instructions.
 
-The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`).
-"""
+The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`)."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Operations(NamedTuple):
 
     The metrics are `smsp__sass_thread_inst_executed_op_{fadd,fmul,ffma}_pred_on`, the same of `d`, and
     `..._op_integer_pred_on` (Kernel Profiling Guide): a fused multiply-add is two floating-point operations; what a
-    warp executes once for all of its threads (the uniform datapath) is none.
-    """
+    warp executes once for all of its threads (the uniform datapath) is none."""
 
     fp32: int = 0
     fp64: int = 0

@@ -2,8 +2,7 @@
 
 `tcgen05`'s products and copies into tensor memory hold the tensor unit of the sub-core whose warp starts them, loads
 and stores of tensor memory a pipeline for a cycle a register. A product's extents are in a register: that has to be a
-constant of the text or a parameter of the launch, else its time is not known.
-"""
+constant of the text or a parameter of the launch, else its time is not known."""
 
 from __future__ import annotations
 

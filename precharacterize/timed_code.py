@@ -4,8 +4,7 @@ A trace says which PTX blocks a warp went through. Timed code has blocks of its 
 each PTX block a fallback, its own instructions in the order in which an assembler would put them. At each event of a
 trace the *choices* of its PTX block are timed blocks that may be executed there. A timed block *covers* events: the one
 it is chosen at, and later ones (a block merged with it, code hoisted out of a block behind it, further rounds of an
-unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them.
-"""
+unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them."""
 
 from __future__ import annotations
 

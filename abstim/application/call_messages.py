@@ -1,8 +1,7 @@
 """Messages between the shim in a program's process and abstim: one table, from which both sides are made.
 
 A message is a head of two 32-bit numbers (which message, bytes of payload), its fields, each of 64 bits, and the
-payload. A reply, to messages that have one, is a head (error of CUDA's, bytes of payload), fields and payload.
-"""
+payload. A reply, to messages that have one, is a head (error of CUDA's, bytes of payload), fields and payload."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 bytes at the same addresses.
 
 The shim maps it where the GPU has it. So a device pointer can be followed on the host, managed and pinned memory need
-nothing more, a copy is a copy of bytes, and no launch sends a buffer.
-"""
+nothing more, a copy is a copy of bytes, and no launch sends a buffer."""
 
 from __future__ import annotations
 
@@ -141,8 +140,7 @@ class DeviceMemory:
     def of_module(self, variables: Iterable[Variable]) -> tuple[Memory, int]:
         """Memory as a new module sees it, and where the program finds the module's first constant.
 
-        Raises InputError for too many modules, or constants or variables that do not fit.
-        """
+        Raises InputError for too many modules, or constants or variables that do not fit."""
         if self._modules == _MODULES:
             raise InputError(f"the program loads more than {_MODULES} modules")
         first = self._modules * CONST_LIMIT_BYTES

@@ -1,8 +1,7 @@
 """Launches of a running program: executed, unless they would change nothing; timed, unless one that did the same was;
 and written to a store, if they are chosen.
 
-What is not timed is executed as a stream, of which no more than some chunks are held.
-"""
+What is not timed is executed as a stream, of which no more than some chunks are held."""
 
 from __future__ import annotations
 
@@ -205,8 +204,7 @@ class IdleLaunches:
 
     Programs that take times launch a kernel again and again on the same data. What a kernel does depends on its launch
     and on memory alone: if a launch has once left memory as it found it, then on that memory it need not be executed
-    again.
-    """
+    again."""
 
     _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
     _state: Snapshot | None = None

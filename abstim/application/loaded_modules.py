@@ -1,6 +1,5 @@
 """Modules that a program loads: PTX out of its fat binaries, parsed when a kernel or variable of it is first used; and
-the case that a program is, whose launches come one by one.
-"""
+the case that a program is, whose launches come one by one."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ def run_application(
     is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
     of those that are selected; `output`: an open file that
     takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
-    program that cannot be run.
-    """
+    program that cannot be run."""
     path = _found(command[0])
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))

@@ -1,8 +1,7 @@
 """Triton's kernels: a driver and a compiler of ours, which stops at PTX, while something is captured.
 
 NumPy arrays and torch's CPU tensors are arguments. What an argument lies in is copied to the device before a launch and
-back after it.
-"""
+back after it."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ def abstim(
     Where stderr is no terminal, a line of progress comes every `ABSTIM_PROGRESS_SECONDS` (10).
     `ABSTIM_ISOLATE=1`, `0` or `foreign` is `--isolate`, `--no-isolate` or the default.
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files
-    outside of its folder.
-    """
+    outside of its folder."""
     from abstim.targets.execution import isolating
 
     context.with_resource(isolating(isolate))

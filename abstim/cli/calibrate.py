@@ -42,8 +42,7 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
     memory), throughput and operation_latency (by unit), atomics, launch. A description that has public figures runs at
     the core clock of their measurement, unless --set changes it.
 
-    Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`
-    """
+    Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`"""
     from abstim.study.calibrate import calibrate as run
     from abstim.study.calibrate.devices import OnGpu
 
@@ -127,8 +126,7 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     cycles. Says how well each value is known, and which the data cannot tell apart.
 
     Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
-    l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
-    """
+    l1d_latency_cycles,dram_latency_cycles -o fitted.toml`"""
     from abstim.study import fit as library
     from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference

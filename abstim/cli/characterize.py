@@ -21,8 +21,7 @@ def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json
     `abstim run` does this by itself; a table is made once for a program and a pipeline, and serves any number of SMs,
     schedulers, policies and cache sizes.
 
-    Example: `abstim characterize hotspot --gpu gtx480 --listing`
-    """
+    Example: `abstim characterize hotspot --gpu gtx480 --listing`"""
     from abstim.targets.resolve import programs_of
     from precharacterize import characterize as characterize_program
 

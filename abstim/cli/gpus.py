@@ -25,8 +25,7 @@ def import_config(
 
     Without `-o` the TOML goes to stdout and the list to stderr. Of an option given twice the last one counts.
 
-    Example: `abstim import-config gpgpusim.config trace.config -o mine.toml`
-    """
+    Example: `abstim import-config gpgpusim.config trace.config -o mine.toml`"""
     from dataclasses import asdict
 
     from abstim.gpu.import_config import import_config as imported_from
@@ -59,8 +58,7 @@ def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json 
 
     [GPU]  Show every value of this GPU.
 
-    Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`
-    """
+    Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`"""
     from abstim.gpu.config import gpu_names, load_gpu
 
     chosen = [load_gpu(each, overrides or ()) for each in (gpu_names() if name is None else [name])]

@@ -21,8 +21,7 @@ def report(
     Files are recognised by what they hold: JSON of `abstim run`, `validate`, `bench`, `sample` (one method, or several
     with `--compare`), `coldstart` and `advise`; JSON, CSV or Parquet of `abstim explore`.
 
-    Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`
-    """
+    Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`"""
     from abstim.show.report import write_report
 
     with progress(quiet=as_json) as shown:

@@ -5,8 +5,7 @@ title = "..."
 known_error = "..."              # optional, of this GPU alone: what is known of the error of times on it
 [sources]                        # what the first word of a source stands for
 [spec] [params] [time] [latency_cycles] [initiation_cycles] [unit]
-sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
-"""
+sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15"""
 
 from __future__ import annotations
 
@@ -195,8 +194,7 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
 
     `timed_code`: "ptx" or "machine", whatever the description says; machine code then has to be there, where PTX is
     timed in its place otherwise. Raises InputError for an unknown GPU or key (with the nearest name), a value out of
-    range, a missing value, or a file that is not TOML.
-    """
+    range, a missing value, or a file that is not TOML."""
     if not isinstance(name, str):
         raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
     overrides = as_texts(overrides)
@@ -291,8 +289,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str, source: str = "varie
     """A GPU with some values replaced: keys and values as `domains` has them.
 
     Raises InputError for values that are each in range and contradict each other, and for a key that another one of
-    [time] stands in for.
-    """
+    [time] stands in for."""
     settings = gpu.settings | {key: Setting(value, source) for key, value in values.items()}
     made, known = _build(name, gpu.title, settings, gpu.labels), _altered(gpu.known_error)
     found = replace(made, known_error=known, described=gpu.described)
@@ -305,8 +302,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str, source: str = "varie
 def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
     """The same GPU with some values changed, by key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
 
-    Raises InputError for an unknown key or a value out of range, and as `changed`.
-    """
+    Raises InputError for an unknown key or a value out of range, and as `changed`."""
     known = domains()
     checked = {full_key(key): check(key, known[full_key(key)], value, gpu.name) for key, value in values.items()}
     return changed(gpu, checked, gpu.name, source)

@@ -1,8 +1,7 @@
 """From an Accel-Sim configuration (gpgpusim.config, trace.config) to the description of a GPU.
 
 import_options.toml has one entry an option. Its rule takes the option and all others (DRAM cycles need a clock, for
-instance) and yields values by full key (`sm_count`, `latency_cycles.int_add`), in the unit of the key.
-"""
+instance) and yields values by full key (`sm_count`, `latency_cycles.int_add`), in the unit of the key."""
 
 from __future__ import annotations
 
@@ -202,8 +201,7 @@ def _units(key: str, unit: str, otherwise: str, classes: list[str], option: Opti
     """The number of units of a kind, and that some classes run on them, if there are any; divisions stay on the SFU.
 
     Such units take their operands from generic collectors here: where a GPU has none (Kepler, each unit with its own),
-    these classes run on the units that others have instead.
-    """
+    these classes run on the units that others have instead."""
     generic = options.get("operand_collector_num_units_gen")
     count = option.whole() if generic is not None and _generic_collectors(generic, options) else 0
     where = {f"unit.{name}": unit if count else otherwise for name in classes if not name.endswith("div")}
@@ -285,8 +283,7 @@ def import_config(paths: Sequence[Path], base: str = "gtx480") -> Imported:
     """Turn configuration files into a GPU description; an option of a later file replaces that of an earlier one.
 
     What no option determines comes from `base`. Raises InputError for a file that is no configuration, a value that is
-    not what its option takes, and values that contradict each other.
-    """
+    not what its option takes, and values that contradict each other."""
     options: Options = {}
     for path in paths:
         options |= read_options(path)

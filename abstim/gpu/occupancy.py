@@ -31,8 +31,7 @@ def occupancy(
     those: a thread block that would have to wait for them counts as one that is not there. Threads are padded to whole
     warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
     is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming
-    the limit, for a thread block that one SM cannot hold.
-    """
+    the limit, for a thread block that one SM cannot hold."""
     threads = -(-prod(block) // spec.warp_size) * spec.warp_size
     granularity = spec.register_allocation_granularity
     registers = threads * -(-registers_per_thread // granularity) * granularity

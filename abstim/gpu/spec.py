@@ -1,7 +1,6 @@
 """A GPU as data: `Spec` (structure, compiled into the engine) and `Params` (latencies). Values come from `configs/`.
 
-Each field states what it accepts, so the loader can check a file or a `--set` without knowing any key by name.
-"""
+Each field states what it accepts, so the loader can check a file or a `--set` without knowing any key by name."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ class IssueLog:
     """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch.
 
     `stalls`: cycles that the warp waited before it, by STALLS; `l2_sectors`, `dram_sectors`: of 32 B, that it
-    waited for from L2, and from DRAM; several may wait for one sector of what is read-only.
-    """
+    waited for from L2, and from DRAM; several may wait for one sector of what is read-only."""
 
     sm: Int64[np.ndarray, " issue"]
     cycle: Int64[np.ndarray, " issue"]
@@ -117,8 +116,7 @@ class HotSpot:
 
     `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
     those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors
-    are those that its accesses waited for; several may wait for one of what is read-only.
-    """
+    are those that its accesses waited for; several may wait for one of what is read-only."""
 
     kernel: str
     line: int  # of the PTX

@@ -41,8 +41,7 @@ class Session:
     """A target opened to be timed: what the engine needs of each launch, made once, on whatever GPU is asked for.
 
     Whatever times something asks here, and is a policy on it: ordinary runs (`detailed`), sweeps, samples, warm-up,
-    timelines, recordings for gradients, the analytic model. Safe to use from several threads.
-    """
+    timelines, recordings for gradients, the analytic model. Safe to use from several threads."""
 
     def __init__(self, case: Case, traces: Traces | None = None, parse_seconds: float = 0.0) -> None:
         self.case, self.parse_seconds = case, parse_seconds
@@ -247,8 +246,7 @@ def open_session(
     `Session.check_fit`.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
-    minutes of execution.
-    """
+    minutes of execution."""
     if isinstance(target, Session):
         return target
     started = perf_counter()

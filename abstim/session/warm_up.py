@@ -1,8 +1,7 @@
 """The caches of a GPU when a launch begins: as a flush left them, or the memory accesses of launches before it.
 
 J. Sys, "Quantifying and mitigating the cold-start problem in GPU simulation", Ghent University 2024, section 2.4.1 and
-chapter 6.
-"""
+chapter 6."""
 
 from __future__ import annotations
 

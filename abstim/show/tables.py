@@ -39,8 +39,7 @@ class Fitted(NamedTuple):
 def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[Fitted]:
     """Tables of at most `width` columns that together hold all cells; the first `left` columns, names, stand in each.
 
-    Cells of the others, numbers, are as they were.
-    """
+    Cells of the others, numbers, are as they were."""
     rows = told_apart(rows, left)
     wide = [max([len(row[k]) for row in rows] + [0]) for k in range(len(heads))]
     if needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
@@ -176,8 +175,7 @@ def cells(columns: str, records: Iterable[Any], **computed: Computed) -> tuple[l
     cells("benchmark | cycles: {predicted_cycles} | error: {error:+.2%}", found.comparisons)
 
     A head alone stands for the field of its name. Forms are those of `format`, one with a unit behind it (`.1f ms`, of
-    seconds), and `time`; a field that is None is `-`.
-    """
+    seconds), and `time`; a field that is None is `-`."""
     parts = [column.strip().partition(": ") for column in columns.split("|")]
     texts = [text or f"{{{head.replace(' ', '_')}}}" for head, _, text in parts]
     filled = _Filled(computed)
@@ -367,8 +365,7 @@ def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "")
     """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed.
 
     Where stderr is no terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: what is said of
-    work that takes long.
-    """
+    work that takes long."""
     if quiet:
         yield lambda what, done, total: None
         return

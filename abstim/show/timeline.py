@@ -4,8 +4,7 @@ A process is an SM, a thread a warp slot, a slice one visit of a basic block by 
 instruction to that of the warp's next block, or to its last issue. It says the block's line of the PTX and what the
 warp waited for in it. Counters of an SM are warp instructions a cycle, and warps between their first and last issue;
 those of the process `memory` are sectors of 32 B a cycle that instructions of all SMs wait for from L2, and from DRAM,
-at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
-"""
+at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def windows(log: IssueLog, cycles: int, most: int = MOST_WINDOWS) -> dict[str, A
     """Issue over time, all SMs of the log together, in at most `most` windows of equal length (but the last).
 
     Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
-    warps between their first and last issue.
-    """
+    warps between their first and last issue."""
     width = max(1, -(-cycles // most))
     count = max(1, -(-cycles // width))
     first, last = _lifetimes(log)

@@ -3,8 +3,7 @@
 Every launch is timed with the caches the launches before it left (the truth), with all caches empty ("none"), and after
 each way to warm up. "code" empties the data caches alone, which is what flushing means in GPGPU-Sim: instructions and
 constants are there if an earlier launch ran the kernel. All ways below it start from there; the correction factor is
-applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|.
-"""
+applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|."""
 
 from __future__ import annotations
 

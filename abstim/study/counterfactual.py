@@ -1,8 +1,7 @@
 """The limits of a launch, and what could be changed about its kernel, by timing the launch again: each resource made
 twice as fast, alone, and each change of the kernel made.
 
-counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the most rewarding first
-"""
+counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the most rewarding first"""
 
 from __future__ import annotations
 
@@ -128,8 +127,7 @@ def counterfactual(
 ) -> list[RunResult]:
     """Every launch on every GPU by the detailed model, with `limits`: exact, and some twenty times the work.
 
-    Raises InputError as the detailed model does.
-    """
+    Raises InputError as the detailed model does."""
     check_flush(flush)
     return [_on(session, gpu, flush, progress) for gpu in gpus]
 

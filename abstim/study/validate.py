@@ -195,8 +195,7 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     """A table of measured cycles, in its own order.
 
     Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
-    are read; MISSES. Raises InputError for a missing file or column, or a number that is none.
-    """
+    are read; MISSES. Raises InputError for a missing file or column, or a number that is none."""
     found: dict[tuple[str, str], Measured] = {}
     try:
         for row in _rows(path, csv.DictReader(read_text(path).splitlines()), flush):
@@ -268,8 +267,7 @@ def validate(
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
     `model`: one of `abstim.models.MODELS`; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone).
-    A benchmark that cannot run is skipped and named. Variants must be known (`select`).
-    """
+    A benchmark that cannot run is skipped and named. Variants must be known (`select`)."""
     gpus, comparisons, skipped = known_variants(), [], []
     chosen = model_named(model)
     chosen.refuse([gpus[entry.variant] for entry in table], TABLE_FLUSHES[flush])

@@ -48,8 +48,7 @@ _chosen: list[str] = []  # by the commands that run, the last one counts
 def chosen_executor(strict: bool = False) -> Executor:
     """One a process: it keeps machine code and buffers. `strict`: one that refuses what no GPU promises.
 
-    Raises InputError if isolation is asked for and impossible.
-    """
+    Raises InputError if isolation is asked for and impossible."""
     which = isolated()
     if which not in (NONE, ALL, FOREIGN):
         raise InputError(f"{ISOLATE} = {which!r} is none of {NONE}, {ALL}, {FOREIGN}")
@@ -208,8 +207,7 @@ def execute(
     """Run every launch of a case, or take what an earlier process kept of it, in a trace store or in the cache.
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
-    Executions with another budget are kept apart. Raises InputError for a budget where nothing is executed.
-    """
+    Executions with another budget are kept apart. Raises InputError for a budget where nothing is executed."""
     if instruction_budget is not None and (case.traces or isinstance(case, StoredCase)):
         raise InputError(f"{case.name}: its trace is there, nothing is executed; leave the instruction budget out")
     if case.traces:
@@ -329,8 +327,7 @@ def write_store(
 ) -> Manifest:
     """Run every launch of a case and write its trace to a store in `folder`, a chunk at a time.
 
-    Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises.
-    """
+    Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises."""
     _check_executable(case)
     writer, memory = StoreWriter(folder, case.module, overwrite), case.memory.copy()
     done, total = 0, sum(launch.thread_blocks for launch in case.launches)

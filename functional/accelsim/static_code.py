@@ -3,8 +3,7 @@
 A trace has no labels. What is known: an instruction, its program counter, and which one came next in some warp. An
 instruction that was seen right behind another at the next program counter is linked to it; links make chains. A block
 begins where a chain begins, where some warp came by a jump, behind a branch or barrier, and where lanes joined. What
-each warp went through is kept as runs of instructions until the blocks are known.
-"""
+each warp went through is kept as runs of instructions until the blocks are known."""
 
 from __future__ import annotations
 
@@ -170,8 +169,7 @@ class Code:
     def places(self) -> np.ndarray:
         """Position of each id in the flat program: chains by program counter, an instruction nobody runs between two.
 
-        Without that, a jump from one chain to the next would look like no jump at all.
-        """
+        Without that, a jump from one chain to the next would look like no jump at all."""
         places = np.zeros(len(self.instructions), np.int64)
         heads = [i for i in range(len(places)) if i not in self._linked]
         at = 0
@@ -276,8 +274,7 @@ class Runs:
         """Block ids and masks, events a warp, and instructions a warp.
 
         A run has an event for every block that begins inside it; one in whose middle no block begins goes on with the
-        block of the run before.
-        """
+        block of the run before."""
         self.begin_warp()
         self.counts.pop()
         start = places[np.frombuffer(self.starts, np.uint32)]

@@ -3,8 +3,7 @@
 PTX's virtual registers go on the 255 of a SASS thread by colouring: a register keeps its bank (the number in its name
 modulo 16) where it can, because the operand collector of the timing model looks at it. A value that a load writes wider
 than 4 bytes takes as many consecutive registers, as in SASS; so do the elements of a vector load. Predicates become
-ordinary registers: a trace has no others, and without them a branch would not wait for its condition.
-"""
+ordinary registers: a trace has no others, and without them a branch would not wait for its condition."""
 
 from __future__ import annotations
 
@@ -165,8 +164,7 @@ def write(
     `sass_opcode` names the SASS opcode of a PTX instruction. `compress`: `.traceg.xz`. `chosen`: of these launches
     only; the others are executed all the same, unless each launch can be executed `alone`. The list of kernels is
     written last, so that a directory with one is whole. Raises InputError for a directory that has one already or
-    cannot be written, for a kernel that the format cannot hold, and whatever executing raises.
-    """
+    cannot be written, for a kernel that the format cannot hold, and whatever executing raises."""
     memory, files = case.memory.copy(), list[Path]()
     _refuse_what_has_no_form(case)
     if (directory / LIST_NAME).exists():

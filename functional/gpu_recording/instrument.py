@@ -7,8 +7,7 @@ block comes next, and nothing else is needed to go through the program again.
 
 `TABLE` is a global variable that points to two 64-bit addresses a thread: where its words go, and where they must end.
 A thread keeps the first in a register, moves it on at every block, stores only while it is not past the end, and puts
-it back before it calls, returns or exits: with an empty table entry the run merely counts words.
-"""
+it back before it calls, returns or exits: with an empty table entry the run merely counts words."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
     """The text of a module with `programs` instrumented.
 
     Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
-    traced and for code that is not laid out one instruction a line.
-    """
+    traced and for code that is not laid out one instruction a line."""
     text = unchanged(module.path, module.digest)
     if text is None:
         raise InputError(f"{module.path}: has changed since it was read, or is gone")

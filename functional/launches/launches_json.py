@@ -81,8 +81,7 @@ def load_case(path: str | Path) -> Case:
     """The case a `launches.json` describes; files it names are beside it.
 
     `labels.json` (one label a launch) and `resources.json` (registers a thread of every kernel) are read if they are
-    there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit.
-    """
+    there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit."""
     path = Path(path)
     entry = _decode(path, _CaseEntry)
     if not entry.launches:
@@ -248,8 +247,7 @@ def _labels(folder: Path, launches: int) -> list[str]:
 def read_resources(path: Path) -> dict[str, int]:
     """Kernel -> registers a thread, of a `resources.json`; empty if there is no such file.
 
-    Either `{kernel: {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`.
-    """
+    Either `{kernel: {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`."""
     if not path.is_file():
         return {}
     found: dict[str, int] = {}

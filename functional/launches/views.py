@@ -44,8 +44,7 @@ class Texture:
 
     `size` counts texels in x, y and z (or layers). `linear`: interpolate between texels, else take the nearest.
     `normalized`: coordinates go from 0 to 1; "wrap" and "mirror" need it. `as_float`: 8- and 16-bit integers are read
-    as numbers in [0, 1] or [-1, 1].
-    """
+    as numbers in [0, 1] or [-1, 1]."""
 
     buffer: str
     size: tuple[int, ...]
@@ -167,8 +166,7 @@ class TensorMap:
 
     With `pixels` a map for im2col: the innermost axis is of channels, of which `box[0]` are taken of so many pixels,
     the outermost of images, and those between of space; `lower` and `upper` say, along each of these, how far the
-    window that a filter's first tap goes through begins behind the image's first element, and ends behind its last.
-    """
+    window that a filter's first tap goes through begins behind the image's first element, and ends behind its last."""
 
     element: str
     size: tuple[int, ...]

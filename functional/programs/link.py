@@ -1,6 +1,5 @@
 """From a module to a Program: one entry and every function it can reach, by direct calls, or by indirect ones of any
-function whose address is taken.
-"""
+function whose address is taken."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ BUILTINS = frozenset({"vprintf", "__assertfail", SET_CONDITIONAL, *HEAP_FUNCTION
 def reachable(module: ir.Module, entry: ir.Kernel) -> tuple[list[ir.Kernel], bool]:
     """(functions that `entry` can call, directly or not, in file order; can one of them call itself?).
 
-    Raises PtxError for a call to a function without a body.
-    """
+    Raises PtxError for a call to a function without a body."""
     edges: dict[str, list[str]] = {}
     waiting = [entry]
     while waiting:
@@ -107,8 +105,7 @@ def link(module: ir.Module, kernel_name: str) -> Program:
 
     The names a called function declares (registers, variables, parameters) get the prefix `function:`, so that
     they are unique in the program; those of the entry stay as printed. Raises InputError for an unknown entry, PtxError
-    for a call to a function without a body or with parameters of other sizes.
-    """
+    for a call to a function without a body or with parameters of other sizes."""
     entry = _entry(module, kernel_name)
     callees, recursive = reachable(module, entry)
     functions = [entry, *callees]

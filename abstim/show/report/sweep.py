@@ -1,8 +1,7 @@
 """The section of a sweep: what is fast for what it costs, how two parameters act together, and every point at once.
 
 A sweep is a table, one row a design point: what was varied, names that the user defined, then `cycles` and `seconds`. A
-number to the left of these two that is no key of a GPU is something the user defined: a cost.
-"""
+number to the left of these two that is no key of a GPU is something the user defined: a cost."""
 
 from __future__ import annotations
 

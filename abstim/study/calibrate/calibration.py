@@ -119,8 +119,7 @@ def calibrate(
 ) -> Calibration:
     """Run the micro-benchmarks of the groups `only` (none named: all of them), and put each beside its figure.
 
-    A group, or group and quantity as in `stream/read`. Raises InputError for one that is not there.
-    """
+    A group, or group and quantity as in `stream/read`. Raises InputError for one that is not there."""
     chosen = select(list(measurements(device.facts, device.effort)), only)
     known = figures_of(device.facts.name, read_figures() if figures is None else figures)
     rows = []

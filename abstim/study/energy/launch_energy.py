@@ -4,8 +4,7 @@ A GPU's power is a sum of non-negative terms. watts = idle + per active SM + ene
 a warp to shared memory, a sector at L1D and one at DRAM, each times how many there are a second. `measured_power.csv`
 has the kernels: AccelWattch's hardware profiles (Kandiah et al., MICRO 2021) of a Volta at 1,417 MHz. What a sector at
 DRAM takes is published (O'Connor et al., MICRO 2017: 3.92 pJ a bit of HBM2), since no kernel of the table is bound by
-it alone; what L2 and the switch take is in the sectors.
-"""
+it alone; what L2 and the switch take is in the sectors."""
 
 from __future__ import annotations
 

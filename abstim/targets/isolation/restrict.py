@@ -2,8 +2,7 @@
 
 Landlock (Linux 5.13, landlock(7)) leaves it no files but those it may read, seccomp (seccomp(2)) no system calls but
 those that computing takes: its memory, its threads, the files it has, opening files to read, the time. No file is made
-or changed, no program or process started, no socket opened, no other process touched; such calls fail with EPERM.
-"""
+or changed, no program or process started, no socket opened, no other process touched; such calls fail with EPERM."""
 
 from __future__ import annotations
 

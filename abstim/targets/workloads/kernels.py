@@ -80,8 +80,7 @@ KEPT = 64  # launches
 class StreamedCase(Case):
     """A case that is executed and timed launch by launch. `launches` may be `LazyLaunches`.
 
-    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into.
-    """
+    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into."""
 
 
 class LazyLaunches(Sequence[Launch]):
@@ -112,8 +111,7 @@ def execute_launch(
     """Execute a launch of a StreamedCase on `memory`, which changes.
 
     An executor may copy the memory it is given, to undo a launch that fails: that of this launch alone, not all weights
-    of a network.
-    """
+    of a network."""
     seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
     return executor.run(launch, seen, thread_blocks, budget)
 

@@ -52,8 +52,7 @@ SMALL = {
 
 class Transformer(LaunchedProgram):
     """Tokens are drawn beforehand, as where a text is scored: what `argmax` chooses is not read again. So no launch
-    decides what another does, and each can be executed alone.
-    """
+    decides what another does, and each can be executed alone."""
 
     threads, spread, integers = THREADS, 3.0, ("tokens", "chosen")
 
