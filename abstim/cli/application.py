@@ -153,20 +153,15 @@ def _stretch(text: str) -> tuple[int, int | None]:
     return int(first or 0), int(after) if after else None
 
 
-def _signal(number: int) -> str:
-    import signal
-
-    return f"signal {number}" + (f" ({signal.Signals(number).name})" if number in set(signal.Signals) else "")
-
-
 def _status(result: ApplicationResult) -> int:
     """130 after an interrupt, 2 where something could not be done, else the program's own."""
-    from functional.terminal import note
+    from signal import Signals
 
     if result.interrupted:
         return 130
-    if result.status < 0:
-        note(f"abstim: the program was ended by {_signal(-result.status)}")
+    if (number := -result.status) > 0:
+        name = f" ({Signals(number).name})" if number in set(Signals) else ""
+        note(f"abstim: the program was ended by signal {number}{name}")
     if result.problems:
         return 2
     return result.status if result.status >= 0 else 128 - result.status

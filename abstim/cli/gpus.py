@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from abstim.cli.options import Json, Overrides, expanded
 from abstim.show.tables import print_json, print_records, print_table
 from functional.terminal import note
-
-if TYPE_CHECKING:
-    from abstim.gpu.import_config import Imported
 
 
 @expanded
@@ -39,17 +35,13 @@ def import_config(
         unused = [asdict(u) for u in imported.unused]
         print_json({"values": values, "unused": unused, "from_base": imported.from_base, "toml": imported.toml})
     elif output:
-        _print_report(imported, output, base)
+        rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
+        print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
+        print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
     else:
         print(imported.toml, end="")
         for left in imported.unused:
             note(f"not used: {left.option} {left.value}: {left.why}")
-
-
-def _print_report(imported: Imported, output: Path, base: str) -> None:
-    rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
-    print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
-    print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
 
 
 @expanded
@@ -67,7 +59,10 @@ def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json 
     elif name is None:
         print_records("", _LIST, chosen, left=2, mhz=lambda gpu: gpu.spec.core_clock_hz / 1e6)
     else:
-        _print_one(chosen[0])
+        gpu = chosen[0]
+        rows = [(key, str(s.value), s.source) for key, s in gpu.shown_settings.items()]
+        print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
+        print_table("Sources", ("", ""), gpu.labels.items(), left=2)
 
 
 _LIST = (
@@ -80,9 +75,3 @@ def _values_of(gpu) -> dict:
     values = {key: {"value": s.value, "source": s.source} for key, s in gpu.shown_settings.items()}
     said = {name: getattr(gpu, name) for name in ("title", "memory_model", "known_error")}
     return said | {"sources": gpu.labels, "values": values}
-
-
-def _print_one(gpu) -> None:
-    rows = [(key, str(s.value), s.source) for key, s in gpu.shown_settings.items()]
-    print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
-    print_table("Sources", ("", ""), gpu.labels.items(), left=2)

@@ -154,6 +154,7 @@ def run(
     from abstim.models import open_for
     from abstim.occupancy_vector.lanes import on_device
     from abstim.study.baseline import compare, read_baseline
+    from abstim.study.energy.launch_energy import energy_of
     from abstim.targets.execution import chosen_executor
 
     o, gpus = options, gpu.load()
@@ -174,7 +175,7 @@ def run(
         gpus = [each for each in gpus if each not in [without for without, _ in refused]]
         results = _results(session, gpus, o, report)
         spots = _hot_spots(session, gpus[0], o.flush, report) if o.hot else []
-    beside, energy = compare(old, results[0]) if old else None, _energy(results[0], gpus[0]) if o.energy else None
+    beside, energy = compare(old, results[0]) if old else None, energy_of(results[0], gpus[0]) if o.energy else None
     found = Found(results, spots, beside, energy, refused)
     print_json(_as_json(found)) if as_json else _print(found)
     _write_timeline(o.timeline, session, gpus[0], o.flush, quiet=as_json)
@@ -201,12 +202,6 @@ def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list
     from abstim.session.issue_logs import hot_spots
 
     return hot_spots(session, gpu, flush, report)
-
-
-def _energy(result: RunResult, gpu: Gpu) -> Energy:
-    from abstim.study.energy.launch_energy import energy_of
-
-    return energy_of(result, gpu)
 
 
 def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:

@@ -54,17 +54,11 @@ def _row(where: str, code: str, spots: Sequence[HotSpot], total: int) -> tuple:
     cycles = sum(spot.cycles for spot in spots)
     requests, passes = sum(spot.requests for spot in spots), sum(spot.shared_requests for spot in spots)
     sectors, banks = sum(spot.sectors for spot in spots), sum(spot.bank_passes for spot in spots)
-    return (
-        where, _short(code), f"{cycles / total:.1%}",
-        sum(spot.issues for spot in spots), max(spots, key=lambda spot: spot.cycles).worst or "-",
-        sum(spot.l1d_misses for spot in spots), sum(spot.l2_sectors for spot in spots),
-        sectors / requests if requests else None, banks / passes if passes else None,
-    )  # fmt: skip
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= CODE else f"{line[: CODE - 1]}…"
+    line, worst = " ".join(code.split()), max(spots, key=lambda spot: spot.cycles).worst or "-"
+    shown = line if len(line) <= CODE else f"{line[: CODE - 1]}…"
+    counts = [sum(getattr(spot, name) for spot in spots) for name in ("issues", "l1d_misses", "l2_sectors")]
+    each = (sectors / requests if requests else None, banks / passes if passes else None)
+    return (where, shown, f"{cycles / total:.1%}", counts[0], worst, *counts[1:], *each)
 
 
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"

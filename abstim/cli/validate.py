@@ -92,7 +92,8 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
         library.plot(found, o.plot, o.measured_by)
     print_json(found.to_json()) if as_json else _print(found)
     if not found.comparisons:
-        raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped" + _why(found.skipped))
+        why = f"; the first: {found.skipped[0]}" if found.skipped else ": the table has no row of this --flush"
+        raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped{why}")
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -103,10 +104,6 @@ def _check_plot(plot: Path | None) -> None:
     if plot is not None:
         need("matplotlib")
         check_output(plot)
-
-
-def _why(skipped: list[str]) -> str:
-    return f"; the first: {skipped[0]}" if skipped else ": the table has no row of this --flush"
 
 
 _KERNELS = (

@@ -10,6 +10,7 @@ sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count 
 from __future__ import annotations
 
 import csv
+import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -381,6 +382,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 @lru_cache(maxsize=64)  # parsing is nine tenths of loading a GPU, and sweeps load the same ones again and again
 def _parsed(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
+
+
+def description(base: str, title: str, sources: Mapping[str, str], settings: Settings) -> str:
+    """A GPU as a file, in the order of the schema: what `settings` does not say comes from `base`."""
+
+    def said(values: Mapping[str, Any]) -> list[str]:
+        return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+
+    lines = [*said({"base": base, "title": title}), "", "[sources]", *said(sources)]
+    for section, names in SECTIONS.items():
+        own = {name: settings[full] for name in names if (full := _full_key(section, name)) in settings}
+        texts = {name: ", ".join(said({"value": s.value, "source": s.source})) for name, s in own.items()}
+        lines += ["", f"[{section}]", *(f"{name} = {{ {text} }}" for name, text in texts.items())] if own else []
+    return "\n".join(lines) + "\n"
 
 
 def _full_key(section: str, key: str) -> str:

@@ -5,7 +5,6 @@ instance) and yields values by full key (`sm_count`, `latency_cycles.int_add`), 
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from abstim.gpu.config import Setting, load_gpu
+from abstim.gpu.config import Setting, description, load_gpu
 from abstim.gpu.gpgpusim_config import CacheString, Option, cache_of, read_options, timing_of
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES, SECTIONS
 from functional.errors import InputError
@@ -292,7 +291,9 @@ def import_config(paths: Sequence[Path], base: str = "gtx480") -> Imported:
         raise InputError(f"{paths[0]}: none of its {len(options)} options describes a GPU")
     settings |= _defaults(options)
     missing = tuple(key for key in load_gpu(base).settings if key not in settings)
-    toml = _toml(settings, base, paths)
+    files = ", ".join(str(path) for path in paths)
+    toml = f"# Imported from {files}. What is not here comes from `base`.\n"
+    toml += description(base, f"imported from {files}", {"config": f"{files}, option"}, settings)
     _check(toml, paths[0])
     return Imported(settings, unused, missing, toml)
 
@@ -314,7 +315,9 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
             section, short = _section(key)
             domain = SECTIONS[section][short]
             if isinstance(value, (int, float) if domain.type is float else domain.type) and domain.accepts(value):
-                settings[key] = Setting(value, _source(settings.get(key), value, f"{name} {option.value}"))
+                before, said = settings.get(key), f"{name} {option.value}"
+                alike = before is not None and before.value == value
+                settings[key] = Setting(value, f"{before.source}, {said}" if before and alike else f"config {said}")
             else:
                 unused.append(Unused(name, option.value, f"{key} = {value}: this model takes {domain.text}"))
     return settings, tuple(unused)
@@ -330,36 +333,10 @@ def _defaults(options: Options) -> dict[str, Setting]:
     return found
 
 
-def _source(before: Setting | None, value: Any, option: str) -> str:
-    """The option, and those before it that say the same."""
-    return f"{before.source}, {option}" if before and before.value == value else f"config {option}"
-
-
 def _section(key: str) -> tuple[str, str]:
     """Section and name of a full key."""
     section, _, name = key.rpartition(".")
     return section or next(s for s in ("spec", "params") if name in SECTIONS[s]), name
-
-
-def _toml(settings: dict[str, Setting], base: str, paths: Sequence[Path]) -> str:
-    """The description as a file: sections and keys in the order of the schema."""
-    files = ", ".join(str(path) for path in paths)
-    lines = [f"# Imported from {files}. What is not here comes from `base`.", f"base = {json.dumps(base)}"]
-    lines += [f"title = {_text(f'imported from {files}')}", "", "[sources]", f"config = {_text(f'{files}, option')}"]
-    for section, domains in SECTIONS.items():
-        found = {name: settings[key] for key in settings for s, name in [_section(key)] if s == section}
-        if found:
-            lines += ["", f"[{section}]"]
-        for name in domains:
-            if name in found:
-                value, source = found[name].value, found[name].source
-                lines.append(f"{name} = {{ value = {_text(value)}, source = {_text(source)} }}")
-    return "\n".join(lines) + "\n"
-
-
-def _text(value: Any) -> str:
-    """A value as TOML writes it: like JSON, for the booleans, numbers and strings there are."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _check(toml: str, path: Path) -> None:

@@ -146,15 +146,11 @@ def compare_times(
     for number, ((target, gpu, clock, flush), own) in enumerate(runs.items()):
         progress(f"time {target}", number, len(runs))
         point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
-        launches = run(_found(target, programs), point, flush=flush).launches
+        path = programs / target  # else a benchmark's name
+        found = str(path) if target.endswith(".json") or path.exists() else target
+        launches = run(found, point, flush=flush).launches
         yield from (_timed(row, launches) for row in own)
     progress("time", len(runs), len(runs))
-
-
-def _found(target: str, programs: Path) -> str:
-    """A target of the user's folder, or a benchmark's name."""
-    path = programs / target
-    return str(path) if target.endswith(".json") or path.exists() else target
 
 
 def _timed(row: MeasuredTime, launches: Sequence[LaunchResult]) -> TimedKernel:

@@ -126,7 +126,8 @@ def _instrument(program: Program, functions: set[str], lines: list[str], before:
             added = _begin(program, block, len(words) + 1) if instruction.index == block.start else []
             for word in words:
                 if word.instruction is instruction:
-                    added += _store(word, len(words) + 1)
+                    offset = (word.place - len(words) - 1) * WORD_BYTES
+                    added += [_value(word), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
             if instruction.opcode in ("call", "ret", "exit", "trap"):
                 added.append(f"st.global.u64 [{_SLOT}], {_AT};")
             if added and (instruction.line in used or _LABEL.match(lines[instruction.line - 1])):
@@ -155,11 +156,6 @@ def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:
         f"mov.u64 {_VALUE}, {program.pcs[block.start]};",
         f"@%abstim_p st.global.u64 [{_AT}+{-words * WORD_BYTES}], {_VALUE};",
     ]
-
-
-def _store(word: Word, words: int) -> list[str]:
-    offset = (word.place - words) * WORD_BYTES
-    return [_value(word), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
 
 
 def _value(word: Word) -> str:

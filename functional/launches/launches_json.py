@@ -267,7 +267,8 @@ def read_resources(path: Path) -> dict[str, int]:
 def _decode(path: Path, type_: type[Document]) -> Document:
     try:
         whole = msgspec.json.decode(read_bytes(path).removeprefix(BOM_UTF8))
-        _refuse_results(path, whole)
+        if isinstance(whole, dict) and isinstance(whole.get("kind"), str):  # what abstim prints to be looked at
+            raise InputError(f"{path}: a result of abstim, and no launches.json; `abstim report` draws it")
         return msgspec.convert(whole, type_)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
@@ -277,12 +278,6 @@ def _decode(path: Path, type_: type[Document]) -> Document:
         raise InputError(f"{path}: {_plain(str(error))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not JSON: {error}") from None
-
-
-def _refuse_results(path: Path, whole: Any) -> None:
-    """What abstim prints has a "kind", and was printed to be looked at."""
-    if isinstance(whole, dict) and isinstance(whole.get("kind"), str):
-        raise InputError(f"{path}: a result of abstim, and no launches.json; `abstim report` draws it")
 
 
 def _plain(message: str) -> str:

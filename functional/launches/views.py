@@ -291,16 +291,11 @@ def decode(data: bytes) -> TensorMap:
     if unit >= len(_UNITS_BYTES):
         raise InputError(f"tensor map: swizzle atomicity {unit} is not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
-    where, im2col = (SWIZZLES_BYTES[swizzle], bool(fill), address, ""), _im2col(rank, rest[19:25], rest[25])
-    found = TensorMap(ELEMENTS[element], size, strides, box, steps, *where, *im2col, _UNITS_BYTES[unit])
+    where, pixels, space = (SWIZZLES_BYTES[swizzle], bool(fill), address, ""), rest[25], max(0, rank - 2)
+    lower, upper = (tuple(rest[at : at + space]) if pixels else () for at in (19, 22))
+    found = TensorMap(ELEMENTS[element], size, strides, box, steps, *where, pixels, lower, upper, _UNITS_BYTES[unit])
     found.check()
     return found
-
-
-def _im2col(rank: int, corners: list[int], pixels: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Pixels and corners; none of a map of tiles."""
-    space = max(0, rank - 2)
-    return (pixels, tuple(corners[:space]), tuple(corners[3 : 3 + space])) if pixels else (0, (), ())
 
 
 def driver_map(

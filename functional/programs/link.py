@@ -41,15 +41,12 @@ def reachable(module: ir.Module, entry: ir.Kernel) -> tuple[list[ir.Kernel], boo
         caller = waiting.pop()
         if caller.name in edges:
             continue
-        calls = [i for i in caller.instructions if i.opcode == "call" and not _is_builtin(module, i)]
+        calls = [i for i in caller.instructions if i.opcode == "call"]
+        calls = [i for i in calls if i.callee not in BUILTINS or i.callee in module.kernels]
         callees = [name for call in calls for name in _targets(module, caller, call)]
         edges[caller.name] = list(dict.fromkeys(callees))
         waiting += [module.kernels[name] for name in callees]
     return [module.kernels[name] for name in module.kernels if name in edges and name != entry.name], _has_cycle(edges)
-
-
-def _is_builtin(module: ir.Module, call: ir.Instruction) -> bool:
-    return call.callee in BUILTINS and call.callee not in module.kernels
 
 
 def _targets(module: ir.Module, caller: ir.Kernel, call: ir.Instruction) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from abstim.brief import brief
-from abstim.gpu.config import Gpu, load_gpu, nearest, with_values
+from abstim.gpu.config import Gpu, Setting, description, load_gpu, nearest, with_values
 from abstim.progress import Progress, silent
 from abstim.study.calibrate.devices import Modelled
 from abstim.study.calibrate.microbenchmarks import GROUPS, Device, Facts, Measurement, measurements
@@ -237,18 +237,9 @@ def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
 
 def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:
     """The file's text; every value's source is `measured`."""
-    sections = {"spec": _spec(facts) | {"core_clock_hz": round(facts.core_clock_hz)}}
-    for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        section = section or ("time" if key.endswith(("_ns", "_per_second")) else "params")
-        sections.setdefault(section, {})[name] = value
+    known = _spec(facts) | {"core_clock_hz": round(facts.core_clock_hz)} | values
+    settings = {key: Setting(value, "measured") for key, value in known.items()}
     name = facts.name.replace("\\", "").replace('"', "")
-    lines = [f"# {name}, measured by `abstim calibrate --native`. What is not said here is as on the {base.name}."]
-    lines += [f'base = "{base.name}"', f'title = "{name}, as measured here"', ""]
-    lines += ["[sources]", 'measured = "abstim calibrate --native on this GPU"']
-    for section, keys in sections.items():
-        lines += ["", f"[{section}]"]
-        for key, each in keys.items():
-            text = f'"{each}"' if isinstance(each, str) else f"{each}"
-            lines.append(f'{key} = {{ value = {text}, source = "measured" }}')
-    return "\n".join(lines) + "\n"
+    sources = {"measured": "abstim calibrate --native on this GPU"}
+    head = f"# {name}, measured by `abstim calibrate --native`. What is not said here is as on the {base.name}.\n"
+    return head + description(base.name, f"{name}, as measured here", sources, settings)

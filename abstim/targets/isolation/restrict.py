@@ -212,7 +212,9 @@ def restrict(rules: int) -> None:
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
     enter(rules)
-    _drop_capabilities(libc)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    if libc.capset(header, (ctypes.c_uint32 * 6)()):  # a process of root's has some
+        raise OSError(ctypes.get_errno(), "capset")
     give_up()
 
 
@@ -220,20 +222,9 @@ def _limit() -> None:
     import resource
 
     now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    limits = {
-        resource.RLIMIT_AS: now + 2 * memory_bytes(),  # much of it is never touched
-        resource.RLIMIT_NOFILE: _MOST_FILES,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: 0,
-    }
+    limits = {resource.RLIMIT_NOFILE: _MOST_FILES, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    limits[resource.RLIMIT_AS] = now + 2 * memory_bytes()  # much of it is never touched
     for what, most in limits.items():
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
-
-
-def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """A process of root's has them."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
-    if libc.capset(header, (ctypes.c_uint32 * 6)()):
-        raise OSError(ctypes.get_errno(), "capset")
