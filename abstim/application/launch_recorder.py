@@ -97,9 +97,7 @@ class LaunchTimer:
             future = answered(self._result(key, number, launch))
         else:
             size_bytes = 0 if trace is None else trace.nbytes
-            while self._waiting and (
-                len(self._waiting) >= MOST_WAITING or size_bytes + sum(b for _, b in self._waiting) > MOST_WAITING_BYTES
-            ):
+            while self._is_full(size_bytes):
                 self._waiting.popleft()[0].result()
             future = self._pool.submit(self._timed, key, number, launch, trace)
             self._waiting.append((future, size_bytes))
@@ -115,6 +113,10 @@ class LaunchTimer:
 
         future.add_done_callback(told)
         return seconds
+
+    def _is_full(self, more_bytes: int) -> bool:
+        held = more_bytes + sum(size_bytes for _, size_bytes in self._waiting)
+        return bool(self._waiting) and (len(self._waiting) >= MOST_WAITING or held > MOST_WAITING_BYTES)
 
     def finish(self) -> list[Timed]:
         """All results, in order. Raises what timing raised."""
@@ -132,9 +134,11 @@ class LaunchTimer:
             assert trace is not None  # the one that came first
             self._session.case.launches = (launch,)
             self._session.traces = Execution((trace,))
-            alone = () if self.in_order else self._model.time(self._session, self.gpus, "all", silent)
-            self._known[key] = self._in_order(launch, trace) if self.in_order else tuple(r.launches[0] for r in alone)
+            self._known[key] = self._in_order(launch, trace) if self.in_order else self._alone()
         return self._result(key, number, launch)
+
+    def _alone(self) -> tuple[LaunchResult, ...]:
+        return tuple(run.launches[0] for run in self._model.time(self._session, self.gpus, "all", silent))
 
     def _in_order(self, launch: Launch, trace: Trace) -> tuple[LaunchResult, ...]:
         """By the detailed model, which alone keeps caches."""

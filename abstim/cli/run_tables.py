@@ -21,17 +21,8 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 CODE = 22  # characters of a line of code
-HEADS = [
-    "where",
-    "code",
-    "share",
-    "issues",
-    "waits for",
-    "L1D misses",
-    "L2 sectors",
-    "sectors a request",
-    "bank passes",
-]
+HEADS: tuple[str, ...] = ("where", "code", "share", "issues", "waits for")
+HEADS += ("L1D misses", "L2 sectors", "sectors a request", "bank passes")
 
 
 def print_hot(spots: Sequence[HotSpot]) -> None:
