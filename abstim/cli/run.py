@@ -141,7 +141,7 @@ def run(
 
     Examples:
 
-    `abstim run hotspot`, `abstim run hotspot --model analytic`
+    `abstim run hotspot`
 
     `abstim run hotspot --gpu gtx480 --gpu rtx3070 --set schedulers_per_sm=1`
 
@@ -149,12 +149,13 @@ def run(
 
     `abstim run hotspot --timeline hotspot-timeline.json`
 
+    `abstim run hotspot --model analytic`
+
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
     from abstim.models import open_for
     from abstim.occupancy_vector.lanes import on_device
-    from abstim.study.baseline import compare, read_baseline
-    from abstim.study.energy.launch_energy import energy_of
+    from abstim.study.baseline import read_baseline
     from abstim.targets.execution import chosen_executor
 
     o, gpus = options, gpu.load()
@@ -172,11 +173,7 @@ def run(
             progress=report,
             refused=refused if len(gpus) > 1 else None,
         )
-        gpus = [each for each in gpus if each not in [without for without, _ in refused]]
-        results = _results(session, gpus, o, report)
-        spots = _hot_spots(session, gpus[0], o.flush, report) if o.hot else []
-    beside, energy = compare(old, results[0]) if old else None, energy_of(results[0], gpus[0]) if o.energy else None
-    found = Found(results, spots, beside, energy, refused)
+        found = _found(session, gpus, o, old, refused, report)
     print_json(_as_json(found)) if as_json else _print(found)
     _write_timeline(o.timeline, session, gpus[0], o.flush, quiet=as_json)
     _end(found, o.check)
@@ -186,6 +183,27 @@ def _shorter(target: str, model: str) -> str:
     """What estimates a target from a part of it."""
     source = target.lower().endswith((".ptx", ".cu"))
     return "" if source or model != "detailed" else f"abstim sample {target} (simulates a part, gives an interval)"
+
+
+def _found(
+    session: Session,
+    gpus: list[Gpu],
+    options: RunOptions,
+    old: dict[str, Any] | None,
+    refused: list[tuple[Gpu, str]],
+    report: Progress,
+) -> Found:
+    """What is printed of the GPUs that were not refused."""
+    from abstim.study.baseline import compare
+    from abstim.study.energy.launch_energy import energy_of
+
+    without = [gpu for gpu, _ in refused]
+    gpus = [gpu for gpu in gpus if gpu not in without]
+    results = _results(session, gpus, options, report)
+    spots = _hot_spots(session, gpus[0], options.flush, report) if options.hot else []
+    beside = compare(old, results[0]) if old else None
+    energy = energy_of(results[0], gpus[0]) if options.energy else None
+    return Found(results, spots, beside, energy, refused)
 
 
 def _results(session: Session, gpus: list[Gpu], options: RunOptions, report: Progress) -> list[RunResult]:
