@@ -13,6 +13,7 @@ from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, summarize
 from abstim.gpu.config import Gpu
+from abstim.occupancy_vector.items import touching
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -117,7 +118,7 @@ def _rows(
 
 def _reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
-    return (gpu.spec.coalescing, gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
+    return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
 def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction) -> AnalyticLaunch:

@@ -11,7 +11,8 @@ from abstim.analytic import lone_warp
 from abstim.analytic.lone_warp import LATENCIES, Reading, walk_blocks
 from abstim.analytic.reuse_distance import distances, histogram, largest_in, miss_curves, write_curve
 from abstim.engine.accesses import fermi_segment
-from abstim.engine.design_point import streams_of
+from abstim.engine.design_point import machine_of, streams_of
+from abstim.engine.rules import SECTORS
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launches.launch import Launch
@@ -40,6 +41,8 @@ class Work(NamedTuple):
     access_cycles: float  # it is busy
     lookups: float  # transactions that look up L1D
     lines: float  # the same, an instruction's transactions on one line counted once
+    load_sectors: float  # that those use
+    line_sectors: float  # of a line, that any uses
     stores: float  # transactions
     store_lines: float
     store_sectors: float
@@ -112,8 +115,9 @@ class _Walker:
         self.trace, self.table, self.gpu = trace, table, gpu
         self.base = base_latencies(gpu)
         pipeline = gpu.pipeline
+        machine = np.array([machine_of(gpu, trace.warps_per_block, 1, table)])
         by_sector = int(gpu.spec.coalescing != "fermi")
-        reading = Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector)
+        reading = Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
         self.read = (*streams_of(trace, table), reading)
         self.code = _code(launch, table, self.base, gpu)
 
@@ -192,12 +196,21 @@ def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
         access_cycles=cycles,
         lookups=transactions[actions == lone_warp.LOOK_UP].sum() * scale,
         lines=(actions == lone_warp.LOOK_UP).sum() * scale,
+        load_sectors=np.bitwise_count(sectors_of(trace.records[actions == lone_warp.LOOK_UP])).sum() * scale,
+        line_sectors=_line_sectors(trace.records[actions == lone_warp.LOOK_UP]),
         stores=transactions[actions == lone_warp.WRITE].sum() * scale,
         store_lines=(actions == lone_warp.WRITE).sum() * scale,
         store_sectors=store_sectors * scale,
         atomics=transactions[actions == lone_warp.UPDATE].sum() * scale,
         hottest_atomics=int(hottest) * scale,
     )
+
+
+def _line_sectors(records: np.ndarray) -> float:
+    """Sectors of each line, in the mean, that any of some records names."""
+    lines, sectors = line_of(records), sectors_of(records)
+    used = sum(len(np.unique(lines[(sectors >> k) & 1 > 0])) for k in range(SECTORS))
+    return used / max(1, len(np.unique(lines)))
 
 
 def _imbalance(trace: Trace) -> Float[np.ndarray, " sm_count"]:

@@ -217,8 +217,12 @@ def shape_of(gpu: Gpu) -> Shape:
 
 def units_of(gpu: Gpu, kind: str) -> int:
     """Units of a kind that one group of schedulers shares: a sub-core, or the SM."""
-    groups = gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
-    return max(1, getattr(gpu.spec, f"{kind}_units") // groups)
+    return max(1, getattr(gpu.spec, f"{kind}_units") // groups_of(gpu))
+
+
+def groups_of(gpu: Gpu) -> int:
+    """Sets of units and collectors of an SM."""
+    return gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
 
 
 def _code(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
