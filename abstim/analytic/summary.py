@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Container
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -69,16 +72,32 @@ class Summary(NamedTuple):
     write_misses: Float[np.ndarray, "sm resident ways size"]  # of L2, of written sectors
 
 
-def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu) -> Summary:
+Nodes = Container[tuple[int, int]]  # of SM_NODES and RESIDENT_NODES, pairs
+
+
+def nodes_near(sm_count: int, resident: int) -> set[tuple[int, int]]:
+    """Nodes between which a GPU lies with so many SMs, and thread blocks on each."""
+
+    def beside(nodes: tuple[int, ...], value: int) -> tuple[int, ...]:
+        k = min(max(1, bisect_right(nodes, value)), len(nodes) - 1)
+        return nodes[k - 1 : k + 1]
+
+    return set(product(beside(SM_NODES, sm_count), beside(RESIDENT_NODES, resident)))
+
+
+def summarize(
+    launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu, nodes: Nodes | None = None
+) -> Summary:
     """Look at a launch once. Of `gpu` it takes what belongs to the trace's reading: coalescing, fetch width, L1I line,
-    and the latencies at which the longest paths are searched. Deterministic."""
+    and the latencies at which the longest paths are searched. Reuse distances are those of `nodes` (None: of all);
+    others have that of one of them in their place. Deterministic."""
     a_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
     blocks = max(1, int((np.cumsum(a_block) <= MOST_INSTRUCTIONS).sum()))
     scale = len(trace.thread_blocks) / blocks
     walker = _Walker(launch, table, trace, gpu)
     short, long = walker.latencies(0.0), walker.latencies(LONG_CYCLES)
     near, far = walker.walk(0, blocks, short, cold=False), walker.walk(0, blocks, long, cold=False)
-    l1_misses, l2_misses, write_misses = _miss_curves(trace, blocks, far)
+    l1_misses, l2_misses, write_misses = _miss_curves(trace, blocks, far, nodes)
     longest = [w.paths[w.longest] for w in (near, far)]
     first = [[walker.walk(0, 1, lat, cold).paths[0] for lat in (short, long)] for cold in (True, False)]
     return Summary(
@@ -227,7 +246,7 @@ def _segment_sectors(records: np.ndarray) -> Int64[np.ndarray, " record"]:
     return np.bitwise_count(fermi_segment(sectors_of(records))).astype(np.int64)
 
 
-def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]:
+def _miss_curves(trace: Trace, blocks: int, walked: _Walked, nodes: Nodes | None) -> list[np.ndarray]:
     """`Summary.l1_misses`, `l2_misses` and `write_misses`."""
     stop = trace.record_offsets[blocks * trace.warps_per_block]
     records, actions = trace.records[:stop], walked.actions[:stop]
@@ -249,10 +268,13 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]
     most = max(1, min(64 // trace.warps_per_block, -(-blocks // SM_NODES[0])))
     # An SM without a thread block changes nothing, nor does room on an SM for more than it gets
     busy = {s: min(s, blocks) for s in SM_NODES}
-    found = [
-        [curves(busy[s], min(b, -(-blocks // busy[s]))) for b in RESIDENT_NODES if b <= most or b == 1]
-        for s in SM_NODES
-    ]
-    padded = [row + [row[-1]] * (len(RESIDENT_NODES) - len(row)) for row in found]
-    l1, l2, write = (np.array([[node[k] for node in row] for row in padded]) for k in range(3))
+    found = {
+        (s, b): curves(busy[s], min(b, most, -(-blocks // busy[s])))
+        for s, b in product(SM_NODES, RESIDENT_NODES)
+        if nodes is None or (s, b) in nodes
+    }
+    some = next(iter(found.values()))
+    l1, l2, write = (
+        np.array([[found.get((s, b), some)[k] for b in RESIDENT_NODES] for s in SM_NODES]) for k in range(3)
+    )
     return [np.moveaxis(l1, 2, 0), np.moveaxis(l2, 2, 0), write]

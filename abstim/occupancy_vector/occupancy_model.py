@@ -8,6 +8,8 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import numpy as np
+
 from abstim.engine.design_point import refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import (
@@ -32,8 +34,7 @@ from precharacterize.table import UNITS
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Int64
+    from jaxtyping import Float64, Int64
 
     from abstim.engine.simulation import LaunchInputs
 
@@ -181,6 +182,12 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Occupa
     timed = TimedLaunch(session, number)
     points = [timed.design_point(gpu) for gpu in gpus]
     return [_result(timed, point, found) for point, found in zip(points, timed.times(points), strict=True)]
+
+
+def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
+    """Cycles of one launch as a function of GPUs, any of them."""
+    timed = TimedLaunch(session, number)
+    return lambda gpus: np.array([own.cycles for own in timed.times([timed.design_point(g) for g in gpus])], float)
 
 
 def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
