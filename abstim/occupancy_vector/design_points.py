@@ -204,24 +204,27 @@ def _kinds(
     words: np.ndarray, late: Late, fills: Fills, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
 ) -> list[bytes]:
     """A digest of each SM's accesses, paths and late lines, in order; fills count by which of the SM's they are."""
-    found, offsets = [], warps.offsets
-    late_stops = np.append(late.offsets[1:], len(late.begins))
+    found, late_stops = [], np.append(late.offsets[1:], len(late.begins))
+    offsets, late_offsets = warps.offsets[::warps_per_block], np.append(late.offsets[::warps_per_block], late_stops[-1])
     for own in dealt:
-        digest, first = blake2b(digest_size=16), [0, 0]
-        for block in own.tolist():
-            warp, stop = block * warps_per_block, (block + 1) * warps_per_block
-            digest.update(words[offsets[warp] : offsets[stop]].tobytes() + warps.paths[warp:stop].tobytes())
-            lines = slice(late.offsets[warp], late_stops[stop - 1])
-            digest.update(late.begins[lines].tobytes())
-            for k, ids in enumerate((fills.accesses[offsets[warp] : offsets[stop]], fills.late[lines])):
-                used = np.abs(ids[ids != 0])
-                first[k] = first[k] or (int(used[0]) if len(used) else 0)
-                digest.update(np.where(ids != 0, ids - np.sign(ids) * (first[k] - 1), 0).tobytes())
-                behind = fills.behind[used]
-                digest.update(np.where(behind > 0, behind - first[k] + 1, 0).tobytes())
-                digest.update(fills.words[used].tobytes() + fills.trips[used].tobytes())
+        digest = blake2b(warps.paths.reshape(-1, warps_per_block)[own].tobytes(), digest_size=16)
+        accesses, lines = _ranges(offsets, own), _ranges(late_offsets, own)
+        digest.update(words[accesses].tobytes() + late.begins[lines].tobytes())
+        for ids in (fills.accesses[accesses], fills.late[lines]):
+            used = np.abs(ids[ids != 0])
+            first = int(used[0]) - 1 if len(used) else 0
+            behind = fills.behind[used]
+            digest.update((ids - np.sign(ids) * first).tobytes() + (behind - first * (behind > 0)).tobytes())
+            digest.update(fills.words[used].tobytes() + fills.trips[used].tobytes())
         found.append(digest.digest())
     return found
+
+
+def _ranges(
+    offsets: Int64[np.ndarray, " block_plus_1"], chosen: Int64[np.ndarray, " own"]
+) -> Int64[np.ndarray, " element"]:
+    """The elements of some thread blocks, those of a block from offsets[block] on."""
+    return np.concatenate([np.arange(offsets[block], offsets[block + 1]) for block in chosen.tolist()])
 
 
 def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int) -> Layout:
