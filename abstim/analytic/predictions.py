@@ -13,8 +13,8 @@ from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, nodes_near, summarize
+from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.items import touching
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abstim.engine.design_point import touching
 from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES
@@ -19,7 +20,6 @@ from abstim.occupancy_vector.items import (
     instructions_of_warps,
     lane_items_of,
     terms_of,
-    touching,
     units_of,
 )
 from abstim.occupancy_vector.lanes import block_slots, deal

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from abstim.engine.design_point import refuse_unsupported
+from abstim.engine.design_point import refuse_unsupported, touching
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import (
     Prepared,
@@ -21,7 +21,7 @@ from abstim.occupancy_vector.design_points import (
     walk,
     walking,
 )
-from abstim.occupancy_vector.items import Warps, cut, touching, warps_of
+from abstim.occupancy_vector.items import Warps, cut, warps_of
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.occupancy_vector.records import ACCESS_WORD, NUMBER, TICKS, Lanes
 from abstim.progress import Progress, silent
