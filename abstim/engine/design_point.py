@@ -121,6 +121,12 @@ def machine_of(
     return m
 
 
+def touching(gpu: Gpu) -> tuple:
+    """What of a GPU decides how long an access holds the load/store unit."""
+    spec = gpu.spec
+    return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+
+
 def l1d_ways(gpu: Gpu, shared_bytes: int) -> int:
     """Ways L1D has when an SM's thread blocks take `shared_bytes` of a memory that serves as both.
 
