@@ -36,11 +36,12 @@ class ExploreOptions:
     --points COUNT  Points to time, with any strategy but grid.
     --seed NUMBER  Of random and latin.
 
-    From a sample:
-    --sample auto  Estimate every point from launches that are chosen once, on the GPU that is varied; with intervals,
-        also of the ratios.
-    --error PERCENT  Half of the intervals to reach. Default: 2%.
-    --confidence PERCENT  How often they are to hold. Default: 95%.
+    With a stated error:
+    --error PERCENT  Time some points in detail and learn the others from them and the formula, each with an interval,
+        until 95 % of the points are within this error; the best points are timed in any case.
+    --sample auto  Besides, time only launches that are chosen once, on the GPU that is varied. Half of every interval
+        is within the error. Default of --error here: 2%.
+    --confidence PERCENT  How often the intervals are to hold. Default: 95%.
 
     --objective EXPRESSION  What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the
         time.
@@ -89,6 +90,8 @@ class ExploreOptions:
             cluster=self.cluster,
             model=self.model,
             aim=_aim(self.sample, self.error, self.confidence),
+            sample=bool(self.sample),
+            top=self.top,
         )
         found.space.refuse_idle()
         _refuse_set_and_varied(base, self.vary)
@@ -140,10 +143,10 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
     from abstim.cli.sample import aim_of
 
-    if not sample:
-        refuse_options("without --sample auto", error=error, confidence=confidence)
+    if not (sample or error):
+        refuse_options("without --error or --sample auto", confidence=confidence)
         return None
-    if sample != "auto":
+    if sample not in ("", "auto"):
         raise InputError(f"--sample {sample}: a sweep is sampled by auto alone, which aims at an error")
     from abstim.study.sample.automatic import Aim
 

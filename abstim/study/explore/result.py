@@ -24,7 +24,7 @@ from functional.keep.folder import check_output, write_output
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
 
-    from abstim.study.explore.sampled import SampledTargets
+    from abstim.study.explore.interpolated import EstimatedTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Exploration:
     work: Work
     candidates: int  # points looked at, those that only the screen has seen included
     sensitivity: list[Sensitivity] = field(default_factory=list)
-    sampled: SampledTargets | None = None  # the intervals, where cycles are estimates
+    sampled: EstimatedTargets | None = None  # the intervals, where cycles are estimates
     note: str = ""  # what keeps the times from being what they should be
 
     @property
@@ -201,7 +201,9 @@ class Exploration:
         if self.predicted_cycles is not None:
             predicted = measures(self.targets, self.points, self.predicted_cycles)["seconds"]
             found["screened_seconds"] = _with_gaps(predicted)
-        return found | {name: _with_gaps(values) for name, values in self._intervals().items()}
+        intervals = self._intervals()
+        how = {"found": intervals.pop("found").tolist()} if intervals else {}
+        return found | {name: _with_gaps(values) for name, values in intervals.items()} | how
 
     def _intervals(self) -> dict[str, np.ndarray]:
         if self.sampled is None:
