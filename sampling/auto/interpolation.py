@@ -239,9 +239,9 @@ class Process:
         some = max(1, HELD // (len(self.pairs.kernels) * len(self.lacking) * keys))
         return [range(first, min(first + some, count)) for first in range(0, count, some)]
 
-    def read_off(self) -> tuple[Float64[np.ndarray, "point launch"], Float64[np.ndarray, "2 point"]]:
-        """What the formula lacks on all pairs, those timed as they are; and the variances of the weighted sum on each
-        point and of its ratio to that on the first point, nothing of what was timed."""
+    def read_off(self) -> tuple[Float64[np.ndarray, "point launch"], Float64[np.ndarray, " point"]]:
+        """What the formula lacks on all pairs, those timed as they are; and the variance of the weighted sum on each
+        point, nothing of what was timed."""
         shape = self.pairs.cycles.shape
         left = self.pairs.shares.copy()
         left[self.at] = 0.0
@@ -254,16 +254,7 @@ class Process:
         spread = np.einsum("pl,lm,pm->p", left, self.pairs.alike, left, optimize=True)
         own = spread * (left * self.setting.at_itself(self.pairs.logs)).sum(1) / np.maximum(left.sum(1), 1e-300)
         of_sums = own + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
-        return lacking, np.maximum([of_sums, self._of_ratios(of_sums, told, left)], 0.0)
-
-    def _of_ratios(self, of_sums: np.ndarray, told: np.ndarray, left: np.ndarray) -> Float64[np.ndarray, " point"]:
-        """Variances of what a point has more than the first: of both, where the first is not timed, as if they had no
-        more in common than what was timed tells."""
-        if not left[0].any():
-            return of_sums
-        found = of_sums + of_sums[0]
-        found[0] = 0.0
-        return found
+        return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
 
     def errors(self) -> Float64[np.ndarray, " timed_point"]:
         """Of each point that was timed: the weighted sum of its timed launches, predicted from the other points, less
@@ -279,10 +270,12 @@ class Process:
 
 FEW_POINTS = 6  # and as many more as there are features: of no more points all pairs are timed
 FIRST_PAIRS = 24  # or one of each kernel, before anything is read off between them
+# Of those added, so many are drawn by chance: they say how far off the others are, without a view of their own
+LEAST, BY_CHANCE = 6, 0.34
 AT_ONCE = 0.2  # of the pairs timed so far, how many are added between two looks at the error
 CANDIDATES = 400  # pairs among which is chosen, and points whose sums are looked at
 # By what intervals are wider than errors of timed points say, since these stop when they look small
-WIDER = 1.05
+WIDER = 1.1
 OVERHEAD = 0.15  # of what timing all pairs takes, at most, goes into formula and looks
 
 
@@ -296,13 +289,12 @@ def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
 @dataclass(frozen=True, eq=False)
 class PairCycles:
     """Cycles of each launch on each point. `timed` pairs were; relative standard errors of the weighted sum on each
-    point (`of_sums`), and of its ratio to that of the first (`of_ratios`), 0 where all launches were timed; so many
-    `degrees` of freedom tell them. `left`: why no more is read off, if that was left."""
+    point (`of_sums`), 0 where all launches were timed; so many `degrees` of freedom tell them. `left`: why nothing is
+    read off, if that was left."""
 
     cycles: Float64[np.ndarray, "point launch"]
     timed: list[Pair]
     of_sums: Float64[np.ndarray, " point"]
-    of_ratios: Float64[np.ndarray, " point"]
     degrees: float
     left: str = ""
 
@@ -311,23 +303,24 @@ class PairCycles:
         return np.asarray(self.of_sums * t_quantile(self.degrees, confidence))
 
     @property
+    def of_ratios(self) -> Float64[np.ndarray, " point"]:
+        """Relative standard errors of the sum's ratio to that of the first point, as if the errors of the two had
+        nothing in common; mostly the first point is timed, and has none."""
+        found = np.hypot(self.of_sums, self.of_sums[0])
+        found[0] = 0.0
+        return found
+
+    @property
     def counts(self) -> Int64[np.ndarray, " point"]:
         """Launches that were timed on each point."""
         return np.bincount(Places.of(self.timed).points, minlength=len(self.cycles))
 
     def with_timed(self, pairs: Sequence[Pair], found: Float64[np.ndarray, " pair"]) -> PairCycles:
         """With some pairs timed since; all launches of their points are timed now."""
-        at, cycles, of_sums, of_ratios = (
-            Places.of(pairs),
-            self.cycles.copy(),
-            self.of_sums.copy(),
-            self.of_ratios.copy(),
-        )
+        at, cycles, of_sums = Places.of(pairs), self.cycles.copy(), self.of_sums.copy()
         cycles[at] = found
         of_sums[at.points] = 0.0
-        of_ratios[at.points] = of_sums[0]
-        timed = sorted({*self.timed, *pairs})
-        return replace(self, cycles=cycles, timed=timed, of_sums=of_sums, of_ratios=of_ratios)
+        return replace(self, cycles=cycles, timed=sorted({*self.timed, *pairs}), of_sums=of_sums)
 
 
 Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
@@ -364,11 +357,12 @@ def read_off(
     if few_points(pairs.features):
         return reading.all_timed("few points")
     reading.begin()
+    enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
     while reading.open:
         if reading.too_dear():
             return reading.all_timed("choosing costs more than it saves")
         found = reading.found()
-        if reading.fresh and met(found.half_widths(confidence)):
+        if len(reading.fresh) >= enough and met(found.half_widths(confidence)):
             return found
         reading.go_on()
     return reading.all_timed("the error asked for takes all points")
@@ -382,7 +376,7 @@ def all_timed(time: Time, shape: tuple[int, ...], why: str, known: Mapping[Pair,
         found |= dict(zip(new, time(new).tolist(), strict=True))
     nothing = np.zeros(shape[0])
     cycles = np.reshape([found[pair] for pair in every], shape)
-    return PairCycles(cycles, every, nothing, nothing, math.inf, why)
+    return PairCycles(cycles, every, nothing, math.inf, why)
 
 
 class Reading:
@@ -410,7 +404,8 @@ class Reading:
         kernels, size = self.pairs.kernels, self.pairs.shares.sum(0)
         first = [int(np.argmax(np.where(kernels == k, size, -1.0))) for k in np.unique(kernels)]
         points = balanced(self.pairs.features, max(FIRST_PAIRS, len(first)), self.rng)
-        self.add([(point, first[k % len(first)]) for k, point in enumerate(points)])
+        base = [(0, launch) for launch in range(len(kernels))]  # over which speed-ups are
+        self.add([*base, *((point, first[k % len(first)]) for k, point in enumerate(points))])
 
     def all_timed(self, why: str) -> PairCycles:
         """After timing every pair; `why`."""
@@ -427,21 +422,23 @@ class Reading:
 
     def found(self) -> PairCycles:
         """As far as it is known."""
-        self.process = Process(self.pairs, self.lacking(self.known), self.process and self.process.setting)
+        self.process = Process(self.pairs, self.lacking(self.known), self.process.setting if self.process else None)
         off, variances = self.process.read_off()
         errors = np.concatenate([self.process.errors(), self.fresh])
         wider = WIDER * quantile(errors, self.confidence) / t_quantile(math.inf, self.confidence)
-        of_sums, of_ratios = wider * np.sqrt(variances)
+        of_sums = wider * np.sqrt(variances)
         cycles = self.pairs.cycles * np.exp(off)
         for pair, exactly in self.known.items():
             cycles[pair] = exactly
-        return PairCycles(cycles, sorted(self.known), of_sums, of_ratios, math.inf)
+        return PairCycles(cycles, sorted(self.known), of_sums, math.inf)
 
     def go_on(self) -> None:
         """With those that tell most, of some that are drawn."""
         assert self.process is not None
         choice = Choice(self.process, self._drawn())
-        chosen = [choice.next() for _ in range(min(max(4, int(AT_ONCE * len(self.known))), len(choice.drawn)))]
+        count = min(max(LEAST, int(AT_ONCE * len(self.known))), len(choice.drawn))
+        by_chance = int(BY_CHANCE * count)  # the first are as good as any, since they are drawn
+        chosen = [choice.take(k) for k in range(by_chance)] + [choice.next() for _ in range(count - by_chance)]
         new = [choice.drawn[k] for k in chosen]
         self.add(new if new else [self._first_open()])
         off = np.array([*self.lacking(new).values()]) - choice.expected[chosen]
@@ -477,10 +474,14 @@ class Choice:
         self.open = np.ones(len(drawn), bool)
 
     def next(self) -> int:
-        """The best one left, which is known from now on."""
+        """The best one left."""
         own = np.maximum(np.diag(self.own), 0.0)
         gain = (self.sums**2).sum(0) / (own + self.nugget) / self.seconds
-        best = int(np.argmax(np.where(self.open, gain, -1.0)))
+        return self.take(int(np.argmax(np.where(self.open, gain, -1.0))))
+
+    def take(self, best: int) -> int:
+        """One that is known from now on."""
+        own = np.maximum(np.diag(self.own), 0.0)
         most = np.sqrt(own * own[best])  # that two can have in common, which rounding must not exceed
         told, of_sums = np.clip(self.own[best], -most, most), self.sums[:, best].copy()
         variance = float(own[best]) + self.nugget
@@ -491,11 +492,11 @@ class Choice:
 
 
 def quantile(errors: Float64[np.ndarray, " point"], confidence: float) -> float:
-    """Which a further error, over the deviation expected of it, stays within: split conformal prediction (Vovk et al.);
-    of too few errors for that, Student's with their mean square."""
+    """Which a further error, over the deviation expected of it, stays within: split conformal prediction (Vovk et al.),
+    and no less than Student's with their mean square; this alone of too few errors."""
     ordered, place = np.sort(np.abs(errors)), math.ceil((len(errors) + 1) * confidence)
     by_size = math.sqrt(float((errors**2).mean())) * t_quantile(max(len(errors) - 1.0, 1.0), confidence)
-    return max(float(ordered[place - 1]), 0.7 * by_size) if place <= len(errors) else by_size
+    return max(float(ordered[place - 1]), by_size) if place <= len(errors) else by_size
 
 
 def balanced(features: Float64[np.ndarray, "point feature"], count: int, rng: np.random.Generator) -> list[int]:

@@ -74,8 +74,13 @@ LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
 class PointsRead(Protocol):
     """One target on all points, some of it timed."""
 
-    read: PairCycles
-    work: float
+    @property
+    def read(self) -> PairCycles:
+        """Of each launch."""
+
+    @property
+    def work(self) -> float:
+        """Of all that was timed, in instructions over the target's own."""
 
     @property
     def cycles(self) -> Float64[np.ndarray, " point"]:

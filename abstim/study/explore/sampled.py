@@ -22,6 +22,8 @@ from abstim.study.explore.interpolated import (
     SUMMARY_SECONDS,
     WORTH,
     MakeTimer,
+    PointsRead,
+    ReadPoints,
     TimedPairs,
 )
 from abstim.study.sample.automatic import Aim, check_turn, work_on
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
     from abstim.targets.resolve import Target
 
 
-# Of one core, reckoned: one unit of what simulating a launch costs; a launch on one more GPU by the formula
-COST_SECONDS, POINT_SECONDS = 1.5e-7, 1e-4
+# Of one core, reckoned: one unit of what simulating a launch costs; a kind of launches on one more GPU, looked at in
+# four rounds
+COST_SECONDS, POINT_SECONDS = 1.5e-7, 2e-3
 A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
 
 
@@ -248,7 +251,7 @@ class SampledSweep:
         self.program, self.gpus, self.features, self.keys, self.aim = program, gpus, features, keys, aim
         self.launches = TimedPairs(program.session, gpus, timer_of)
 
-    def run(self) -> SampledPoints:
+    def run(self) -> PointsRead:
         """With more launches while the interval of a point is wider than was aimed at; with all at once, where the
         formula costs more than it may save."""
         self.program.prepare()
@@ -257,7 +260,9 @@ class SampledSweep:
         formula = formula_of(self.launches, kinds)
         formula_seconds = (SUMMARY_SECONDS + POINT_SECONDS * len(self.gpus)) * len(np.unique(kinds)) + FORMULA_SECONDS
         if formula_seconds > WORTH * COST_SECONDS * float(works[0].cost.sum()) * len(self.gpus):
-            return self._all_timed(works, formula)
+            shape = (len(self.gpus), len(kinds))
+            read = all_timed(self.launches.timed, shape, "timing all points costs no more")
+            return ReadPoints(read, self.aim.confidence, self._work(works[0]))
         selection = select(works, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
         for _ in range(ROUNDS):
             found = self._points(selection)
@@ -265,12 +270,6 @@ class SampledSweep:
                 break
             selection = selection.more()
         return found
-
-    def _all_timed(self, works: list[ProgramWork], formula: Formula) -> SampledPoints:
-        launches = list(range(len(works[0].kernels)))
-        every = Selection(launches, works, formula, 0.0, self.aim.confidence)
-        shape = (len(self.gpus), len(launches))
-        return self._found(every, all_timed(self.launches.timed, shape, "timing all points costs no more"))
 
     def _points(self, selection: Selection) -> SampledPoints:
         numbers, place = selection.launches, {number: k for k, number in enumerate(selection.launches)}
@@ -280,8 +279,9 @@ class SampledSweep:
 
         known = {(gpu, place[n]): cycles for (gpu, n), cycles in self.launches.known.items() if n in place}
         pairs, met = selection.pairs(self.features, self.keys), all_within(OF_PAIRS * self.aim.error)
-        return self._found(selection, read_off(time, pairs, met, self.aim.confidence, known))
+        read = read_off(time, pairs, met, self.aim.confidence, known)
+        estimates = selection.estimates(read.cycles, read.of_sums, read.degrees)
+        return SampledPoints(estimates, read, self._work(selection.works[0]))
 
-    def _found(self, selection: Selection, read: PairCycles) -> SampledPoints:
-        work = self.launches.instructions / float(selection.works[0].instructions.sum())
-        return SampledPoints(selection.estimates(read.cycles, read.of_sums, read.degrees), read, work)
+    def _work(self, work: ProgramWork) -> float:
+        return self.launches.instructions / float(work.instructions.sum())
