@@ -145,12 +145,21 @@ class Setting:
         """Variance by which neighbours differ."""
         return math.exp(self.logs[-2])
 
+    @property
+    def _share(self) -> float:
+        return 1.0 / (1.0 + math.exp(-self.logs[-1]))
+
+    @property
+    def _matters(self) -> Float64[np.ndarray, " key"]:
+        """How much each key matters, 0 to 1: one that does not has no jumps either."""
+        return np.asarray(1.0 / (1.0 + np.exp(-self.logs[:-5])))
+
     def _variances(self) -> Float64[np.ndarray, " order"]:
         return np.exp(self.logs[-5:-2])
 
     def covariance(self, apart: Apart) -> Covariance:
         """Of pairs, but for what is each pair's own."""
-        own = 1.0 / (1.0 + math.exp(-self.logs[-1]))
+        own = (self._share * self._matters)[:, None, None]
         smooth = np.exp(-0.5 * np.exp(self.logs[:-5])[:, None, None] * apart.squares)
         of_key = (1.0 - own) * smooth + own * (apart.squares < 1e-9)
         one = of_key.sum(0)
@@ -168,12 +177,14 @@ class Setting:
         self, apart: Apart, found: Covariance, weight: Float64[np.ndarray, "a a"]
     ) -> Float64[np.ndarray, " setting"]:
         """Sum of `weight` times the derivative of the covariance, by each setting."""
-        own, variances = 1.0 / (1.0 + math.exp(-self.logs[-1])), self._variances()
+        share, matters, variances = self._share, self._matters, self._variances()
         weight = weight * apart.alike
         one, rest = found.parts[0], found.parts[2] / np.maximum(found.of_key, 1e-300)
         by_key = weight * (variances[0] + variances[1] * (one - found.of_key) + variances[2] * rest)
-        reach = -0.5 * (1.0 - own) * np.exp(self.logs[:-5]) * (by_key * found.smooth * apart.squares).sum((1, 2))
-        jump = own * (1.0 - own) * (by_key * ((apart.squares < 1e-9) - found.smooth)).sum()
+        bend = -0.5 * np.exp(self.logs[:-5]) * (by_key * found.smooth * apart.squares).sum((1, 2))
+        jumps = (by_key * ((apart.squares < 1e-9) - found.smooth)).sum((1, 2))
+        reach = (1.0 - share * matters) * bend + share * matters * (1.0 - matters) * jumps
+        jump = share * (1.0 - share) * float(matters @ jumps)
         of_variances = variances * np.tensordot(found.parts, weight, 2)
         return np.concatenate([reach, of_variances, [0.0, jump]])
 
@@ -424,8 +435,9 @@ class Reading:
         """As far as it is known."""
         self.process = Process(self.pairs, self.lacking(self.known), self.process.setting if self.process else None)
         off, variances = self.process.read_off()
-        errors = np.concatenate([self.process.errors(), self.fresh])
-        wider = WIDER * quantile(errors, self.confidence) / t_quantile(math.inf, self.confidence)
+        seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
+        most = max(quantile(errors, self.confidence) for errors in seen)
+        wider = WIDER * most / t_quantile(math.inf, self.confidence)
         of_sums = wider * np.sqrt(variances)
         cycles = self.pairs.cycles * np.exp(off)
         for pair, exactly in self.known.items():
