@@ -100,11 +100,8 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
-    spec = gpu.spec
-    m = np.zeros(1, MACHINE)[0]
-    parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
-    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
-    values = as_they_are | core_values(gpu) | memory_values(gpu) | {
+    spec, m = gpu.spec, numbers_of(gpu)
+    values: dict[str, Any] = {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table),
@@ -117,6 +114,16 @@ def machine_of(
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
     _lay_out_ports(m, gpu)
+    return m
+
+
+def numbers_of(gpu: Gpu) -> np.ndarray:
+    """The numbers of a design point that no launch decides: a 0-dimensional MACHINE record, the others 0."""
+    m = np.zeros(1, MACHINE)[0]
+    parts = (gpu.spec, gpu.params, gpu.pipeline)  # the last counts where several say it
+    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
+    for name, value in (as_they_are | core_values(gpu) | memory_values(gpu)).items():
+        m[name] = value
     return m
 
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine.design_point import numbers_of
 from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import ON_LINES, before, kinds_of
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.quick_estimates import CONTROLS, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
+from abstim.study.sample.work import BlockWork, block_work, summed
 from functional.errors import InputError
 from functional.programs.program import Program
 from functional.traces.line_record import in_phases, more_follow
@@ -194,7 +195,8 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
     if not (many_waves or iterations.worth_trying):
         return full(program, number)
-    blocks = block_work([program.launches.trace(number)], program.gpu)[0]
+    kernel, resident = program.session.launch(number).program, program.session.blocks_per_sm(number, program.gpu)
+    blocks = block_work([program.launches.trace(number)], program.gpu, kernel, resident)[0]
     order = np.argsort(program.launches.trace(number).thread_blocks)
     columns, longest = blocks.columns[order], blocks.path_instructions[order]
     if has_giants(longest, program.shape(number)) if many_waves else uneven(longest):
@@ -203,7 +205,7 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
         sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
         found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
     else:
-        kernel, latency = program.session.launch(number).program, float(program.gpu.params.launch_latency_cycles)
+        latency = float(program.gpu.params.launch_latency_cycles)
         timed = partial(_iterations, program, number, iterations_of(kernel, program.launches.trace(number)))
         found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
     return found or full(program, number)
@@ -246,12 +248,13 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
     """What is counted of a launch, a row a GPU."""
-    counted: dict[tuple[bool, int], list[BlockWork]] = {}
+    session, pieces = program.session, [trace for trace, _ in executed.pieces]
+    counted: dict[bytes, list[BlockWork]] = {}
     found = []
     for gpu in gpus:
-        wave_blocks = program.session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
-        caches = (gpu.spec.perfect_memory, l2_lines(gpu))
+        resident = session.blocks_per_sm(number, gpu)
+        caches = numbers_of(gpu).tobytes() + bytes([resident])
         if caches not in counted:
-            counted[caches] = block_work([trace for trace, _ in executed.pieces], gpu)
-        found.append(summed(counted[caches], executed, wave_blocks))
+            counted[caches] = block_work(pieces, gpu, session.launch(number).program, resident)
+        found.append(summed(counted[caches], executed, resident * gpu.spec.sm_count))
     return found
