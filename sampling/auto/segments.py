@@ -220,7 +220,7 @@ def work_in_flight(
     work: BlockWork, cut: Int64[np.ndarray, " bound"], wave_blocks: int
 ) -> Float64[np.ndarray, "segment work"]:
     """Work done between the dispatch of one thread block and another: each is in flight, and works as evenly, while as
-    many are dispatched after it as the GPU holds. Means over the wave before either, as `_clock` has them. The last
+    many are dispatched after it as the GPU holds. Means over the wave before either, as `clock` has them. The last
     column is the place, by which cycles may drift."""
     done = np.cumsum(work, 0)
     for _ in range(2):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LINES = 1 << 27  # that there are numbers of
 REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L1D_MISSES, L2_MISSES, BUSIEST_SLICE, ROWS, BANK_PASSES, SPECIAL = range(10)
 COLUMNS = SPECIAL + 1
+# Columns of `BlockWork.columns` that a thread block has whatever those before it did
+EACH_BLOCK, EACH_LINES = (0, 1 + BANK_PASSES, 1 + SPECIAL), (1 + REQUESTS, 1 + SECTORS, 1 + OWN_LINES)
 RECENT = 1 << 14  # lines of which it is known that this thread block has touched them
 WAYS = 8
 CROWD = 16  # lines a slice, on average, after which it is asked which one was busiest
