@@ -422,6 +422,14 @@ def tiny_and_huge(p: HardCase) -> None:
         p.launch("phases", sizes[k], THREADS, p.ints(f"steps{k}", steps), p.ints(f"kind{k}", kind), x, y, WORDS - 1)
 
 
+def crumbs_and_rocks(p: HardCase) -> None:
+    """Two thousand launches of a thread block or two, a few of which gather from afar, and four of hundreds."""
+    x, y = p.floats("x", WORDS), p.floats("y", 1 << 17)
+    for k in p.rng.permutation(2000).tolist():
+        blocks = int(p.rng.integers(500, 900)) if k < 4 else int(p.rng.integers(1, 3))
+        p.launch("strided", blocks, 128, x, y, int(p.rng.choice([1, 1, 1, 2, 8])), WORDS - 1, int(p.rng.integers(2, 7)))
+
+
 def bank_phases(p: HardCase) -> None:
     """One launch whose thread blocks meet conflicts in runs."""
     blocks = _blocks(p)
@@ -515,7 +523,7 @@ FIRST: tuple[Maker, ...] = (
 SECOND: tuple[Maker, ...] = (searches, levels, block_sparse, spans, matches, tidal, bursts)
 THIRD: tuple[Maker, ...] = (sawtooth, drifting, restarts, crowds, terraces)
 FOURTH: tuple[Maker, ...] = (
-    bank_strides, late_banks, line_strides, tiny_and_huge, bank_phases, walks, convolution, row_orders,
+    bank_strides, late_banks, line_strides, tiny_and_huge, crumbs_and_rocks, bank_phases, walks, convolution, row_orders,
 )  # fmt: skip
 FIFTH: tuple[Maker, ...] = (unit_mixes, waves, periods, products, bank_drift, heavy_sizes)
 GROUPS = {"hard": FIRST, "hard2": SECOND, "hard3": THIRD, "hard4": FOURTH, "hard5": FIFTH}

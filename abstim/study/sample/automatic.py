@@ -18,6 +18,7 @@ from abstim.study.sample.quick_estimates import CONTROLS, lasting_alike, with_co
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, BlockWork, block_work, summed
 from functional.errors import InputError
+from functional.launches.launch import Pointer
 from functional.programs.program import Program
 from functional.traces.line_record import in_phases, more_follow
 from functional.traces.trace import Trace
@@ -264,14 +265,21 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
-    kinds = lasting_alike(program, kind, columns[0][:, 1])
+    kinds, given = lasting_alike(program, kind, columns[0][:, 1]), numbers_given(program)
     return [
         ProgramWork(
-            kernels=kernels, kinds=kinds, columns=each, instructions=each[:, 1],
+            kernels=kernels, kinds=kinds, columns=each, given=given, instructions=each[:, 1],
             cost=each[:, 1] + REQUEST_COST * each[:, 2] + LAUNCH_COST,
         )
         for each in columns
     ]  # fmt: skip
+
+
+def numbers_given(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
+    """Equal for launches whose arguments, but for where buffers are, are the same."""
+    known: dict[object, int] = {}
+    each = (tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
+    return np.array([known.setdefault(key, len(known)) for key in each])
 
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.engine.accesses import line_of, sectors_of
+from abstim.engine.accesses import line_of, more_follow, sectors_of
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.design_point import numbers_of
 from abstim.engine.l1d import set_of
@@ -66,49 +66,65 @@ def crowded(slices, number):
     return most * count
 
 
-@compiled
-def count_work(m, records, block_offsets, warp_offsets, seen, recent, l1d, l2, rows, slices, found, longest):
-    """`found` [block, COLUMNS] and `longest` [block]: requests of the warp with the most. `l1d`, `l2`: tags and last
-    uses, `rows`: the open one of each bank, `slices`: lines of each since the last look, and of all.
+@jit
+def count_access(m, records, k, b, together, clock, seen, recent, l1d, l2, rows, slices, found):
+    """The record `k` of thread block `b`, which is resident with others of the same number `together`."""
+    line, bits = np.int64(line_of(records[k])), sectors_of(records[k])
+    if not in_memory(line):
+        found[b, BANK_PASSES] += line == SHARED_WINDOW_LINE
+        return
+    found[b, REQUESTS] += 1
+    found[b, SECTORS] += (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3)
+    place = set_of(m, line)
+    found[b, L1D_MISSES] += missed(l1d[0], l1d[1], place, m.l1d_set_lines, line << 32 | together, clock)
+    mark = line << 32 | b
+    if recent[(line ^ b) & (RECENT - 1)] == mark + 1:
+        return
+    recent[(line ^ b) & (RECENT - 1)] = mark + 1
+    found[b, OWN_LINES] += 1
+    number, channel, local, _ = slice_of(m, line)
+    found[b, BUSIEST_SLICE] += crowded(slices, number)
+    if seen[line >> 5] >> (line & 31) & 1 == 0:
+        seen[line >> 5] |= np.uint32(1) << np.uint32(line & 31)
+        found[b, NEW_LINES] += 1
+    if missed(l2[0], l2[1], (line ^ line >> 11) % (len(l2[0]) // WAYS) * WAYS, WAYS, line, clock):
+        found[b, L2_MISSES] += 1
+        bank = channel * m.dram_banks + bank_of(m, local)
+        found[b, ROWS] += rows[bank] != row_of(m, local) + 1
+        rows[bank] = row_of(m, local) + 1
 
-    OWN_LINES: distinct lines of the block, all but exactly. NEW_LINES: no block before had them. L1D_MISSES: what the
-    block asks for beyond the ways of a set that are its share. L2_MISSES: those of OWN_LINES that a cache of L2's size
-    lacks, thread blocks one after the other; ROWS: and that do not lie in the row that is open. BUSIEST_SLICE: lines,
-    as many as there would be if all slices had as many as the busiest, CROWD at a time. BANK_PASSES: here of generic
-    accesses alone.
+
+@compiled
+def count_work(m, records, at, warp_offsets, each, resident, seen, recent, l1d, l2, rows, slices, found, longest):
+    """`found` [block, COLUMNS] and `longest` [block]: requests of the warp with the most. `at`: where each warp's
+    records begin, of `each` a thread block. `resident` of the thread blocks, evenly spread, are an SM's at a time, and
+    their warps make an access in turn. `l1d`, `l2`: tags and last uses, `rows`: the open one of each bank, `slices`:
+    lines of each since the last look, and of all.
+
+    OWN_LINES: distinct lines of the block, all but exactly. NEW_LINES: no block before had them. L1D_MISSES: from an
+    empty cache. L2_MISSES: those of OWN_LINES that a cache of L2's size lacks; ROWS: and that do not lie in the row
+    that is open. BUSIEST_SLICE: lines, as many as there would be if all slices had as many as the busiest, CROWD at a
+    time. BANK_PASSES: here of generic accesses alone.
     """
-    sets, ways, clock = len(l2[0]) // WAYS, m.l1d_ways, 0
-    for b in range(len(block_offsets) - 1):
-        for w in range(block_offsets[b], block_offsets[b + 1]):
-            asked = 0
-            for k in range(warp_offsets[w], warp_offsets[w + 1]):
-                line, bits = np.int64(line_of(records[k])), sectors_of(records[k])
-                if not in_memory(line):
-                    found[b, BANK_PASSES] += line == SHARED_WINDOW_LINE
-                    continue
-                asked += 1
-                clock += 1
-                found[b, SECTORS] += (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3)
-                mark = line << 32 | (b + 1)
-                first = set_of(m, line) // m.l1d_set_lines * ways
-                found[b, L1D_MISSES] += missed(l1d[0], l1d[1], first, ways, mark, clock)
-                if recent[line & (RECENT - 1)] == mark:
-                    continue
-                recent[line & (RECENT - 1)] = mark
-                found[b, OWN_LINES] += 1
-                number, channel, local, _ = slice_of(m, line)
-                found[b, BUSIEST_SLICE] += crowded(slices, number)
-                if seen[line >> 5] >> (line & 31) & 1 == 0:
-                    seen[line >> 5] |= np.uint32(1) << np.uint32(line & 31)
-                    found[b, NEW_LINES] += 1
-                if missed(l2[0], l2[1], (line ^ line >> 11) % sets * WAYS, WAYS, line, clock):
-                    found[b, L2_MISSES] += 1
-                    bank = channel * m.dram_banks + bank_of(m, local)
-                    found[b, ROWS] += rows[bank] != row_of(m, local) + 1
-                    rows[bank] = row_of(m, local) + 1
-            found[b, REQUESTS] += asked
-            if asked > longest[b]:
-                longest[b] = asked
+    blocks, clock = len(found), 0
+    apart = -(-blocks // resident)
+    for together in range(apart):
+        busy = True
+        while busy:
+            busy = False
+            for b in range(together, blocks, apart):
+                for w in range(b * each, (b + 1) * each):
+                    if at[w] == warp_offsets[w + 1]:
+                        continue
+                    busy = more = True
+                    while more:
+                        clock += 1
+                        count_access(m, records, at[w], b, together, clock, seen, recent, l1d, l2, rows, slices, found)
+                        more = more_follow(records[at[w]])
+                        at[w] += 1
+    for b in range(blocks):
+        for w in range(b * each, (b + 1) * each):
+            longest[b] = max(longest[b], warp_offsets[w + 1] - warp_offsets[w])
 
 
 # Of a launch, each 0 or more: cycles are looked for as a sum of shares of them
@@ -132,15 +148,12 @@ class BlockWork:
 
 
 def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_sm: int) -> list[BlockWork]:
-    """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2. A thread block
-    has one of `blocks_per_sm` equal shares of L1D."""
+    """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2. An SM holds
+    `blocks_per_sm` of its thread blocks."""
     spec, machine = gpu.spec, numbers_of(gpu)
-    machine["l1d_ways"] = max(spec.l1d_ways // blocks_per_sm, 1)
     lines = 0 if spec.perfect_memory else l2_lines(gpu)
     seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
-    l1d, l2 = (np.zeros((2, count), np.int64) for count in (
-        spec.l1d_sets * int(machine["l1d_ways"]), max(lines // WAYS, 1) * WAYS
-    ))  # fmt: skip
+    l2 = np.zeros((2, max(lines // WAYS, 1) * WAYS), np.int64)
     rows = np.zeros(spec.dram_channels * spec.dram_banks, np.int64)
     slices = np.zeros(spec.dram_channels * spec.l2_slices_per_channel + 1, np.int64)
     slow = _slow_instructions(program)
@@ -149,9 +162,10 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
         blocks, each = len(trace.thread_blocks), trace.warps_per_block
         counts, longest = np.zeros((blocks, COLUMNS), np.int64), np.zeros(blocks, np.int64)
         recent[:] = 0
+        l1d = np.zeros((2, spec.l1d_sets * spec.l1d_ways), np.int64)
         count_work(
-            machine, np.ascontiguousarray(trace.records), np.arange(blocks + 1) * each, trace.record_offsets,
-            seen, recent, l1d, l2, rows, slices, counts, longest,
+            machine, np.ascontiguousarray(trace.records), trace.record_offsets[:-1].copy(), trace.record_offsets, each,
+            min(blocks_per_sm, blocks), seen, recent, l1d, l2, rows, slices, counts, longest,
         )  # fmt: skip
         counts[:, BANK_PASSES] += _by_block(trace.conflicts, trace.conflict_offsets, each)
         counts[:, SPECIAL] = _by_block(slow[trace.blocks], trace.block_offsets, each)
