@@ -523,7 +523,8 @@ FIRST: tuple[Maker, ...] = (
 SECOND: tuple[Maker, ...] = (searches, levels, block_sparse, spans, matches, tidal, bursts)
 THIRD: tuple[Maker, ...] = (sawtooth, drifting, restarts, crowds, terraces)
 FOURTH: tuple[Maker, ...] = (
-    bank_strides, late_banks, line_strides, tiny_and_huge, crumbs_and_rocks, bank_phases, walks, convolution, row_orders,
+    bank_strides, late_banks, line_strides, tiny_and_huge, crumbs_and_rocks, bank_phases, walks, convolution,
+    row_orders,
 )  # fmt: skip
 FIFTH: tuple[Maker, ...] = (unit_mixes, waves, periods, products, bank_drift, heavy_sizes)
 GROUPS = {"hard": FIRST, "hard2": SECOND, "hard3": THIRD, "hard4": FOURTH, "hard5": FIFTH}
