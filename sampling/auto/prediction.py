@@ -328,7 +328,7 @@ def _of_kinds(
     cycles = fit.cycles(columns, columns[sample], measured, apart)
     assumed = fit.assumed_error(apart.min(1))
     assumed[sample], cycles[sample] = 0.0, measured
-    errors = assumed * np.sqrt(mean_square)
+    errors = assumed * np.sqrt(np.maximum(mean_square, _around(seen / scale, apart, fit.counts)))
     left = launches * (errors > 0)
     of_left = float(left @ cycles)
     reach = _leverage(left @ fit.of(columns), fit.of(columns[sample]), measured, of_left) / max(of_left, 1e-300)
@@ -337,6 +337,15 @@ def _of_kinds(
         cycles, errors, common, max(len(sample) + fit.counts - 2.0, 1.0), mean_square, seen, assumed, scale, reach,
         work.same, errors > 0,
     )  # fmt: skip
+
+
+NEAR = 0.3  # distance from a launch whose error tells as much of it as one that is equal tells, half
+
+
+def _around(ratios: PerSample, apart: Apart, counts: float) -> PerLaunch:
+    """Mean square of errors over what was assumed, of samples near each launch: where one is far off, others are."""
+    weights = 1.0 / (1.0 + (apart / NEAR) ** 2)
+    return np.asarray((weights @ ratios**2 + counts) / (weights.sum(1) + counts))
 
 
 def _leverage(left: Float64[np.ndarray, " work"], known: SampleWork, measured: PerSample, cycles: float) -> float:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 LINES = 1 << 27  # that there are numbers of
-REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L1D_MISSES, L2_MISSES, BUSIEST_SLICE, ROWS, BANK_PASSES, SPECIAL = range(10)
+REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L1D_MISSES, L2_MISSES, BUSIEST_SLICE, ROWS, WANTED, BANK_PASSES, SPECIAL = (
+    range(11)
+)
 COLUMNS = SPECIAL + 1
 # Columns of `BlockWork.columns` that a thread block has whatever those before it did
 EACH_BLOCK, EACH_LINES = (0, 1 + BANK_PASSES, 1 + SPECIAL), (1 + REQUESTS, 1 + SECTORS, 1 + OWN_LINES)
@@ -53,12 +55,16 @@ def missed(tags, used, first, ways, mark, clock):
 
 @jit
 def crowded(slices, number):
-    """Counts a line in its slice; now and then, what all would have if each had as many as the busiest, else 0."""
+    """Counts a line in its slice, and now and then looks (`most_crowded`), else 0."""
     slices[number] += 1
     slices[-1] += 1
+    return most_crowded(slices) if slices[-1] >= CROWD * (len(slices) - 1) else np.int64(0)
+
+
+@jit
+def most_crowded(slices):
+    """Lines since the last look, if all slices had as many as the busiest."""
     count = len(slices) - 1
-    if slices[-1] < CROWD * count:
-        return np.int64(0)
     most = np.int64(0)
     for k in range(count):
         most = max(most, slices[k])
@@ -67,7 +73,18 @@ def crowded(slices, number):
 
 
 @jit
-def count_access(m, records, k, b, together, clock, seen, recent, l1d, l2, rows, slices, found):
+def wanted(m, readers, line):
+    """Counts a thread block that reads a line, among the latest; true for the first that is one too many for L2 to
+    merge while the line is on its way."""
+    place = line & (RECENT - 1)
+    if readers[0, place] != line:
+        readers[0, place], readers[1, place] = line, 0
+    readers[1, place] += 1
+    return readers[1, place] == m.l2_mshr_merges + 1
+
+
+@jit
+def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, l2, rows, slices, found):
     """The record `k` of thread block `b`, which is resident with others of the same number `together`."""
     line, bits = np.int64(line_of(records[k])), sectors_of(records[k])
     if not in_memory(line):
@@ -84,6 +101,7 @@ def count_access(m, records, k, b, together, clock, seen, recent, l1d, l2, rows,
     found[b, OWN_LINES] += 1
     number, channel, local, _ = slice_of(m, line)
     found[b, BUSIEST_SLICE] += crowded(slices, number)
+    found[b, WANTED] += wanted(m, readers, line)
     if seen[line >> 5] >> (line & 31) & 1 == 0:
         seen[line >> 5] |= np.uint32(1) << np.uint32(line & 31)
         found[b, NEW_LINES] += 1
@@ -95,7 +113,9 @@ def count_access(m, records, k, b, together, clock, seen, recent, l1d, l2, rows,
 
 
 @compiled
-def count_work(m, records, at, warp_offsets, each, resident, seen, recent, l1d, l2, rows, slices, found, longest):
+def count_work(
+    m, records, at, warp_offsets, each, resident, seen, recent, readers, l1d, l2, rows, slices, found, longest
+):
     """`found` [block, COLUMNS] and `longest` [block]: requests of the warp with the most. `at`: where each warp's
     records begin, of `each` a thread block. `resident` of the thread blocks, evenly spread, are an SM's at a time, and
     their warps make an access in turn. `l1d`, `l2`: tags and last uses, `rows`: the open one of each bank, `slices`:
@@ -104,7 +124,7 @@ def count_work(m, records, at, warp_offsets, each, resident, seen, recent, l1d, 
     OWN_LINES: distinct lines of the block, all but exactly. NEW_LINES: no block before had them. L1D_MISSES: from an
     empty cache. L2_MISSES: those of OWN_LINES that a cache of L2's size lacks; ROWS: and that do not lie in the row
     that is open. BUSIEST_SLICE: lines, as many as there would be if all slices had as many as the busiest, CROWD at a
-    time. BANK_PASSES: here of generic accesses alone.
+    time. WANTED: lines that more thread blocks read than L2 merges. BANK_PASSES: here of generic accesses alone.
     """
     blocks, clock = len(found), 0
     apart = -(-blocks // resident)
@@ -119,9 +139,12 @@ def count_work(m, records, at, warp_offsets, each, resident, seen, recent, l1d, 
                     busy = more = True
                     while more:
                         clock += 1
-                        count_access(m, records, at[w], b, together, clock, seen, recent, l1d, l2, rows, slices, found)
+                        count_access(
+                            m, records, at[w], b, together, clock, seen, recent, readers, l1d, l2, rows, slices, found
+                        )
                         more = more_follow(records[at[w]])
                         at[w] += 1
+    found[blocks - 1, BUSIEST_SLICE] += most_crowded(slices)
     for b in range(blocks):
         for w in range(b * each, (b + 1) * each):
             longest[b] = max(longest[b], warp_offsets[w + 1] - warp_offsets[w])
@@ -129,7 +152,7 @@ def count_work(m, records, at, warp_offsets, each, resident, seen, recent, l1d, 
 
 # Of a launch, each 0 or more: cycles are looked for as a sum of shares of them
 WORK = ("one", "instructions", "requests", "sectors", "own_lines", "new_lines", "l1d_misses", "l2_misses",
-        "busiest_slice", "rows", "bank_passes", "special", "path_instructions", "path_requests")  # fmt: skip
+        "busiest_slice", "rows", "wanted", "bank_passes", "special", "path_instructions", "path_requests")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +176,7 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
     spec, machine = gpu.spec, numbers_of(gpu)
     lines = 0 if spec.perfect_memory else l2_lines(gpu)
     seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
+    readers = np.zeros((2, RECENT), np.int64)
     l2 = np.zeros((2, max(lines // WAYS, 1) * WAYS), np.int64)
     rows = np.zeros(spec.dram_channels * spec.dram_banks, np.int64)
     slices = np.zeros(spec.dram_channels * spec.l2_slices_per_channel + 1, np.int64)
@@ -165,12 +189,12 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
         l1d = np.zeros((2, spec.l1d_sets * spec.l1d_ways), np.int64)
         count_work(
             machine, np.ascontiguousarray(trace.records), trace.record_offsets[:-1].copy(), trace.record_offsets, each,
-            min(blocks_per_sm, blocks), seen, recent, l1d, l2, rows, slices, counts, longest,
+            min(blocks_per_sm, blocks), seen, recent, readers, l1d, l2, rows, slices, counts, longest,
         )  # fmt: skip
         counts[:, BANK_PASSES] += _by_block(trace.conflicts, trace.conflict_offsets, each)
         counts[:, SPECIAL] = _by_block(slow[trace.blocks], trace.block_offsets, each)
         if spec.perfect_memory:
-            counts[:, [L2_MISSES, BUSIEST_SLICE, ROWS]] = 0
+            counts[:, [L2_MISSES, BUSIEST_SLICE, ROWS, WANTED]] = 0
         issued = trace.warp_instructions.reshape(blocks, each).astype(float)
         found.append(BlockWork(issued.sum(1), counts.astype(float), issued.max(1, initial=0.0), longest.astype(float)))
     return found
