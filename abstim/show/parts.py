@@ -25,11 +25,11 @@ class Way:
         self.cycles += cycles
 
 
-def by_way(parts: Iterable[tuple[str, float, float]], most: int = MOST_WAYS) -> list[Way]:
-    """Ways of parts, each (how, instructions, cycles), most cycles first; at most `most`, then all others as one."""
+def by_way(parts: Iterable[tuple[str, int, float, float]], most: int = MOST_WAYS) -> list[Way]:
+    """Ways of parts, each (how, units, instructions, cycles), most cycles first: `most`, then all others as one."""
     ways: dict[str, Way] = {}
-    for how, instructions, cycles in parts:
-        ways.setdefault(how, Way(how)).add(1, instructions, cycles)
+    for how, units, instructions, cycles in parts:
+        ways.setdefault(how, Way(how)).add(units, instructions, cycles)
     found = sorted(ways.values(), key=lambda way: -way.cycles)
     left = found[most:]
     if len(left) < 2:  # a row for the rest would save none

@@ -68,7 +68,7 @@ def squared_distances(
 
 # What launches are apart that were given other numbers, if by their work they are equal: strides that just fill a set
 # of L1D, or do not, are 3 % apart and more
-OTHER_NUMBERS = 0.1
+OTHER_NUMBERS = 0.05
 TOLD = 0.02
 FARTHEST = 10.0  # distances beyond are one
 CANDIDATES = 256  # that are looked at for how much of the whole is like them

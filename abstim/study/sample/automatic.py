@@ -144,6 +144,7 @@ class Aim:
     error: float = 0.02
     confidence: float = CONFIDENCE
     control: str = ""
+    seed: int = 0  # of what is chosen at random, by any method
 
     def __post_init__(self) -> None:
         if self.control not in ("", *CONTROLS):
@@ -186,7 +187,7 @@ def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estima
         chosen.update({row: estimates[row] for row in rows})
         return [estimates[row] for row in rows]
 
-    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure), chosen
+    return LaunchSampling(error=aim.error, confidence=aim.confidence, seed=aim.seed).program(work, measure), chosen
 
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
