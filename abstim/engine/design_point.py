@@ -101,11 +101,8 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
-    spec = gpu.spec
-    m = np.zeros((), MACHINE)
-    parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
-    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
-    values = as_they_are | core_values(gpu) | memory_values(gpu) | {
+    spec, m = gpu.spec, numbers_of(gpu)
+    values: dict[str, Any] = {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
@@ -125,6 +122,16 @@ def touching(gpu: Gpu) -> tuple:
     """What of a GPU decides how long an access holds the load/store unit."""
     spec = gpu.spec
     return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+
+
+def numbers_of(gpu: Gpu) -> np.ndarray:
+    """The numbers of a design point that no launch decides: a 0-dimensional MACHINE record, the others 0."""
+    m = np.zeros((), MACHINE)
+    parts = (gpu.spec, gpu.params, gpu.pipeline)  # the last counts where several say it
+    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
+    for name, value in (as_they_are | core_values(gpu) | memory_values(gpu)).items():
+        m[name] = value
+    return m
 
 
 def l1d_ways(gpu: Gpu, shared_bytes: int) -> int:

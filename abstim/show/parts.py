@@ -21,10 +21,10 @@ class Way:
     cycles: float
 
 
-def by_way(parts: Iterable[tuple[str, float, float]], most: int = MOST_WAYS) -> list[Way]:
-    """Ways of parts, each (how, instructions, cycles), most cycles first; at most `most`, then all others as one."""
+def by_way(parts: Iterable[tuple[str, int, float, float]], most: int = MOST_WAYS) -> list[Way]:
+    """Ways of parts, each (how, units, instructions, cycles), most cycles first: `most`, then all others as one."""
     groups = grouped(parts, lambda part: part[0])
-    ways = [Way(how, len(own), sum(p[1] for p in own), sum(p[2] for p in own)) for how, own in groups.items()]
+    ways = [Way(how, *(sum(p[k] for p in own) for k in (1, 2, 3))) for how, own in groups.items()]  # type: ignore[misc]
     found = sorted(ways, key=lambda way: -way.cycles)
     left = found[most:]
     if len(left) < 2:  # a row for the rest would save none

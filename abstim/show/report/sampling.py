@@ -94,7 +94,7 @@ def _parts_chart(parts: list[dict[str, Any]]) -> Chart | None:
     """A bar a part, or a way to find parts if they are many."""
     if not parts:
         return None
-    ways = by_way((part["how"], part["instructions"], part["cycles"]) for part in parts)
+    ways = by_way((part["how"], part.get("units", 1), part["instructions"], part["cycles"]) for part in parts)
     if len(parts) <= SHOWN_PARTS:
         table = Table.of("part: {name} | how | warp instructions: {instructions} | cycles", parts)
         bars = [(f"{part['name']}: {part['how']}", part["how"], part["cycles"]) for part in parts]
