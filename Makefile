@@ -45,8 +45,7 @@ fuzz: $(STAMP)
 	nice $(BIN)/python tests/fuzz.py $(TRIES) $(SEED)
 
 docs: $(STAMP)
-	$(BIN)/python -m abstim.cli.reference > docs/cli.md.new
-	mv docs/cli.md.new docs/cli.md
+	$(BIN)/python tests/command_page.py
 	$(BIN)/python tests/results_page.py
 
 $(BIN)/python:

@@ -1,10 +1,14 @@
-"""How results show themselves in Python: a screen at most."""
+"""How results show themselves in Python: a screen at most; and results put into groups."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields
 from reprlib import Repr
-from typing import Any
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 SCREEN_CHARACTERS = 1800  # a little less than 24 lines of 80
 _LEAST = 8  # characters that are shown of a value
@@ -25,3 +29,11 @@ def brief(result: Any) -> str:
     texts = ((field.name, " ".join(values.repr(getattr(result, field.name)).split())) for field in own)
     shown = ", ".join(f"{name}={text if len(text) <= room else text[: room - 1] + '…'}" for name, text in texts)
     return f"{type(result).__name__}({shown})"
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by what `key` says of each, in the order of the first of each group."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -5,7 +5,7 @@ target --open_session--> Session --model.time--> RunResult (one a GPU)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -18,6 +18,8 @@ from abstim.targets.resolve import open_target
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from abstim.session.result import LaunchResult, RunResult
     from abstim.targets.resolve import Target
     from functional.execution.executor import Executor
@@ -42,6 +44,11 @@ class Model(Protocol):
     @staticmethod
     def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> Sequence[LaunchResult]:
         """One launch on every GPU, from empty caches."""
+        ...
+
+    @staticmethod
+    def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], np.ndarray]:
+        """Cycles of one launch as a function of GPUs [gpu], from empty caches; by the formula as around one of them."""
         ...
 
     @staticmethod

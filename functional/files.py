@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 MOST_BYTES = 1 << 32  # of a file, most of which a buffer of a kernel may fill
 
@@ -22,6 +24,22 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
         if found.st_size > most_bytes:
             raise OSError(errno.EFBIG, f"has {found.st_size:,} bytes; at most {most_bytes:,} are read", str(path))
         return stream.read()
+
+
+def toml_beside(module: str, name: str) -> dict[str, Any]:
+    """A table of TOML that lies beside a module, which is given by its `__file__`."""
+    import tomllib  # not where nothing has a table
+
+    return tomllib.loads(Path(module).with_name(name).read_text(encoding="utf-8"))
+
+
+@cache
+def rows_beside(module: str, name: str) -> tuple[dict[str, str], ...]:
+    """The rows of a CSV that lies beside a module, which is given by its `__file__`."""
+    import csv
+
+    with Path(module).with_name(name).open(newline="", encoding="utf-8") as file:
+        return tuple(csv.DictReader(file))
 
 
 def read_text(path: str | Path, encoding: str = "utf-8-sig", errors: str = "strict") -> str:

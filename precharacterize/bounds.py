@@ -1,6 +1,5 @@
 """Bounds of code that runs alone: the longest chain of results and the busiest unit of a basic block, and the rate at
-which units with common result buses take instructions of several latencies.
-"""
+which units with common result buses take instructions of several latencies."""
 
 from __future__ import annotations
 
@@ -91,12 +90,10 @@ def cycles_an_instruction(
 ) -> float:
     """Cycles an instruction of a stream that mixes them as often as they are executed (docs/timing-rules.md, rule 4).
 
-    The stream is drawn at random from a fixed seed: neighbours are of different warps.
-    """
+    The stream is drawn at random from a fixed seed: neighbours are of different warps."""
     chosen = np.random.default_rng(0).choice(len(executed), SAMPLE, p=executed / executed.sum())
-    last = np.zeros(1, np.int64)
-    start_all(
-        latency_cycles[chosen].astype(np.int64), initiation_cycles[chosen].astype(np.int64), units, result_bus,
-        np.full((RING, 2), -1, np.int64), np.zeros((units, RING), np.int64), np.zeros(units, np.int64), last,
-    )  # fmt: skip
+    latencies, initiations = (cycles[chosen].astype(np.int64) for cycles in (latency_cycles, initiation_cycles))
+    due, taken = np.full((RING, 2), -1, np.int64), np.zeros((units, RING), np.int64)
+    free, last = np.zeros(units, np.int64), np.zeros(1, np.int64)
+    start_all(latencies, initiations, units, result_bus, due, taken, free, last)
     return (int(last[0]) + 1) / SAMPLE

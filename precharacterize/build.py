@@ -2,8 +2,7 @@
 
 The pipeline is that of one warp alone on a single SP, every access a hit, no branch taken (GATSim, Section II-A): it
 walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every instruction
-its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7.
-"""
+its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7."""
 
 from __future__ import annotations
 
@@ -140,9 +139,8 @@ def block_gaps_cycles(
 
 def fetched(pc: int, pipeline: PipelineParameters) -> int:
     """Instructions one fetch at `pc` brings: it never crosses an instruction-cache line."""
-    return min(
-        pipeline.instructions_per_fetch, pipeline.fetch_line_instructions - pc % pipeline.fetch_line_instructions
-    )
+    line = pipeline.fetch_line_instructions
+    return min(pipeline.instructions_per_fetch, line - pc % line)
 
 
 MODULES = ("precharacterize.build", "functional.ptx.parser", "functional.programs.link")  # what makes a table of a text
@@ -179,13 +177,13 @@ def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:
 def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind, ids: dict[str, int]) -> Row:
     # of a two-level scheduler: plain source registers, without address bases and guard (GPGPU-Sim 4.2)
     plain = [s for s in instruction.sources if not isinstance(s, Address)]
-    return row_of(
-        kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pcs=pc, waits=waits_of(instruction, ids),
-        long_waits=unique(ids[r.name] for s in plain for r in registers_of(s)),
-        writes=[ids[r.name] for r in instruction.writes()], read_banks=read_banks_of(instruction),
-        write_banks=[NONE if r.type == "pred" else r.number for r in instruction.writes()],
-        barrier=barrier_of(instruction), copies=copies_of(instruction),
-    )  # fmt: skip
+    row = row_of(kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pcs=pc)
+    row.waits, row.writes = waits_of(instruction, ids), [ids[r.name] for r in instruction.writes()]
+    row.long_waits = unique(ids[r.name] for s in plain for r in registers_of(s))
+    row.read_banks = read_banks_of(instruction)
+    row.write_banks = [NONE if r.type == "pred" else r.number for r in instruction.writes()]
+    row.barrier, row.copies = barrier_of(instruction), copies_of(instruction)
+    return row
 
 
 def table_of(

@@ -2,8 +2,7 @@
 
 PTX instructions come in the order an assembler puts them in, loads as early as they can be. What is dropped of them is
 what machine code has no instruction for: parameters are operands there, address spaces have one numbering, copies of
-registers are the registers.
-"""
+registers are the registers."""
 
 from __future__ import annotations
 
@@ -129,12 +128,12 @@ def ptx_rows(
         kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
         instruction = program.instructions[i]
         operation = sized(instruction, program, pipeline.operation(hardware_class(instruction)))
-        waits = build.unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
-        rows.append(build.row_of(
-            kind, operation if kind < Kind.PARAM_LOAD else MEMORY, access_bytes=int(table.access_bytes[i]),
-            pcs=first + n, origin=i, waits=waits, writes=[r for r in table.writes[i].tolist() if r >= 0],
-            barrier=int(table.barrier[i]), copies=int(table.copies[i]),
-        ))  # fmt: skip
+        row = build.row_of(kind, operation if kind < Kind.PARAM_LOAD else MEMORY, pcs=first + n, origin=i)
+        row.waits = build.unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
+        row.writes = [r for r in table.writes[i].tolist() if r >= 0]
+        for name in ("access_bytes", "barrier", "copies"):
+            setattr(row, name, int(getattr(table, name)[i]))
+        rows.append(row)
     return rows
 
 
@@ -178,9 +177,8 @@ def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> lis
         row, after = rows[place], issues[-1] + rows[place - 1].stall_cycles if issues else 0
         issues.append(max([after, *(ready.get(register, 0) for register in (*row.waits, *row.writes))]))
         ready |= dict.fromkeys(row.writes, issues[-1] + results[place])
-    return [later - issue for issue, later in pairwise(issues)] + [
-        row.stall_cycles for row in rows[block.start : block.stop][-1:]
-    ]
+    last = [row.stall_cycles for row in rows[block.start : block.stop][-1:]]
+    return [later - issue for issue, later in pairwise(issues)] + last
 
 
 def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: Assembly) -> TimedCode:
@@ -211,9 +209,8 @@ def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[in
     leaders = {b.leader for b in blocks if b.machine}
     accesses = {b.index for b in program.blocks if any(consumes(kinds[i]) >= 0 for i in range(b.start, b.stop))}
     covered = {c.block for b in blocks if b.machine for c in b.covers}
-    return {
-        b.index for b in program.blocks if b.index not in leaders and (b.index in covered or b.index not in accesses)
-    }
+    gone = covered | ({b.index for b in program.blocks} - accesses)
+    return gone - leaders
 
 
 def _fallbacks(
@@ -242,8 +239,7 @@ MODULES = ("precharacterize.build_timed", "functional.ptx.parser", "functional.p
 def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> TimedCode:
     """What is timed of a program on a GPU that runs machine code ("sm_86"): from the cache folder if it is there.
 
-    Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which.
-    """
+    Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which."""
     assembly = assembly_of(program, architecture)
     kept = Kept("timed_code")
     name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)

@@ -1,7 +1,6 @@
 """Latency classes and kinds of timing events of PTX instructions.
 
-The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`).
-"""
+The classes are those of the reference's PTX front end (GPGPU-Sim 4.2, `ptx_opcode_latency_*`)."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Operations(NamedTuple):
 
     The metrics are `smsp__sass_thread_inst_executed_op_{fadd,fmul,ffma}_pred_on`, the same of `d`, and
     `..._op_integer_pred_on` (Kernel Profiling Guide): a fused multiply-add is two floating-point operations; what a
-    warp executes once for all of its threads (the uniform datapath) is none.
-    """
+    warp executes once for all of its threads (the uniform datapath) is none."""
 
     fp32: int = 0
     fp64: int = 0
@@ -133,9 +131,7 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
 def _memory_kind(instruction: Instruction) -> Kind:
     opcode, space = instruction.opcode, instruction.space
     if opcode == "tcgen05":
-        return (
-            Kind.SHARED_STORE if instruction.modifiers[0] == "alloc" else Kind.GLOBAL_LOAD
-        )  # a commit asks and goes on
+        return Kind.SHARED_STORE if instruction.modifiers[0] == "alloc" else Kind.GLOBAL_LOAD  # a commit asks, goes on
     if opcode in ("ldmatrix", "stmatrix"):
         return Kind.SHARED_LOAD if opcode == "ldmatrix" else Kind.SHARED_STORE
     if opcode == "cp" and "mbarrier" not in instruction.modifiers:  # timed by its global side

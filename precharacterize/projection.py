@@ -113,10 +113,8 @@ def _in_warps(chosen: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:
     events, records, passes = sizes.tolist()
-    return Made(
-        np.zeros(events, np.uint16), np.zeros(events, np.uint32), np.zeros(records, np.uint32),
-        np.zeros(passes, np.uint8), np.zeros(3, np.int64), counts,
-    )  # fmt: skip
+    streams = np.zeros(events, np.uint16), np.zeros(events, np.uint32), np.zeros(records, np.uint32)
+    return Made(*streams, np.zeros(passes, np.uint8), np.zeros(3, np.int64), counts)
 
 
 def _scratch(given: Any, rules: Any) -> Scratch:
@@ -124,8 +122,6 @@ def _scratch(given: Any, rules: Any) -> Scratch:
     records = int(np.diff(given.record_offsets).max(initial=0)) + 2
     covers = int(np.diff(rules.covers_at).max(initial=0)) + 1
     accesses = max(records, int(np.diff(given.conflict_offsets).max(initial=0)) + 2)
-    return Scratch(
-        np.zeros(events, np.uint64), np.zeros((accesses, 2), np.bool_), np.zeros((events, 2), np.int64),
-        np.zeros(records, np.int64),
-        np.zeros(covers, np.int64), np.zeros(_RECORDS, np.uint32), np.zeros(4, np.int64),
-    )  # fmt: skip
+    of_events = np.zeros(events, np.uint64), np.zeros((accesses, 2), np.bool_), np.zeros((events, 2), np.int64)
+    of_blocks = np.zeros(covers, np.int64), np.zeros(_RECORDS, np.uint32), np.zeros(4, np.int64)
+    return Scratch(*of_events, np.zeros(records, np.int64), *of_blocks)

@@ -1,6 +1,5 @@
 """The latency table: all that the timing engine needs of a program, as flat arrays, its file format, and the pipeline
-that it is made for.
-"""
+that it is made for."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class PipelineParameters:
     """Latency classes by name (`int_add`, `fp32_mad`, `fp64_div`, `sfu`, `tensor`, `other`, ...: see `classify.py`) and
-    load latencies of the memory pipe from the cycle it starts an access (docs/timing-rules.md, rule 5).
-    """
+    load latencies of the memory pipe from the cycle it starts an access (docs/timing-rules.md, rule 5)."""
 
     operations: tuple[tuple[str, Operation], ...]
     shared_cycles: int  # start -> result of a shared load
@@ -80,8 +78,7 @@ class LatencyTable:
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
     instruction does with groups of asynchronous copies (precharacterize.synchronisation). `round_cycles`: of the
     compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
-    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others.
-    """
+    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others."""
 
     unit: Int8[np.ndarray, " instr"]
     kind: Int8[np.ndarray, " instr"]

@@ -2,11 +2,11 @@
 
 `tcgen05`'s products and copies into tensor memory hold the tensor unit of the sub-core whose warp starts them, loads
 and stores of tensor memory a pipeline for a cycle a register. A product's extents are in a register: that has to be a
-constant of the text or a parameter of the launch, else its time is not known.
-"""
+constant of the text or a parameter of the launch, else its time is not known."""
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,10 +20,8 @@ from precharacterize.classify import is_product
 from precharacterize.synchronisation import COMMITS
 from precharacterize.table import LatencyTable, Operation
 
-_OPERATIONS: dict[str, Callable[..., int]] = {
-    "mov": lambda a: a, "cvt": lambda a: a, "add": lambda a, b: a + b, "sub": lambda a, b: a - b,
-    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a, b: a << min(b, 64),
-}  # fmt: skip
+_OPERATIONS: dict[str, Callable[..., int]] = {"mov": int, "cvt": int, "shl": lambda a, b: a << min(b, 64)}
+_OPERATIONS |= {"add": operator.add, "sub": operator.sub, "and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
 def constant(program: Program, operand: Operand, parameters: bytes = b"") -> int | None:
@@ -90,10 +88,8 @@ def _tcgen05(instruction: Instruction, program: Program, one: Operation) -> Oper
     count = cycles.get(instruction.modifiers[0])
     if count is None:
         return one
-    held = max(1, count(instruction, program, one))
-    return replace(
-        one, latency_cycles=max(1, one.latency_cycles - one.initiation_cycles) + held, initiation_cycles=held
-    )
+    held, behind = max(1, count(instruction, program, one)), max(1, one.latency_cycles - one.initiation_cycles)
+    return replace(one, latency_cycles=behind + held, initiation_cycles=held)
 
 
 def refuse_commits(table: LatencyTable, model: str) -> None:
@@ -104,9 +100,11 @@ def refuse_commits(table: LatencyTable, model: str) -> None:
 
 def unknown_descriptors(program: Program) -> tuple[Register, ...]:
     """Registers that hold instruction descriptors of which the text does not say the value."""
+    products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
+    if not products:
+        return ()
     from functional.isa.tcgen05_form import form_of
 
-    products = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "mma"]
     held = dict.fromkeys(form_of(i).described for i in products)
     return tuple(r for r in held if isinstance(r, Register) and constant(program, r) is None)
 
@@ -126,10 +124,8 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation) 
     form = form_of(instruction)
     word = constant(program, form.described)
     if word is None:
-        message = (
-            f"{instruction.name}: its time is not known: its instruction descriptor is no constant and no parameter"
-        )
-        raise PtxError(program.path, instruction.line, message)
+        why = "its time is not known: its instruction descriptor is no constant and no parameter"
+        raise PtxError(program.path, instruction.line, f"{instruction.name}: {why}")
     try:
         product = product_of(form, word)
     except ValueError as error:

@@ -4,8 +4,7 @@ A trace says which PTX blocks a warp went through. Timed code has blocks of its 
 each PTX block a fallback, its own instructions in the order in which an assembler would put them. At each event of a
 trace the *choices* of its PTX block are timed blocks that may be executed there. A timed block *covers* events: the one
 it is chosen at, and later ones (a block merged with it, code hoisted out of a block behind it, further rounds of an
-unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them.
-"""
+unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them."""
 
 from __future__ import annotations
 
@@ -83,9 +82,8 @@ class TimedCode:
     choices_at: Int32[np.ndarray, " ptx_block_plus_1"]
     choices: Int32[np.ndarray, " choice"]
     fallback: Int32[np.ndarray, " ptx_block"]  # timed if nothing else was, where streams[:, 3] says so
-    streams: Int32[
-        np.ndarray, "ptx_block 4"
-    ]  # accesses with records, with bank passes; all but parameters; see `fallback`
+    # accesses with records, with bank passes; all but parameters; see `fallback`
+    streams: Int32[np.ndarray, "ptx_block 4"]
     covers_at: Int32[np.ndarray, " timed_plus_1"]
     covers: Int32[np.ndarray, "cover 2"]  # PTX block, instance
     operations: Int32[np.ndarray, "cover 4"]  # `Operations` of each thread of the event
@@ -139,7 +137,7 @@ def timed_code(
     choices = [[n for n, b in enumerate(blocks) if b.machine and b.leader == block.index] for block in program.blocks]
     for chosen in choices:
         chosen.sort(key=lambda n: (-blocks[n].times, blocks[n].start))
-    bits = _bits(blocks)
+    bits, operations = _bits(blocks), [b.operations.get(k, NO_OPERATIONS) for b in blocks for k in range(len(b.covers))]
     sources = [s for b in blocks for a in b.accesses for s in a.sources]
     ends = np.cumsum([0, *(len(a.sources) for b in blocks for a in b.accesses)])
     modes = [a.mode for b in blocks for a in b.accesses]
@@ -153,9 +151,7 @@ def timed_code(
         streams=_streams(program, kinds, needed),
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),
-        operations=np.array(
-            [b.operations.get(k, NO_OPERATIONS) for b in blocks for k in range(len(b.covers))], np.int32
-        ).reshape(-1, 4),
+        operations=np.array(operations, np.int32).reshape(-1, 4),
         bits=np.array([bits[n, c.block] for n, b in enumerate(blocks) for c in b.covers], np.uint64),
         rivals=np.array([sum({bits.get((r, b.leader), 0) for r in b.rivals}) for b in blocks], np.uint64),
         numbers=np.array([(b.leader, b.times, b.machine, b.stop - b.start) for b in blocks], np.int32).reshape(-1, 4),

@@ -23,6 +23,7 @@ class Part:
     how: str  # "detailed", "warp", "basic block", "kernel", "region", "projection", ...
     instructions: float  # warp instructions, estimated where they were not executed
     cycles: float
+    units: int = 1  # how many launches, or other pieces, it is made of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

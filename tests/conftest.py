@@ -15,7 +15,7 @@ os.environ["ABSTIM_PROGRESS_SECONDS"] = "1000000"  # a slow machine prints no mo
 import pytest  # noqa: E402  after the cache is known
 from hypothesis import settings  # noqa: E402
 
-from functional.jit.machine_code import Native  # noqa: E402
+from functional.jit.machine_code import Native, Staged  # noqa: E402
 from functional.keep import folder  # noqa: E402
 
 # `make test` tries the same random examples every time; `make nightly` tries others
@@ -24,16 +24,21 @@ settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    object_codes = Native.object_codes
 
-    def _one_worker_compiles(native: Native, kinds: tuple[str, ...], arguments: tuple) -> list[bytes]:
+    def _one_worker_compiles(kind: type) -> None:
         """The second worker to need some machine code waits for the first, and reads what that has kept."""
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with open(CACHE / f"{native._name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return object_codes(native, kinds, arguments)
+        object_code = kind.object_code
 
-    Native.object_codes = _one_worker_compiles
+        def locked(native: Native | Staged, *arguments: tuple) -> bytes:
+            CACHE.mkdir(parents=True, exist_ok=True)
+            with open(CACHE / f"{native._name}.lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                return object_code(native, *arguments)
+
+        kind.object_code = locked
+
+    _one_worker_compiles(Native)
+    _one_worker_compiles(Staged)
 
 
 COMPILES = "test_simulation.py"  # needs the engine at once

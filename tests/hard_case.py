@@ -26,6 +26,7 @@ REGISTERS = {
     "phases": 40, "persistent": 29, "gather": 53, "rows": 49, "frontier": 14, "smooth": 18, "coarsen": 14, "refine": 10,
     "attend": 54, "project": 52, "strided": 21, "dirty": 36, "count": 15, "escape": 16, "bitonic": 10, "eliminate": 12,
     "relax": 39, "search": 12, "solve": 58, "tiles": 47, "sweep": 24, "match": 11,
+    "banks": 18, "bank_runs": 19, "walk": 21, "convolve": 43, "mix": 14, "ordered": 30, "skewed": 12, "multiply": 64,
 }  # fmt: skip
 
 

@@ -228,4 +228,98 @@ __global__ void match(const unsigned char *text, const int *from, int *out, int 
     while (k < most && text[a + k] == text[b + k]) k++;
     out[i] = k;
 }
+
+// ---- of the fourth and fifth set ----
+
+// The stride decides conflicts on banks of shared memory, and nothing else.
+__global__ void banks(const float *x, float *y, int stride, int rounds) {
+    __shared__ float s[2048];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = threadIdx.x; k < 2048; k += blockDim.x) s[k] = x[k];
+    __syncthreads();
+    float sum = 0.0f;
+    for (int k = 0; k < rounds; k++) sum += s[(threadIdx.x * stride + k) & 2047];
+    y[i] = sum;
+}
+
+// As banks, with a stride a thread block.
+__global__ void bank_runs(const float *x, float *y, const int *stride, int rounds) {
+    __shared__ float s[2048];
+    int i = blockIdx.x * blockDim.x + threadIdx.x, own = stride[blockIdx.x];
+    for (int k = threadIdx.x; k < 2048; k += blockDim.x) s[k] = x[k];
+    __syncthreads();
+    float sum = 0.0f;
+    for (int k = 0; k < rounds; k++) sum += s[(threadIdx.x * own + k) & 2047];
+    y[i] = sum;
+}
+
+// Chains of a length that data say, followed from lane to lane's own start.
+__global__ void walk(const int *next, const int *length, int *out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int at = i, count = length[i >> 5];
+    for (int k = 0; k < count; k++) at = next[at];
+    out[i] = at;
+}
+
+// A plain convolution of 5 x 5 on tiles of 16 x 16.
+__global__ void convolve(const float *x, const float *w, float *y, int width) {
+    __shared__ float tile[20][20];
+    int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    int bx = blockIdx.x % (width / 16) * 16, by = blockIdx.x / (width / 16) * 16;
+    for (int k = threadIdx.x; k < 400; k += 256)
+        tile[k / 20][k % 20] = x[(by + k / 20) * (width + 4) + bx + k % 20];
+    __syncthreads();
+    float sum = 0.0f;
+    for (int r = 0; r < 5; r++)
+        for (int c = 0; c < 5; c++) sum += w[r * 5 + c] * tile[ty + r][tx + c];
+    y[(by + ty) * width + bx + tx] = sum;
+}
+
+// As many steps either way: on the special function unit, or not.
+__global__ void mix(const int *kind, float *y, int steps) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float a = 1.0f + threadIdx.x;
+    if (kind[blockIdx.x])
+        for (int k = 0; k < steps; k++) a = __sinf(a) + 1.5f;
+    else
+        for (int k = 0; k < steps; k++) a = a * 0.9f + 1.5f;
+    y[i] = a;
+}
+
+// Lines in an order that data say: as many of them, with DRAM's rows open or not.
+__global__ void ordered(const int *order, const float *x, float *y, int rounds) {
+    float sum = 0.0f;
+    for (int k = 0; k < rounds; k++)
+        sum += x[order[(blockIdx.x * rounds + k) * (blockDim.x / 32) + threadIdx.x / 32] * 32 + threadIdx.x % 32];
+    y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+// One warp of each thread block has more to do, and the others wait for it.
+__global__ void skewed(const float *x, float *y, int extra, int rounds) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float a = x[i];
+    for (int r = 0; r < rounds; r++) {
+        int count = threadIdx.x < 32 ? 8 + extra : 8;
+        for (int k = 0; k < count; k++) a = a * 0.99f + 0.5f;
+        __syncthreads();
+    }
+    y[i] = a;
+}
+
+// A tile of a product of matrices, 16 x 16, by thread blocks that all take as long.
+__global__ void multiply(const float *a, const float *b, float *c, int n, int depth) {
+    __shared__ float left[16][17], right[16][17];
+    int tx = threadIdx.x % 16, ty = threadIdx.x / 16, tiles = n / 16;
+    int row = blockIdx.x / tiles * 16 + ty, col = blockIdx.x % tiles * 16 + tx;
+    float sum = 0.0f;
+    for (int k = 0; k < depth; k += 16) {
+        left[ty][tx] = a[row * depth + k + tx];
+        right[ty][tx] = b[(k + ty) * n + col];
+        __syncthreads();
+        for (int t = 0; t < 16; t++) sum += left[ty][t] * right[t][tx];
+        __syncthreads();
+    }
+    c[row * n + col] = sum;
+}
 }

@@ -392,6 +392,129 @@ def terraces(p: HardCase) -> None:
     _phases(p, np.sort(steps)[::-1], np.where(np.arange(blocks) < blocks // 2, 1, 9))
 
 
+def bank_strides(p: HardCase) -> None:
+    """One code and grid; conflicts on shared memory's banks by an argument."""
+    x, y = p.floats("x", 2048), p.floats("y", 90 * 128)
+    for stride in p.rng.choice([1, 2, 4, 8, 16, 32, 33], 60).tolist():
+        p.launch("banks", 90, 128, x, y, stride, 40)
+
+
+def late_banks(p: HardCase) -> None:
+    """The same, without conflicts at first and in most launches."""
+    x, y, calm = p.floats("x", 2048), p.floats("y", 90 * 128), int(p.rng.integers(30, 50))
+    for k in range(60):
+        p.launch("banks", 90, 128, x, y, 1 if k < calm else int(p.rng.choice([1, 16, 32])), 40)
+
+
+def line_strides(p: HardCase) -> None:
+    """Strides of whole lines: as many sectors and lines, in other sets, slices and channels."""
+    x, y = p.floats("x", 1 << 22), p.floats("y", 90 * 128)
+    for lines in p.rng.choice([1, 2, 3, 4, 6, 8, 12, 16, 24, 48], 50).tolist():
+        p.launch("strided", 90, 128, x, y, 32 * lines, (1 << 22) - 1, 4)
+
+
+def tiny_and_huge(p: HardCase) -> None:
+    """A thousand tiny launches and four huge ones of one kernel."""
+    x, y = p.floats("x", WORDS), p.floats("y", 900 * THREADS)
+    sizes = [*p.rng.integers(1, 4, 1000).tolist(), *p.rng.integers(500, 900, 4).tolist()]
+    for k in p.rng.permutation(len(sizes)).tolist():
+        steps, kind = p.rng.integers(8, 40, sizes[k]), p.rng.choice([0, 1], sizes[k])
+        p.launch("phases", sizes[k], THREADS, p.ints(f"steps{k}", steps), p.ints(f"kind{k}", kind), x, y, WORDS - 1)
+
+
+def crumbs_and_rocks(p: HardCase) -> None:
+    """Two thousand launches of a thread block or two, a few of which gather from afar, and four of hundreds."""
+    x, y = p.floats("x", WORDS), p.floats("y", 1 << 17)
+    for k in p.rng.permutation(2000).tolist():
+        blocks = int(p.rng.integers(500, 900)) if k < 4 else int(p.rng.integers(1, 3))
+        p.launch("strided", blocks, 128, x, y, int(p.rng.choice([1, 1, 1, 2, 8])), WORDS - 1, int(p.rng.integers(2, 7)))
+
+
+def bank_phases(p: HardCase) -> None:
+    """One launch whose thread blocks meet conflicts in runs."""
+    blocks = _blocks(p)
+    runs = p.rng.integers(50, 600, blocks // 50)
+    stride = np.repeat(p.rng.choice([1, 1, 2, 8, 32], len(runs)), runs)[:blocks]
+    p.launch("bank_runs", blocks, 64, p.floats("x", 2048), p.floats("y", blocks * 64), p.ints("stride", stride), 20)
+
+
+def walks(p: HardCase) -> None:
+    """One launch of chains through memory, of lengths that spread."""
+    blocks = _blocks(p, 3000, 5000)
+    n = blocks * 64
+    length = np.minimum(p.rng.pareto(1.5, n // 32) * 6 + 2, 200)
+    p.launch(
+        "walk", blocks, 64, p.ints("next", p.rng.permutation(n)), p.ints("length", length), p.ints("o", [0] * n), n
+    )
+
+
+def convolution(p: HardCase) -> None:
+    """A plain convolution: many waves of thread blocks that do the same."""
+    side = int(p.rng.choice([1024, 1152, 1280]))
+    padded = (side + 4) * (side + 4)
+    p.launch(
+        "convolve", side * side // 256, 256, p.floats("x", padded), p.floats("w", 25), p.floats("y", side**2), side
+    )
+
+
+def row_orders(p: HardCase) -> None:
+    """As many lines a launch, in an order that opens DRAM's rows seldom or often."""
+    blocks, rounds = 80, 4
+    count = blocks * rounds * 4
+    x, y = p.floats("x", count * 32), p.floats("y", blocks * 128)
+    for k in range(40):
+        order = np.arange(count)
+        if p.rng.random() < 0.4:
+            order = p.rng.permutation(count)
+        p.launch("ordered", blocks, 128, p.ints(f"order{k}", order), x, y, rounds)
+
+
+def unit_mixes(p: HardCase) -> None:
+    """As many instructions a launch, on another unit."""
+    y = p.floats("y", 80 * 128)
+    for k in range(48):
+        kind = p.rng.random(80) < p.rng.choice([0.0, 0.0, 0.5, 1.0])
+        p.launch("mix", 80, 128, p.ints(f"kind{k}", kind), y, 60)
+
+
+def waves(p: HardCase) -> None:
+    """Grids around whole waves, of equal thread blocks."""
+    x, y = p.floats("x", WORDS), p.floats("y", 700 * 128)
+    for blocks in p.rng.integers(60, 700, 50).tolist():
+        p.launch("skewed", blocks, 128, x, y, int(p.rng.choice([0, 0, 0, 40])), 6)
+
+
+def periods(p: HardCase) -> None:
+    """One launch of equal thread blocks, but for every seventh or eleventh."""
+    blocks, period = _blocks(p), int(p.rng.choice([7, 11]))
+    steps = np.where(np.arange(blocks) % period == 0, p.rng.integers(60, 120), 10)
+    _phases(p, steps, np.full(blocks, p.rng.choice([0, 1])))
+
+
+def products(p: HardCase) -> None:
+    """A product of matrices of many waves."""
+    side = int(p.rng.choice([640, 768]))
+    a, b, c = p.floats("a", side * 64), p.floats("b", side * 64), p.floats("c", side * side)
+    p.launch("multiply", (side // 16) ** 2, 256, a, b, c, side, 64)
+
+
+def bank_drift(p: HardCase) -> None:
+    """One launch whose thread blocks meet ever more conflicts."""
+    blocks = _blocks(p)
+    stride = 2 ** np.minimum((np.arange(blocks) / blocks * p.rng.uniform(3, 6)).astype(int), 5)
+    p.launch("bank_runs", blocks, 64, p.floats("x", 2048), p.floats("y", blocks * 64), p.ints("stride", stride), 20)
+
+
+def heavy_sizes(p: HardCase) -> None:
+    """Sizes of launches of two kernels with a heavy tail."""
+    x, y, w = p.floats("x", WORDS), p.floats("y", 2000 * 128), p.floats("w", 1 << 18)
+    for size in np.minimum(p.rng.pareto(0.8, 300) * 2 + 1, 1500).astype(int).tolist():
+        if p.rng.random() < 0.5:
+            p.launch("smooth", size, 128, x, w, y, max(int(np.sqrt(size * 128)), 3))
+        else:
+            p.launch("banks", size, 128, x, y, int(p.rng.choice([1, 2])), 20)
+
+
 FIRST: tuple[Maker, ...] = (
     phase_switch, phase_runs, growing, falling, heavy_tail, late_giant, early_giants, few_waves, persistent_falling,
     persistent_phases, locality_change, hub_graph, hub_iterations, frontiers, v_cycles, decode, strides, late_strides,
@@ -399,8 +522,13 @@ FIRST: tuple[Maker, ...] = (
 )  # fmt: skip
 SECOND: tuple[Maker, ...] = (searches, levels, block_sparse, spans, matches, tidal, bursts)
 THIRD: tuple[Maker, ...] = (sawtooth, drifting, restarts, crowds, terraces)
-GROUPS = {"hard": FIRST, "hard2": SECOND, "hard3": THIRD}
-MAKERS = {f"hard_{maker.__name__}": maker for maker in (*FIRST, *SECOND, *THIRD)}
+FOURTH: tuple[Maker, ...] = (
+    bank_strides, late_banks, line_strides, tiny_and_huge, crumbs_and_rocks, bank_phases, walks, convolution,
+    row_orders,
+)  # fmt: skip
+FIFTH: tuple[Maker, ...] = (unit_mixes, waves, periods, products, bank_drift, heavy_sizes)
+GROUPS = {"hard": FIRST, "hard2": SECOND, "hard3": THIRD, "hard4": FOURTH, "hard5": FIFTH}
+MAKERS = {f"hard_{maker.__name__}": maker for makers in GROUPS.values() for maker in makers}
 
 
 def is_hard(target: str) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abstim.engine.address_map import address
+from abstim.engine.clear import begin
 from abstim.engine.memory_side import exchange, serve_requests
 from abstim.engine.state import TO_ACCESS
 from abstim.engine.switch import give_back, new_place, put, take
-from functional.jit.compile import reference
+from functional.jit.marked import outlined
 
 
-def replay(state, asked, due):
+@outlined
+def replay(gpu, asked, due):
     """`asked` [request]: cycle, SM, line, sectors, kind, flits, ascending by cycle; `due` [request, sector] gets the
     cycle of each reply, in the order in which they come."""
-    gpu = reference(state)
     m, shared = gpu.machine, gpu.shared
     rows, position, limit = shared.requests.rows, 0, m.window_cycles
+    begin(gpu)
     exchange(gpu, 0)
     waiting = 0
     for k in range(len(asked)):

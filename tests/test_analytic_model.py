@@ -9,6 +9,7 @@ import pytest
 import abstim
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
 from abstim.analytic.point import random_points
+from abstim.analytic.predictions import summary_of
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.models import run, run_many
@@ -22,6 +23,12 @@ REAL = load_gpu("gtx480")
 @pytest.fixture(scope="module")
 def hotspot():
     return summaries(open_session("hotspot"), load_gpu("gtx480_perfect"))[0]
+
+
+def test_a_summary_near_a_gpu_says_of_it_what_the_whole_one_does():
+    session, gpu = open_session("hotspot"), load_gpu("rtx3070")
+    found = [predict_points(summary_of(session, 0, gpu, near=near), points_of([gpu])) for near in (None, [gpu])]
+    assert (found[0].cycles == found[1].cycles).all()
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,19 @@
 """Machine code of the compiled engine: kept on disk, found again, loaded without the compiler."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from functional.jit import machine_code
-from functional.jit.compile import apart, indexed_from_zero, reference
-from functional.jit.machine_code import Native, Part, compiled
+from functional.jit.compile import indexed_from_zero
+from functional.jit.machine_code import Native, Staged, compiled
+from functional.jit.marked import INT, Array, Known, jit, outlined, words_of
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
 
@@ -37,19 +41,29 @@ def count_up_from_zero(words, k):
     words[k] += 1
 
 
-@apart
-def add_up(pair, k):
-    for j in range(pair.wide.shape[1]):
-        pair.wide[k, 0] //= pair.small[0]
-        pair.wide[k, 0] += pair.wide[k, j]
+class Tables(NamedTuple):
+    numbers: np.ndarray = Array("row number")
+    totals: np.ndarray = Array("row")
 
 
-def with_a_part(pair, k):
-    add_up(reference(pair), k)
+@jit
+def quotient(total, one, known):
+    if known:
+        return total // one, total % one
+    return NOT_COMPILED, 0  # noqa: F821
 
 
-def with_a_part_too(pair):
-    add_up(reference(pair), 1)
+@outlined
+def add_up(tables, one, row, k):
+    """Adds up row `k`, and divides the sum."""
+    total = 0
+    for j in range(tables.numbers.shape[1]):
+        total += tables.numbers[k, j]
+    row[0], row[1] = quotient(total, one.divisor, one.sum == 3)
+    tables.totals[k] = total
+
+
+TABLES = (Tables, Array("", RECORD), Array("two"), INT)
 
 
 @pytest.fixture(autouse=True)
@@ -131,41 +145,37 @@ def test_arrays_that_cannot_be_written_need_no_code_of_their_own(tmp_path):
     assert len(list((tmp_path / "objects").iterdir())) == 1
 
 
-def no_process(*_, **__):
-    raise OSError("no more processes")
+def staged_call(known, k, divisor=4, function=None):
+    numbers = np.array([[1, 2, 3], [-7, -8, 1]])
+    tables, one, row = Tables(numbers, np.zeros(2, np.int64)), np.zeros((), RECORD), np.zeros(2, np.int64)
+    one["divisor"] = divisor
+    words = np.array(words_of(tables))
+    (function or Staged(__name__, "add_up", TABLES))(known, words.ctypes.data, one, row, k)
+    return tables.totals.tolist(), row.tolist()
 
 
-def dying_process(*_, **__):
-    return START([sys.executable, "-c", "raise SystemExit(1)"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def test_code_is_compiled_for_what_is_known_and_kept_for_each(tmp_path, monkeypatch):
+    three = Known("three", {RECORD: {"sum": 3}})
+    assert staged_call(three, 1) == ([0, -14], [-4, 2])  # towards less
+    assert staged_call(Known("both", {RECORD: {"sum": 3, "divisor": 8}}), 1) == ([0, -14], [-2, 2])
+    assert len(list((tmp_path / "objects").iterdir())) == 2
+    with pytest.raises(AttributeError, match="NOT_COMPILED"):  # a branch that is known not to be taken is not compiled
+        staged_call(Known("four", {RECORD: {"sum": 4}}), 1)
+    monkeypatch.setattr(machine_code, "assembled", refuse)
+    assert staged_call(three, 0) == ([6, 0], [1, 2])
 
 
-START = subprocess.Popen
+def test_checked_code_stops_at_an_index_out_of_range():
+    code = "from test_compiled_code import *; staged_call(Known('x', {RECORD: {'sum': 3}}, checked=True), 2)"
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    end = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert end.returncode == -signal.SIGILL
 
 
-@pytest.mark.parametrize("start", [START, no_process, dying_process])
-def test_a_part_has_code_of_its_own_which_all_share_who_call_it(tmp_path, monkeypatch, start):
-    monkeypatch.setattr(subprocess, "Popen", start)
-    pair, part = Pair(np.ones(1, np.uint16), np.arange(6, dtype=np.int64).reshape(3, 2)), Part(__name__, "add_up")
-    Native(__name__, "with_a_part", parts=(part,))(pair, 1)
-    assert pair.wide.tolist() == [[0, 1], [7, 3], [4, 5]]
-    kept = set((tmp_path / "objects").iterdir())
-    assert len(kept) == 2
-    monkeypatch.setattr(subprocess, "Popen", no_process)
-    monkeypatch.setattr(Part, "make", refuse)
-    Native(__name__, "with_a_part_too", parts=(part,))(pair)
-    assert pair.wide[1].tolist() == [17, 3]
-    assert len(set((tmp_path / "objects").iterdir()) - kept) == 1
-    with pytest.raises(ZeroDivisionError):
-        Native(__name__, "with_a_part_too", parts=(part,))(Pair(pair.small * 0, pair.wide))
-
-
-def test_a_file_in_the_users_folder_is_no_module_of_the_process_that_makes_a_part(tmp_path, monkeypatch):
-    (tmp_path / "numba.py").write_text("raise SystemExit(1)")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Part, "make", refuse)  # what this process would do if the other failed
-    pair = Pair(np.ones(1, np.uint16), np.arange(6, dtype=np.int64).reshape(3, 2))
-    Native(__name__, "with_a_part", parts=(Part(__name__, "add_up"),))(pair, 1)
-    assert pair.wide[1].tolist() == [7, 3]
+def test_staged_code_takes_no_number_that_is_not_whole():
+    with pytest.raises(TypeError):
+        staged_call(Known("three", {RECORD: {"sum": 3}}), 0.5)
 
 
 def test_what_it_cannot_take():

@@ -229,11 +229,14 @@ MADE = {
     "objects": (OBJECTS, _PROGRAM + "from functional.llvm_executor.object_code import load; load(p)"),
     "tables": (TABLES, _PROGRAM + "import precharacterize.build"),
     "traces": (TRACES, _TRACE),
-    "engine": (("abstim.engine.event_loop", "functional.jit.compile"), "import abstim.engine.event_loop"),
+    "engine": (
+        ("abstim.engine.event_loop", "functional.jit.staged"),
+        "import abstim.engine.event_loop, functional.jit.staged",
+    ),
     "cycles": (("abstim.engine.simulation",), "import abstim.engine.simulation, abstim.engine.event_loop"),
     "samples": (  # the name of the execution is a part of theirs
         kept_samples.MODULES + TRACES,
-        _TRACE + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.jit.compile, precharacterize",
+        _TRACE + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.jit.staged, precharacterize",
     ),
 }
 

@@ -3,14 +3,27 @@
 import numpy as np
 import pytest
 from bench_sampling import reliability
-from hard_set import FIRST, MAKERS, known_programs  # noqa: F401
+from hard_set import FIRST, GROUPS, MAKERS, known_programs  # noqa: F401
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.sample import compare, sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sample_result import Row
-from abstim.study.sample.work import COLUMNS, L2_MISSES, NEW_LINES, OWN_LINES, REQUESTS, SECTORS, WORK, block_work
+from abstim.study.sample.work import (
+    BANK_PASSES,
+    COLUMNS,
+    L1D_MISSES,
+    L2_MISSES,
+    NEW_LINES,
+    OWN_LINES,
+    REQUESTS,
+    ROWS,
+    SECTORS,
+    SPECIAL,
+    WORK,
+    block_work,
+)
 from abstim.targets import workloads
 from abstim.targets.resolve import names_in, open_target
 from functional.errors import InputError
@@ -23,7 +36,7 @@ REAL = load_gpu("gtx480")
 
 def test_the_sets_are_listed_and_named():
     assert len(FIRST) >= 20
-    assert set(names_in("hard") + names_in("hard2") + names_in("hard3")) == set(MAKERS)
+    assert set(name for group in GROUPS for name in names_in(group)) == set(MAKERS)
     assert set(MAKERS) <= set(workloads.names())
     assert workloads.is_name("hard_growing:12")
     assert not workloads.is_name("hard_growing:x")
@@ -39,16 +52,17 @@ def test_a_seed_makes_one_program(name):
     assert contents[0] != contents[2]
 
 
-def trace_of(name: str, launch: int = 0):
+def executed(name: str, launch: int = 0):
+    """(trace, program) of a launch."""
     case = open_target(name)
     memory = case.memory.copy()
     traces = [LlvmExecutor().run(case.launches[k], memory) for k in range(launch + 1)]
-    return traces[-1]
+    return traces[-1], case.launches[launch].program
 
 
 def test_work_is_what_the_trace_says():
-    trace = trace_of("hard_changing_data")
-    work = block_work([trace], REAL)[0]
+    trace, kernel = executed("hard_changing_data")
+    work = block_work([trace], REAL, kernel, 1)[0]
     lines, data = line_of(trace.records), is_data(line_of(trace.records))
     ends = trace.record_offsets[:: trace.warps_per_block]
     before: set[int] = set()
@@ -61,10 +75,25 @@ def test_work_is_what_the_trace_says():
         assert counts[SECTORS] == bits
         assert counts[OWN_LINES] == len(touched)
         assert counts[NEW_LINES] == len(touched - before)
-        assert counts[NEW_LINES] <= counts[L2_MISSES] <= counts[OWN_LINES]
+        assert counts[NEW_LINES] <= counts[L2_MISSES] <= counts[OWN_LINES] <= counts[L1D_MISSES] <= counts[REQUESTS]
+        assert counts[ROWS] <= counts[L2_MISSES]
         before |= touched
     assert work.columns.shape == (len(trace.thread_blocks), 1 + COLUMNS)
     assert len(WORK) == 1 + 1 + COLUMNS + 2
+
+
+def test_what_an_argument_decides_is_counted():
+    """Launches of one code, grid and number of accesses, that differ in what makes them long."""
+
+    def totals(name, launch=0):
+        return block_work([executed(name, launch)[0]], REAL, executed(name, launch)[1], 8)[0].counts.sum(0)
+
+    strides = [next(a for a in x.arguments if isinstance(a, int)) for x in open_target("hard_bank_strides").launches]
+    one, many = (totals("hard_bank_strides", strides.index(stride)) for stride in (1, 16))
+    assert np.delete(one, BANK_PASSES).tolist() == np.delete(many, BANK_PASSES).tolist()
+    assert many[BANK_PASSES] > 5 * one[BANK_PASSES]
+    special = {totals("hard_unit_mixes", k)[SPECIAL] > 0 for k in range(12)}
+    assert special == {False, True}
 
 
 @pytest.fixture(scope="module")

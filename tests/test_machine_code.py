@@ -11,7 +11,7 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu, refuse_machine_code
-from abstim.gradient.detailed_kernel import DetailedKernel
+from abstim.gradient.timed_kernel import kernel_of
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
 from functional.errors import InputError
@@ -460,8 +460,24 @@ def test_an_unrolled_loop_is_timed_by_rounds() -> None:
 def test_what_counts_ptx_instructions_refuses_machine_code() -> None:
     with pytest.raises(InputError, match="machine code"):
         refuse_machine_code(GPU, "this counts")
-    with pytest.raises(InputError, match="kernel_time"):
-        DetailedKernel("nn_euclid", ["latency_cycles.sfu"], GPU)
+    with pytest.raises(InputError, match="box=True"):
+        kernel_of("occupancy")("nn_euclid", ["latency_cycles.sfu"], GPU)
+
+
+@needs_tools
+@pytest.mark.parametrize("model", ["detailed", "occupancy"])
+def test_derivatives_of_a_box_are_differences_of_what_the_model_says(model):
+    kernel = kernel_of(model)("nn_euclid", ["l1d_latency_cycles"], GPU, box=True)
+    (value,) = kernel.defaults()
+    step = round(0.1 * value)
+    less, more = (
+        abstim.run("nn_euclid", load_gpu("rtx3080", ["sm_count=4", f"l1d_latency_cycles={moved:g}"]), model=model)
+        .launches[0]
+        .cycles
+        for moved in (value - step, value + step)
+    )
+    assert kernel(np.array([value]))[1] == pytest.approx([(more - less) / (2 * step)])
+    assert more > less
 
 
 def test_a_timeline_holds_every_instruction_timed() -> None:

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from random_launches import straight_launch
 
-from abstim.engine.design_point import machine_of
+from abstim.engine.design_point import known_of, machine_of
 from abstim.engine.initial_state import new_state
-from abstim.engine.simulation import MEMORY_SIDE
+from abstim.engine.state import State
 from abstim.gpu.config import Gpu, gpu_names, load_gpu
-from functional.jit.machine_code import Native
+from functional.jit.machine_code import Staged
+from functional.jit.marked import Array
 from precharacterize.classify import Kind
 
-replay = Native("memory_replay", "replay", parts=MEMORY_SIDE)
+replay = Staged("memory_replay", "replay", (State, Array("request field"), Array("request sector")))
 EXAMPLES = settings(max_examples=3)
 # Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
 SCARCE = (
@@ -46,7 +47,8 @@ def random_requests(rng: np.random.Generator, gpu: Gpu, count: int) -> np.ndarra
 def by_the_engine(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
     table = straight_launch([Kind.ALU, Kind.EXIT], warps=1).table
     due = np.full((len(asked), 4), -1, np.int64)
-    replay(new_state(machine_of(gpu, 1, 1, table), 1), np.ascontiguousarray(asked), due)
+    state = new_state(machine_of(gpu, 1, 1, table))
+    replay(known_of(state.machine), state.contexts.ctypes.data, np.ascontiguousarray(asked), due)
     return due
 
 

@@ -36,6 +36,7 @@ def random_path(rng, barriers, count):
     ranges = {
         "cycles": (1, 4), "front": (1, 8), "next": (0, 30), "after_next": (0, 60), "unit": (0, 5),
         "unit_offset": (0, 3), "wait_far": (0, 1 << 16), "wait_near": (0, 1 << 16), "drain": (0, 40), "fetches": (0, 3),
+        "fetch_by": (0, 6),
         "sp": (0, 64), "int": (0, 64), "latency": (1, 60), "occupies": (1, 33), "access": (0, 5), "far": (0, 2),
         "near": (0, 2),
     }  # fmt: skip
@@ -45,6 +46,7 @@ def random_path(rng, barriers, count):
         rows[name] *= rng.random(count) < 0.4
     rows["barrier"] = np.isin(np.arange(count), barriers)
     rows["exit"][-1] = 1
+    rows["fetch_by"] = np.minimum(rows["fetch_by"], rows["front"])
     rows["begins"] = np.cumsum(rows["cycles"]) - rows["cycles"]
     return rows
 
@@ -79,7 +81,7 @@ def random_launch(rng, warps):
     return Streams(
         items, lane_items_of(items), terms_of(items), np.array(starts, np.int64), accesses,
         np.zeros(len(accesses), np.int32), offsets.astype(np.int64), np.array(places, np.int32), lines,
-        np.zeros(len(lines), np.int32), np.zeros(1 + MOST_SMS * 2 * KINDS, np.int32),
+        np.zeros(len(lines), np.int32), *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32),
         rng.permutation(blocks).astype(np.int32),
     )  # fmt: skip
 
@@ -93,12 +95,16 @@ def with_fills(rng, streams, cuts, warps):
     for n, (first, stop) in enumerate(pairwise(cuts)):
         base = 1 + 2 * KINDS * n
         streams.fill_words[base : base + KINDS] = random_accesses(rng, KINDS)
+        streams.fill_behind[base : base + KINDS] = rng.choice([0, *range(base, base + KINDS)], KINDS)
+        streams.fill_trips[base : base + KINDS] = rng.integers(0, 3, KINDS)
         streams.fill_words[base + KINDS : base + 2 * KINDS] = rng.integers(1, 3, KINDS) + 4 * rng.integers(0, 64, KINDS)
         for block in streams.dealt[first:stop]:
             for w in range(block * warps, (block + 1) * warps):
                 own, lines = slice(streams.access_starts[w], stops[w]), slice(streams.late_starts[w], line_stops[w])
                 count = stops[w] - streams.access_starts[w]
-                streams.fills[own] = rng.integers(base, base + KINDS, count) * (rng.random(count) < 0.3)
+                streams.fills[own] = rng.integers(base, base + KINDS, count) * rng.choice(
+                    [0, 1, -1], count, p=[0.6, 0.3, 0.1]
+                )
                 streams.late_fills[lines] = rng.integers(
                     base + KINDS, base + 2 * KINDS, line_stops[w] - streams.late_starts[w]
                 )

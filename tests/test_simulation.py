@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point, simulation
+from abstim.engine.initial_state import States, bytes_of
 from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of
-from abstim.engine.state import NEVER
+from abstim.engine.state import NEVER, Team
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.session.session import open_session
@@ -111,23 +112,29 @@ def test_threads_that_share_the_sms_of_a_launch_that_is_paused_change_nothing():
 
 def test_a_second_thread_takes_a_part_of_the_work(monkeypatch):
     inputs, gpu, blocks = inputs_of("hotspot", "real")
-    teams, entered = [], simulation._run_grid
+    owners, entered = [], simulation.begin_team
 
-    def watched(*arguments):
-        teams.append(arguments[-3])
-        entered(*arguments)
+    def watched(team, members):
+        owners.append(team.owner)
+        entered(team, members)
 
-    monkeypatch.setattr(simulation, "_run_grid", watched)
+    monkeypatch.setattr(simulation, "begin_team", watched)
     for _ in range(20):  # on a busy machine it may get no processor for as long as a launch takes
         simulate_point(inputs, gpu, blocks, threads=2)
-        if (teams[-1].owner[: gpu.spec.sm_count] == 1).any():
+        if (owners[-1][: gpu.spec.sm_count] == 1).any():
             break
-    assert (teams[-1].owner[: gpu.spec.sm_count] == 1).any()
+    assert (owners[-1][: gpu.spec.sm_count] == 1).any()
 
 
 def test_members_begin_with_parts_of_equal_size():
-    assert simulation.new_team(2, 15).owner.tolist() == [0] * 8 + [1] * 8
-    assert np.bincount(simulation.new_team(7, 13).owner).tolist() == [2] * 7
+    def owners(members, tasks):
+        team = Team(*(np.ones(size, np.int64) for size in (16, 16, tasks, tasks)))
+        simulation.begin_team(team, members)
+        assert not (team.round.any() or team.done.any() or team.taken.any())
+        return team.owner
+
+    assert owners(2, 16).tolist() == [0] * 8 + [1] * 8
+    assert np.bincount(owners(7, 14)).tolist() == [2] * 7
 
 
 def test_a_launch_too_small_for_threads_runs_on_one():
@@ -248,3 +255,52 @@ def test_every_column_of_a_kept_cache_is_flushed_with_it():
     assert caches.first_level is None and len(caches.l2_lines)
     caches.flush("all")
     assert not len(caches.l2_lines)
+
+
+def arrays_of(value, name=""):
+    if isinstance(value, tuple):
+        return {k: v for field in value._fields for k, v in arrays_of(getattr(value, field), f"{name}.{field}").items()}
+    return {name: value}
+
+
+# Written before they are read, or made anew by every launch
+OF_NO_ACCOUNT = (
+    ".scoreboard",
+    ".phases",
+    ".later",
+    ".shared.outbox",
+    ".shared.l2.placed",
+    ".contexts",
+    ".record",
+    ".machine",
+)
+
+
+@pytest.mark.parametrize("name, kind", [("nn_euclid", "perfect"), ("hotspot", "real"), ("transpose", "sub-cores")])
+def test_memory_that_a_launch_has_used_is_as_new_for_the_next(name, kind, monkeypatch):
+    inputs, gpu, blocks = inputs_of(name, kind)
+    monkeypatch.setattr(simulation, "STATES", States())
+    for part in (slice(0, 3), slice(None)):  # a launch that leaves most SMs alone, and one that uses all
+        used = Simulation(inputs, gpu, blocks, kept=True)
+        used.run(np.arange(len(inputs.trace.thread_blocks))[part], drain=True)
+        used.release()
+        again, new = Simulation(inputs, gpu, blocks, kept=True), Simulation(inputs, gpu, blocks)
+        assert again.state.record.launch["booked_cycles"] > 0 == new.state.record.launch["booked_cycles"]
+        for launch in (again, new):
+            launch.run(np.zeros(0, np.int64), drain=True)
+        found, wanted = arrays_of(again.state), arrays_of(new.state)
+        assert [k for k in found if not k.startswith(OF_NO_ACCOUNT) and (found[k] != wanted[k]).any()] == []
+        again.release()
+
+
+def test_memory_of_design_points_is_kept_up_to_a_cap():
+    inputs, gpu, blocks = inputs_of("nn_euclid", "perfect")
+    machine, states = Simulation(inputs, gpu, blocks).machine, States()
+    one, two = (states.take(machine)[0] for _ in range(2))
+    assert one is not two
+    states.give_back(one)
+    assert states.take(machine) == (one, True)
+    states.MOST_BYTES = bytes_of(one)
+    states.give_back(two)
+    states.give_back(one)  # the other is dropped
+    assert [states.take(machine)[1] for _ in range(2)] == [True, False]

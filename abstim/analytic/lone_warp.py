@@ -43,6 +43,7 @@ class Reading(NamedTuple):
     fetch_width: int
     fetch_line: int
     by_sector: int
+    machine: np.ndarray  # MACHINE, of the detailed engine: one element
 
 
 @jit
@@ -73,7 +74,7 @@ def is_in(lines, line):
 
 
 @jit
-def access_of(node, row, records, by_sector, record, actions, transactions, constants, cold):
+def access_of(node, row, records, reading, record, actions, transactions, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     node.work, first = 0, record
     action = NOTHING
@@ -84,7 +85,7 @@ def access_of(node, row, records, by_sector, record, actions, transactions, cons
         word = np.int64(records[record])
         line = accesses.line_of(word)
         segment = accesses.element_segment(row.bytes if action else 2)
-        size = 32 if by_sector and action != NOTHING else segment
+        size = 32 if reading.by_sector and action != NOTHING else segment
         done = accesses.transactions_in(accesses.sectors_of(word), size)
         node.work += done
         if action and done and line != accesses.SHARED_LINE:
@@ -94,6 +95,8 @@ def access_of(node, row, records, by_sector, record, actions, transactions, cons
         if not accesses.more_follow(word):
             break
     line = accesses.line_of(np.int64(records[first]))
+    if action and node.work:
+        node.work = max(1, accesses.pipe_cycles(reading.machine[0], records, first, record, row.kind, row.bytes))
     if not action:
         node.latency = CONST
         if cold and node.work and not is_in(constants, line):
@@ -124,9 +127,7 @@ def expand(code, streams, offsets, reading, warp, cold, nodes, actions, transact
                 node.work = streams.conflicts[conflict]
                 conflict += 1
             elif row.kind >= Kind.PARAM_LOAD:
-                record = access_of(
-                    node, row, streams.records, reading.by_sector, record, actions, transactions, constants, cold
-                )
+                record = access_of(node, row, streams.records, reading, record, actions, transactions, constants, cold)
             previous_pc = np.int64(row.pc)
             n += 1
     nodes[n].record = record

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
+from abstim.analytic.lone_warp import LOAD
 from abstim.analytic.point import Point
 from abstim.analytic.reuse_distance import L1_STEP, SIZES, WAYS
 from abstim.analytic.summary import RESIDENT_NODES, SM_NODES, Summary
@@ -51,7 +52,7 @@ def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array,
     """Share that misses L1D, and L1D and L2: of line accesses, then of critical batches of loads; and share of written
     sectors that misses L2."""
     p = point
-    l1_lines = p.l1d_sets * p.l1d_ways
+    l1_lines = jnp.where(p.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
 
     def in_l2(values: Array) -> Array:
         return between(smooth_between(values, SIZES, l2_lines(p)), WAYS, p.l2_ways)
@@ -62,8 +63,19 @@ def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array,
     def at_point(values: Array) -> Array:
         return between(between(values, RESIDENTS, resident), SMS, p.sm_count)
 
-    l1 = at_point(l1)
+    l1 = jnp.maximum(p.l1d_bypass, at_point(l1))
     return l1, jnp.minimum(l1, at_point(l2)), at_point(in_l2(summary.write_misses))
+
+
+def by_sector(summary: Summary, point: Point, missed: Array, most: Array) -> tuple[Array, Array]:
+    """(sectors that a cache asks for in whose place whole lines would miss so often, how many more accesses miss than
+    there). One that asks for sectors asks once for each that is used, if the line stays, and for at most `most`."""
+    w, p = summary.work, point
+    sectored = jnp.maximum(p.l1d_sectored, p.l1d_bypass)
+    lines = missed * w.lines
+    sectors = jnp.where(sectored > 0, jnp.minimum(most, lines * w.line_sectors), lines * SECTORS_A_LINE)
+    more = sectors * w.lines / jnp.maximum(1.0, w.load_sectors * lines)
+    return sectors, jnp.where(sectored > 0, jnp.maximum(1.0, more), 1.0)
 
 
 MOST_WARPS = 64  # of a scheduler
@@ -93,20 +105,28 @@ def predict_one(summary: Summary, point: Point) -> Prediction:
     s, p = summary, point
     resident, an_sm = resident_blocks(s, p)
     (l1, l1_wait), (l2, l2_wait), write = miss_ratios(s, p, resident)
+    asked, more = by_sector(s, p, l1, s.work.load_sectors)
+    read, more_read = by_sector(s, p, l2, asked)
+    l1, l1_wait, l2, l2_wait = (
+        jnp.minimum(1.0, x * y) for x, y in ((l1, more), (l1_wait, more), (l2, more_read), (l2_wait, more_read))
+    )
     latency = latencies(p, l1_wait, l2_wait)
     alone, longest = (s.path @ latency).max(), (s.longest_path @ latency).max()
     cold = jnp.maximum(0, (s.cold_path @ latency).max() - (s.warm_path @ latency).max())
     uneven = busiest(s, p, resident / an_sm)
     share = uneven * an_sm / s.thread_blocks
-    misses, sectors, read = l1 * s.work.lines, *traffic(s, l1, l2)
+    misses, sectors = l1 * s.work.lines, asked + s.work.store_sectors + s.work.atomics
     far = [
         *memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2, write)),
-        in_flight_cycles(p, misses * share, l2 / jnp.maximum(1e-9, l1)),
+        (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / jnp.maximum(1e-9, l1)),
     ]
     queue = QUEUE * jnp.stack(far).max() * resident / an_sm
     waves = jnp.maximum(longest, uneven * waves_cycles(s, p, alone + queue, resident, an_sm))
     bounds = jnp.stack([waves, *unit_cycles(s, p, share), *far])
-    cycles = p.launch_latency_cycles + cold + p_norm(bounds)
+    # what all SMs share idles while the first warps come to it, and after the last has been served: as long as a warp
+    # takes for one of its loads
+    idle = alone / jnp.maximum(1.0, s.path[:, LOAD].max())
+    cycles = p.launch_latency_cycles + cold + jnp.maximum(p_norm(bounds), idle + jnp.stack(far).max())
     return Prediction(cycles, bounds, cold, resident, misses + s.work.stores, sectors, read)
 
 
@@ -172,7 +192,7 @@ def latencies(point: Point, l1_wait: Array, l2_wait: Array) -> Float[Array, " la
     beyond = [
         p.shared_latency_cycles,
         p.const_latency_cycles,
-        p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram,
+        (1 - p.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram,
         p.l1d_latency_cycles + miss,
         p.perfect_memory * p.atomic_latency_cycles + real * l2,
         (1 - p.perfect_instruction_cache) * (p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)),
@@ -237,12 +257,6 @@ def alu_cycles(point: Point, unit: str, issued: Float[Array, " instruction_class
     return jnp.maximum((issued * point.initiation_cycles).sum() / jnp.maximum(units, 1), issued.sum() / width)
 
 
-def traffic(summary: Summary, l1: Array, l2: Array) -> tuple[Array, Array]:
-    """Sectors L2 is asked for or given, and sectors read from DRAM; `l1`, `l2`: miss ratios of line accesses."""
-    w = summary.work
-    return l1 * w.lines * SECTORS_A_LINE + w.store_sectors + w.atomics, l2 * w.lines * SECTORS_A_LINE
-
-
 def written_back(summary: Summary, point: Point, l2: Array, write: Array) -> Array:
     """Sectors written to DRAM: what was written of all lines that came into L2 but the last, which are still there."""
     w = summary.work
@@ -259,10 +273,13 @@ def memory_cycles(
     answers = p.perfect_memory * (misses + w.stores + w.atomics) + real * sectors
     sent = w.store_sectors * SECTOR_BYTES + w.stores * p.packet_header_bytes
     served = (sectors - w.atomics) * jnp.maximum(1, p.l2_sector_cycles) + w.atomics * p.l2_atomic_cycles
+    slices = p.dram_channels * p.l2_slices_per_channel
+    # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
+    switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - jnp.maximum(p.crossbar_repeats, p.crossbar_output_queues))
     return [
         share * answers,
         real * share * sent / p.flit_bytes,
-        real * served / (p.dram_channels * p.l2_slices_per_channel),
+        real * jnp.maximum(served / slices, switch),
         real * dram * p.dram_sector_cycles / p.dram_channels,
         real * w.hottest_atomics * p.l2_atomic_cycles,
     ]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
-from abstim.analytic.summary import Summary, summarize
+from abstim.analytic.summary import Summary, nodes_near, summarize
+from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
@@ -20,6 +22,9 @@ from functional.errors import InputError
 from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize.tensor_work import refuse_commits
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 
@@ -41,12 +46,18 @@ def summaries(session: Session, gpu: Gpu, progress: Progress = silent) -> list[S
     return found
 
 
-def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None) -> Summary:
-    """The summary of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand."""
+def summary_of(
+    session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Sequence[Gpu] | None = None
+) -> Summary:
+    """The summary of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
+    GPUs that it is for (None: any)."""
     own = without_phases(session.traces.trace(number)) if trace is None else trace
     registers, table = session.registers(number).count, session.table(number, gpu)
     refuse_commits(table, "analytic")
-    return summarize(session.launch(number), table, own, registers, gpu)
+    nodes = None
+    if near is not None:
+        nodes = set().union(*(nodes_near(g.spec.sm_count, session.blocks_per_sm(number, g)) for g in near))
+    return summarize(session.launch(number), table, own, registers, gpu, nodes)
 
 
 def predict_points(summary: Summary, points: Point) -> Prediction:
@@ -98,26 +109,39 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
     trace = without_phases(session.traces.trace(number))
-    return list(_rows(session, number, trace, gpus, _by_reading(session, number, trace, gpus)))
+    return _rows(session, number, trace, gpus, _by_reading(session, number, trace, gpus))
+
+
+def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
+    """Cycles of one launch as a function of GPUs, whose summary is that of `around`; not rounded."""
+    summary = summary_of(session, number, around)
+    return lambda gpus: np.asarray(predict_points(summary, points_of(gpus)).cycles, float)
 
 
 def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, Summary]:
-    read = {_reading(gpu): gpu for gpu in gpus}
-    return {reading: summary_of(session, number, gpu, trace) for reading, gpu in read.items()}
+    read: dict[tuple, list[Gpu]] = {}
+    for gpu in gpus:
+        read.setdefault(_reading(gpu), []).append(gpu)
+    return {reading: summary_of(session, number, own[0], trace, own) for reading, own in read.items()}
 
 
 def _rows(
     session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], by_reading: dict[tuple, Summary]
-) -> Iterator[AnalyticLaunch]:
-    for gpu in gpus:
-        summary = by_reading[_reading(gpu)]
-        prediction = Prediction(*(column[0] for column in predict_points(summary, points_of([gpu]))))
-        yield _launch(session, number, trace, gpu, summary, prediction)
+) -> list[AnalyticLaunch]:
+    rows: dict[int, AnalyticLaunch] = {}
+    for reading, summary in by_reading.items():
+        own = [k for k, gpu in enumerate(gpus) if _reading(gpu) == reading]
+        columns = zip(*predict_points(summary, points_of([gpus[k] for k in own])), strict=True)
+        rows |= {
+            k: _launch(session, number, trace, gpus[k], summary, Prediction(*column))
+            for k, column in zip(own, columns, strict=True)
+        }
+    return [rows[k] for k in range(len(gpus))]
 
 
 def _reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
-    return (gpu.spec.coalescing, gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
+    return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
 def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction) -> AnalyticLaunch:
@@ -127,6 +151,7 @@ def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summ
     work, real = summary.work, not spec.perfect_memory
     missed = float(p.l1d_misses) - work.stores
     sectors, read = int(p.l2_sectors) if real else 0, int(p.dram_sectors) if real else 0
+    asked = sectors - work.store_sectors - work.atomics
     return AnalyticLaunch(
         **launch_facts(session, number, session.launch(number), trace, gpu, cycles),
         occupancy=min(1.0, resident / spec.max_warps_per_sm),
@@ -137,7 +162,7 @@ def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summ
             "dram_reads": read,
         },
         memory=_memory(1 - missed / work.lookups if work.lookups else None,
-                       1 - read / (4 * missed) if real and missed >= 0.5 else None, sectors, read),
+                       1 - read / asked if real and asked >= 0.5 else None, sectors, read),
         windows={},
         limit=BOUNDS[int(p.bounds_cycles.argmax())],
         bounds_cycles={name: float(v) for name, v in zip(BOUNDS, p.bounds_cycles, strict=True)},

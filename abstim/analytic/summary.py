@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Container
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +14,8 @@ from abstim.analytic import lone_warp
 from abstim.analytic.lone_warp import LATENCIES, Reading, walk_blocks
 from abstim.analytic.reuse_distance import distances, histogram, largest_in, miss_curves, write_curve
 from abstim.engine.accesses import fermi_segment
-from abstim.engine.design_point import streams_of
+from abstim.engine.design_point import machine_of, streams_of
+from abstim.engine.rules import SECTORS
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.launches.launch import Launch
@@ -40,6 +44,8 @@ class Work(NamedTuple):
     access_cycles: float  # it is busy
     lookups: float  # transactions that look up L1D
     lines: float  # the same, an instruction's transactions on one line counted once
+    load_sectors: float  # that those use
+    line_sectors: float  # of a line, that any uses
     stores: float  # transactions
     store_lines: float
     store_sectors: float
@@ -66,16 +72,32 @@ class Summary(NamedTuple):
     write_misses: Float[np.ndarray, "sm resident ways size"]  # of L2, of written sectors
 
 
-def summarize(launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu) -> Summary:
+Nodes = Container[tuple[int, int]]  # of SM_NODES and RESIDENT_NODES, pairs
+
+
+def nodes_near(sm_count: int, resident: int) -> set[tuple[int, int]]:
+    """Nodes between which a GPU lies with so many SMs, and thread blocks on each."""
+
+    def beside(nodes: tuple[int, ...], value: int) -> tuple[int, ...]:
+        k = min(max(1, bisect_right(nodes, value)), len(nodes) - 1)
+        return nodes[k - 1 : k + 1]
+
+    return set(product(beside(SM_NODES, sm_count), beside(RESIDENT_NODES, resident)))
+
+
+def summarize(
+    launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, gpu: Gpu, nodes: Nodes | None = None
+) -> Summary:
     """Look at a launch once. Of `gpu` it takes what belongs to the trace's reading: coalescing, fetch width, L1I line,
-    and the latencies at which the longest paths are searched. Deterministic."""
+    and the latencies at which the longest paths are searched. Reuse distances are those of `nodes` (None: of all);
+    others have that of one of them in their place. Deterministic."""
     a_block = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
     blocks = max(1, int((np.cumsum(a_block) <= MOST_INSTRUCTIONS).sum()))
     scale = len(trace.thread_blocks) / blocks
     walker = _Walker(launch, table, trace, gpu)
     short, long = walker.latencies(0.0), walker.latencies(LONG_CYCLES)
     near, far = walker.walk(0, blocks, short, cold=False), walker.walk(0, blocks, long, cold=False)
-    l1_misses, l2_misses, write_misses = _miss_curves(trace, blocks, far)
+    l1_misses, l2_misses, write_misses = _miss_curves(trace, blocks, far, nodes)
     longest = [w.paths[w.longest] for w in (near, far)]
     first = [[walker.walk(0, 1, lat, cold).paths[0] for lat in (short, long)] for cold in (True, False)]
     return Summary(
@@ -112,8 +134,9 @@ class _Walker:
         self.trace, self.table, self.gpu = trace, table, gpu
         self.base = base_latencies(gpu)
         pipeline = gpu.pipeline
+        machine = np.array([machine_of(gpu, trace.warps_per_block, 1, table)])
         by_sector = int(gpu.spec.coalescing != "fermi")
-        reading = Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector)
+        reading = Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
         self.read = (*streams_of(trace, table), reading)
         self.code = _code(launch, table, self.base, gpu)
 
@@ -192,12 +215,21 @@ def _work(trace: Trace, walked: _Walked, scale: float) -> Work:
         access_cycles=cycles,
         lookups=transactions[actions == lone_warp.LOOK_UP].sum() * scale,
         lines=(actions == lone_warp.LOOK_UP).sum() * scale,
+        load_sectors=np.bitwise_count(sectors_of(trace.records[actions == lone_warp.LOOK_UP])).sum() * scale,
+        line_sectors=_line_sectors(trace.records[actions == lone_warp.LOOK_UP]),
         stores=transactions[actions == lone_warp.WRITE].sum() * scale,
         store_lines=(actions == lone_warp.WRITE).sum() * scale,
         store_sectors=store_sectors * scale,
         atomics=transactions[actions == lone_warp.UPDATE].sum() * scale,
         hottest_atomics=int(hottest) * scale,
     )
+
+
+def _line_sectors(records: np.ndarray) -> float:
+    """Sectors of each line, in the mean, that any of some records names."""
+    lines, sectors = line_of(records), sectors_of(records)
+    used = sum(len(np.unique(lines[(sectors >> k) & 1 > 0])) for k in range(SECTORS))
+    return used / max(1, len(np.unique(lines)))
 
 
 def _imbalance(trace: Trace) -> Float[np.ndarray, " sm_count"]:
@@ -214,7 +246,7 @@ def _segment_sectors(records: np.ndarray) -> Int64[np.ndarray, " record"]:
     return np.bitwise_count(fermi_segment(sectors_of(records))).astype(np.int64)
 
 
-def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]:
+def _miss_curves(trace: Trace, blocks: int, walked: _Walked, nodes: Nodes | None) -> list[np.ndarray]:
     """`Summary.l1_misses`, `l2_misses` and `write_misses`."""
     stop = trace.record_offsets[blocks * trace.warps_per_block]
     records, actions = trace.records[:stop], walked.actions[:stop]
@@ -236,10 +268,13 @@ def _miss_curves(trace: Trace, blocks: int, walked: _Walked) -> list[np.ndarray]
     most = max(1, min(64 // trace.warps_per_block, -(-blocks // SM_NODES[0])))
     # An SM without a thread block changes nothing, nor does room on an SM for more than it gets
     busy = {s: min(s, blocks) for s in SM_NODES}
-    found = [
-        [curves(busy[s], min(b, -(-blocks // busy[s]))) for b in RESIDENT_NODES if b <= most or b == 1]
-        for s in SM_NODES
-    ]
-    padded = [row + [row[-1]] * (len(RESIDENT_NODES) - len(row)) for row in found]
-    l1, l2, write = (np.array([[node[k] for node in row] for row in padded]) for k in range(3))
+    found = {
+        (s, b): curves(busy[s], min(b, most, -(-blocks // busy[s])))
+        for s, b in product(SM_NODES, RESIDENT_NODES)
+        if nodes is None or (s, b) in nodes
+    }
+    some = next(iter(found.values()))
+    l1, l2, write = (
+        np.array([[found.get((s, b), some)[k] for b in RESIDENT_NODES] for s in SM_NODES]) for k in range(3)
+    )
     return [np.moveaxis(l1, 2, 0), np.moveaxis(l2, 2, 0), write]

@@ -1,18 +1,18 @@
 """Messages between the shim in a program's process and abstim: one table, from which both sides are made.
 
 A message is a head of two 32-bit numbers (which message, bytes of payload), its fields, each of 64 bits, and the
-payload.
-A reply, to messages that have one, is a head (error of CUDA's, bytes of payload), fields and payload.
-"""
+payload. A reply, to messages that have one, is a head (error of CUDA's, bytes of payload), fields and payload."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import BinaryIO
 
 from functional.errors import InputError
+from functional.files import toml_beside
 
 HEAD = struct.Struct("<II")
 
@@ -25,50 +25,27 @@ class Message:
     request: tuple[str, ...]
     reply: tuple[str, ...] | None
     payload: str = ""
-    request_layout: struct.Struct = field(init=False)
-    reply_layout: struct.Struct = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "request_layout", struct.Struct(f"<{len(self.request)}Q"))
-        object.__setattr__(self, "reply_layout", struct.Struct(f"<{len(self.reply or ())}Q"))
+    @cached_property
+    def request_layout(self) -> struct.Struct:
+        """Of the fields, each of 64 bits."""
+        return struct.Struct(f"<{len(self.request)}Q")
+
+    @cached_property
+    def reply_layout(self) -> struct.Struct:
+        """The same of a reply."""
+        return struct.Struct(f"<{len(self.reply or ())}Q")
 
 
-def _message(name: str, request: str, reply: str | None, payload: str = "") -> Message:
-    return Message(name, tuple(request.split()), None if reply is None else tuple(reply.split()), payload)
-
-
-MESSAGES = (
-    _message("hello", "process", "memory_start memory_bytes"),
-    _message("device", "", "memory_bytes", "reply: name in 256 bytes, then number and value of every attribute, int32"),
-    _message("module", "kind", "module", "a fat binary (kind 0) or PTX (kind 1)"),
-    _message("part", "module part", ""),  # the part's functions and variables are the module's, too
-    _message("parse", "module", ""),
-    _message("function", "module", "function", "its name; reply: offset and bytes of each parameter, uint32"),
-    _message("variable", "module", "address bytes", "its name"),
-    _message("allocate", "bytes kind", "address"),
-    _message("release", "address", ""),
-    _message("inside", "address bytes", ""),  # of one allocation, variable, or a module's constants
-    _message("usage", "", "free_bytes total_bytes"),
-    _message(
-        "launch", "function grid_x grid_y grid_z block_x block_y block_z shared_bytes stream cooperative "
-        "cluster_x cluster_y cluster_z", "lasting",
-        "the parameter block; reply: what the kernel printed",
-    ),
-    _message("attributes", "function", "shared_bytes const_bytes local_bytes max_threads registers ptx_version "
-             "binary_version"),
-    _message("occupancy", "function threads shared_bytes", "blocks"),
-    _message("texture", "address width height depth pitch bits kind channels linear normalized as_float modes border",
-             "handle"),
-    _message("tensor_map", "element address interleave swizzle fill_nan pixels", "", "of each axis size, box, step, "
-             "stride in bytes, and the lower and upper corner of im2col, int64; reply: the map"),
-    _message("transfer", "stream bytes direction", None),
-    _message("stream", "stream independent", None),
-    _message("record", "event stream", None),
-    _message("wait", "event stream", None),
-    _message("synchronize", "stream everything", None),
-    _message("elapsed", "start end", "picoseconds"),
-    _message("missing", "", None, "the call that is not there"),
-)  # fmt: skip
+MESSAGES = tuple(
+    Message(
+        name,
+        tuple(said.get("request", "").split()),
+        tuple(said["reply"].split()) if "reply" in said else None,
+        said.get("payload", ""),
+    )
+    for name, said in toml_beside(__file__, "messages.toml").items()
+)
 BY_NAME = {message.name: message for message in MESSAGES}
 
 

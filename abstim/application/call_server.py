@@ -136,9 +136,8 @@ class CallServer:
             program = loaded.program(name)
             loaded.memory(self.memory)
         except InputError as error:
-            raise CudaError(
-                INVALID_PTX if isinstance(error, PtxError) else NOT_FOUND, f"kernel '{name}': {error}"
-            ) from None
+            number = INVALID_PTX if isinstance(error, PtxError) else NOT_FOUND
+            raise CudaError(number, f"kernel '{name}': {error}") from None
         self._functions.append((loaded, program))
         layout = b"".join(struct.pack("<II", p.offset, p.bytes) for p in program.parameters)
         return self._reply("function", len(self._functions), payload=layout)
@@ -168,10 +167,9 @@ class CallServer:
             x, y, z = (*program.directives["maxntid"], 1, 1)[:3]
             threads = min(threads, x * y * z)
         constants = len(loaded.memory(self.memory).const_arena)
-        return self._reply(
-            "attributes", static_bytes(program, "shared"), constants, static_bytes(program, "local"), threads,
-            registers, loaded.architecture or 80, 10 * major + minor,
-        )  # fmt: skip
+        sizes = (static_bytes(program, "shared"), constants, static_bytes(program, "local"))
+        versions = (loaded.architecture or 80, 10 * major + minor)
+        return self._reply("attributes", *sizes, threads, registers, *versions)
 
     def _occupancy(self, function: int, threads: int, shared_bytes: int) -> bytes:
         _, program = self._program(function)
@@ -214,13 +212,10 @@ class CallServer:
         used = [_MODES[modes >> 8 * axis & 3] for axis in range(len(size))]
         if len(set(used)) > 1 or (border and used[0] == "border"):
             raise CudaError(NOT_SUPPORTED, "a texture whose axes have different address modes, or with a border colour")
-        type_ = f"{_KINDS[kind]}{bits}"
         mode = used[0] if normalized or used[0] in ("clamp", "border") else "clamp"
-        is_float = not as_float and kind != 2  # cudaReadModeElementType is 0, cudaReadModeNormalizedFloat 1
-        texture = Texture(
-            region.name, size, type_, channels, bool(linear), mode, bool(normalized), bool(as_float) and not is_float,
-            offset_bytes=address - region.address, pitch_bytes=pitch,
-        )  # fmt: skip
+        type_, at = f"{_KINDS[kind]}{bits}", address - region.address
+        interpolates, unit, floats = (bool(n) for n in (linear, normalized, as_float))  # cudaReadModeNormalizedFloat: 1
+        texture = Texture(region.name, size, type_, channels, interpolates, mode, unit, floats, at, pitch)
         texture.check("the program's texture", region.bytes)
         return self._reply("texture", self.memory.memory.texture_handle(texture))
 
@@ -273,12 +268,10 @@ class CallServer:
     def _execute_child(self, loaded: LoadedModule, child: DeviceLaunch, stream: int) -> str:
         """A grid that a kernel launched, and what that launches."""
         program = loaded.program_at(child.kernel)
-        if len(child.parameters) < max((p.offset + p.bytes for p in program.parameters), default=0):
-            raise ExecutionError(
-                f"a kernel launches '{program.name}' with {len(child.parameters)} bytes of parameters: too few"
-            )
-        given = Dim3(*child.grid), Dim3(*child.block)
-        shape = Shape(*cuda_shape(program, *given, child.dynamic_shared_bytes), child.dynamic_shared_bytes)
+        if (given := len(child.parameters)) < max((p.offset + p.bytes for p in program.parameters), default=0):
+            raise ExecutionError(f"a kernel launches '{program.name}' with {given} bytes of parameters: too few")
+        extents = Dim3(*child.grid), Dim3(*child.block)
+        shape = Shape(*cuda_shape(program, *extents, child.dynamic_shared_bytes), child.dynamic_shared_bytes)
         return self.execute(loaded, program, shape, child.parameters, stream, False)
 
     def _execute_grid(
@@ -287,11 +280,8 @@ class CallServer:
         self._check(program, shape, cooperative)
         workspace = self._grid_workspace() if cooperative else 0
         open_regions(program, self.memory.memory)
-        memory = loaded.memory(self.memory)
-        launch = Launch(
-            program, shape.grid, shape.block, parameters, shape.dynamic_shared_bytes, grid_workspace=workspace,
-            requested_cluster=shape.cluster,
-        )  # fmt: skip
+        memory, dynamic = loaded.memory(self.memory), shape.dynamic_shared_bytes
+        launch = Launch(program, shape.grid, shape.block, parameters, dynamic, "", (), workspace, shape.cluster)
         self.clock.kernel(stream, self.recorder.launch(launch, memory))
         return memory.printed.text()
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class PythonDevice:
     """The device that kernels of Python frameworks see: one a process, since Numba asks once what there is.
 
-    What is captured changes the GPUs that time, and the clock; memory and modules stay.
-    """
+    What is captured changes the GPUs that time, and the clock; memory and modules stay."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="abstim-capture-")
@@ -91,8 +90,7 @@ class Capture:
     A stretch of a Python program whose kernels run here. Times are those of `abstim app`.
 
     `result` is there after the end; `launches` are those of it, without those that only tried configurations
-    (`triton.autotune`), which are in `trials`.
-    """
+    (`triton.autotune`), which are in `trials`."""
 
     def __init__(
         self,

@@ -2,8 +2,7 @@
 bytes at the same addresses.
 
 The shim maps it where the GPU has it. So a device pointer can be followed on the host, managed and pinned memory need
-nothing more, a copy is a copy of bytes, and no launch sends a buffer.
-"""
+nothing more, a copy is a copy of bytes, and no launch sends a buffer."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from functional.errors import InputError
+from functional.files import rows_beside
 from functional.launches.memory import CONST_LIMIT_BYTES, GLOBAL_BASE, GLOBAL_LIMIT, Memory, Region
 from functional.ptx.ir import Variable
 
@@ -49,22 +49,29 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
     spec = gpu.spec
     major, minor = compute_capability(gpu, of_program)
     l2_bytes = spec.l2_sets * spec.l2_ways * 128 * spec.l2_slices_per_channel * spec.dram_channels
-    fixed = {
-        1: 1024, 2: 1024, 3: 1024, 4: 64, 5: _LIMIT, 6: 65535, 7: 65535, 8: 48 << 10, 9: 64 << 10, 10: 32, 11: _LIMIT,
-        14: 512, 15: 1, 19: 1, 21: 131072, 22: 131072, 23: 65536, 24: 16384, 25: 16384, 26: 16384, 27: 32768,
-        28: 32768, 29: 2048, 30: 512, 31: 1, 40: 2, 41: 1, 42: 32768, 43: 2048, 51: 32, 69: 268435456, 70: 131072,
-        71: 65000, 72: 2097120, 78: 1, 79: 1, 80: 1, 83: 1, 89: 1, 90: 1, 95: 1, 99: 1, 115: 1,
-    }  # fmt: skip
-    own = {
-        12: min(65536, spec.registers_per_sm), 13: round(spec.core_clock_hz / 1000), 16: spec.sm_count,
-        36: round(spec.core_clock_hz / 1000), 37: 64 * spec.dram_channels, 38: min(l2_bytes, _LIMIT),
-        39: spec.max_threads_per_sm, 75: major, 76: minor, 81: spec.shared_bytes_per_sm, 82: spec.registers_per_sm,
-        87: 32, 97: most_shared_bytes(gpu), 106: spec.max_blocks_per_sm,
-    }  # fmt: skip
-    # Parts of L2 that can be set aside: three quarters, from 8.0 on (CUDA's programming guide). They are not modelled
-    persisting = {108: min(l2_bytes, _LIMIT) * 3 // 4, 109: _ACCESS_WINDOW_BYTES} if major >= 8 else {}
-    clusters = {120: 1} if major >= 9 else {}
-    return fixed | own | persisting | clusters
+    own = dict(
+        MaxRegistersPerBlock=min(65536, spec.registers_per_sm),
+        MultiProcessorCount=spec.sm_count,
+        ClockRate=round(spec.core_clock_hz / 1000),
+        MemoryClockRate=round(spec.core_clock_hz / 1000),
+        GlobalMemoryBusWidth=64 * spec.dram_channels,
+        L2CacheSize=min(l2_bytes, _LIMIT),
+        MaxThreadsPerMultiProcessor=spec.max_threads_per_sm,
+        MaxRegistersPerMultiprocessor=spec.registers_per_sm,
+        ComputeCapabilityMajor=major,
+        ComputeCapabilityMinor=minor,
+        MaxBlocksPerMultiprocessor=spec.max_blocks_per_sm,
+        MaxSharedMemoryPerMultiprocessor=spec.shared_bytes_per_sm,
+        MaxSharedMemoryPerBlockOptin=most_shared_bytes(gpu),
+    )
+    if major >= 8:  # parts of L2 that can be set aside: three quarters (CUDA's programming guide); not modelled
+        persisting = min(l2_bytes, _LIMIT) * 3 // 4
+        own |= {"MaxPersistingL2CacheSize": persisting, "MaxAccessPolicyWindowSize": _ACCESS_WINDOW_BYTES}
+    if major >= 9:
+        own["ClusterLaunch"] = 1
+    rows = rows_beside(__file__, "attributes.csv")
+    known = {row["name"]: int(row["value"]) for row in rows if row["value"]} | own
+    return {int(row["number"]): known[row["name"]] for row in rows if row["name"] in known}
 
 
 def described(gpu: Gpu, of_program: int) -> bytes:
@@ -133,8 +140,7 @@ class DeviceMemory:
     def of_module(self, variables: Iterable[Variable]) -> tuple[Memory, int]:
         """Memory as a new module sees it, and where the program finds the module's first constant.
 
-        Raises InputError for too many modules, or constants or variables that do not fit.
-        """
+        Raises InputError for too many modules, or constants or variables that do not fit."""
         if self._modules == _MODULES:
             raise InputError(f"the program loads more than {_MODULES} modules")
         first = self._modules * CONST_LIMIT_BYTES

@@ -2,8 +2,7 @@
 PTX and machine code of several architectures, each perhaps compressed.
 
 Fat binaries are laid out as nvcc does it and public tools read it: a header, then entries, each with a header of its
-own.
-"""
+own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Launches of a running program: executed, unless they would change nothing; timed, unless one that did the same was;
 and written to a store, if they are chosen.
 
-What is not timed is executed as a stream, of which no more than some chunks are held.
-"""
+What is not timed is executed as a stream, of which no more than some chunks are held."""
 
 from __future__ import annotations
 
@@ -212,8 +211,7 @@ class IdleLaunches:
 
     Programs that take times launch a kernel again and again on the same data. What a kernel does depends on its launch
     and on memory alone: if a launch has once left memory as it found it, then on that memory it need not be executed
-    again.
-    """
+    again."""
 
     _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
     _state: Snapshot | None = None
@@ -254,10 +252,8 @@ class IdleLaunches:
 
 
 def _key(launch: Launch, memory: Memory) -> Hashable:
-    program = launch.program
     shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared_bytes, launch.grid_workspace)
-    how = (shape, launch.parameters)
-    return program.digest, program.name, how, memory.const_arena.tobytes()
+    return launch.program.digest, launch.program.name, shape, launch.parameters, memory.const_arena.tobytes()
 
 
 class LaunchStores:
@@ -277,11 +273,6 @@ class LaunchStores:
             module = self._modules.of_digest(digest)
             self._writers[digest] = StoreWriter(self.folder / f"module-{len(self._writers) + 1}", module.module)
         self._writers[digest].launch(launch, registers, chunks)
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """One a module, in the order of their first launches."""
-        return tuple(writer.folder for writer in self._writers.values())
 
     def finish(self, name: str) -> None:
         """Make them whole; until then, nobody takes them for stores."""

@@ -1,6 +1,5 @@
 """Modules that a program loads: PTX out of its fat binaries, parsed when a kernel or variable of it is first used; and
-the case that a program is, whose launches come one by one.
-"""
+the case that a program is, whose launches come one by one."""
 
 from __future__ import annotations
 
@@ -51,20 +50,14 @@ class LoadedModule:
                     f"the program holds no PTX of {', '.join(names[:3]) or 'a module'}, only machine code for {held}; "
                     "compile with PTX in it (nvcc -arch=sm_80, or -gencode arch=compute_80,code=compute_80)"
                 )
-            self._module = self._parsed(self._text())
+            text = self.texts[0]
+            if len(self.texts) > 1:
+                text = joined_parts([text_of(part, "a part of the program") for part in self.texts]).encode()
+            path = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}.ptx"
+            if not path.exists():
+                path.write_bytes(text)
+            self._module = open_bytes(text, str(path))
         return self._module
-
-    def _text(self) -> bytes:
-        """That of its parts, joined."""
-        if len(self.texts) == 1:
-            return self.texts[0]
-        return joined_parts([text_of(text, "a part of the program") for text in self.texts]).encode()
-
-    def _parsed(self, text: bytes) -> Module:
-        path = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}.ptx"
-        if not path.exists():
-            path.write_bytes(text)
-        return open_bytes(text, str(path))
 
     def program(self, kernel: str) -> Program:
         """A kernel, linked. Raises InputError."""
@@ -126,10 +119,8 @@ class LoadedModules:
         text = best_ptx(found)
         machine_code = [image for image in found if not image.is_ptx]
         architecture = max((image.architecture for image in found if image.is_ptx), default=0)
-        number = len(self._modules) + 1
-        self._modules.append(
-            LoadedModule(number, self.folder, [] if text is None else [text], machine_code, architecture)
-        )
+        number, texts = len(self._modules) + 1, [] if text is None else [text]
+        self._modules.append(LoadedModule(number, self.folder, texts, machine_code, architecture))
         return number
 
     def join(self, number: int, part: int) -> None:

@@ -57,21 +57,13 @@ class ApplicationResult:
         """Everything, as what `json.dumps` takes."""
         from dataclasses import asdict
 
-        runs = [
-            {
-                "gpu": gpu,
-                "known_error": known,
-                "note": self.notes[k],
-                "launches": [asdict(timed.results[k]) for timed in self.launches],
-            }
-            for k, (gpu, known) in enumerate(zip(self.gpus, self.known_errors, strict=True))
-        ]
-        return {
-            "kind": "application", "program": self.program, "status": self.status, "executed": self.executed,
-            "seconds": self.seconds, "busy_seconds": self.busy_seconds,
-            "kernels_waited_seconds": self.kernels_waited_seconds, "problems": self.problems,
-            "interrupted": self.interrupted, "model": self.model, "runs": runs,
-        }  # fmt: skip
+        runs = []
+        for k, (gpu, known, note) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
+            launches = [asdict(timed.results[k]) for timed in self.launches]
+            runs.append({"gpu": gpu, "known_error": known, "note": note, "launches": launches})
+        said = ("program", "status", "executed", "seconds", "busy_seconds", "kernels_waited_seconds", "problems")
+        own = {name: getattr(self, name) for name in (*said, "interrupted", "model")}
+        return {"kind": "application"} | own | {"runs": runs}
 
 
 def run_application(
@@ -94,8 +86,7 @@ def run_application(
     is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
     of those that are selected; `output`: an open file that
     takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
-    program that cannot be run.
-    """
+    program that cannot be run."""
     path = _found(command[0])
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
@@ -119,30 +110,21 @@ def application_result(
     """What a server's program did. `stopped`: what is not timed yet is left out."""
     timer = server.recorder.timer
     launches = [] if timer is None else timer.stop() if stopped else timer.finish()
-    seconds = 0.0 if stopped else server.clock.settle() / PICOSECONDS
-    busy = {engine: time / PICOSECONDS for engine, time in server.clock.busy.items()}
-    names = tuple(gpu.name for gpu in gpus)
-    return ApplicationResult(
-        name, names, status, tuple(launches), server.recorder.count, seconds, busy,
-        server.clock.kernels_waited / PICOSECONDS, server.problems, model,
-        *_said(launches, gpus, model), stopped,
-    )  # fmt: skip
-
-
-def _said(launches: Sequence[Timed], gpus: Sequence[Gpu], model: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is known of the error on each GPU, and what to note of what was timed."""
+    seconds, clock = 0.0 if stopped else server.clock.settle() / PICOSECONDS, server.clock
+    busy = {engine: time / PICOSECONDS for engine, time in clock.busy.items()}
     found = [code_notes(gpu, model, [timed.results[k] for timed in launches]) for k, gpu in enumerate(gpus)]
-    return tuple(known or NOTHING_KNOWN for known, _ in found), tuple(note for _, note in found)
+    notes = tuple(known or NOTHING_KNOWN for known, _ in found), tuple(note for _, note in found)
+    times = (seconds, busy, clock.kernels_waited / PICOSECONDS)
+    did = (name, tuple(gpu.name for gpu in gpus), status, tuple(launches), server.recorder.count)
+    return ApplicationResult(*did, *times, server.problems, model, *notes, stopped)
 
 
 def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:
     """The program's exit code, and whether an interrupt ended it."""
     ours, theirs = socket.socketpair()
-    environment = (
-        os.environ | inherited() | environment | {SOCKET: str(theirs.fileno()), MEMORY: str(server.memory.file)}
-    )
     with ours, theirs:
         files = (theirs.fileno(), server.memory.file)
+        environment = os.environ | inherited() | environment | dict(zip((SOCKET, MEMORY), map(str, files), strict=True))
         process = subprocess.Popen(command, env=environment, pass_fds=files, stdout=output)
         theirs.close()
         threading.Thread(target=_end_with, args=(process, ours), daemon=True).start()

@@ -1,6 +1,5 @@
 """The shared libraries that stand in place of CUDA's, made of the C sources beside this file and kept, and the
-environment in which a program finds them without a change to its file.
-"""
+environment in which a program finds them without a change to its file."""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ NVRTC = Path(__file__).parent / "nvrtc" / "machine_code.c"
 # File name of CUDA's runtime -> its major version, which decides how some structures are laid out
 RUNTIMES = {"libcudart.so.11.0": 11, "libcudart.so.12": 12, "libcudart.so.13": 13}
 DRIVER = "libcuda.so.1"
-_OPTIONS = (
-    "-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-pthread", "-ldl",
-)  # fmt: skip
+_OPTIONS = ("-shared", "-fPIC", "-O2", "-std=gnu11", "-fvisibility=hidden")
+_LINKED = ("-Wl,-Bsymbolic", "-Wl,-z,defs", "-pthread", "-ldl")
 
 
 def compiler() -> tuple[str, ...]:
@@ -86,13 +84,13 @@ def library_folder(wanted: set[str]) -> Path:
     calls = missing_calls(defined)
     aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread_calls(defined).items())
     headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
-    folder = _folder_of(text, headers, calls, header(), repr(compiler()), repr((*_OPTIONS, *aliases)))
+    folder = _folder_of(text, headers, calls, header(), repr(compiler()), repr((*_OPTIONS, *_LINKED, *aliases)))
 
     def arguments(name: str, made: Path) -> list[str]:
         (made / "protocol.h").write_text(header())
         (made / "missing.c").write_text(calls)
         (made / "version.map").write_text(f"{name} {{ global: *; }};\n")
-        options = [*aliases, *_OPTIONS, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}"]
+        options = [*aliases, *_OPTIONS, *_LINKED, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}"]
         options += [f"-Wl,-soname,{name}", f"-Wl,--version-script={made / 'version.map'}"]
         return [*options, *map(str, sources), str(made / "missing.c")]
 

@@ -3,8 +3,7 @@
 Kernels run one at a time, in the order of submission, each taking what it takes alone: two that a GPU would run side by
 side count one after the other. Copies to the device, copies from it, and kernels go on beside each other where streams
 allow it. The program's own time on the host counts as none, but what it submits after waiting begins after what it
-waited for.
-"""
+waited for."""
 
 from __future__ import annotations
 

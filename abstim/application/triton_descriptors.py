@@ -62,14 +62,9 @@ def _tensor_map(descriptor: Any, about: Mapping[str, Any]) -> TensorMap:
 def _of_images(tiles: TensorMap, descriptor: Any) -> TensorMap:
     """The same for im2col, whose block is pixels and channels."""
     channels, pixels = tiles.box
-    return replace(
-        tiles,
-        box=(channels, *[1] * (len(tiles.size) - 1)),
-        pixels=pixels,
-        steps=_inwards(descriptor.element_strides or ()),
-        lower=_inwards(descriptor.pixel_box_lower_corner),
-        upper=_inwards(descriptor.pixel_box_upper_corner),
-    )
+    lower, upper = map(_inwards, (descriptor.pixel_box_lower_corner, descriptor.pixel_box_upper_corner))
+    box, steps = (channels, *[1] * (len(tiles.size) - 1)), _inwards(descriptor.element_strides or ())
+    return replace(tiles, box=box, pixels=pixels, steps=steps, lower=lower, upper=upper)
 
 
 def _inwards(values: Any) -> tuple[int, ...]:

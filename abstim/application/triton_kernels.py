@@ -1,8 +1,7 @@
 """Triton's kernels: a driver and a compiler of ours, which stops at PTX, while something is captured.
 
 NumPy arrays and torch's CPU tensors are arguments. What an argument lies in is copied to the device before a launch and
-back after it.
-"""
+back after it."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
 from abstim.application.call_server import CudaError, Shape
-from abstim.application.device_memory import attributes, compute_capability, most_shared_bytes
+from abstim.application.device_memory import compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from functional.errors import InputError
@@ -37,10 +36,8 @@ if TYPE_CHECKING:
 Trial = Callable[[Callable[[], object]], float]  # seconds of what something launches
 
 # Types of Triton's signatures, as NumPy has them; pointers begin with a star
-_NUMBERS = {
-    "i1": "<i1", "i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8", "u1": "<u1", "u8": "<u1", "u16": "<u2",
-    "u32": "<u4", "u64": "<u8", "fp16": "<f2", "fp32": "<f4", "f32": "<f4", "fp64": "<f8",
-}  # fmt: skip
+_NUMBERS = {f"{kind}{8 * size}": f"<{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
+_NUMBERS |= {"i1": "<i1", "u1": "<u1", "fp16": "<f2", "fp32": "<f4", "f32": "<f4", "fp64": "<f8"}
 _DEVICES = itertools.count(1)  # Triton keeps what it compiled by device: each capture is one
 
 
@@ -99,9 +96,8 @@ class Launcher:
             sizes = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
             scratch = [ranges.scratch(grid.total * size) for size in sizes]
             values += [np.uint64(address) for address in scratch]
-            shape = Shape(
-                grid, Dim3(32 * metadata.num_warps), metadata.shared, self._cluster if self._cluster.x > 1 else None
-            )
+            cluster = self._cluster if self._cluster.x > 1 else None
+            shape = Shape(grid, Dim3(32 * metadata.num_warps), metadata.shared, cluster)
             cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
             try:
                 said = server.execute(loaded, program, shape, _block(program, values), 0, cooperative)
@@ -152,9 +148,8 @@ class AbstimDriver(DriverBase):
     def __init__(self, server: CallServer, gpu: Gpu, trial: Trial) -> None:
         self._server, self._gpu, self._trial, self._number = server, gpu, trial, next(_DEVICES)
         self.launcher_cls = lambda source, metadata: Launcher(server, source, metadata)
-        self.utils = SimpleNamespace(
-            load_binary=self._load, unload_module=lambda module: None, get_device_properties=self._properties
-        )
+        self.utils = SimpleNamespace(load_binary=self._load, get_device_properties=self._properties)
+        self.utils.unload_module = lambda module: None
 
     @classmethod
     def is_active(cls) -> bool:
@@ -214,11 +209,10 @@ class AbstimDriver(DriverBase):
 
     def _properties(self, device: int) -> dict[str, int]:
         gpu = self._gpu
-        known = attributes(gpu, 80)
-        return {
-            "max_shared_mem": most_shared_bytes(gpu), "max_num_regs": known[82], "multiprocessor_count": known[16],
-            "warpSize": 32, "sm_clock_rate": known[13], "mem_clock_rate": known[36], "mem_bus_width": known[37],
-        }  # fmt: skip
+        clock_khz = round(gpu.spec.core_clock_hz / 1000)
+        found = {"max_shared_mem": most_shared_bytes(gpu), "max_num_regs": gpu.spec.registers_per_sm, "warpSize": 32}
+        found |= {"multiprocessor_count": gpu.spec.sm_count, "sm_clock_rate": clock_khz, "mem_clock_rate": clock_khz}
+        return found | {"mem_bus_width": 64 * gpu.spec.dram_channels}
 
 
 def _ptx_compiler(compiler: type) -> type:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from abstim.cli.options import Json, LaunchOptions, TimedGpuOptions, expanded
 from abstim.cli.run_tables import grid_lines
-from abstim.show.tables import counted, on_gpu, print_json, print_table, progress, say
+from abstim.show.tables import counted, on_gpu, print_json, print_records, progress, say
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
@@ -21,16 +19,10 @@ if TYPE_CHECKING:
 
 
 @expanded
-def advise(
-    *,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, a .ptx or .cu file.")
-    ],
-    gpu: TimedGpuOptions,
-    launch: LaunchOptions,
-    as_json: Json = False,
-) -> None:
+def advise(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json: Json = False) -> None:
     """Say what could be changed about a target: uncoalesced accesses, bank conflicts, atomics, occupancy, tail waves.
+
+    TARGET  A suite benchmark, a launches.json, a .ptx or .cu file.
 
     What each would save is found by timing the launches without it, not by a rule of thumb.
 
@@ -39,8 +31,7 @@ def advise(
     `abstim advise transpose`
 
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
-    buf:i32:256`
-    """
+    buf:i32:256`"""
     from abstim.session.session import open_session
     from abstim.study.counterfactual import advise as run
 
@@ -68,25 +59,20 @@ def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
 
 
 def _print(found: Advice) -> None:
-    rows = [(finding.kind, finding.cycles, f"{finding.gain:.1%}") for finding in found.findings]
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
-    if not rows:
+    if not found.findings:
         print(f"{title}\nNothing that abstim looks for would save 2 %; abstim run --limits says what limits it")
         return
-    print_table(title, ("finding", "cycles without it", "saved"), rows)
+    print_records(title, "finding: {kind} | cycles without it: {cycles} | saved: {gain:.1%}", found.findings)
     for finding in found.findings:
         say(f"{finding.kind}: {finding.text}")
 
 
 @expanded
-def coldstart(
-    *,
-    target: Annotated[str, typer.Argument(help="A suite benchmark, a workload, or a launches.json.")],
-    gpu: TimedGpuOptions,
-    launch: LaunchOptions,
-    as_json: Json = False,
-) -> None:
+def coldstart(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json: Json = False) -> None:
     """Say what it costs to simulate each launch of a target from empty caches, and what each way to warm up gives back.
+
+    TARGET  A suite benchmark, a workload, or a launches.json.
 
     Accuracy is that of a launch's IPC against the launch with the caches as all before it left them.
 
@@ -105,16 +91,15 @@ def coldstart(
     print_json(found.to_json()) if as_json else _print_cold_start(found)
 
 
+POLICIES = (
+    "warm-up: {name} | worst launch: {worst_accuracy:.1%} | all, by instructions: {mean_accuracy:.1%} "
+    "| warmed a launch: {warmed_share:.1%}"
+)
+
+
 def _print_cold_start(found: ColdStart) -> None:
-    rows = [
-        (policy.name, f"{policy.accuracy.min():.1%}", f"{policy.mean_accuracy(found.instructions):.1%}",
-         f"{policy.warmed_share:.1%}")
-        for policy in found.policies
-    ]  # fmt: skip
-    columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
-    print_table(
-        f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}", columns, rows
-    )
+    title = f"{found.target} on {on_gpu(found)}: accuracy of IPC, {counted(len(found.instructions))}"
+    print_records(title, POLICIES, found.to_json()["policies"])
     classes = ", ".join(f"{least:.0%}: {share:.1%}" for least, share in found.affected.items())
     say(f"Instructions whose IPC flushing changes by {classes}")
     after, before = _mean(found.forward_reuse), _mean(found.backward_reuse)

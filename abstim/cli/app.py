@@ -44,11 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-COMMANDS = (
-    run, advise, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize, validate, calibrate, bench,
-    import_config, export_trace,
-)  # fmt: skip
-for command in COMMANDS:
+TIMING = (run, advise, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize)
+for command in (*TIMING, validate, calibrate, bench, import_config, export_trace):
     app.command(cls=Subcommand)(command)
 # What follows the program's name is the program's
 app.command(cls=Subcommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(
@@ -89,8 +86,7 @@ def abstim(
     Where stderr is no terminal, a line of progress comes every `ABSTIM_PROGRESS_SECONDS` (10).
     `ABSTIM_ISOLATE=1`, `0` or `foreign` is `--isolate`, `--no-isolate` or the default.
     `ABSTIM_TRACEBACK=1` ends an error in its traceback; `ABSTIM_OUTSIDE_FILES=1` lets a launches.json name files
-    outside of its folder.
-    """
+    outside of its folder."""
     from abstim.targets.execution import isolating
 
     context.with_resource(isolating(isolate))

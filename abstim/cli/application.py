@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from abstim.brief import grouped
 from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, flags_of, refuse_options
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError
@@ -56,25 +57,16 @@ class ProgramOptions:
         """As `run_application` takes them. Raises InputError for a stretch of launches that is none."""
         from abstim.application.launch_recorder import Selection
 
-        return {
-            "model": self.model,
-            "flush": self.flush,
-            "selection": Selection(self.only, *_stretch(self.launches)),
-            "instruction_budget": self.instruction_budget,
-            "record": self.record,
-            "output": output,
-        }
+        selection = Selection(self.only, *_stretch(self.launches))
+        said = {"model": self.model, "flush": self.flush, "instruction_budget": self.instruction_budget}
+        return said | {"selection": selection, "record": self.record, "output": output}
 
 
 @expanded
-def app(
-    *,
-    command: Annotated[list[str], typer.Argument(metavar="PROGRAM [ARGUMENTS]", help="The program, with PTX in it.")],
-    gpu: ProgramGpus,
-    options: ProgramOptions,
-    as_json: Json = False,
-) -> None:
+def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_json: Json = False) -> None:
     """Run a CUDA program without a GPU: its kernels are executed and timed, its own output is its own.
+
+    PROGRAM [ARGUMENTS]  The program, with PTX in it.
 
     It holds PTX (as nvcc makes it by default) and uses CUDA's runtime, shared or static. Its events read simulated
     times. Options for abstim stand before the program's name.
@@ -161,20 +153,15 @@ def _stretch(text: str) -> tuple[int, int | None]:
     return int(first or 0), int(after) if after else None
 
 
-def _signal(number: int) -> str:
-    import signal
-
-    return f"signal {number}" + (f" ({signal.Signals(number).name})" if number in set(signal.Signals) else "")
-
-
 def _status(result: ApplicationResult) -> int:
     """130 after an interrupt, 2 where something could not be done, else the program's own."""
-    from functional.terminal import note
+    from signal import Signals
 
     if result.interrupted:
         return 130
-    if result.status < 0:
-        note(f"abstim: the program was ended by {_signal(-result.status)}")
+    if (number := -result.status) > 0:
+        name = f" ({Signals(number).name})" if number in set(Signals) else ""
+        note(f"abstim: the program was ended by signal {number}{name}")
     if result.problems:
         return 2
     return result.status if result.status >= 0 else 128 - result.status
@@ -199,9 +186,7 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
     if not result.executed:
         say(f"{result.program} launched no kernel.")
     for k, gpu in enumerate(result.gpus if result.executed else ()):
-        groups: dict[str, list[Timed]] = {}
-        for timed in result.launches:
-            groups.setdefault(timed.launch.program.name, []).append(timed)
+        groups = grouped(result.launches, lambda timed: timed.launch.program.name)
         names = _names(list(groups))
         rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abstim.cli.options import Json, Model, Overrides, expanded
-from abstim.show.tables import duration, print_json, print_table, progress
+from abstim.show.tables import duration, print_json, print_records, print_table, progress
 from functional.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,20 +33,16 @@ class CalibrateOptions:
 
 
 @expanded
-def calibrate(
-    *,
-    name: Annotated[str | None, typer.Argument(metavar="[GPU]", help="A GPU's name or TOML file.")] = None,
-    options: CalibrateOptions,
-    as_json: Json = False,
-) -> None:
+def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Json = False) -> None:
     """Measure latencies, bandwidths and rates of a GPU with our own micro-benchmarks, beside public figures.
+
+    [GPU]  A GPU's name or TOML file.
 
     Groups: latency (dependent loads against footprint), stream (DRAM against occupancy), bandwidth (L1, L2, shared
     memory), throughput and operation_latency (by unit), atomics, launch. A description that has public figures runs at
     the core clock of their measurement, unless --set changes it.
 
-    Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`
-    """
+    Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`"""
     from abstim.study.calibrate import calibrate as run
     from abstim.study.calibrate.devices import OnGpu
 
@@ -76,18 +73,15 @@ def _modelled(name: str, overrides: list[str]):
 
 
 def _print(found) -> None:
-    rows = [
-        (
-            *(r.group, r.quantity, r.at or "", r.unit, r.value),
-            *((r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")),
-        )
-        for r in found.rows
-    ]
+    rows = []
+    for r in found.rows:
+        public = (r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")
+        rows.append((r.group, r.quantity, r.at or "", r.unit, r.value, *public))
     heads = ("group", "quantity", "at", "unit", "found", "measured", "error")
     print_table(f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", heads, rows, left=2)
     if errors := found.errors():
-        lines = [(e.group, e.figures, f"{e.mean:.1%}", f"{e.worst:.1%}") for e in errors]
-        print_table("Against public figures", ("group", "figures", "mean error", "worst"), lines)
+        columns = "group | figures | mean error: {mean:.1%} | worst: {worst:.1%}"
+        print_records("Against public figures", columns, errors)
     sources = sorted({(r.measured.measured_on, r.measured.source.partition(",")[0]) for r in found.rows if r.measured})
     for measured_on, source in sources:
         print(f"{measured_on}: {source}")
@@ -132,8 +126,7 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     cycles. Says how well each value is known, and which the data cannot tell apart.
 
     Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
-    l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
-    """
+    l1d_latency_cycles,dram_latency_cycles -o fitted.toml`"""
     from abstim.study import fit as library
     from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference
@@ -143,11 +136,10 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
         check_output(o.output)
     table = choose(read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
     names = [name.strip() for name in o.params.split(",") if name.strip()]
+    start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model}
+    search: dict[str, Any] = {"fraction": o.split, "seed": o.seed, "factor": o.factor, "polish_rounds": o.rounds}
     with progress(quiet=as_json) as report:
-        found = library.fit(
-            table, names, gpu=o.gpu, overrides=o.overrides or (), fraction=o.split, seed=o.seed, factor=o.factor,
-            polish_rounds=o.rounds, reference=o.reference.name, model=o.model, progress=report,
-        )  # fmt: skip
+        found = library.fit(table, names, **start, **search, reference=o.reference.name, progress=report)
     if o.output is not None:
         found.save(o.output)
     print_json(found.to_json()) if as_json else _print_fit(found)
@@ -158,13 +150,13 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
 def _print_fit(found: Fit) -> None:
     from abstim.study.fit.fitted import interval
 
-    rows = [(p.name, interval(p), p.start, p.value) for p in found.parameters]
-    print_table(f"{found.gpu} fitted to {found.reference}", ("parameter", "known to", "start", "fit"), rows, left=2)
-    errors = [
-        (e.part, e.values, e.benchmarks, f"{e.mean_error:.2%}", f"{e.median_error:.2%}", f"{e.max_error:.2%}", e.worst)
-        for e in found.errors
-    ]
-    print_table("Absolute errors", ("benchmarks", "values", "count", "mean", "median", "max", "worst"), errors, left=2)
+    columns = "parameter: {name} | known to: {interval} | start | fit: {value}"
+    print_records(f"{found.gpu} fitted to {found.reference}", columns, found.parameters, left=2, interval=interval)
+    columns = (
+        "benchmarks: {part} | values | count: {benchmarks} | mean: {mean_error:.2%} | median: {median_error:.2%} "
+        "| max: {max_error:.2%} | worst"
+    )
+    print_records("Absolute errors", columns, found.errors, left=2)
     _print_correlations(found)
     for direction in found.unidentified:
         weights = ", ".join(f"{name} {weight:+.2g}" for name, weight in direction.items())
@@ -174,12 +166,9 @@ def _print_fit(found: Fit) -> None:
 
 def _print_correlations(found: Fit) -> None:
     """Pairs of estimates that go together."""
-    own, table = found.parameters, found.correlation
-    pairs = [
-        (own[j].name, own[k].name, f"{table[j][k]:+.2f}")
-        for k in range(len(own))
-        for j in range(k)
-        if own[j].identified and own[k].identified and abs(table[j][k]) >= 0.5
-    ]
+    table = found.correlation
+    known = [(number, own.name) for number, own in enumerate(found.parameters) if own.identified]
+    both = [(a, b, table[j][k]) for (k, b), (j, a) in product(known, known) if j < k]
+    pairs = [(a, b, f"{value:+.2f}") for a, b, value in both if abs(value) >= 0.5]
     if pairs:
         print_table("Correlated estimates", ("parameter", "parameter", "correlation"), pairs, left=2)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
-
-import typer
 
 from abstim.cli.options import GpuOptions, Json, expanded
 from abstim.show.tables import print_json, print_table
@@ -15,24 +12,16 @@ MOST_LETTERS = 44  # of an instruction with its operands
 
 
 @expanded
-def characterize(
-    *,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="A suite benchmark, a launches.json, or a .ptx file.")
-    ],
-    gpu: GpuOptions,
-    listing: Annotated[
-        bool, typer.Option("--listing", help="Show every instruction, the longest chains, and how busy units are.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json: Json = False) -> None:
     """Characterise a target's kernels on a GPU's pipeline and keep the latency tables.
+
+    TARGET  A suite benchmark, a launches.json, or a .ptx file.
+    --listing  Show every instruction, the longest chains, and how busy units are.
 
     `abstim run` does this by itself; a table is made once for a program and a pipeline, and serves any number of SMs,
     schedulers, policies and cache sizes.
 
-    Example: `abstim characterize hotspot --gpu gtx480 --listing`
-    """
+    Example: `abstim characterize hotspot --gpu gtx480 --listing`"""
     from abstim.targets.resolve import programs_of
     from precharacterize import characterize as characterize_program
 
@@ -73,19 +62,12 @@ def _print_listing(program, table) -> None:
 
     bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()
     starts, critical = {b.start: b.index for b in program.blocks}, {i for found in bounds for i in found.path}
-    rows = [
-        (
-            starts.get(i.index, ""),
-            i.line,
-            " ".join(lines[i.line - 1].split())[:MOST_LETTERS] if i.line <= len(lines) else i.name,
-            "*" if i.index in critical else "",
-            UNITS[table.unit[i.index]],
-            int(table.gap_cycles[i.index]),
-            int(table.result_cycles[i.index]),
-            int(table.initiation_cycles[i.index]),
-        )
-        for i in program.instructions
-    ]
+    cycles = zip(table.gap_cycles.tolist(), table.result_cycles.tolist(), table.initiation_cycles.tolist(), strict=True)
+    rows = []
+    for i, own in zip(program.instructions, cycles, strict=True):
+        text = " ".join(lines[i.line - 1].split())[:MOST_LETTERS] if i.line <= len(lines) else i.name
+        path = "*" if i.index in critical else ""
+        rows.append((starts.get(i.index, ""), i.line, text, path, UNITS[table.unit[i.index]], *own))
     columns = ("block", "line", "instruction", "path", "unit", "gap cycles", "result cycles", "unit busy cycles")
     print_table(shown_name(program.name), columns, rows, left=5)
     print("path: on the longest chain of results of its block (loads hit)\ngap: to the next issue of a lone warp")

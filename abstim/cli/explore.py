@@ -36,11 +36,12 @@ class ExploreOptions:
     --points COUNT  Points to time, with any strategy but grid.
     --seed NUMBER  Of random and latin.
 
-    From a sample:
-    --sample auto  Estimate every point from launches that are chosen once, on the GPU that is varied; with intervals,
-        also of the ratios.
-    --error PERCENT  Half of the intervals to reach. Default: 2%.
-    --confidence PERCENT  How often they are to hold. Default: 95%.
+    With a stated error:
+    --error PERCENT  Time some points in detail and learn the others from them and the formula, each with an interval,
+        until 95 % of the points are within this error; the best points are timed in any case.
+    --sample auto  Besides, time only launches that are chosen once, on the GPU that is varied. Half of every interval
+        is within the error. Default of --error here: 2%.
+    --confidence PERCENT  How often the intervals are to hold. Default: 95%.
 
     --objective EXPRESSION  What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the
         time.
@@ -89,6 +90,8 @@ class ExploreOptions:
             cluster=self.cluster,
             model=self.model,
             aim=_aim(self.sample, self.error, self.confidence),
+            sample=bool(self.sample),
+            top=self.top,
         )
         found.space.refuse_idle()
         _refuse_set_and_varied(base, self.vary)
@@ -121,13 +124,15 @@ def explore(
     `abstim explore hotspot nn_euclid --vary sm_count=8:64:8 --vary l1d_kib=8:64:log2 --define
     "area=sm_count*(4+l1d_kib/16)" --objective area --objective time`
 
+    `abstim explore hotspot --vary sm_count=4:32:4 --vary scheduler=gto,lrr --vary dram_gbps=60:240:20 --error 3%`
+
     `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`
     """
     from abstim.study.explore import explore as run
 
     sweep = options.sweep(gpu.load())
     opened = [launch.of(target) for target in targets]
-    with progress(quiet=as_json, shorter="" if options.sample else "--sample auto (launches chosen once)") as report:
+    with progress(quiet=as_json, shorter="" if options.error or options.sample else "--error 3%") as report:
         found = run(opened, sweep, progress=report)
     if options.output is not None:
         found.save(options.output)
@@ -140,10 +145,10 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
     from abstim.cli.sample import aim_of
 
-    if not sample:
-        refuse_options("without --sample auto", error=error, confidence=confidence)
+    if not (sample or error):
+        refuse_options("without --error or --sample auto", confidence=confidence)
         return None
-    if sample != "auto":
+    if sample not in ("", "auto"):
         raise InputError(f"--sample {sample}: a sweep is sampled by auto alone, which aims at an error")
     from abstim.study.sample.automatic import Aim
 
@@ -214,6 +219,7 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
         shown["+-"] = [known(value, ".2%") for value in table["cycles_half_width"]]
         pairs = zip(table["speed_up"], table["speed_up_half_width"], strict=True)
         shown["speed-up"] = ["-" if up is None else f"{up:.3f} +- {half:.3f}" for up, half in pairs]
+        shown["found"] = table["found"]
     return shown
 
 
@@ -239,7 +245,8 @@ def _print_work(found: Exploration) -> None:
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
         timed, pairs = len(points.read.timed), points.read.cycles.size
         of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
-        say(f"{name}: {of_pairs}, {points.work:.3g} times its instructions")
+        why = f" ({points.read.left})" if points.read.left else ""
+        say(f"{name}: {of_pairs}{why}, {points.work:.3g} times its instructions")
     how = f"{work.jobs:,} different launches, {work.known:,} of them known before" if work.jobs else "by the formula"
     say(f"{work.points:,} points: {how}")
     seconds = max(work.seconds, 1e-9)

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from abstim.cli.options import Json, Overrides
-from abstim.show.tables import print_json, print_table
+from abstim.cli.options import Json, Overrides, expanded
+from abstim.show.tables import print_json, print_records, print_table
 from functional.terminal import note
 
-if TYPE_CHECKING:
-    from abstim.gpu.import_config import Imported
 
-
+@expanded
 def import_config(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="gpgpusim.config, and trace.config for latencies of SASS instructions."),
-    ],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="TOML", help="Write the GPU here.")] = None,
-    base: Annotated[str, typer.Option(metavar="GPU", help="Where values come from that no option says.")] = "gtx480",
-    as_json: Json = False,
+    *, files: list[Path], output: Path | None = None, base: str = "gtx480", as_json: Json = False
 ) -> None:
     """Turn an Accel-Sim configuration into a GPU for `--gpu`, and list every option that was not used.
 
+    FILE...  gpgpusim.config, and trace.config for latencies of SASS instructions.
+    -o, --output TOML  Write the GPU here.
+    --base GPU  Where values come from that no option says.
+
     Without `-o` the TOML goes to stdout and the list to stderr. Of an option given twice the last one counts.
 
-    Example: `abstim import-config gpgpusim.config trace.config -o mine.toml`
-    """
+    Example: `abstim import-config gpgpusim.config trace.config -o mine.toml`"""
     from dataclasses import asdict
 
     from abstim.gpu.import_config import import_config as imported_from
@@ -43,59 +35,43 @@ def import_config(
         unused = [asdict(u) for u in imported.unused]
         print_json({"values": values, "unused": unused, "from_base": imported.from_base, "toml": imported.toml})
     elif output:
-        _print_report(imported, output, base)
+        rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
+        print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
+        print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
     else:
         print(imported.toml, end="")
         for left in imported.unused:
             note(f"not used: {left.option} {left.value}: {left.why}")
 
 
-def _print_report(imported: Imported, output: Path, base: str) -> None:
-    rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
-    print_table(f"Options not used ({len(rows)})", ("option", "value", "why"), rows, left=3)
-    print(f"{output}: {len(imported.settings)} values, {len(imported.from_base)} more from {base}")
-
-
-def gpus(
-    name: Annotated[str | None, typer.Argument(metavar="[GPU]", help="Show every value of this GPU.")] = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
+@expanded
+def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json = False) -> None:
     """List the GPUs, or every value of one with its unit and its source.
 
-    Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`
-    """
+    [GPU]  Show every value of this GPU.
+
+    Examples: `abstim gpus`, `abstim gpus gtx480`, `abstim gpus mine.toml --set sm_count=30`"""
     from abstim.gpu.config import gpu_names, load_gpu
 
     chosen = [load_gpu(each, overrides or ()) for each in (gpu_names() if name is None else [name])]
     if as_json:
         print_json({gpu.name: _values_of(gpu) for gpu in chosen})
     elif name is None:
-        _print_list(chosen)
+        print_records("", _LIST, chosen, left=2, mhz=lambda gpu: gpu.spec.core_clock_hz / 1e6)
     else:
-        _print_one(chosen[0])
+        gpu = chosen[0]
+        rows = [(key, str(s.value), s.source) for key, s in gpu.shown_settings.items()]
+        print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
+        print_table("Sources", ("", ""), gpu.labels.items(), left=2)
+
+
+_LIST = (
+    "GPU: {name} | what: {title} | SMs: {spec.sm_count} | schedulers: {spec.schedulers_per_sm} "
+    "| policy: {spec.scheduler} | MHz: {mhz} | memory: {memory_model}"
+)
 
 
 def _values_of(gpu) -> dict:
     values = {key: {"value": s.value, "source": s.source} for key, s in gpu.shown_settings.items()}
-    return {
-        "title": gpu.title,
-        "memory_model": gpu.memory_model,
-        "known_error": gpu.known_error,
-        "sources": gpu.labels,
-        "values": values,
-    }
-
-
-def _print_list(gpus) -> None:
-    rows = [
-        (g.name, g.title, s.sm_count, s.schedulers_per_sm, s.scheduler, s.core_clock_hz / 1e6, g.memory_model)
-        for g, s in ((g, g.spec) for g in gpus)
-    ]
-    print_table("", ("GPU", "what", "SMs", "schedulers", "policy", "MHz", "memory"), rows, left=2)
-
-
-def _print_one(gpu) -> None:
-    rows = [(key, str(s.value), s.source) for key, s in gpu.shown_settings.items()]
-    print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
-    print_table("Sources", ("", ""), gpu.labels.items(), left=2)
+    said = {name: getattr(gpu, name) for name in ("title", "memory_model", "known_error")}
+    return said | {"sources": gpu.labels, "values": values}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import partial
 from inspect import Parameter, Signature, cleandoc, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -76,20 +77,14 @@ class LaunchOptions:
 
     def of(self, target: str) -> Callable[[], Case]:
         """A target with this launch, opened when it is asked for (`resolve`)."""
-        return lambda: self._resolved(target, {})
-
-    def _resolved(self, target: str, sizes: dict[str, int]) -> Case:
         from abstim.targets.resolve import resolve
 
-        return resolve(
-            target,
-            kernel=self.kernel,
-            grid=self.grid,
-            block=self.block,
-            arguments=self.arg or (),
-            dynamic_shared_bytes=self.dynamic_shared,
-            sizes=sizes,
-        )
+        said: dict[str, Any] = {"kernel": self.kernel, "grid": self.grid, "block": self.block, "sizes": self.sizes()}
+        return partial(resolve, target, **said, arguments=self.arg or (), dynamic_shared_bytes=self.dynamic_shared)
+
+    def sizes(self) -> dict[str, int]:
+        """Those of a language model that were given."""
+        return {}
 
 
 @dataclass(kw_only=True)
@@ -106,10 +101,10 @@ class SizedLaunchOptions(LaunchOptions):
     steps: int | None = None
     batch: int | None = None
 
-    def of(self, target: str) -> Callable[[], Case]:
-        """A target with this launch, or these sizes, opened when it is asked for."""
+    def sizes(self) -> dict[str, int]:
+        """Those that were given."""
         sizes = {"prompt": self.prompt, "steps": self.steps, "batch": self.batch}
-        return lambda: self._resolved(target, {name: size for name, size in sizes.items() if size is not None})
+        return {name: size for name, size in sizes.items() if size is not None}
 
 
 @dataclass(kw_only=True)
@@ -123,7 +118,7 @@ class GpuOptions:
         """Raises InputError for an unknown GPU, key or value."""
         from abstim.gpu.config import load_gpu
 
-        return load_gpu(self.gpu, self.overrides or ())
+        return load_gpu(self.gpu, self.overrides or (), getattr(self, "timed_code", ""))
 
 
 @dataclass(kw_only=True)
@@ -131,12 +126,6 @@ class TimedGpuOptions(GpuOptions):
     """One GPU that launches are timed on."""
 
     timed_code: TimedCode = ""
-
-    def load(self) -> Gpu:
-        """Raises InputError for an unknown GPU, key or value."""
-        from abstim.gpu.config import load_gpu
-
-        return load_gpu(self.gpu, self.overrides or (), self.timed_code)
 
 
 @dataclass(kw_only=True)
@@ -183,7 +172,8 @@ def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose parameters that are dataclasses have become one option a field, in the fields' order. What an
-    option is for stands in the docstring of the class; a line that ends in a colon is the heading of those below it.
+    option or argument is for stands in the docstring of its class, or of the command; a line of a class that ends in a
+    colon is the heading of those below it.
 
     @dataclass
     class Sizes:
@@ -196,56 +186,73 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
         width: Annotated[int, NoEffect(without="draw")] = 640
 
     @expanded
-    def show(sizes: Sizes, as_json: Json = False) -> None: ...
+    def show(name: str, sizes: Sizes, as_json: Json = False) -> None:
+        \"\"\"Show a picture.
+
+        NAME  Of the file.
+        \"\"\"
     """
     groups: dict[str, type] = {}
     parameters: list[Parameter] = []
-    for name, kind in get_type_hints(command, include_extras=True).items():
+    said = _Said(command.__doc__)
+    hints = get_type_hints(command, include_extras=True)
+    for name, own in signature(command).parameters.items():
+        kind = hints[name]
         if is_dataclass(kind) and isinstance(kind, type):
             groups[name] = kind
-            hints = get_type_hints(kind, include_extras=True)
-            said = _options_said(kind)
-            parameters += [
-                Parameter(
-                    own.name,
-                    Parameter.KEYWORD_ONLY,
-                    default=_default_of(own),
-                    annotation=Annotated[hints[own.name], said[own.name]] if own.name in said else hints[own.name],
-                )
-                for own in fields(kind)
-            ]
-        elif name != "return":
-            default = signature(command).parameters[name].default
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+            types, shown = get_type_hints(kind, include_extras=True), _options_said(kind)
+            parameters += [_parameter(f.name, types[f.name], shown.get(f.name), _default_of(f)) for f in fields(kind)]
+        else:
+            is_argument = get_origin(kind) is not Annotated and name not in said.options
+            shown_as = said.arguments.pop(0) if is_argument else said.options.get(name)
+            parameters.append(_parameter(name, kind, shown_as, own.default))
 
     def run(**given: Any) -> None:
         made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
         command(**made, **given)
 
-    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    run.__name__, run.__doc__, run.__module__ = command.__name__, said.rest, command.__module__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
+def _parameter(name: str, kind: Any, shown: Any, default: Any) -> Parameter:
+    annotation = Annotated[kind, shown] if shown else kind
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 _OPTION = re.compile(r"((?:-\w, )?--([\w-]+)(?:, -\w)?)(?: (\S+))?  (\S.*)")
+_ARGUMENT = re.compile(r"([A-Z\[][A-Z\[\] .]*)  (\S.*)")
 
 
-def _options_said(kind: type) -> dict[str, Any]:
-    """Options that the docstrings of a class and its bases tell of, by the name of their field."""
-    found: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):
-        panel, latest = None, None
-        for line in cleandoc(base.__dict__.get("__doc__") or "").splitlines():
+class _Said:
+    """What a docstring tells of: options by the name of their field, arguments in order, and the rest of it."""
+
+    def __init__(self, docstring: str | None) -> None:
+        self.options: dict[str, Any] = {}
+        self.arguments: list[Any] = []
+        rest, panel, latest = list[str](), None, None
+        for line in cleandoc(docstring or "").splitlines():
             if said := _OPTION.fullmatch(line):
                 flags, name, metavar, text = said.groups()
                 latest = typer.Option(*flags.split(", "), metavar=metavar, help=text, rich_help_panel=panel)
-                found[name.replace("-", "_")] = latest
+                self.options[name.replace("-", "_")] = latest
+            elif said := _ARGUMENT.fullmatch(line):
+                latest = typer.Argument(metavar=said[1], help=said[2])
+                self.arguments.append(latest)
             elif line.startswith("    ") and latest is not None:
                 latest.help = f"{latest.help} {line.strip()}"
             else:
                 panel, latest = line[:-1] if line.endswith(":") else None, None
-    return found
+                rest.append(line)
+        self.rest = re.sub(r"\n{3,}", "\n\n", "\n".join(rest))
+
+
+def _options_said(kind: type) -> dict[str, Any]:
+    """Options that the docstrings of a class and its bases tell of."""
+    classes = reversed(kind.__mro__)
+    return {name: option for base in classes for name, option in _Said(base.__dict__.get("__doc__")).options.items()}
 
 
 def _default_of(own: Field[Any]) -> Any:

@@ -130,14 +130,7 @@ class Found(NamedTuple):
 @expanded
 def run(
     *,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, "
-            "or an Accel-Sim trace directory.",
-        ),
-    ],
+    target: str,
     gpu: GpusOptions,
     launch: SizedLaunchOptions,
     instruction_budget: InstructionBudget = None,
@@ -145,6 +138,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
+
+    TARGET  A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, or an
+        Accel-Sim trace directory.
 
     Examples:
 
@@ -162,7 +158,7 @@ def run(
     """
     from abstim.models import open_for
     from abstim.occupancy_vector.lanes import on_device
-    from abstim.study.baseline import compare, read_baseline
+    from abstim.study.baseline import read_baseline
     from abstim.targets.execution import chosen_executor
 
     o, gpus = options, gpu.load()
@@ -181,11 +177,7 @@ def run(
             progress=report,
             refused=refused if len(gpus) > 1 else None,
         )
-        gpus = [each for each in gpus if each not in [without for without, _ in refused]]
-        results = _results(session, gpus, o, report)
-        spots = _hot_spots(session, gpus[0], o.flush, report) if o.hot else []
-    beside, energy = compare(old, results[0]) if old else None, _energy(results[0], gpus[0]) if o.energy else None
-    found = Found(results, spots, beside, energy, refused)
+        found = _found(session, gpus, o, old, refused, report)
     print_json(_as_json(found)) if as_json else _print(found)
     _write_timeline(o.timeline, session, gpus[0], o.flush, quiet=as_json)
     _end(found, o.check)
@@ -195,6 +187,27 @@ def _shorter(target: str, model: str) -> str:
     """What estimates a target from a part of it."""
     source = target.lower().endswith((".ptx", ".cu"))
     return "" if source or model != "detailed" else f"abstim sample {target} (simulates a part, gives an interval)"
+
+
+def _found(
+    session: Session,
+    gpus: list[Gpu],
+    options: RunOptions,
+    old: dict[str, Any] | None,
+    refused: list[tuple[Gpu, str]],
+    report: Progress,
+) -> Found:
+    """What is printed of the GPUs that were not refused."""
+    from abstim.study.baseline import compare
+    from abstim.study.energy.launch_energy import energy_of
+
+    without = [gpu for gpu, _ in refused]
+    gpus = [gpu for gpu in gpus if gpu not in without]
+    results = _results(session, gpus, options, report)
+    spots = _hot_spots(session, gpus[0], options.flush, report) if options.hot else []
+    beside = compare(old, results[0]) if old else None
+    energy = energy_of(results[0], gpus[0]) if options.energy else None
+    return Found(results, spots, beside, energy, refused)
 
 
 def _results(session: Session, gpus: list[Gpu], options: RunOptions, report: Progress) -> list[RunResult]:
@@ -211,12 +224,6 @@ def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list
     from abstim.session.issue_logs import hot_spots
 
     return hot_spots(session, gpu, flush, report)
-
-
-def _energy(result: RunResult, gpu: Gpu) -> Energy:
-    from abstim.study.energy.launch_energy import energy_of
-
-    return energy_of(result, gpu)
 
 
 def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:

@@ -7,7 +7,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abstim.show.tables import counted, duration, known, on_gpu, print_printf, print_table, quantity, say, scaled
+from abstim.brief import grouped
+from abstim.show import tables
+from abstim.show.tables import counted, duration, known, on_gpu, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
@@ -19,17 +21,8 @@ if TYPE_CHECKING:
 
 MOST_LINES = 12
 CODE = 22  # characters of a line of code
-HEADS = (
-    "where",
-    "code",
-    "share",
-    "issues",
-    "waits for",
-    "L1D misses",
-    "L2 sectors",
-    "sectors a request",
-    "bank passes",
-)
+HEADS: tuple[str, ...] = ("where", "code", "share", "issues", "waits for")
+HEADS += ("L1D misses", "L2 sectors", "sectors a request", "bank passes")
 
 
 def print_hot(spots: Sequence[HotSpot]) -> None:
@@ -52,26 +45,18 @@ def _row(where: str, code: str, spots: Sequence[HotSpot], total: int) -> tuple:
     cycles = sum(spot.cycles for spot in spots)
     requests, passes = sum(spot.requests for spot in spots), sum(spot.shared_requests for spot in spots)
     sectors, banks = sum(spot.sectors for spot in spots), sum(spot.bank_passes for spot in spots)
-    return (
-        where, _short(code), f"{cycles / total:.1%}",
-        sum(spot.issues for spot in spots), max(spots, key=lambda spot: spot.cycles).worst or "-",
-        sum(spot.l1d_misses for spot in spots), sum(spot.l2_sectors for spot in spots),
-        sectors / requests if requests else None, banks / passes if passes else None,
-    )  # fmt: skip
-
-
-def _short(code: str) -> str:
-    line = " ".join(code.split())
-    return line if len(line) <= CODE else f"{line[: CODE - 1]}…"
+    line, worst = " ".join(code.split()), max(spots, key=lambda spot: spot.cycles).worst or "-"
+    shown = line if len(line) <= CODE else f"{line[: CODE - 1]}…"
+    counts = [sum(getattr(spot, name) for spot in spots) for name in ("issues", "l1d_misses", "l2_sectors")]
+    each = (sectors / requests if requests else None, banks / passes if passes else None)
+    return (where, shown, f"{cycles / total:.1%}", counts[0], worst, *counts[1:], *each)
 
 
 UNLIKE_MEMORY = "with perfect memory nothing behind the first-level caches takes time; compare it with its like"
 MOST_GRIDS = 3  # launches of which it is said what their grid leaves idle
 MOST_LIMITS = 8  # resources that are printed
-POWER_TERMS = {
-    "idle": "idle", "active_sms": "SMs", "warp_instructions": "issue", "shared_accesses": "shared",
-    "l1d_sectors": "L1D", "dram_sectors": "DRAM",
-}  # fmt: skip
+POWER_TERMS = {"idle": "idle", "active_sms": "SMs", "warp_instructions": "issue"}
+POWER_TERMS |= {"shared_accesses": "shared", "l1d_sectors": "L1D", "dram_sectors": "DRAM"}
 MOST_ROWS = 250  # launches of a target that are printed one by one
 
 
@@ -80,7 +65,7 @@ def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None
     thread block does not fit on."""
     from functional.terminal import note
 
-    print_printf(results[0].printf)
+    tables.print_printf(results[0].printf)
     for line in [f"{_name(x)}: {line}" for x in results[0].launches for line in x.notes][:MOST_GRIDS]:
         note(f"abstim: {line}")
     if len(results) == 1 and not refused:
@@ -158,11 +143,8 @@ def grid_lines(notes: Sequence[str]) -> Iterator[str]:
 
 def _print_kernels(result: RunResult) -> None:
     """A row a kernel, where there are too many launches to read."""
-    groups: dict[str, list] = {}
-    for launch in result.launches:
-        groups.setdefault(launch.kernel, []).append(launch)
     rows = []
-    for kernel, launches in groups.items():
+    for kernel, launches in grouped(result.launches, lambda launch: launch.kernel).items():
         cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
         ipc = sum(x.thread_instructions for x in launches) / cycles
         rows.append((shown_name(kernel), len(launches), cycles, duration(seconds), ipc))
@@ -171,21 +153,11 @@ def _print_kernels(result: RunResult) -> None:
 
 
 def _print_launches(result: RunResult) -> None:
-    rows = [
-        (
-            _name(launch),
-            "x".join(map(str, launch.grid)),
-            "x".join(map(str, launch.block)),
-            launch.cycles,
-            duration(launch.seconds),
-            launch.ipc,
-            f"{launch.occupancy:.0%}",
-            f"{launch.blocks_per_sm} ({launch.occupancy_limiter})",
-        )
-        for launch in result.launches
-    ]
-    columns = ("launch", "grid", "block", "cycles", "time", "IPC", "occupancy", "blocks an SM")
-    print_table(_where(result), columns, rows, left=1)
+    columns = (
+        "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc} | occupancy: {occupancy:.0%} "
+        "| blocks an SM: {blocks_per_sm} ({occupancy_limiter})"
+    )
+    tables.print_records(_where(result), columns, result.launches, name=_name)
 
 
 def _name(launch) -> str:
@@ -224,9 +196,9 @@ def _print_limits(result: RunResult) -> None:
     if not result.limits:
         say(f"Limited by: {result.limit} (an estimate; --limits tries every resource)")
         return
-    rows = [(x.resource, x.cycles, f"{x.gain:+.1%}") for x in result.limits[:MOST_LIMITS] if x.gain]
-    print_table("Each resource twice as fast, alone", ("resource", "cycles", "saved"), rows)
-    rest = len(result.limits) - len(rows)
+    shown = [limit for limit in result.limits[:MOST_LIMITS] if limit.gain]
+    tables.print_records("Each resource twice as fast, alone", "resource | cycles | saved: {gain:+.1%}", shown)
+    rest = len(result.limits) - len(shown)
     say(f"Limited by: {result.limit}; of {rest} resources more each saves less" + (", or nothing" if rest else ""))
 
 
@@ -246,18 +218,12 @@ def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
     """One row a GPU, the first one the yardstick."""
     first = results[0].totals["seconds"]
     mixed = len({r.timed_code for r in results}) > 1
-    rows: list[tuple[Any, ...]] = [
-        (
-            f"{r.gpu} (PTX)" if mixed and r.timed_code.startswith("PTX") else r.gpu,
-            r.memory_model,
-            int(r.totals["cycles"]),
-            duration(r.totals["seconds"]),
-            r.totals["ipc"],
-            f"{first / r.totals['seconds']:.2f}x",
-            r.limit + (f" ({r.limits[0].gain:.0%})" if r.limits else ""),
-        )
-        for r in results
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for r in results:
+        gpu = f"{r.gpu} (PTX)" if mixed and r.timed_code.startswith("PTX") else r.gpu
+        cycles, seconds, ipc = (r.totals[name] for name in ("cycles", "seconds", "ipc"))
+        limit = r.limit + (f" ({r.limits[0].gain:.0%})" if r.limits else "")
+        rows.append((gpu, r.memory_model, int(cycles), duration(seconds), ipc, f"{first / seconds:.2f}x", limit))
     rows += [(gpu.name, gpu.memory_model, None, None, None, None, "does not fit") for gpu in refused]
     limited = "limited by (saved by twice it)" if results[0].limits else "limited by (est.)"
     title = f"{results[0].target} ({counted(len(results[0].launches))})"
@@ -292,10 +258,8 @@ def _print_errors(results: list[RunResult]) -> None:
 
 def print_energy(energy: Energy) -> None:
     """Energy and mean power a launch, or a kernel where there are too many, and by what it is spent."""
-    groups: dict[str, list] = {}
     many = len(energy.launches) > MOST_ROWS
-    for x in energy.launches:
-        groups.setdefault(shown_name(x.kernel) if many else _name(x), []).append(x)
+    groups = grouped(energy.launches, lambda x: shown_name(x.kernel) if many else _name(x))
     terms = list(energy.launches[0].watts_by_term)
     rows = [[name, *_energy_cells(launches, terms)] for name, launches in groups.items()]
     heads = ("kernel" if many else "launch", "energy", "power", *(POWER_TERMS[term] for term in terms))

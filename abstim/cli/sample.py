@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +37,7 @@ class SampleOptions:
 
     --error PERCENT  With auto: half of the interval to reach. Default: 2%.
     --confidence PERCENT  With auto: how often the interval is to hold. Default: 95%.
+    --seed N  What is chosen at random, by methods that do. Default: 0.
     --control NAME  With auto: a quick estimate of every launch (analytic, occupancy, photon, pkp, tbpoint) as one
         more thing that cycles are fitted to. Default: none.
     --inside NAME  How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint.
@@ -72,6 +73,7 @@ class SampleOptions:
     error: Annotated[str, _SIMULATING] = ""
     confidence: Annotated[str, _SIMULATING] = ""
     control: Annotated[str, _SIMULATING] = ""
+    seed: Annotated[int | None, _SIMULATING] = None
     model: Annotated[Model, _SIMULATING] = "detailed"
     inside: Annotated[str, _SIMULATING] = ""
     warm_up: Annotated[str, _SIMULATING] = ""
@@ -97,8 +99,8 @@ class SampleOptions:
             "several methods need --compare": len(self.names) > 1 and not self.compare,
             "--plot needs --compare": self.plot and not self.compare,
             "--compare makes its own profile; leave out --profile and --light-profile": self.compare and profiled,
-            "--compare takes every method as it is; leave out --error, --confidence and --control":
-                self.compare and aimed,
+            "--compare takes every method as it is; leave out --error, --confidence, --control and --seed":
+                self.compare and (aimed or self.seed is not None),
         }  # fmt: skip
         for message, is_so in wrong.items():
             if is_so:
@@ -178,6 +180,7 @@ def _found(
         "progress": report,
     }
     if not o.compare:
+        common["seed"] = o.seed
         aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
         return library.sample(opened, point, method, known=known, aim=aim, **common)
     if o.plot is not None:
@@ -194,8 +197,9 @@ def aim_of(error: str, confidence: str, control: str = "") -> Aim | None:
 
     if not (error or confidence or control):
         return None
-    wanted = {"error": error, "confidence": confidence}
-    return Aim(control=control, **{name: _share(name, text) for name, text in wanted.items() if text})
+    aim = Aim(control=control)
+    aim = replace(aim, error=_share("error", error)) if error else aim
+    return replace(aim, confidence=_share("confidence", confidence)) if confidence else aim
 
 
 def _share(name: str, text: str) -> float:
@@ -236,7 +240,8 @@ def print_sample(result: SampleResult) -> None:
     from abstim.show.tables import duration, on_gpu, print_table, quantity, say
 
     estimate = result.estimate
-    rows = [("cycles", quantity(round(estimate.total))), *_interval(estimate)]
+    unknown = "" if estimate.bounded else "; no bound on its error"
+    rows = [("cycles", f"{quantity(round(estimate.total))}{unknown}"), *_interval(estimate)]
     ideal = "; ideal: choosing them needs the full simulation" if estimate.ideal else ""
     rows += [("simulated in detail", f"{estimate.detailed_fraction:.2%} of the instructions{ideal}")]
     rows += [("executed", f"{estimate.functional_fraction:.2%}")]
@@ -244,16 +249,18 @@ def print_sample(result: SampleResult) -> None:
         rates = [(name, result.memory.get(f"{name.lower()}_hit_rate")) for name in ("L1D", "L2")]
         known = [f"{name} {rate:.1%}" for name, rate in rates if rate is not None]
         rows += [("projected hit rates", ", ".join(known) or "none"), ("DRAM use", f"{result.memory['dram_use']:.0%}")]
-    rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
-    rows += [("timing saved, about", duration(result.saved_seconds) if result.saved_seconds else "none")]
+    earlier = f"; {duration(result.earlier_seconds)} of it in earlier runs" if result.earlier_seconds else ""
+    rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s) + earlier)]
     print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
     say(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}")
+    if result.assumes:
+        say(f"{result.method} assumes that {result.assumes}")
     for note in result.notes:
         say(f"note: {note}")
     shares = [(k.kernel, k.launches, round(k.cycles), f"{k.share:.1%}") for k in result.kernels]
     if len(shares) > 1:
         print_table("By kernel", ("kernel", "launches", "cycles", "share"), shares)
-    ways = by_way((part.how, part.instructions, part.cycles) for part in estimate.parts)
+    ways = by_way((part.how, part.units, part.instructions, part.cycles) for part in estimate.parts)
     found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
     print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
 
@@ -262,7 +269,7 @@ def _interval(estimate: Estimate) -> list[tuple[str, str]]:
     from abstim.show.tables import quantity
 
     if not estimate.bounded:
-        return [("interval", "no bound: on programs that are hard to sample this method's errors have none")]
+        return [("interval", "none: this method's errors have no bound")]
     ends = f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}"
     half = f"+-{estimate.relative_half_width:.2%}"
     return [

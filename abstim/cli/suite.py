@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from abstim.cli.options import Json
+from abstim.cli.options import Json, expanded
 from abstim.show.tables import print_json, print_table, say
 
 _WHAT = {
@@ -16,13 +12,11 @@ _WHAT = {
 }
 
 
-def suite(
-    group: Annotated[
-        str | None, typer.Option(help="Only this group: table1, apps, micro, programs, 16x or 256x.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@expanded
+def suite(*, group: str | None = None, as_json: Json = False) -> None:
     """List the benchmarks that come with abstim, and the larger workloads made of them; each runs by its name.
+
+    --group  Only this group: table1, apps, micro, programs, 16x or 256x.
 
     Example: `abstim suite --group table1`
     """

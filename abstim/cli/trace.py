@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from abstim.cli.options import InstructionBudget, Json, LaunchOptions, expanded
 from abstim.show.tables import counted, duration, print_json, print_printf, progress, quantity, say
@@ -16,15 +14,12 @@ if TYPE_CHECKING:
 
 
 @expanded
-def export_trace(
-    *,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A suite benchmark or a launches.json.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="A directory without a trace.")],
-    xz: Annotated[bool, typer.Option("--xz", help="Compress the kernels: `.traceg.xz`.")] = False,
-    launch: LaunchOptions,
-    as_json: Json = False,
-) -> None:
+def export_trace(*, target: str, output: Path, xz: bool = False, launch: LaunchOptions, as_json: Json = False) -> None:
     """Execute a target and write an Accel-Sim trace directory: kernelslist.g, and a .traceg file a launch.
+
+    TARGET  A suite benchmark or a launches.json.
+    -o, --output DIR  A directory without a trace.
+    --xz  Compress the kernels: `.traceg.xz`.
 
     Example: `abstim export-trace hotspot -o traces/hotspot --xz`
     """
@@ -44,17 +39,18 @@ def export_trace(
 @expanded
 def trace(
     *,
-    target: Annotated[
-        str,
-        typer.Argument(metavar="TARGET", help="A suite benchmark (`abstim suite`), a launches.json, or a .ptx file."),
-    ],
-    out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="Folder to write, new or empty.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the trace store in DIR.")] = False,
+    target: str,
+    out: str,
+    overwrite: bool = False,
     launch: LaunchOptions,
     instruction_budget: InstructionBudget = None,
     as_json: Json = False,
 ) -> None:
     """Execute a target and write what it did to a folder, which can be timed without the target's files.
+
+    TARGET  A suite benchmark (`abstim suite`), a launches.json, or a .ptx file.
+    --out, -o DIR  Folder to write, new or empty.
+    --overwrite  Replace the trace store in DIR.
 
     The folder holds the PTX, the launches and their compressed traces. A damaged or incomplete one is refused.
 
@@ -88,13 +84,8 @@ def summary(manifest: Manifest) -> dict[str, object]:
     totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}
     names = ("kernel", "label", "grid", "block", "file", *keys)
     launches = [{name: getattr(launch, name) for name in names} for launch in manifest.launches]
-    return {
-        "target": manifest.name,
-        **totals,
-        "launches": launches,
-        "outputs": [asdict(output) for output in manifest.outputs],
-        "printf": manifest.printed,
-    }
+    outputs = [asdict(output) for output in manifest.outputs]
+    return {"target": manifest.name} | totals | {"launches": launches, "outputs": outputs, "printf": manifest.printed}
 
 
 def _print(manifest: Manifest, out: str, seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import Json, Model, TimedCode, expanded, refuse_options
-from abstim.show.tables import known, print_json, print_table, progress, say
+from abstim.show.tables import print_json, print_records, progress, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -92,7 +92,8 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
         library.plot(found, o.plot, o.measured_by)
     print_json(found.to_json()) if as_json else _print(found)
     if not found.comparisons:
-        raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped" + _why(found.skipped))
+        why = f"; the first: {found.skipped[0]}" if found.skipped else ": the table has no row of this --flush"
+        raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped{why}")
 
 
 def _check_plot(plot: Path | None) -> None:
@@ -105,8 +106,15 @@ def _check_plot(plot: Path | None) -> None:
         check_output(plot)
 
 
-def _why(skipped: list[str]) -> str:
-    return f"; the first: {skipped[0]}" if skipped else ": the table has no row of this --flush"
+_KERNELS = (
+    "target: {measured.name} | class: {measured.kind} | GPU: {measured.gpu} | measured: {measured.time_us:.2f} us "
+    "| predicted: {predicted_us:.2f} us | ratio: {ratio:.3f} | machine code: {machine_code_share:.1%} "
+    "| operations off: {operations_error:.1%}"
+)
+_TIME_ERRORS = (
+    ": {name} | kernels | mean error: {mean_error:.1%} | median: {median_error:.1%} | 90th percentile: {error_90:.1%} "
+    "| bias: {bias:.3f} | rank correlation: {rank_correlation:.3f}"
+)
 
 
 def _silicon(table: Path, programs: Path, plot: Path | None, timed_code: str, as_json: bool) -> None:
@@ -121,25 +129,18 @@ def _silicon(table: Path, programs: Path, plot: Path | None, timed_code: str, as
     if as_json:
         print_json(library.to_json(found))
         return
-    lines = [
-        (k.measured.name, k.measured.kind, k.measured.gpu, f"{k.measured.time_ns / 1e3:.2f} us",
-         f"{k.predicted_ns / 1e3:.2f} us", f"{k.ratio:.3f}", f"{k.machine_code_share:.1%}",
-         known(k.operations_error, ".1%"))
-        for k in found
-    ]  # fmt: skip
-    heads = ("target", "class", "GPU", "measured", "predicted", "ratio", "machine code", "operations off")
-    print_table("", heads, lines, left=3)
-    sums = [
-        (s.name, s.kernels, f"{s.mean_error:.1%}", f"{s.median_error:.1%}", f"{s.error_90:.1%}", f"{s.bias:.3f}",
-         known(s.rank_correlation, ".3f"))
-        for s in library.summarise(found)
-    ]  # fmt: skip
-    names = ("", "kernels", "mean error", "median", "90th percentile", "bias", "rank correlation")
-    print_table("Time on hardware", names, sums, left=1)
+    print_records("", _KERNELS, found, left=3)
+    print_records("Time on hardware", _TIME_ERRORS, library.summarise(found))
     for kind, (error, count) in library.operations_median(found).items():
         print(f"{kind} operations: median error {error:.2%} of {count} kernels")
     if note := not_machine_code([k.timed_code for k in found], "kernels"):
         say(f"Note: {note}")
+
+
+_RANKINGS = (
+    "benchmark: {target} | points | rank correlation: {correlation:.4f} | mean error: {mean_error:.1%} "
+    "| median ratio: {median_ratio:.3f} | a point: {point_seconds:.1f us} | detailed: {engine_point_seconds:.1f ms}"
+)
 
 
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:
@@ -152,21 +153,18 @@ def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None
     if as_json:
         print_json({"rankings": [r.to_json() for r in found], "pooled_correlation": pooled(found)})
         return
-    rows = [
-        (
-            r.target,
-            r.points,
-            f"{r.correlation:.4f}",
-            f"{r.mean_error:.1%}",
-            f"{r.median_ratio:.3f}",
-            f"{1e6 * r.point_seconds:.1f} us",
-            f"{1e3 * r.engine_point_seconds:.1f} ms",
-        )
-        for r in found
-    ]
-    heads = ("benchmark", "points", "rank correlation", "mean error", "median ratio", "a point", "detailed")
-    print_table(f"Model {model} against the detailed one, on random GPUs", heads, rows)
+    print_records(f"Model {model} against the detailed one, on random GPUs", _RANKINGS, found)
     print(f"Rank correlation of all together: {pooled(found):.4f}")
+
+
+_COMPARISONS = (
+    "benchmark | group | variant | launches | measured: {measured_cycles} | predicted: {predicted_cycles} "
+    "| error: {error:+.2%}"
+)
+_SUMMARIES = (
+    "variant | memory: {memory_model} | group | worst | benchmarks | mean: {mean_error:.2%} "
+    "| median: {median_error:.2%} | max: {max_error:.2%} | correlation: {correlation:.5f}"
+)
 
 
 def _print(found) -> None:
@@ -174,26 +172,8 @@ def _print(found) -> None:
         note(f"skipped: {line}")
     if not found.comparisons:
         return
-    rows = [
-        (c.benchmark, c.group, c.variant, c.launches, c.measured_cycles, c.predicted_cycles, f"{c.error:+.2%}")
-        for c in found.comparisons
-    ]
-    columns = ("benchmark", "group", "variant", "launches", "measured", "predicted", "error")
-    print_table("", columns, rows, left=3)
-    summaries = [
-        (
-            s.variant,
-            s.memory_model,
-            s.group,
-            s.worst,
-            s.benchmarks,
-            *(f"{error:.2%}" for error in (s.mean_error, s.median_error, s.max_error)),
-            known(s.correlation, ".5f"),
-        )
-        for s in found.summaries()
-    ]
-    heads = ("variant", "memory", "group", "worst", "benchmarks", "mean", "median", "max", "correlation")
-    print_table("Absolute errors", heads, summaries, left=4)
+    print_records("", _COMPARISONS, found.comparisons, left=3)
+    print_records("Absolute errors", _SUMMARIES, found.summaries(), left=4)
     _print_relative(found)
 
 

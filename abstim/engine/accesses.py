@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
@@ -182,12 +182,12 @@ def simple_result(c, w, i, first, end, conflict, start):
 def shared_result(c, w, i, start, degree):
     """Result of an access of shared memory: of `degree` passes; of a loop of compare-and-swap, of as many rounds, which
     begin when the warps of its block that came to its word before have done theirs."""
-    sm, row = c.sm, c.code[i]
+    row = c.code[i]
     if not degree:
         return start + 1
     if not row.round_cycles:
         return start + c.machine.shared_cycles + degree - 1
     block = w // c.machine.warps_per_block
     alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
-    sm.word_free[block, row.word] = max(alone, sm.word_free[block, row.word] + degree * row.round_cycles)
-    return np.int64(sm.word_free[block, row.word])
+    c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * row.round_cycles)
+    return np.int64(c.words[block, row.word])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine.state import READ
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 
 @jit

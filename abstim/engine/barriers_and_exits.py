@@ -5,14 +5,15 @@ from __future__ import annotations
 from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
 from abstim.engine.warp_slots import ONE, bit, lowest, span, visit_from
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from precharacterize.table import BARRIERS
 
 
 @jit
-def release(sm, m, block, number, time):
+def release(c, block, number, time):
     """All warps that a barrier of the block is for have reached it or exited."""
-    sm.arrived[block, number] = 0
+    sm, m = c.sm, c.machine
+    c.barriers[block, number].arrived = 0
     left = sm.held & span(block * m.warps_per_block, m.warps_per_block)
     while left:
         w = lowest(left)
@@ -26,14 +27,15 @@ def release(sm, m, block, number, time):
 
 
 @jit
-def arrive(sm, m, w, time, barrier):
+def arrive(c, w, time, barrier):
     """The warp reaches a barrier, as the latency table has it, at `time`; if it is held, it waits there."""
-    block, number, warps = w // m.warps_per_block, barrier % BARRIERS, barrier // BARRIERS
+    sm, block, number, warps = c.sm, w // c.machine.warps_per_block, barrier % BARRIERS, barrier // BARRIERS
+    row = c.barriers[block, number]
     sm.waits_at[w] = number
-    sm.needed[block, number] = warps
-    sm.arrived[block, number] += 1
-    if sm.arrived[block, number] >= (warps if warps else sm.block_running[block]):
-        release(sm, m, block, number, time)
+    row.needed = warps
+    row.arrived += 1
+    if row.arrived >= (warps if warps else sm.block_running[block]):
+        release(c, block, number, time)
 
 
 @jit
@@ -45,9 +47,9 @@ def settle(sm, w, time):
 
 
 @jit
-def leave(sm, m, w, time):
+def leave(c, w, time):
     """The warp has issued its last instruction at `time`."""
-    block = w // m.warps_per_block
+    sm, block = c.sm, w // c.machine.warps_per_block
     sm.running &= ~bit(w)
     sm.exiting |= bit(w)
     sm.ready[w] = NEVER
@@ -55,8 +57,9 @@ def leave(sm, m, w, time):
     sm.block_running[block] -= 1
     if sm.block_running[block] > 0:
         for number in range(BARRIERS):
-            if sm.arrived[block, number] == sm.block_running[block] and not sm.needed[block, number]:
-                release(sm, m, block, number, time)
+            row = c.barriers[block, number]
+            if row.arrived == sm.block_running[block] and not row.needed:
+                release(c, block, number, time)
 
 
 @jit
@@ -81,4 +84,5 @@ def notice(c, w, time):
         for j in range(k, sm.resident):
             sm.block_order[j] = sm.block_order[j + 1]
     if sm.live == 0:
-        sm.idle_reason[:] = EMPTY
+        for s in range(c.machine.schedulers_per_sm):
+            sm.idle_reason[s] = EMPTY

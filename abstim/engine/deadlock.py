@@ -20,7 +20,7 @@ def deadlock(state: State, records: UInt32[np.ndarray, " record"]) -> str:
     """One line about the first thread block that is left, for an InputError. `records`: of its trace."""
     left = np.flatnonzero((state.record.blocks["sm"] >= 0) & (state.record.blocks["retire_cycle"] < 0))
     block = int(left[0])
-    sm = state.sms[state.record.blocks["sm"][block]]
+    sm = state.sm[state.record.blocks["sm"][block]]
     slot = int(np.flatnonzero((sm["block_position"] == block) & (sm["block_live"] > 0))[0])
     waits = _waits(state, sm, slot, records)
     named = [f"{_warps(warps)} at {place}" for place, warps in waits.items()]
@@ -50,8 +50,9 @@ def _place(state: State, sm: np.ndarray, w: int, slot: int, records: np.ndarray)
         return _phase(state, int(sm["number"]), slot, int(line_of(int(records[_waiting(sm, w, records)]))))
     if int(sm["held"]) >> w & 1:
         number = int(sm["waits_at"][w])
-        needed = int(sm["needed"][slot, number]) or int(sm["block_running"][slot])
-        return f"barrier {number % BARRIERS} ({int(sm['arrived'][slot, number])} of {needed} warps came)"
+        row = state.barriers[sm["number"], slot, number]
+        needed = int(row["needed"]) or int(sm["block_running"][slot])
+        return f"barrier {number % BARRIERS} ({int(row['arrived'])} of {needed} warps came)"
     return "a copy that is not complete" if int(sm["copying"]) >> w & 1 else "an operand"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
+from functional.jit.marked import Known
 from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
-from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, starts
+from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, NONE, starts
 from precharacterize.table import UNITS
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
@@ -100,14 +101,11 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
-    spec = gpu.spec
-    m = np.zeros(1, MACHINE)[0]
-    parts = (spec, gpu.params, gpu.pipeline)  # the last counts where several say it
-    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
-    values = as_they_are | core_values(gpu) | memory_values(gpu) | {
+    spec, m = gpu.spec, numbers_of(gpu)
+    values: dict[str, Any] = {
         "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
-        "ring": ring_cycles(gpu, table),
+        "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
     }  # fmt: skip
@@ -117,6 +115,22 @@ def machine_of(
         m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
     m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
     _lay_out_ports(m, gpu)
+    return m
+
+
+def touching(gpu: Gpu) -> tuple:
+    """What of a GPU decides how long an access holds the load/store unit."""
+    spec = gpu.spec
+    return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+
+
+def numbers_of(gpu: Gpu) -> np.ndarray:
+    """The numbers of a design point that no launch decides: a 0-dimensional MACHINE record, the others 0."""
+    m = np.zeros((), MACHINE)
+    parts = (gpu.spec, gpu.params, gpu.pipeline)  # the last counts where several say it
+    as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
+    for name, value in (as_they_are | core_values(gpu) | memory_values(gpu)).items():
+        m[name] = value
     return m
 
 
@@ -239,6 +253,47 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     operands = table.read_banks.shape[1] * max(waiting.values())
     ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
     return 1 << int(ahead).bit_length()
+
+
+# What code is compiled for: kinds of GPUs and programs, and no sizes, which a sweep varies
+KINDS_OF_GPU = (
+    "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
+    "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "crossbar_repeats",
+    "crossbar_output_queues", "l2_partitions", "slice_random", "slice_spread", "dram_two_commands",
+)  # fmt: skip
+KINDS_OF_CODE = ("copies", "counted", "release", "round_cycles")  # if all instructions have the same
+READ_ONLY = frozenset(
+    {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
+)
+
+
+class Prepared(NamedTuple):
+    """What the engine is told of a program and a design point: numbers of the latter (a MACHINE), the program's CODE
+    and operands, for what of both code is compiled, and the longest latency."""
+
+    machine: np.ndarray
+    code: np.ndarray
+    operands: np.ndarray
+    known: Known
+    latency_cycles: int
+
+
+@lru_cache(maxsize=128)
+def prepared(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> Prepared:
+    """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
+    refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
+    machine, (code, operands) = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes), code_of(table)
+    return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
+
+
+def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
+    """What of a design point and a program code is compiled for."""
+    gpu = {name: int(machine[name]) for name in KINDS_OF_GPU}
+    program = {} if code is None else {
+        name: int(code[name][0]) for name in KINDS_OF_CODE if (code[name] == code[name][0]).all()
+    }  # fmt: skip
+    return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, READ_ONLY)
 
 
 @lru_cache(maxsize=64)

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit
@@ -37,11 +35,11 @@ def returned_to_slice(shared, h, time):
 @jit
 def first_ready(rows, bank):
     """Take the oldest request that waits for the row served last, or the oldest of all if none does."""
-    before, place = 0, np.int64(bank.first)
-    while place and rows[place - 1].row != bank.served_row:
+    before, place = 0, bank.first
+    while place and rows[place - 1].row + 1 != bank.served_row:
         before, place = place, rows[place - 1].next
     if place == 0:
-        before, place = 0, np.int64(bank.first)
+        before, place = 0, bank.first
     following = rows[place - 1].next
     if before:
         rows[before - 1].next = following
@@ -50,7 +48,7 @@ def first_ready(rows, bank):
     if following == 0:
         bank.last = before
     bank.count -= 1
-    bank.served_row = rows[place - 1].row
+    bank.served_row = rows[place - 1].row + 1
     return place
 
 
@@ -100,7 +98,7 @@ def begin_burst(shared, h, b, bank, cycle):
     """One burst of a bank's request; with the last the bank is free for another."""
     m, channels, rows = shared.machine, shared.channels, shared.requests.rows
     state, group = channels.state[h], channels.groups[h, b & (m.dram_bank_groups - 1)]
-    place = np.int64(bank.request)
+    place = bank.request
     request = rows[place - 1]
     state.burst, group[0] = cycle + m.dram_burst_cycles, cycle + m.dram_group_burst_cycles
     written = request.kind == EVICTED
@@ -140,7 +138,7 @@ def open_or_close(shared, h, b, bank, cycle):
 @jit
 def command(shared, h, cycle):
     """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began."""
-    m, serving, first = shared.machine, shared.channels.serving[h], np.int64(shared.channels.state[h].first_bank)
+    m, serving, first = shared.machine, shared.channels.serving[h], shared.channels.state[h].first_bank
     bursts = rows = False
     b, behind = first, -1  # how far behind `first` the last one was
     while not is_empty(serving) and not (bursts and rows) and (m.dram_two_commands or not (bursts or rows)):
@@ -184,10 +182,10 @@ def admit(shared, h, time):
     m, channels, rows = shared.machine, shared.channels, shared.requests.rows
     state = channels.state[h]
     if channels.delayed[h].count and state.pending < m.dram_queue:
-        place = np.int64(channels.delayed[h].first)
+        place = channels.delayed[h].first
         if rows[place - 1].due <= time:
             take(rows, channels.delayed[h])
-            b = np.int64(rows[place - 1].bank)
+            b = rows[place - 1].bank
             bank = channels.banks[h * m.dram_banks + b]
             if bank.request == 0:
                 insert(channels.waiting[h], b)

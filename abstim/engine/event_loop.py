@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from abstim.engine.clear import begin, context_of
 from abstim.engine.fetch import fetch, next_fetch
 from abstim.engine.issue import enter_block, park, store_window
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
 from abstim.engine.schedulers import take_turn
-from abstim.engine.state import KINDS, L1D, NEVER, OVER, TWO_LEVEL, WHEEL, Context, Tags
+from abstim.engine.state import KINDS, NEVER, OVER, TWO_LEVEL, WHEEL
 from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
-from functional.jit.compile import indexed_from_zero, jit, outlined, reference, spliced
-from functional.jit.shared_words import add, load, pause, raise_to, sleep, store
+from functional.jit.marked import add, jit, load, outlined, pause, raise_to, sleep, store
 from precharacterize.table import BARRIERS
 
 # Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
@@ -32,19 +30,19 @@ def rest(waited):
 
 
 @jit
-def takes(team, k, number):
+def takes(gpu, k, number):
     """Task `k` of round `number` is for who asks: true for one of them, never if the round is over."""
-    return load(team.taken, k) < number and raise_to(team.taken, k, number) < number
+    return load(gpu.team.taken, k) < number and raise_to(gpu.team.taken, k, number) < number
 
 
 @jit
-def others_are_late(team, number):
+def others_are_late(gpu, number):
     """Is there a task of round `number` that nobody comes to for a while?"""
     for _ in range(LOOKS):
         k = 0
-        while k < len(team.taken) and load(team.taken, k) >= number:
+        while k < len(gpu.team.taken) and load(gpu.team.taken, k) >= number:
             k += 1
-        if k == len(team.taken):
+        if k == len(gpu.team.taken):
             return False
         for _ in range(PAUSES_A_LOOK):
             pause()
@@ -52,41 +50,18 @@ def others_are_late(team, number):
 
 
 @jit
-def wait_for_round(team, number):
+def wait_for_round(gpu, number):
     """The round after `number`, once there is one; OVER if there is none."""
     waited = 0
-    while load(team.round, 0) == number:
+    while load(gpu.team.round, 0) == number:
         rest(waited)
         waited += 1
-    return load(team.round, 0)
+    return load(gpu.team.round, 0)
 
 
-NONE = np.int64(0)  # said with its type: a function is compiled once more for a constant
 ALONE_WINDOW_CYCLES = 1 << 40  # longer than any launch, and short enough to be added up
 ROUNDS_A_LOOK = 64  # with real memory: between two looks for a deadlock
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
-
-
-@jit
-def tags_of(tags, n):
-    """A cache of SM `n`."""
-    return Tags(tags.tag[n], tags.last_use[n], tags.there[n], tags.line[n])
-
-
-@spliced
-def context_of(gpu, code, streams, n):
-    """SM `n` of the GPU; `gpu` is a reference to its State."""
-    of = gpu.l1d
-    l1d = L1D(
-        of.tag[n], of.last_use[n], of.there[n], of.line[n], of.hint[n], of.pipes[n], of.transactions[n], of.sent[n],
-        of.waiters[n], of.accesses[n], of.issued[n],
-    )  # fmt: skip
-    return Context(
-        gpu.sms[n], gpu.machine, tags_of(gpu.l1i, n), tags_of(gpu.const, n), tags_of(gpu.texture, n),
-        l1d, gpu.scoreboard[n], gpu.results[n], gpu.buses[n], gpu.register_banks[n], gpu.phases[n],
-        gpu.later[n], gpu.shared,
-        gpu.record, code, streams,
-    )  # fmt: skip
 
 
 @jit
@@ -119,9 +94,8 @@ def take_turns(c, time):
 
 
 @outlined
-def advance(context):
+def advance(c):
     """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
-    c = reference(context)
     sm, m = c.sm, c.machine
     time, idle = sm.clock, False
     while time <= sm.horizon and sm.live > 0:
@@ -150,9 +124,8 @@ def next_dispatch(sm, m):
 
 
 @outlined
-def launch_block(context, offsets, block, time):
+def launch_block(c, block, time):
     """Thread block `block` (a position in the trace) enters the lowest free slot at the end of cycle `time`."""
-    c = reference(context)
     sm, m = c.sm, c.machine
     slot = 0
     while sm.block_free[slot] > time:
@@ -160,7 +133,7 @@ def launch_block(context, offsets, block, time):
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
     sm.block_live[slot], sm.block_running[slot] = m.warps_per_block, m.warps_per_block
     for number in range(BARRIERS):
-        sm.arrived[slot, number] = 0
+        c.barriers[slot, number].arrived = 0
     for k in range(m.phase_rows):
         c.phases[slot, k].tag = 0
     sm.block_order[sm.resident], sm.block_position[slot] = slot, block
@@ -168,18 +141,18 @@ def launch_block(context, offsets, block, time):
     c.record.blocks[block].dispatch_cycle = time
     sm.resident += 1
     for k in range(m.warps_per_block):
-        start_warp(c, offsets, slot * m.warps_per_block + k, block * m.warps_per_block + k)
+        start_warp(c, slot * m.warps_per_block + k, block * m.warps_per_block + k)
     sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
     sm.live += m.warps_per_block
 
 
 @jit
-def start_warp(c, offsets, w, warp):
+def start_warp(c, w, warp):
     """Warp `warp` (a position in the trace) enters slot `w`, its instruction buffer empty."""
     sm = c.sm
     sm.warp[w] = warp
-    sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
-    sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
+    sm.event[w], sm.event_end[w] = c.offsets.blocks[warp], c.offsets.blocks[warp + 1]
+    sm.record[w], sm.conflict[w] = c.offsets.records[warp], c.offsets.conflicts[warp]
     for r in range(c.machine.register_count):
         c.scoreboard[w, r] = 0
     sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0
@@ -197,75 +170,75 @@ def start_warp(c, offsets, w, warp):
 
 
 @outlined
-def run_sm(gpu, code, streams, n):
+def run_sm(gpu, n):
     """SM `n` runs to its horizon."""
-    advance(context_of(gpu, code, streams, n))
-    gpu.free[n] = next_dispatch(gpu.sms[n], gpu.machine)
+    advance(context_of(gpu, n))
+    gpu.free[n] = next_dispatch(gpu.sm[n], gpu.machine)
 
 
 @jit
 def aim(gpu, n, more):
     """SM `n` may run to the end of the window, or to where it can take a block if there are more; has it to?"""
-    sm, limit = gpu.sms[n], gpu.record.launch.limit
+    sm, limit = gpu.sm[n], gpu.record.launch.limit
     sm.more_blocks = more
     sm.horizon = min(gpu.free[n], limit) if more else limit
     return sm.live > 0 and sm.clock <= sm.horizon
 
 
 @jit
-def work(gpu, code, streams, team, k, member, number):
+def work(gpu, k, member, number):
     """Task `k` of a round, if nobody has taken it."""
-    if takes(team, k, number):
-        team.owner[k] = member
+    if takes(gpu, k, number):
+        gpu.team.owner[k] = member
         if k < gpu.machine.sm_count:
-            run_sm(gpu, code, streams, k)
+            run_sm(gpu, k)
         else:
             serve_requests(gpu)
-        add(team.done, 0, 1)
+        add(gpu.team.done, 0, 1)
 
 
 @outlined
-def help_out(gpu, code, streams, team, member, number):
+def help_out(gpu, member, number):
     """What a member does in a round: the memory side if it leads, its own SMs, and then what others do not come to."""
     sms = gpu.machine.sm_count
     if member == 0:
-        work(gpu, code, streams, team, sms, member, number)
+        work(gpu, sms, member, number)
     for k in range(sms):
-        if team.owner[k] == member:
-            work(gpu, code, streams, team, k, member, number)
-    if others_are_late(team, number):
+        if gpu.team.owner[k] == member:
+            work(gpu, k, member, number)
+    if others_are_late(gpu, number):
         for k in range(sms, -1, -1):
-            work(gpu, code, streams, team, k, member, number)
+            work(gpu, k, member, number)
 
 
 @jit
-def run_all(gpu, code, streams, team, more):
+def run_all(gpu, more):
     """A round: every SM runs as far as it can, the memory side as well. Returns if any SM has something left."""
-    m, number, busy = gpu.machine, team.round[0] + 1, False
+    m, number, busy = gpu.machine, gpu.team.round[0] + 1, False
     tasks = 0 if m.perfect_memory else 1
     if m.perfect_memory:
-        store(team.taken, m.sm_count, number)
+        store(gpu.team.taken, m.sm_count, number)
     for n in range(m.sm_count):
         if aim(gpu, n, more):
             tasks += 1
         else:
-            store(team.taken, n, number)
-    store(team.done, 0, 0)
-    store(team.round, 0, number)  # from here on what there is to do is there for all
-    help_out(gpu, code, streams, team, NONE, number)
+            store(gpu.team.taken, n, number)
+    store(gpu.team.done, 0, 0)
+    store(gpu.team.round, 0, number)  # from here on what there is to do is there for all
+    help_out(gpu, 0, number)
     waited = 0
-    while load(team.done, 0) < tasks:
+    while load(gpu.team.done, 0) < tasks:
         rest(waited)
         waited += 1
     for n in range(m.sm_count):
-        busy |= gpu.sms[n].live > 0
+        busy |= gpu.sm[n].live > 0
     return busy
 
 
 @jit
 def first_free(gpu):
     """The SM that can take a thread block first; of several the next in turn after the last that took one."""
-    m, launch, best = gpu.machine, gpu.record.launch, np.int64(gpu.record.launch.first)
+    m, launch, best = gpu.machine, gpu.record.launch, gpu.record.launch.first
     for k in range(1, m.sm_count):
         n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
         if gpu.free[n] < gpu.free[best]:
@@ -274,31 +247,31 @@ def first_free(gpu):
 
 
 @jit
-def hand_out(gpu, code, streams, offsets, order, position):
+def hand_out(gpu, position):
     """Thread blocks from `position` on go to SMs that can take them in this window, which then run on. Returns the
     position of the next one."""
     m, launch = gpu.machine, gpu.record.launch
-    while position < len(order):
+    while position < len(gpu.order):
         n = first_free(gpu)
-        time = np.int64(gpu.free[n])
+        time = gpu.free[n]
         if time > launch.limit:
             break
         earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
         if m.dispatch_interval_units and time < earliest:
-            gpu.sms[n].last_dispatch = earliest - 1  # until then the SM, which has a slot free, runs on
-            gpu.free[n] = next_dispatch(gpu.sms[n], m)
+            gpu.sm[n].last_dispatch = earliest - 1  # until then the SM, which has a slot free, runs on
+            gpu.free[n] = next_dispatch(gpu.sm[n], m)
             if aim(gpu, n, True):
-                run_sm(gpu, code, streams, n)
+                run_sm(gpu, n)
             continue
         if time > earliest:  # later than it might
             launch.next_dispatch_units = time * UNITS_A_CYCLE
         launch.next_dispatch_units += m.dispatch_interval_units
-        launch_block(context_of(gpu, code, streams, n), offsets, order[position], time)
-        gpu.free[n] = next_dispatch(gpu.sms[n], m)
+        launch_block(context_of(gpu, n), gpu.order[position], time)
+        gpu.free[n] = next_dispatch(gpu.sm[n], m)
         launch.first, launch.clock = n + 1 if n + 1 < m.sm_count else 0, time
         position += 1
-        if position < len(order) and aim(gpu, n, True):
-            run_sm(gpu, code, streams, n)
+        if position < len(gpu.order) and aim(gpu, n, True):
+            run_sm(gpu, n)
     return position
 
 
@@ -327,45 +300,43 @@ def is_going_on(sm, m, free, more):
 
 
 @jit
-def is_deadlocked(gpu, code, streams, more):
+def is_deadlocked(gpu, more):
     """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Mostly something goes on,
     so the glances come first."""
     m, time = gpu.machine, gpu.record.launch.limit
     for n in range(m.sm_count):
-        if is_going_on(gpu.sms[n], m, gpu.free[n], more):
+        if is_going_on(gpu.sm[n], m, gpu.free[n], more):
             return False
     if not (m.perfect_memory or is_all_served(gpu.shared)):
         return False
     for n in range(m.sm_count):  # noqa: SIM110 (compiled)
-        if not is_at_rest(context_of(gpu, code, streams, n), time):
+        if not is_at_rest(context_of(gpu, n), time):
             return False
     return True
 
 
 @jit
-def lead(gpu, code, streams, offsets, order, drain, team, members):
+def lead(gpu, drain, members):
     """Hand out all of `order`, and run to the end, or to the last dispatch, or until the launch is to pause: between
     two windows, from where it goes on as if nothing had been."""
-    m, launch, position, busy = gpu.machine, gpu.record.launch, NONE, True
+    m, launch, position, busy = gpu.machine, gpu.record.launch, 0, True
     if launch.limit == 0:
+        begin(gpu)
         launch.limit = window_cycles(m, members)
         if not m.perfect_memory:
-            exchange(gpu, NONE)
-    while (position < len(order) or (drain and busy)) and launch.limit <= launch.pause:
-        more = position < len(order)
-        busy = run_all(gpu, code, streams, team, more or not drain)
-        position = hand_out(gpu, code, streams, offsets, order, position)
-        if more and position == len(order):  # nobody need wait for a block any more
+            exchange(gpu, 0)
+    while (position < len(gpu.order) or (drain and busy)) and launch.limit <= launch.pause:
+        more = position < len(gpu.order)
+        busy = run_all(gpu, more or not drain)
+        position = hand_out(gpu, position)
+        if more and position == len(gpu.order):  # nobody need wait for a block any more
             busy = True
             continue
         if not m.perfect_memory:
             exchange(gpu, launch.limit)
-        left = (
-            (busy or position < len(order))
-            and not launch.coupled
-            and (m.perfect_memory or team.round[0] % ROUNDS_A_LOOK == 0)
-        )
-        if left and is_deadlocked(gpu, code, streams, position < len(order)):
+        due = m.perfect_memory or gpu.team.round[0] % ROUNDS_A_LOOK == 0
+        left = (busy or position < len(gpu.order)) and due and not launch.coupled
+        if left and is_deadlocked(gpu, position < len(gpu.order)):
             launch.deadlocked = 1
             break
         launch.limit += window_cycles(m, members)
@@ -373,19 +344,18 @@ def lead(gpu, code, streams, offsets, order, drain, team, members):
         serve_requests(gpu)
     launch.handed_out = position
     for n in range(m.sm_count):
-        store_window(gpu.record, gpu.sms[n])
-    store(team.round, 0, OVER)
+        store_window(gpu.record, gpu.sm[n])
+    store(gpu.team.round, 0, OVER)
 
 
-@indexed_from_zero
-def run_grid(state, code, streams, offsets, order, drain, team, member, members):
+@outlined
+def run_grid(gpu, drain, member, members):
     """Hand out the thread blocks `order` (positions in the trace), and run to the end, or to the last dispatch: one of
     `members` threads, of which the first, 0, is there until all is done, and others may come late."""
-    gpu = reference(state)
     if member:
-        number = wait_for_round(team, NONE)
+        number = wait_for_round(gpu, 0)
         while number != OVER:
-            help_out(gpu, code, streams, team, member, number)
-            number = wait_for_round(team, number)
+            help_out(gpu, member, number)
+            number = wait_for_round(gpu, number)
     else:
-        lead(gpu, code, streams, offsets, order, drain, team, members)
+        lead(gpu, drain, members)

@@ -8,7 +8,7 @@ from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import ONE, bit, first_after, lowest, visit_from
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 
 @jit

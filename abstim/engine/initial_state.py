@@ -1,29 +1,35 @@
-"""The engine's state at cycle 0: arrays of the sizes that a design point and a launch ask for, nothing in them."""
+"""Memory for the engine's state: arrays of the sizes that a design point asks for, kept from launch to launch."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from abstim.engine import state
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import NEVER, Array, Record, State
+from abstim.engine.state import NEVER, Record, State
+from functional.jit.marked import Array, View, layout, length, words_of
+from precharacterize.synchronisation import FAMILIES, GROUPS
+from precharacterize.table import BARRIERS, WORDS
 
 BLOCK_BYTES = 1 << 26
 CACHE_LINE_BYTES = 64  # of the CPU that runs this
 
 
 _words = cache(str.split)
+# Dimensions of what only a launch brings
+OF_A_LAUNCH = _words("tb warp window issue instruction event record conflict block operand handed_out")
 
 
 class Zeros:
-    """Arrays of zeros, cut out of large blocks. Those are pages that the system clears when they are touched, and most
-    of a GPU's state never is by a launch; arrays by themselves would be cleared in full, or lie on small pages."""
+    """Arrays of zeros, cut out of blocks of small pages that the system clears when they are touched: most of a GPU's
+    state never is by a launch. Each begins on a line of the cache: else every request would lie on two."""
 
     def __init__(self) -> None:
         self._left = np.empty(0, np.uint8)
@@ -32,43 +38,86 @@ class Zeros:
         """As it is declared."""
         shape, dtype = [sizes[name] for name in _words(field.dimensions)], np.dtype(field.dtype)
         length = prod(shape) * dtype.itemsize
-        return (self._on_small_pages if field.sparse else self._cut)(length).view(dtype).reshape(shape)
-
-    def _on_small_pages(self, length: int) -> np.ndarray:
-        pages = mmap.mmap(-1, max(length, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            pages.madvise(mmap.MADV_NOHUGEPAGE)
-        return np.frombuffer(pages, np.uint8, length)
-
-    def _cut(self, length: int) -> np.ndarray:
         room = -(-length // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         if room > len(self._left):
-            block = np.zeros(max(room, BLOCK_BYTES) + CACHE_LINE_BYTES, np.uint8)
-            self._left = block[-block.ctypes.data % CACHE_LINE_BYTES :]  # else every request lies on two lines
+            pages = mmap.mmap(-1, max(room, BLOCK_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                pages.madvise(mmap.MADV_NOHUGEPAGE)
+            self._left = np.frombuffer(pages, np.uint8)
         taken, self._left = self._left[:length], self._left[room:]
-        return taken
+        return taken.view(dtype).reshape(shape)
 
 
-def new_state(m: np.ndarray, thread_blocks: int, windows: int = 0, window_cycles: int = 64) -> State:
-    """A design point at cycle 0: caches empty, nothing resident; room for the record of a launch of so many blocks."""
-    record = _new_record(int(m["warps_per_block"]), thread_blocks, windows, window_cycles)
-    found: State = _allocated(State, sizes_of(m), Zeros(), {"machine": m, "record": record})
-    _begin_sms(found.sms, m)
-    found.shared.slices.wake[:] = found.shared.channels.wake[:] = NEVER
-    found.shared.channels.banks["served_row"] = -1
+def new_state(m: np.ndarray) -> State:
+    """Memory of a design point, all of it 0 (abstim/engine/clear.py does the rest); nothing of a launch."""
+    found: State = _allocated(State, sizes_of(m), Zeros(), m)
+    found.contexts[:] = words_of(found)
+    number = np.arange(len(found.sm))
+    for word, stride in _strides(State, found):
+        found.contexts[:, word] += number * stride
     return found
 
 
-def _allocated(kind: Any, sizes: Mapping[str, int], zeros: Zeros, given: Mapping[str, Any]) -> Any:
-    """A named tuple as state.py declares its fields; those that are `given` are not made."""
+class States:
+    """Memory of design points that launches have used: the next launch on one takes it, and clears what it must."""
+
+    MOST_BYTES = 1 << 29
+
+    def __init__(self) -> None:
+        self._free: dict[bytes, list[State]] = {}  # by design point, the latest used last
+        self._bytes, self._lock = 0, Lock()
+
+    def take(self, m: np.ndarray) -> tuple[State, bool]:
+        """Memory of a design point, and whether a launch has used it."""
+        key = m.tobytes()
+        with self._lock:
+            found = self._free.pop(key, [])
+            if not found:
+                return new_state(m), False
+            state = found.pop()
+            self._bytes -= bytes_of(state)
+            if found:
+                self._free[key] = found
+        return state, True
+
+    def give_back(self, state: State) -> None:
+        """A launch has ended; nobody else holds a part of the memory."""
+        with self._lock:
+            self._free.setdefault(state.machine.tobytes(), []).append(state)
+            self._bytes += bytes_of(state)
+            while self._bytes > self.MOST_BYTES:
+                oldest = next(iter(self._free))
+                self._bytes -= bytes_of(self._free[oldest].pop(0))
+                if not self._free[oldest]:
+                    del self._free[oldest]
+
+
+def bytes_of(state: State) -> int:
+    """About what a launch may touch of it: not the requests, of which there are few at a time."""
+    own = (state.sm, *state.l1d, *state.shared.l2, state.scoreboard, state.results, state.register_banks)
+    return sum(int(array.nbytes) for array in own)
+
+
+def _strides(kind: Any, state: Any) -> Iterator[tuple[int, int]]:
+    """Words of addresses of arrays that have a row an SM, and how far one is from the next."""
+    for name, field in layout(View(kind, "sm")).items():
+        if field.kind is not None:
+            yield from ((field.word + word, stride) for word, stride in _strides(field.kind.kind, getattr(state, name)))
+        elif field.first_size == field.word + 2:
+            array = getattr(state, name)
+            yield field.word, array.strides[0]
+
+
+def _allocated(kind: Any, sizes: Mapping[str, int], zeros: Zeros, m: np.ndarray) -> Any:
+    """A named tuple as state.py declares its fields, the design point's numbers among them."""
 
     def made(name: str, field: Any) -> Any:
-        if name in given:
-            return given[name]
+        if name == "machine":
+            return m
         if isinstance(field, Array):
             return zeros(field, sizes)
         own = {name: sizes[ours] for name, ours in field.names.items()}
-        return _allocated(field.kind, {**sizes, **own} if own else sizes, zeros, given)
+        return _allocated(field.kind, {**sizes, **own} if own else sizes, zeros, m)
 
     return kind(*(made(name, field) for name, field in kind._field_defaults.items()))
 
@@ -81,7 +130,9 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     return {
-        "one": 1, "pair": 2, "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
+        "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
+        **dict.fromkeys(OF_A_LAUNCH, 0),
+        "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
         **{f"{cache}_line": m[f"{cache}_sets"] * m[f"{cache}_ways"] for cache in ("l1i", "const", "l1t")},
         "l1d_line": m["l1d_sets"] * m["l1d_set_lines"], "hint": state.HINTS, "l1d_bank": m["l1d_banks"] * real,
         "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, "waiter": _waiters(m) * real,
@@ -89,6 +140,7 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
         **{f"{what}_word": -(-places >> state.BOOKED_LOG2) for what, places in booked.items()},
+        "barrier": BARRIERS, "word": WORDS, "family": FAMILIES, "group": GROUPS, "copying_warp": m["copying_warps"],
         "block_slot": m["blocks_per_sm"], "phase": m["phase_rows"], "later": state.LATER * real * (m["phase_rows"] > 0),
         "slice": slices, "held_cycle": 1 << (2 * m["slice_delay"] + 64).bit_length(),
         "sm_word": -(-m["sm_count"] * real // 64), "slice_word": -(-slices // 64),
@@ -107,18 +159,9 @@ def _waiters(m: Mapping[str, int]) -> int:
     return m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES
 
 
-def _begin_sms(sms: np.ndarray, m: np.ndarray) -> None:
-    sms["ready"], sms["last"], sms["idle_reason"], sms["last_dispatch"] = NEVER, -1, state.EMPTY, -1
-    sms["last_fetched"], sms["number"] = -1, np.arange(len(sms))
-    if m["policy"] == state.TWO_LEVEL:  # its queues hold every slot, resident or not
-        for s in range(int(m["schedulers_per_sm"])):
-            supervised = np.arange(s, int(m["max_warps_per_sm"]), int(m["schedulers_per_sm"]))
-            sms["order"][:, s, : len(supervised)] = supervised
-            sms["count"][:, s] = len(supervised)
-
-
-def _new_record(warps_per_block: int, thread_blocks: int, windows: int, window_cycles: int) -> Record:
-    launch = np.zeros(1, state.LAUNCH)[0]
+def new_record(warps_per_block: int, thread_blocks: int, windows: int = 0, window_cycles: int = 64) -> Record:
+    """Of a launch of so many thread blocks."""
+    launch = np.zeros((), state.LAUNCH)
     launch["window_log2"], launch["pause"] = window_cycles.bit_length() - 1, NEVER
     blocks, warps = np.empty(thread_blocks, state.THREAD_BLOCK), np.empty(thread_blocks * warps_per_block, state.WARP)
     for rows in (blocks, warps):

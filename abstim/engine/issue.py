@@ -13,8 +13,7 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
 from abstim.engine.scoreboard import count_up, entry_of, hold_register, make_ready, write_results
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import bit, visit_from
-from functional.jit.compile import jit
-from functional.jit.shared_words import add
+from functional.jit.marked import add, jit
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import LAST_PRODUCT, NONE
 
@@ -217,7 +216,7 @@ def issue(c, w, time):
     settle(sm, w, result)
     is_known = step(sm, c.streams, w)
     if not is_known and c.record.warps[sm.warp[w]].more <= 0:
-        leave(sm, c.machine, w, time)
+        leave(c, w, time)
         follow_copies(c, w, row, record, result, time)
         return
     sm.of_kind[row.unit] &= ~bit(w)
@@ -241,4 +240,4 @@ def issue(c, w, time):
     else:
         park(c, w, time)
     if row.barrier >= 0:
-        arrive(sm, c.machine, w, time, row.barrier)
+        arrive(c, w, time, row.barrier)

@@ -65,7 +65,7 @@ def _first_level(state: State) -> dict[str, np.ndarray]:
     """What is kept of the SMs; `stamp` is the clock of the last use of lines."""
     caches = {"l1i": state.l1i, "const": state.const, "texture": state.texture, "l1d": state.l1d}
     tags = {f"{name} {part}": getattr(cache, part) for name, cache in caches.items() for part in ("tag", "last_use")}
-    return tags | {"l1d line": state.l1d.line, "stamp": state.sms["stamp"]}
+    return tags | {"l1d line": state.l1d.line, "stamp": state.sm["stamp"]}
 
 
 def _below(state: State) -> dict[str, np.ndarray]:

@@ -4,15 +4,13 @@ tries again."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine import state
 from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
 from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, touch
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit
@@ -148,12 +146,11 @@ def ask(c, k, line, absent, wanted, place, time):
 
 
 @outlined
-def load(context, line, sectors, place, time):
+def load(c, line, sectors, place, time):
     """A load meets the tags."""
-    c = context
     sm, k = c.sm, find_line(c, line)
     wanted = sectors if c.machine.l1d_sectored else WHOLE_LINE
-    there, coming = (np.int64(c.l1d.line[k].valid), np.int64(c.l1d.line[k].coming)) if k >= 0 else (0, 0)
+    there, coming = (c.l1d.line[k].valid, c.l1d.line[k].coming) if k >= 0 else (0, 0)
     if not wanted & ~there:
         use(c, k)
         finish(c, place, time, time)
@@ -229,9 +226,8 @@ def store_allocating(c, k, line, sectors, place, time):
 
 
 @outlined
-def store(context, line, sectors, place, local, time):
+def store(c, line, sectors, place, local, time):
     """A store meets the tags: by the write policy."""
-    c = context
     sm, m, k = c.sm, c.machine, find_line(c, line)
     there = k >= 0 and not sectors & ~c.l1d.line[k].valid
     known = k >= 0 and not (m.l1d_sectored and sectors & ~(c.l1d.line[k].valid | c.l1d.line[k].coming))
@@ -262,14 +258,14 @@ def fill(c, k, sectors, from_dram, time):
         note_dram(c, row.waiting[0], from_dram)
         if row.coming == 0:
             sm.mshrs_used -= 1
-            serve_waiters(c, np.int64(row.waiting[0]), time)
+            serve_waiters(c, row.waiting[0], time)
             row.waiting[0] = 0
         return
     for j in range(SECTORS):
         if (sectors >> j) & 1:
             note_dram(c, row.waiting[j], from_dram)
             sm.mshrs_used -= 1
-            serve_waiters(c, np.int64(row.waiting[j]), time)
+            serve_waiters(c, row.waiting[j], time)
             row.waiting[j] = 0
 
 

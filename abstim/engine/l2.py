@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit
@@ -68,6 +66,9 @@ def write_back_early(shared, n, first, time):
 @jit
 def take_way(l2, k, line):
     """A line takes the way `k`, nothing of it there."""
+    if l2.tag[k] == 0:
+        l2.placed[l2.uses[1]] = k
+        l2.uses[1] += 1
     l2.tag[k] = line + 1
     l2.line[k].valid = l2.line[k].dirty = 0
 
@@ -228,7 +229,7 @@ def miss(shared, n, queue, place, k, first, time):
 def access(shared, n, queue, time):
     """The first request of a queue of slice `n` meets the tags; false if it must wait."""
     m, l2 = shared.machine, shared.l2
-    place = np.int64(queue.first)
+    place = queue.first
     request = shared.requests.rows[place - 1]
     first = first_way(m, n, request)
     k = find(l2.tag, first, m.l2_ways, request.line)
@@ -280,7 +281,7 @@ def pass_misses(shared, n, time):
         return False
     first = shared.requests.rows[shared.slices.missing[n].first - 1]
     if first.kind != EVICTED and first.home != n:
-        home, due = np.int64(first.home), time + shared.machine.l2_partition
+        home, due = first.home, time + shared.machine.l2_partition
         first.slice, first.due = home, due
         append(shared.requests.rows, shared.slices.crossing[home], take(shared.requests.rows, shared.slices.missing[n]))
         shared.slices.wake[home] = min(shared.slices.wake[home], due)
@@ -309,7 +310,7 @@ def answer_one(shared, n, time):
     slices, state, rows, came = shared.slices, shared.slices.state[n], shared.requests.rows, NEVER
     asking, crossing = slices.asking[n], slices.crossing[n]
     if crossing.count and rows[crossing.first - 1].due < time:
-        came = np.int64(rows[crossing.first - 1].due)
+        came = rows[crossing.first - 1].due
     if asking.count and not state.blocked and rows[asking.first - 1].due <= came:
         if access(shared, n, asking, time):
             return True
@@ -365,6 +366,7 @@ def advance_slice(shared, n, time):
     answer(shared, n, time)
     take_in(shared, n, time)
     if slices.asking[n].count + SECTORS > m.l2_queue:  # a packet may hold as many
-        slices.held[n, (time + 1) & (slices.held.shape[1] - 1)] = time + 1
+        shared.held[n, (time + 1) & (shared.held.shape[1] - 1)] = time + 1
+        shared.clock[2] = 1
     slices.wake[n] = next_turn(slices, m, rows, n, time)
     return passed

@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, MEM, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit, lowest, span
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
 from precharacterize import synchronisation as sync
@@ -18,32 +18,34 @@ family_of = jit(sync.family_of)
 
 
 @jit
-def copy_ends(sm, w, family, group, result):
+def copy_ends(c, w, family, group, result):
     """The result of such a copy is known."""
-    sm.copies_coming[w, family, group] -= 1
-    work_ends(sm, w, family, group, result)
+    sm = c.sm
+    c.copies[w, family, group].coming -= 1
+    work_ends(c, w, family, group, result)
     if sm.copying & bit(w):
-        there = all_there(sm, w, sm.awaited[w])
+        there = all_there(c, w, sm.awaited[w])
         if there < NEVER:
             sm.copying &= ~bit(w)
             sm.not_before[w] = there
 
 
 @jit
-def work_ends(sm, w, family, group, result):
+def work_ends(c, w, family, group, result):
     """Something of a group is complete at `result`."""
-    sm.copies_there[w, family, group] = max(sm.copies_there[w, family, group], result)
+    row = c.copies[w, family, group]
+    row.there = max(row.there, result)
 
 
 @jit
-def all_there(sm, w, awaited):
+def all_there(c, w, awaited):
     """Cycle in which the work is complete that a wait, as the latency table has it, is for; NEVER: not known yet."""
     there, family = 0, awaited // sync.WAITS
     for age in range(awaited % sync.WAITS, sync.GROUPS):
-        group = (sm.group[w, family] - age) & (sync.GROUPS - 1)
-        if sm.copies_coming[w, family, group]:
+        row = c.copies[w, family, (c.sm.group[w, family] - age) & (sync.GROUPS - 1)]
+        if row.coming:
             return NEVER
-        there = max(there, sm.copies_there[w, family, group])
+        there = max(there, row.there)
     return there
 
 
@@ -54,12 +56,12 @@ def follow_groups(c, w, row, result):
     if starts_work(copies):
         family = family_of(copies)
         if c.machine.perfect_memory or row.unit != MEM:
-            work_ends(sm, w, family, sm.group[w, family], result)
+            work_ends(c, w, family, sm.group[w, family], result)
     if closes_group(copies) or copies == sync.LAST_PRODUCT:
         family = family_of(copies)
         sm.group[w, family] = (sm.group[w, family] + 1) & (sync.GROUPS - 1)
     elif copies >= 0:
-        there = all_there(sm, w, copies)
+        there = all_there(c, w, copies)
         if there == NEVER:
             sm.copying |= bit(w)
             sm.awaited[w] = copies
@@ -118,9 +120,9 @@ def phase_over(c, block, line):
 @jit
 def phases_over(c, w, record):
     """When all phases are over that the access of warp `w` with this first record waits for; 0: it waits for none."""
-    over, k, more = 0, record, True
+    over, k, more = 0, record, 1
     while more:
-        one = np.int64(c.streams.records[k])
+        one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line):
             over = max(over, phase_over(c, w // c.machine.warps_per_block, line))
@@ -131,9 +133,9 @@ def phases_over(c, w, record):
 @jit
 def arrive_in_phases(c, w, record, result, time):
     """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on."""
-    k, more, some = record, True, False
+    k, more, some = record, 1, False
     while more:
-        one = np.int64(c.streams.records[k])
+        one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line) == 0:
             arrive_in_phase(c, w // c.machine.warps_per_block, line, result)
@@ -175,20 +177,20 @@ def meet(c, w, record, result, time):
 
 
 @jit
-def copies_before(sm, w):
+def copies_before(c, w):
     """`cp.async` of a warp whose result is not known."""
     count = 0
     for group in range(sync.GROUPS):
-        count += sm.copies_coming[w, sync.COPIES, group]
+        count += c.copies[w, sync.COPIES, group].coming
     return count
 
 
 @jit
-def work_done(sm, w, family):
+def work_done(c, w, family):
     """When those of a family are complete whose result is known."""
     there = 0
     for group in range(sync.GROUPS):
-        there = max(there, sm.copies_there[w, family, group])
+        there = max(there, c.copies[w, family, group].there)
     return there
 
 
@@ -202,7 +204,7 @@ def number_copy(c, w, copies, record):
             return AT_ONCE
         row = c.later[sm.later]
         row.warp, row.limit, row.record = w, number + 1, record
-        row.left, row.there = copies_before(sm, w) + 1, work_done(sm, w, sync.COPIES)
+        row.left, row.there = copies_before(c, w) + 1, work_done(c, w, sync.COPIES)
         sm.later += 1
     sm.copies_issued[w] += 1
     return number
@@ -251,8 +253,8 @@ def follow_phases(c, w, copies, record, result, time):
     elif copies == sync.MEETS:
         meet(c, w, record, result, time)
     elif copies == sync.MEETS_LATER:
-        arrive_in_phases(c, w, record, max(result, work_done(sm, w, sync.COPIES)), time)
+        arrive_in_phases(c, w, record, max(result, work_done(c, w, sync.COPIES)), time)
     elif copies == sync.COMMITS:
-        arrive_in_phases(c, w, record, max(result, work_done(sm, w, sync.PRODUCTS)), time)
+        arrive_in_phases(c, w, record, max(result, work_done(c, w, sync.PRODUCTS)), time)
     elif copies == sync.FILLS:
         arrive_in_phases(c, w, record, result, time)

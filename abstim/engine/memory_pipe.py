@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine import accesses, state
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
@@ -12,7 +10,7 @@ from abstim.engine.operand_collectors import collect, collector_known, cycle_of,
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
@@ -43,7 +41,7 @@ def issue_access(c, i, w, port, pool, time):
     row.end = accesses.move_past(c, w, i)
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
-    return np.int64(found.result) if found.waiting == 0 else state.NEVER
+    return found.result if found.waiting == 0 else state.NEVER
 
 
 @jit
@@ -227,9 +225,8 @@ def enter(c, row, time):
 
 
 @outlined
-def go_on(context, time):
+def go_on(c, time):
     """Instructions start and enter, as far as that is known at `time`."""
-    c = context
     sm = c.sm
     while sm.issued_count:
         row = c.l1d.issued[sm.issued_first]
@@ -321,7 +318,7 @@ def receive(c, time):
     came = False
     while inbox.count and rows[inbox.first - 1].due <= time:
         place = take(rows, inbox)
-        come_back(c, rows[place - 1], np.int64(rows[place - 1].due))
+        come_back(c, rows[place - 1], (rows[place - 1].due))
         append(rows, shared.received[c.sm.number], place)
         came = True
     if came:
@@ -330,9 +327,8 @@ def receive(c, time):
 
 
 @outlined
-def memory_stage(context, time):
+def memory_stage(c, time):
     """What memory does for an SM in a cycle, before its schedulers have their turn."""
-    c = context
     receive(c, time)
     look_up(c, time)
     if c.sm.issued_count:

@@ -3,8 +3,6 @@ replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
@@ -21,7 +19,7 @@ from abstim.engine.switch import (
     put,
 )
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.compile import apart, indexed_from_zero, jit, outlined
+from functional.jit.marked import jit, outlined
 
 
 @jit
@@ -29,7 +27,7 @@ def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
     rows, packet = requests.rows, requests.rows[place - 1]
-    n, sectors = np.int64(packet.slice), np.int64(packet.sectors)
+    n, sectors = packet.slice, packet.sectors
     for j in range(SECTORS):
         if (sectors >> j) & 1:
             rest = sectors >> (j + 1)
@@ -47,7 +45,7 @@ def into_slice(shared, place, time):
 @jit
 def empty_outputs(shared, time):
     """A packet leaves each output of the switch to the slices, unless its slice is full."""
-    switch, rows, held = shared.there, shared.requests.rows, shared.slices.held
+    switch, rows, held = shared.there, shared.requests.rows, shared.held
     for k in range(len(switch.filled)):
         left = switch.filled[k]
         while left:
@@ -139,8 +137,7 @@ def advance_slices(shared, time):
             wake[h] = min(wake[h], cycles_by(m, time) + 1)
 
 
-@apart
-@indexed_from_zero
+@outlined
 def serve_requests(gpu):
     """Slices, channels and the switch back, as far ahead as nothing that is still to be asked can reach. May run while
     the SMs run their next window: what it sends them is due in later ones."""
@@ -162,7 +159,7 @@ def serve_requests(gpu):
 @jit
 def hand_over(gpu, n, until):
     """SM `n` gets what is due in windows to come, gives back what it has received, and is told how much it may ask."""
-    shared, sm, m, rows = gpu.shared, gpu.sms[n], gpu.machine, gpu.shared.requests.rows
+    shared, sm, m, rows = gpu.shared, gpu.sm[n], gpu.machine, gpu.shared.requests.rows
     inbox, traffic = shared.inbox[n], shared.traffic[n]
     give_back_all(shared.requests, shared.received[n])
     join(rows, inbox, shared.arriving[n])
@@ -173,18 +170,17 @@ def hand_over(gpu, n, until):
         sm.clock = min(sm.clock, max(rows[inbox.first - 1].due, until + 1))
 
 
-@apart
-@indexed_from_zero
+@outlined
 def exchange(gpu, until):
     """The SMs have run up to and including cycle `until`, and the memory side as far as it could meanwhile."""
     shared = gpu.shared
     rows = shared.requests.rows
     for n in range(gpu.machine.sm_count):  # what they asked for in the window comes into their queues of the switch
-        for k in range(gpu.sms[n].asked):
+        for k in range(gpu.sm[n].asked):
             place = new_place(rows, shared.requests.unused)
             rows[place - 1] = shared.outbox[n, k]
             put(shared.there, rows, n, place)
-        gpu.sms[n].asked = 0
+        gpu.sm[n].asked = 0
     collect_requests(gpu.shared, until)
     for n in range(gpu.machine.sm_count):
         hand_over(gpu, n, until)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from abstim.engine.state import BOOKED_LOG2, NEVER
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
 LOWER = (1 << HALF) - 1

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address
@@ -13,7 +11,7 @@ from abstim.engine.scoreboard import count_down, write_registers
 from abstim.engine.state import IN_FLIGHT, READ
 from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
-from functional.jit.compile import jit, outlined
+from functional.jit.marked import jit, outlined
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
@@ -35,9 +33,8 @@ def can_send(c, kind, sectors):
 
 
 @outlined
-def send(context, line, sectors, kind, who, place, time):
+def send(c, line, sectors, kind, who, place, time):
     """Ask for, or write, sectors of a line; the packet goes to the switch at `time` at the earliest. Returns when."""
-    c = context
     sm, m = c.sm, c.machine
     flits = flits_of(m, kind, sectors)
     sent = max(time, sm.last_sent + 1, sm.link_free + flits - m.inject_queue_flits)
@@ -50,7 +47,7 @@ def send(context, line, sectors, kind, who, place, time):
     request.who, request.place, request.flits, request.from_dram = who, place, flits, 0
     request.due = sent + 1
     address(m, request)
-    return np.int64(sent)
+    return sent
 
 
 @jit
@@ -86,11 +83,11 @@ def note_copy(c, w, access, copies):
     if copies in (COPY, MEETS_LATER):
         access.number = mbarriers.number_copy(c, w, copies, access.record)
     if copies == COMMITS:
-        access.number = mbarriers.work_done(c.sm, w, PRODUCTS)
+        access.number = mbarriers.work_done(c, w, PRODUCTS)
     if mbarriers.starts_work(copies):
         family = mbarriers.family_of(copies)  # it joins the warp's open group
         access.group = c.sm.group[w, family]
-        c.sm.copies_coming[w, family, access.group] += 1
+        c.copies[w, family, access.group].coming += 1
 
 
 @jit
@@ -100,9 +97,8 @@ def describe(access, row):
 
 
 @outlined
-def complete(context, place, time):
+def complete(c, place, time):
     """All of a memory instruction is there, or will be at its result cycle, which is known at `time`."""
-    c = context
     sm, access = c.sm, c.l1d.accesses[place - 1]
     w, row = access.warp, c.code[access.instruction]
     if row.counted:
@@ -120,7 +116,7 @@ def complete(context, place, time):
         sm.not_before[w] = access.result - 1
     if row.copies != NONE:
         if mbarriers.starts_work(row.copies):
-            mbarriers.copy_ends(sm, w, mbarriers.family_of(row.copies), access.group, access.result)
+            mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     if sm.fenced & bit(w) and sm.outstanding[w] == 0:
         sm.fenced &= ~bit(w)

@@ -3,8 +3,6 @@ come in one a cycle (docs/timing-rules.md, rules 5 and 12)."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine import accesses
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.l1d import find_line, set_of, use
@@ -13,7 +11,7 @@ from abstim.engine.read_only_caches import const_line, supply, texture_line
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, place, touch, victim
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
@@ -116,7 +114,7 @@ def store(c, line, time, sectors):
 def access(c, w, i, start):
     """(cycles on the load/store unit, result) of instruction `i` of warp `w`, which starts at `start`; moves the warp's
     cursors past it."""
-    kind, first, conflict = c.code[i].kind, np.int64(c.sm.record[w]), c.sm.conflict[w]
+    kind, first, conflict = c.code[i].kind, c.sm.record[w], c.sm.conflict[w]
     end = accesses.move_past(c, w, i)
     busy, result = accesses.simple_result(c, w, i, first, end, conflict, start)
     if busy:

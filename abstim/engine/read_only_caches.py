@@ -3,14 +3,12 @@ all caches of the first level: perfect memory, which answers a miss after a fixe
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_order, send, serve_waiters
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, oldest_idle, place, touch, victim
 from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces.trace import LINE_BYTES
 
 COMING = NEVER + 1  # when a line is there: not known
@@ -57,7 +55,7 @@ def line_arrives(c, cache, k, count, time):
     if row.coming:
         return False
     cache.there[k] = 0
-    serve_waiters(c, np.int64(row.waiting[0]), time)
+    serve_waiters(c, row.waiting[0], time)
     row.waiting[0] = 0
     return True
 

@@ -9,7 +9,7 @@ from abstim.engine.memory_pipe import room_for_access
 from abstim.engine.operand_collectors import collector_known, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 
 @jit

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit, visit_from
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from precharacterize.classify import Kind
 from precharacterize.table import SCOREBOARDS
 

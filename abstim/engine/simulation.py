@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.engine.deadlock import deadlock
-from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
-from abstim.engine.initial_state import new_state
+from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
+from abstim.engine.initial_state import States, new_record, new_state
 from abstim.engine.kept_caches import Caches
-from abstim.engine.state import EMPTY, ISSUE, NEVER, OVER, TRAFFIC, Team
+from abstim.engine.state import EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
 from functional.errors import InputError
 from functional.execution.computer import default_threads
-from functional.jit.machine_code import Native, Part
+from functional.jit.machine_code import Staged
+from functional.jit.marked import INT, Array, Known, layout, words_of
 from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
@@ -62,12 +63,20 @@ WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # of `simulate`: a million cycles; of long
 THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread that runs them
 BEHIND_SMS = frozenset(TRAFFIC.names or ())  # counters that the memory side keeps
 RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
-CACHE_LINE_WORDS = 16  # two lines: those side by side are fetched together
 
-_touch = Native("abstim.engine.tag_walk", "touch")
-MEMORY_SIDE = (Part("abstim.engine.memory_side", "serve_requests"), Part("abstim.engine.memory_side", "exchange"))
-_COMPILING = "compiling the timing engine for this CPU: some 40 s, once"
-_run_grid = Native("abstim.engine.event_loop", "run_grid", _COMPILING, MEMORY_SIDE)
+_COMPILING = "compiling the timing engine for this CPU: a few seconds, once for each kind of GPU"
+_run_grid = Staged("abstim.engine.event_loop", "run_grid", (State, INT, INT, INT), _COMPILING)
+_RECORDS, _WRITTEN, _LINES, _BANKS = (
+    Array("one", np.uint32),
+    Array("one", np.uint8),
+    Array("one"),
+    Array("channel bank"),
+)
+_LAUNCH_WORD, STATES = layout(State)["record"].word, States()
+_touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
+_resume = Staged("abstim.engine.coupling", "resume", (State, Array("part column"), INT))
+_walk = Staged("abstim.engine.tag_walk", "walk", (State, INT, INT))
+_controllers = Staged("abstim.engine.tag_walk", "controllers", (Array("", MACHINE), _LINES, _BANKS))
 
 
 class Simulation:
@@ -75,24 +84,32 @@ class Simulation:
 
     `room`: thread blocks the launch will have at most, if the trace grows on the way (`extend`). `windows` counts of
     issued warp instructions are kept, each over `window_cycles` (a power of two), the last one over all that is left.
-    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result.
+    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
+    memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
+    wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked.
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
-        windows: int = 0, window_cycles: int = 64, threads: int = 1,
+        windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False, coupled_cycles: int = 0,
     ) -> None:  # fmt: skip
-        trace, table = inputs.trace, inputs.table
-        refuse_unsupported(gpu, table, trace.warps_per_block, blocks_per_sm)
+        trace = inputs.trace
+        self._prepared = prepared(gpu, inputs.table, trace.warps_per_block, blocks_per_sm, inputs.shared_bytes)
+        self.machine = self._prepared.machine  # the numbers of the design point, a MACHINE
+        if coupled_cycles:
+            self.machine = self.machine.copy()
+            self.machine["window_cycles"] = min(coupled_cycles, int(self.machine["window_cycles"]))
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
-        machine = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, inputs.shared_bytes)
         self._members = members_of(trace, gpu, threads)
-        self.state = new_state(machine, self.room, windows, window_cycles)
-        self.machine, record = (
-            self.state.machine,
-            self.state.record,
-        )  # the numbers of the design point, a MACHINE
+        used, record = False, new_record(trace.warps_per_block, self.room, windows, window_cycles)
+        if kept:
+            state, used = STATES.take(self.machine)
+        else:
+            state = new_state(self.machine)
+        record.launch["coupled"] = coupled_cycles
+        record.launch["booked_cycles"] = self._prepared.latency_cycles + 1 if used else 0
+        self.state = state._replace(record=record)
         self.blocks = record.blocks  # THREAD_BLOCK [position]: `sm`, `dispatch_cycle`, `retire_cycle`; -1: not yet
         self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
         self.windows = record.windows  # warp instructions issued, a window each
@@ -106,19 +123,24 @@ class Simulation:
     def run(self, positions: Int64[np.ndarray, " tb"], *, drain: bool, log_rows: int = 0) -> np.ndarray:
         """Hand out thread blocks (positions in the trace) in this order, as slots free; with `drain` run to the end,
         else to the dispatch of the last one. Returns the log: an ISSUE an issue, the first `log_rows` of them."""
-        code, operands = code_of(self.inputs.table)
-        streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         log, launch = np.empty(log_rows, ISSUE), self.state.record.launch
         if launch["logged"]:  # what is still on its way has its row in the log of an earlier call
             self.state.l1d.accesses["row"] = 0
         launch["logged"] = 0
-        state = self.state._replace(record=self.state.record._replace(log=log))
         members = 1 if log_rows else self._members  # rows of the log stand in the order in which SMs are gone through
-        order = np.ascontiguousarray(positions, np.int64)
-        _run_together(members, len(self.state.sms), state, code, streams, offsets, order, drain)
+        known = self._put(np.ascontiguousarray(positions, np.int64), log)
+        _run_together(members, known, self.state, int(drain))
         if launch["deadlocked"]:
             raise InputError(deadlock(self.state, self.inputs.trace.records))
         return log[: int(launch["logged"])]
+
+    def _put(self, order: np.ndarray, log: np.ndarray) -> Known:
+        """Tell compiled code of what it is to run. Returns what is known of it."""
+        _, code, operands, known, _ = self._prepared
+        streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
+        self._launch = self.state.record._replace(log=log), code, streams, offsets, order  # which live until it has
+        self.state.contexts[:, _LAUNCH_WORD:] = words_of(self._launch)
+        return known
 
     def run_to(self, positions: Int64[np.ndarray, " tb"], cycle: int) -> int:
         """Like `run` with `drain`, but pause at the end of the last window before `cycle`, and of one at least. Returns
@@ -132,6 +154,11 @@ class Simulation:
             launch["pause"] = NEVER
         return int(launch["handed_out"])
 
+    def resume(self, parts: Int64[np.ndarray, "part column"], cycle: int) -> None:
+        """Warps that wait go on in a cycle, each with a part of the trace: a row of `coupling.COLUMNS`."""
+        known = self._put(np.zeros(0, np.int64), np.empty(0, ISSUE))
+        _resume(known, self.state.contexts.ctypes.data, parts, cycle)
+
     @property
     def paused_cycle(self) -> int:
         """The last one that a paused launch has run."""
@@ -140,14 +167,16 @@ class Simulation:
     @property
     def finished(self) -> bool:
         """Is no warp left on the GPU?"""
-        return not self.state.sms["live"].any()
+        return not self.state.sm["live"].any()
 
     def leave_out(self, records: np.ndarray, written: np.ndarray) -> None:
         """What thread blocks that will never be handed out would have left in L2: their line records, in order, and
         which of them are of stores and atomics. Takes no time."""
         if not self.machine["perfect_memory"]:
             recent = np.full(RECENT_LINES, -1, np.int64)
-            _touch(self.state, np.ascontiguousarray(records), written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
+            words = self.state.contexts.ctypes.data
+            records = np.ascontiguousarray(records, np.uint32)
+            _touch(self._prepared.known, words, records, written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
 
     @property
     def clock_cycles(self) -> int:
@@ -157,7 +186,7 @@ class Simulation:
     @property
     def counters(self) -> dict[str, int]:
         """COUNTERS so far, all SMs together."""
-        sms, traffic = self.state.sms, self.state.shared.traffic
+        sms, traffic = self.state.sm, self.state.shared.traffic
         return {name: int((traffic if name in BEHIND_SMS else sms)[name].sum()) for name in COUNTERS}
 
     @property
@@ -177,12 +206,12 @@ class Simulation:
         Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
         warps between their first issue and their retirement.
         """
-        fine, last = 1 << int(self.state.record.launch["window_log2"]), int(self.state.sms["last_exit"].max())
+        fine, last = 1 << int(self.state.record.launch["window_log2"]), int(self.state.sm["last_exit"].max())
         if last // fine >= len(self.windows):
             return {}
         width = fine * -(-(last // fine + 1) // most)
         starts = np.arange(0, last + 1, width)
-        issued = np.add.reduceat(self.windows, starts // fine)
+        issued = np.add.reduceat(self.windows[: last // fine + 1], starts // fine)
         lived = self.warps[self.warps["retire_cycle"] >= 0]
         begun = np.bincount(lived["issue_cycle"], minlength=last + 2)
         gone = np.bincount(lived["retire_cycle"] + 1, minlength=last + 2)
@@ -191,13 +220,18 @@ class Simulation:
             "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),
         }  # fmt: skip
 
+    def release(self) -> None:
+        """Nobody asks it for anything any more: another launch may have its memory."""
+        STATES.give_back(self.state)
+        del self.state
+
     def leave(self, caches: Caches) -> None:
         """Keep what the caches hold for the next launch."""
         caches.take(self.state)
 
     def result(self) -> EngineResult:
         """Read a drained launch. Scheduler cycles nobody booked (before, between, after blocks) are empty ones."""
-        sms, spec = self.state.sms, self.gpu.spec
+        sms, spec = self.state.sm, self.gpu.spec
         # posted stores, for which no warp waits, are acknowledged before a launch is over
         way = int(self.machine["slice_delay"] + self.machine["hit_delay"])
         ends = np.maximum(sms["last_exit"], np.where(sms["last_store"] > 0, sms["last_store"] + way, 0))
@@ -215,25 +249,26 @@ def members_of(trace: Trace, gpu: Gpu, threads: int) -> int:
     return max(1, min(threads, gpu.spec.sm_count, int(trace.warp_instructions.sum()) // THREAD_WARP_INSTRUCTIONS))
 
 
-def new_team(members: int, sms: int) -> Team:
-    """Of so many threads, before the first round: each begins with as many SMs that stand side by side."""
-    words, tasks = np.zeros(2 * CACHE_LINE_WORDS, np.int64), sms + 1
-    return Team(
-        words[:CACHE_LINE_WORDS], words[CACHE_LINE_WORDS:], np.zeros(tasks, np.int64),
-        np.arange(tasks, dtype=np.int64) * members // tasks,
-    )  # fmt: skip
+def begin_team(team: Team, members: int) -> None:
+    """Before the first round of so many threads: each begins with as many SMs that stand side by side."""
+    for words in team:
+        words[:] = 0
+    tasks = len(team.owner)
+    team.owner[:] = np.arange(tasks) * members // tasks
 
 
-def _run_together(members: int, sms: int, *arguments: Any) -> None:
+def _run_together(members: int, known: Known, state: State, drain: int) -> None:
     """`run_grid` on several threads, of which this one leads."""
-    team = new_team(members, sms)
+    team, words = state.team, state.contexts.ctypes.data
+    begin_team(team, members)
     others = [
-        Thread(target=_run_grid, args=(*arguments, team, member, members), daemon=True) for member in range(1, members)
+        Thread(target=_run_grid, args=(known, words, drain, member, members), daemon=True)
+        for member in range(1, members)
     ]
     try:
         for other in others:
             other.start()
-        _run_grid(*arguments, team, 0, members)
+        _run_grid(known, words, drain, 0, members)
     finally:
         team.round[0] = OVER  # the leader says so itself, if nothing goes wrong
         for other in others:
@@ -270,17 +305,19 @@ def simulate_point(
     they are after it. `threads` share its SMs, if it is large. Releases the interpreter lock while it runs; `watch` is
     shown the simulation before, whose `blocks` other threads may read meanwhile."""
     launch = Simulation(
-        inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads
-    )
+        inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads,
+        kept=caches is None,
+    )  # fmt: skip
     watch(launch)
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)
-    return launch.result()
+        return launch.result()
+    result = launch.result()
+    launch.release()
+    return result
 
 
-_walk = Native("abstim.engine.tag_walk", "walk")
-_controllers = Native("abstim.engine.tag_walk", "controllers")
 SECTOR_BITS = np.uint32(ALL_SECTORS << SECTOR_SHIFT)  # of a record
 
 
@@ -291,11 +328,10 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     interpreter lock while it runs.
     """
     launch = Simulation(inputs, gpu, blocks_per_sm, caches=caches)
-    code, operands = code_of(inputs.table)
-    streams, offsets = streams_of(inputs.trace, inputs.table, operands)
+    known = launch._put(np.zeros(0, np.int64), np.empty(0, ISSUE))
     blocks = len(inputs.trace.thread_blocks)
     first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
-    _walk(launch.state, code, streams, offsets, first, blocks)
+    _walk(known, launch.state.contexts.ctypes.data, first, blocks)
     launch.leave(caches)
 
 
@@ -319,5 +355,5 @@ def bank_loads(
     refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks_per_sm)
     machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
     found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
-    _controllers(machine, lines.astype(np.int64), found)
+    _controllers(known_of(machine), machine, lines.astype(np.int64), found)
     return found

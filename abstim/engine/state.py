@@ -14,8 +14,8 @@ import numpy as np
 
 from abstim.engine.rules import SECTORS
 from abstim.gpu.spec import NUMBER_OF_POLICY
-from precharacterize.synchronisation import FAMILIES, GROUPS
-from precharacterize.table import BARRIERS, WORDS
+from functional.jit.marked import Array, Part, View
+from precharacterize.synchronisation import FAMILIES
 
 NEVER = 1 << 60
 SP, SFU, MEM, INT, DP, TENSOR = 0, 1, 2, 3, 4, 5  # precharacterize.parameters.UNITS
@@ -56,21 +56,6 @@ def record(*fields: str | tuple, kind: type = np.int64) -> np.dtype:
     return np.dtype([(name, *form) for names, *form in each for name in names.split()], align=True)
 
 
-class Array(NamedTuple):
-    """How an array of the state is made: its dimensions by the names of initial_state.sizes_of, and its type."""
-
-    dimensions: str
-    dtype: Any = np.int64
-    sparse: bool = False  # hardly more than the beginning of its rows is touched
-
-
-class Part(NamedTuple):
-    """The same of a named tuple of arrays: some of its dimensions have other names where it is a part."""
-
-    kind: type
-    names: dict[str, str] = {}  # noqa: RUF012 (of a tuple, which nobody changes)
-
-
 of: Any = Array  # for the type checker a field is what is made of its declaration
 part: Any = Part
 
@@ -106,6 +91,7 @@ MACHINE = record(
     "l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "register_count ring",  # registers a warp; length of the rings in cycles
+    "copying_warps",  # warp slots that may copy asynchronously
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
     ("port_width", np.int64, KINDS),
     ("collectors", np.int64, KINDS),  # of a port, or, if its scheduler's ports share them, of all of them
@@ -195,9 +181,6 @@ SM = record(
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
-    ("arrived", np.int64, (SLOTS, BARRIERS)),  # warps at each barrier of a block,
-    ("word_free", np.int64, (SLOTS, WORDS)),  # when no loop of compare-and-swap changes a word of a block any more
-    ("needed", np.int64, (SLOTS, BARRIERS)),  # and how many it is for; 0: all that run
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
     ("block_start block_position", np.int64, SLOTS),  # the latter in the trace
     # schedulers
@@ -215,8 +198,6 @@ SM = record(
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
     ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
-    # copies of a group whose result is not known, and the latest result that is
-    ("copies_coming copies_there", np.int64, (SLOTS, FAMILIES, GROUPS)),
 )
 
 
@@ -257,6 +238,8 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "collector",  # one too high; 0: waits at the port for one
     "port place record end left conflict started start entry",
 )
+BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
+COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
 LATER_ARRIVAL = record(  # one that waits for `cp.async`: whose; of those before `limit` how many are to come; when
     "warp limit left there record",
@@ -275,8 +258,8 @@ class L1D(NamedTuple):
     pipes: np.ndarray = of("sm l1d_bank", PIPE)
     transactions: np.ndarray = of("sm l1d_bank stage", TRANSACTION)
     sent: np.ndarray = of("sm in_miss_queue")  # ring: when each of the latest requests left the miss queue
-    waiters: np.ndarray = of("sm waiter", WAITER, sparse=True)
-    accesses: np.ndarray = of("sm access", ACCESS, sparse=True)
+    waiters: np.ndarray = of("sm waiter", WAITER)
+    accesses: np.ndarray = of("sm access", ACCESS)
     issued: np.ndarray = of("sm issued", ISSUED_ACCESS)  # a ring
 
 
@@ -327,7 +310,8 @@ class L2(NamedTuple):
     tag: np.ndarray = of("l2_line")
     last_use: np.ndarray = of("l2_line")
     line: np.ndarray = of("l2_line", L2_LINE)
-    uses: np.ndarray = of("one")  # one element: accesses so far, the clock of last_use
+    uses: np.ndarray = of("pair")  # accesses so far, the clock of last_use; ways that have ever held a line,
+    placed: np.ndarray = of("l2_line")  # and which
 
 
 SLICE = record(
@@ -351,7 +335,6 @@ class Slices(NamedTuple):
     from_dram: np.ndarray = of("slice", QUEUE)
     filled: np.ndarray = of("slice", QUEUE)
     replying: np.ndarray = of("slice", QUEUE)
-    held: np.ndarray = of("slice held_cycle")  # ring: == cycle: takes no packet then
 
 
 CHANNEL = record("turn", "first_bank", "pending", "burst", "row", "write", "read")  # the last four: free from
@@ -359,7 +342,7 @@ BANK = record(
     "open_row",  # row + 1, 0: none
     "request",  # in service
     "first last count",  # of those that wait
-    "served_row",
+    "served_row",  # row + 1
     "read write row_active row_cycle precharge written was_read",  # free from
 )
 
@@ -388,7 +371,7 @@ TRAFFIC = record(  # of an SM, as the memory side sees it
 class Shared(NamedTuple):
     """Behind the SMs: what they share when memory is not perfect."""
 
-    machine: np.ndarray = of("machine")  # MACHINE
+    machine: np.ndarray = of("", MACHINE)
     requests: Requests = part(Requests)
     there: Switch = part(
         Switch, {"input": "real_sm", "input_word": "sm_word", "output": "slice", "output_word": "slice_word"}
@@ -404,7 +387,8 @@ class Shared(NamedTuple):
     received: np.ndarray = of("real_sm", QUEUE)  # those that it has taken in this window,
     arriving: np.ndarray = of("real_sm", QUEUE)  # and those that come into its inbox with the next
     traffic: np.ndarray = of("real_sm", TRAFFIC)
-    clock: np.ndarray = of("pair")  # [next cycle of the switch to the slices, next cycle of all behind it]
+    held: np.ndarray = of("slice held_cycle")  # of each slice a ring: == cycle: takes no packet then
+    clock: np.ndarray = of("three")  # next cycle of the switch to the slices, of all behind it; is any slice ever held?
 
 
 THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
@@ -416,57 +400,40 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
-# coupled: not 0 if warps may wait for those who execute them
-LAUNCH = record("first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled")
+# coupled: not 0 if warps may wait for those who execute them; of a state that another launch has used, how far behind
+# its last exit bookings lie
+LAUNCH = record(
+    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles"
+)
 
 
 class Record(NamedTuple):
     """What is noted of a launch for those who watch it."""
 
-    launch: np.ndarray  # LAUNCH
-    blocks: np.ndarray  # THREAD_BLOCK, by position in the trace
-    warps: np.ndarray  # WARP, by position in the trace
-    windows: np.ndarray  # warp instructions issued in each; the last one is over all that is left
-    log: np.ndarray  # ISSUE, an issue a row, as long as there are rows
+    launch: np.ndarray = of("", LAUNCH)  # LAUNCH
+    blocks: np.ndarray = of("tb", THREAD_BLOCK)  # THREAD_BLOCK, by position in the trace
+    warps: np.ndarray = of("warp", WARP)  # WARP, by position in the trace
+    windows: np.ndarray = of("window")  # warp instructions issued in each; the last one is over all that is left
+    log: np.ndarray = of("issue", ISSUE)  # ISSUE, an issue a row, as long as there are rows
 
 
 class Streams(NamedTuple):
     """A trace's arrays (functional.traces.trace.Trace) and the program's basic blocks."""
 
-    blocks: np.ndarray
-    records: np.ndarray
-    conflicts: np.ndarray
-    block_start: np.ndarray
-    block_stop: np.ndarray
-    operands: np.ndarray  # registers of all instructions, cut by CODE's `*_at` and `*_end`
+    blocks: np.ndarray = of("event", np.uint16)
+    records: np.ndarray = of("record", np.uint32)
+    conflicts: np.ndarray = of("conflict", np.uint8)
+    block_start: np.ndarray = of("block", np.int32)
+    block_stop: np.ndarray = of("block", np.int32)
+    operands: np.ndarray = of("operand", np.int32)  # registers of all instructions, cut by CODE's `*_at` and `*_end`
 
 
 class Offsets(NamedTuple):
     """Where each warp of the trace starts in the streams."""
 
-    blocks: np.ndarray
-    records: np.ndarray
-    conflicts: np.ndarray
-
-
-class State(NamedTuple):
-    """All SMs of a design point, their number in front in every array, and what they share."""
-
-    machine: np.ndarray = of("machine")  # MACHINE
-    sms: np.ndarray = of("sm", SM)
-    l1i: Tags = part(Tags, {"line": "l1i_line"})
-    const: Tags = part(Tags, {"line": "const_line"})
-    texture: Tags = part(Tags, {"line": "l1t_line"})
-    l1d: L1D = part(L1D)
-    scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
-    results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)
-    buses: np.ndarray = of("sm ring one")  # a ring: how many are taken
-    register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
-    phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING
-    later: np.ndarray = of("sm later", LATER_ARRIVAL)
-    shared: Shared = part(Shared)
-    record: Record = part(Record)
-    free: np.ndarray = of("sm")  # cycle in which it can take a thread block, as far as known
+    blocks: np.ndarray = of("warp")
+    records: np.ndarray = of("warp")
+    conflicts: np.ndarray = of("warp")
 
 
 OVER = -1  # a round of a Team: no more
@@ -476,28 +443,39 @@ class Team(NamedTuple):
     """Threads that run the SMs of one launch (abstim/engine/team.py). A task is an SM by number; behind them is the
     memory side."""
 
-    round: np.ndarray  # [0]: the one under way; OVER
-    done: np.ndarray  # [0]: tasks of it that are
-    taken: np.ndarray  # [task]: the latest round in which somebody took it
-    owner: np.ndarray  # [task]: the member that ran it last, and begins with it in the next round
+    round: np.ndarray = of("cache_line")  # [0]: the one under way; OVER
+    done: np.ndarray = of("cache_line")  # [0]: tasks of it that are
+    taken: np.ndarray = of("task")  # [task]: the latest round in which somebody took it
+    owner: np.ndarray = of("task")  # [task]: the member that ran it last, and begins with it in the next round
 
 
-class Context(NamedTuple):
-    """One SM and what it needs of the launch: what the rules are about. Handed on by reference."""
+class State(NamedTuple):
+    """All SMs of a design point, their number in front in every array, and what they share."""
 
-    sm: np.ndarray  # SM, and so on: State without the first dimension
-    machine: np.ndarray
-    l1i: Tags
-    const: Tags
-    texture: Tags
-    l1d: L1D
-    scoreboard: np.ndarray
-    results: np.ndarray
-    buses: np.ndarray
-    register_banks: np.ndarray
-    phases: np.ndarray
-    later: np.ndarray
-    shared: Shared
-    record: Record
-    code: np.ndarray  # CODE
-    streams: Streams
+    machine: np.ndarray = of("", MACHINE)
+    sm: np.ndarray = of("sm", SM)
+    l1i: Tags = part(Tags, {"line": "l1i_line"})
+    const: Tags = part(Tags, {"line": "const_line"})
+    texture: Tags = part(Tags, {"line": "l1t_line"})
+    l1d: L1D = part(L1D)
+    scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
+    results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)
+    buses: np.ndarray = of("sm ring one")  # a ring: how many are taken
+    register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
+    barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
+    words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more
+    copies: np.ndarray = of("sm copying_warp family group", COPIES)  # none for a program without
+    phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING
+    later: np.ndarray = of("sm later", LATER_ARRIVAL)
+    shared: Shared = part(Shared)
+    free: np.ndarray = of("sm")  # cycle in which it can take a thread block, as far as known
+    contexts: np.ndarray = of("sm context_word")  # the words of each SM's CONTEXT
+    team: Team = part(Team)
+    record: Record = part(Record)  # from here on: of a launch
+    code: np.ndarray = of("instruction", CODE)
+    streams: Streams = part(Streams)
+    offsets: Offsets = part(Offsets)
+    order: np.ndarray = of("handed_out")  # thread blocks to hand out: positions in the trace
+
+
+CONTEXT = View(State, "sm")  # the state as one SM sees it: what the rules are about

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import ONE, above, bit, lowest
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 
 @jit
@@ -19,7 +17,7 @@ def new_place(rows, unused):
     else:
         unused[1] += 1
         place = unused[1]
-    return np.int64(place)
+    return place
 
 
 @jit
@@ -44,7 +42,7 @@ def append(rows, queue, place):
 @jit
 def take(rows, queue):
     """The place of the first of a queue, which is not empty."""
-    place = np.int64(queue.first)
+    place = queue.first
     queue.first = rows[place - 1].next
     queue.count -= 1
     return place

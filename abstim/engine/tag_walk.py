@@ -6,14 +6,14 @@ import numpy as np
 
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
-from abstim.engine.event_loop import context_of
+from abstim.engine.clear import begin, context_of
 from abstim.engine.l2 import first_way, take_way, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.compile import jit, outlined, reference
+from functional.jit.marked import jit, outlined, zero
 from functional.traces.trace import PHASE_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -37,8 +37,7 @@ def open_row(shared, line):
     m = shared.machine
     _, channel, local, _ = slice_of(m, line)
     bank = shared.channels.banks[channel * m.dram_banks + bank_of(m, local)]
-    bank.served_row = row_of(m, local)
-    bank.open_row = bank.served_row + 1
+    bank.served_row = bank.open_row = row_of(m, local) + 1
 
 
 @jit
@@ -88,8 +87,8 @@ def pass_through(c, i, w, time):
     if m.perfect_memory:
         access(c, w, i, time)
         return
-    sm.unit_free[:] = 0
-    sm.collector[0, :], sm.port_start[0, :], sm.port_alloc[0, :], sm.last_alloc[:] = 0, 0, 0, 0  # nothing is before it
+    for array in (sm.unit_free, sm.collector[0], sm.port_start[0], sm.port_alloc[0], sm.last_alloc):
+        zero(array)  # nothing is before it
     issue_access(c, i, w, 0, 0, time)
     step = 0
     while sm.outstanding[w]:
@@ -119,9 +118,8 @@ def enter_block(c, w, time):
 
 
 @outlined
-def next_access(context, w, time):
+def next_access(c, w, time):
     """Go on with warp `w` past its next memory instruction; false if it has none left."""
-    c = reference(context)
     sm = c.sm
     while sm.pc[w] < sm.stop[w] or sm.event[w] < sm.event_end[w]:
         if sm.pc[w] == sm.stop[w]:
@@ -134,24 +132,26 @@ def next_access(context, w, time):
     return False
 
 
-def walk(state, code, streams, offsets, first, stop):
+@outlined
+def walk(gpu, first, stop):
     """The thread blocks `first` .. `stop` - 1, as many at once as the SMs hold, dealt to the SMs in turn."""
-    gpu = reference(state)
-    m, sms, time = gpu.machine, gpu.sms, 0
+    m, sms, time = gpu.machine, gpu.sm, 0
+    begin(gpu)
     while first < stop:
         count = min(m.sm_count * m.blocks_per_sm, stop - first)
         for k in range(count):
-            place_block(sms[k % m.sm_count], m, offsets, k // m.sm_count, first + k)
+            place_block(sms[k % m.sm_count], m, gpu.offsets, k // m.sm_count, first + k)
         busy = True
         while busy:
             busy = False
             for w in range(((count - 1) // m.sm_count + 1) * m.warps_per_block):
                 for n in range(min(m.sm_count, count - w // m.warps_per_block * m.sm_count)):
                     time += STEP_CYCLES
-                    busy |= next_access(context_of(gpu, code, streams, n), w, time)
+                    busy |= next_access(context_of(gpu, n), w, time)
         first += count
 
 
+@outlined
 def controllers(m, lines, reads):
     """Counts, into `reads[channel, bank]`, the lines that each bank of each memory controller holds."""
     for k in range(len(lines)):
@@ -159,10 +159,10 @@ def controllers(m, lines, reads):
         reads[channel, bank_of(m, local)] += 1
 
 
-def touch(state, records, written, first_line, recent):
+@outlined
+def touch(gpu, records, written, first_line, recent):
     """Data `records` go through L2's tags, without time; `written`: which of them are of stores and atomics. Lines with
     something on its way stay. `recent`, -1 at first, stands for L1D: what has just been read does not reach L2."""
-    gpu = reference(state)
     m, l2 = gpu.machine, gpu.shared.l2
     for k in range(len(records)):
         line, sectors = line_and_sectors(records, k)

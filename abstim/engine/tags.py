@@ -3,7 +3,7 @@ columns of Tags, L1D or L2 (state.py); a set is `ways` places from `first` on.""
 
 from __future__ import annotations
 
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 
 @jit

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.cpython.unsafe.numbers import trailing_zeros
 
 from abstim.engine.state import NEVER, WHEEL
-from functional.jit.compile import jit
+from functional.jit.marked import jit, lowest_bit
 
 ONE = np.uint64(1)
 EMPTY_SET = np.uint64(0)
@@ -15,7 +14,7 @@ EMPTY_SET = np.uint64(0)
 @jit
 def lowest(slots):
     """The lowest slot of a set that is not empty."""
-    return np.int64(trailing_zeros(slots))
+    return lowest_bit(slots)
 
 
 @jit

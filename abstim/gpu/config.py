@@ -5,12 +5,12 @@ title = "..."
 known_error = "..."              # optional, of this GPU alone: what is known of the error of times on it
 [sources]                        # what the first word of a source stands for
 [spec] [params] [time] [latency_cycles] [initiation_cycles] [unit]
-sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15
-"""
+sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15"""
 
 from __future__ import annotations
 
 import csv
+import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -195,8 +195,7 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
 
     `timed_code`: "ptx" or "machine", whatever the description says; machine code then has to be there, where PTX is
     timed in its place otherwise. Raises InputError for an unknown GPU or key (with the nearest name), a value out of
-    range, a missing value, or a file that is not TOML.
-    """
+    range, a missing value, or a file that is not TOML."""
     if not isinstance(name, str):
         raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
     overrides = as_texts(overrides)
@@ -291,8 +290,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str, source: str = "varie
     """A GPU with some values replaced: keys and values as `domains` has them.
 
     Raises InputError for values that are each in range and contradict each other, and for a key that another one of
-    [time] stands in for.
-    """
+    [time] stands in for."""
     settings = gpu.settings | {key: Setting(value, source) for key, value in values.items()}
     made, known = _build(name, gpu.title, settings, gpu.labels), _altered(gpu.known_error)
     found = replace(made, known_error=known, described=gpu.described)
@@ -305,8 +303,7 @@ def changed(gpu: Gpu, values: Mapping[str, Any], name: str, source: str = "varie
 def with_values(gpu: Gpu, values: Mapping[str, Any], source: str) -> Gpu:
     """The same GPU with some values changed, by key (`sm_count`, `latency_cycles.sfu`); all of them get `source`.
 
-    Raises InputError for an unknown key or a value out of range, and as `changed`.
-    """
+    Raises InputError for an unknown key or a value out of range, and as `changed`."""
     known = domains()
     checked = {full_key(key): check(key, known[full_key(key)], value, gpu.name) for key, value in values.items()}
     return changed(gpu, checked, gpu.name, source)
@@ -385,6 +382,20 @@ def read_toml(path: Path) -> dict[str, Any]:
 @lru_cache(maxsize=64)  # parsing is nine tenths of loading a GPU, and sweeps load the same ones again and again
 def _parsed(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
+
+
+def description(base: str, title: str, sources: Mapping[str, str], settings: Settings) -> str:
+    """A GPU as a file, in the order of the schema: what `settings` does not say comes from `base`."""
+
+    def said(values: Mapping[str, Any]) -> list[str]:
+        return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+
+    lines = [*said({"base": base, "title": title}), "", "[sources]", *said(sources)]
+    for section, names in SECTIONS.items():
+        own = {name: settings[full] for name in names if (full := _full_key(section, name)) in settings}
+        texts = {name: ", ".join(said({"value": s.value, "source": s.source})) for name, s in own.items()}
+        lines += ["", f"[{section}]", *(f"{name} = {{ {text} }}" for name, text in texts.items())] if own else []
+    return "\n".join(lines) + "\n"
 
 
 def _full_key(section: str, key: str) -> str:

@@ -1,8 +1,7 @@
 """The syntax of GPGPU-Sim and Accel-Sim configurations: options, cache strings, DRAM timings, lists of numbers.
 
 An option is `-name value`; `#` begins a comment; a value in quotation marks may go over several lines. Names are kept
-without the leading `-` and `gpgpu_`: `-gpgpu_n_mem 16` is option `n_mem`.
-"""
+without the leading `-` and `gpgpu_`: `-gpgpu_n_mem 16` is option `n_mem`."""
 
 from __future__ import annotations
 
@@ -112,8 +111,7 @@ def _keep(options: dict[str, Option], name: str, words: list[str], where: str) -
 class CacheString:
     """`type:sets:line:ways,repl:write:alloc:wr_alloc:index,mshr:entries:merge,missq:fifo,port`; letters as written.
 
-    Version 3 of GPGPU-Sim has neither type nor port, and its oldest strings no index.
-    """
+    Version 3 of GPGPU-Sim has neither type nor port, and its oldest strings no index."""
 
     sets: int
     line_bytes: int

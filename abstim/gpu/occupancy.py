@@ -31,28 +31,23 @@ def occupancy(
     those: a thread block that would have to wait for them counts as one that is not there. Threads are padded to whole
     warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
     is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming
-    the limit, for a thread block that one SM cannot hold.
-    """
+    the limit, for a thread block that one SM cannot hold."""
     threads = -(-prod(block) // spec.warp_size) * spec.warp_size
     granularity = spec.register_allocation_granularity
     registers = threads * -(-registers_per_thread // granularity) * granularity
+    columns = _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0)
     demands = {
         "threads": (threads, spec.max_threads_per_sm, "max_threads_per_sm"),
         "warps": (threads // spec.warp_size, spec.max_warps_per_sm, "max_warps_per_sm"),
         "shared memory": (shared_bytes, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
         "registers": (registers, spec.registers_per_sm, "registers_per_sm"),
-        "tensor memory": (
-            tensor_memory_columns,
-            _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0),
-            f"the columns of {spec.name}",
-        ),
+        "tensor memory": (tensor_memory_columns, columns, f"the columns of {spec.name}"),
         "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
     }
     for what, (needed, available, key) in demands.items():
         if needed > available:
-            raise InputError(
-                f"a thread block needs {needed:,} {_UNITS.get(what, what)}, more than {key} = {available:,}"
-            )
+            wanted = f"{needed:,} {_UNITS.get(what, what)}"
+            raise InputError(f"a thread block needs {wanted}, more than {key} = {available:,}")
     limits = {what: available // needed for what, (needed, available, _) in demands.items() if needed}
     limits["grid"] = max(1, -(-prod(grid) // spec.sm_count))
     limiter = min(limits, key=limits.__getitem__)

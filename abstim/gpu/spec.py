@@ -1,12 +1,11 @@
 """A GPU as data: `Spec` (structure, compiled into the engine) and `Params` (latencies). Values come from `configs/`.
 
-Each field states what it accepts, so the loader can check a file or a `--set` without knowing any key by name.
-"""
+Each field states what it accepts, so the loader can check a file or a `--set` without knowing any key by name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -22,27 +21,28 @@ class Domain(NamedTuple):
     accepts: Callable[[Any], bool]
 
 
+def _accepting(type_: type, text: str, accepts: Callable[[Any], bool]) -> Any:
+    return field(metadata={"domain": Domain(type_, text, accepts)})
+
+
 def _whole(low: int, high: int, text: str = "") -> Any:
-    text = text or f"a whole number from {low} to {high}"
-    return field(metadata={"domain": Domain(int, text, lambda v: low <= v <= high)})
+    return _accepting(int, text or f"a whole number from {low} to {high}", lambda v: low <= v <= high)
 
 
 def _power_of_two(high: int, low: int = 1) -> Any:
-    text = f"a power of two from {low} to {high}"
-    return field(metadata={"domain": Domain(int, text, lambda v: low <= v <= high and v & (v - 1) == 0)})
+    return _accepting(int, f"a power of two from {low} to {high}", lambda v: low <= v <= high and v & (v - 1) == 0)
 
 
 def _choice(*names: str) -> Any:
-    return field(metadata={"domain": Domain(str, "one of " + ", ".join(names), lambda v: v in names)})
+    return _accepting(str, "one of " + ", ".join(names), lambda v: v in names)
 
 
 def _number(low: float, high: float) -> Any:
-    text = f"a number from {low:g} to {high:g}"
-    return field(metadata={"domain": Domain(float, text, lambda v: low <= v <= high)})
+    return _accepting(float, f"a number from {low:g} to {high:g}", lambda v: low <= v <= high)
 
 
 def _text(text: str, pattern: str) -> Any:
-    return field(metadata={"domain": Domain(str, text, lambda v: bool(re.fullmatch(pattern, v)))})
+    return _accepting(str, text, lambda v: bool(re.fullmatch(pattern, v)))
 
 
 def _sizes() -> Any:
@@ -52,11 +52,11 @@ def _sizes() -> Any:
         parts = text.split(",") if text else []
         return all(p.isdecimal() for p in parts) and [int(p) for p in parts] == sorted({int(p) for p in parts})
 
-    return field(metadata={"domain": Domain(str, "sizes in KiB like 0,8,16, ascending, or empty", accepts)})
+    return _accepting(str, "sizes in KiB like 0,8,16, ascending, or empty", accepts)
 
 
 def _flag() -> Any:
-    return field(metadata={"domain": Domain(bool, "true or false", lambda v: True)})
+    return _accepting(bool, "true or false", lambda v: True)
 
 
 class Policy(NamedTuple):
@@ -87,6 +87,7 @@ INSTRUCTION_CLASSES = (
 HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
+_MOST_HASHED = 4096  # places that a polynomial names; of sets a power of two
 ALUS = ("sp", "sfu", "int", "dp", "tensor")
 PERFECT, REAL = "perfect", "L2 and DRAM"  # memory models
 UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
@@ -255,9 +256,8 @@ class WallTime:
     def params(self, params: Params, spec: Spec) -> Params:
         """`params` with these in core cycles of `spec`."""
         said = {key: getattr(self, source) for key, source in FROM_TIME.items()}
-        return replace(params, **{
-            key: in_cycles(key, value, spec.core_clock_hz, spec.dram_channels) for key, value in said.items() if value
-        })  # fmt: skip
+        clock, channels = spec.core_clock_hz, spec.dram_channels
+        return replace(params, **{key: in_cycles(key, value, clock, channels) for key, value in said.items() if value})
 
 
 # Key in cycles -> the key of [time] that takes its place, unless it is 0
@@ -284,47 +284,36 @@ def check(name: str, domain: Domain, value: Any, where: str) -> Any:
 
 def check_together(spec: Spec, where: str) -> None:
     """Raises InputError for values that are each in range and contradict each other."""
+    for problem in _contradictions(spec):
+        raise InputError(f"{where}: {problem}")
+
+
+def _contradictions(spec: Spec) -> Iterator[str]:
     for port in ("sp", "sfu", "mem"):
         collectors, width = getattr(spec, f"{port}_collectors"), getattr(spec, f"{port}_port_width")
         if collectors < width and not spec.shared_collectors:
-            raise InputError(f"{where}: {port}_collectors = {collectors} is below {port}_port_width = {width}")
-    _check_sub_cores(spec, where)
-    if spec.timed_code == "machine" and spec.architecture == "none":
-        raise InputError(f"{where}: timed_code = machine needs an architecture to assemble for, like sm_86")
-    if spec.shared_options_kib and spec.unified_l1d_bytes <= 0:
-        raise InputError(f"{where}: shared_options_kib needs unified_l1d_bytes, the size of both together")
-    if spec.l1d_banks > 1 and not spec.l1d_sectored:
-        raise InputError(f"{where}: l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector")
-    _check_hashes(spec, where)
-
-
-def _check_hashes(spec: Spec, where: str) -> None:
-    """A polynomial names up to 4096 places, and of sets a power of two."""
-    if spec.l2_index == "ipoly" and (spec.l2_sets & (spec.l2_sets - 1) or spec.l2_sets > 4096):
-        kib = spec.dram_channels * spec.l2_slices_per_channel * spec.l2_ways * LINE_BYTES // 1024  # a set of each slice
-        below = min(4096, 1 << spec.l2_sets.bit_length() - 1)
-        near = " or ".join(f"{sets} (l2_kib={sets * kib})" for sets in (below, 2 * below) if sets <= 4096)
-        raise InputError(
-            f"{where}: l2_index = ipoly needs l2_sets to be a power of two up to 4096, not {spec.l2_sets}; take {near}"
-        )
-    slices = spec.dram_channels * spec.l2_slices_per_channel
-    if slices % spec.l2_partitions:
-        raise InputError(f"{where}: l2_partitions = {spec.l2_partitions} share out {slices} slices evenly")
-    if spec.l2_slice_index == "ipoly" and slices > 4096:
-        raise InputError(f"{where}: l2_slice_index = ipoly knows up to 4096 slices, not {slices}; use linear")
-
-
-def _check_sub_cores(spec: Spec, where: str) -> None:
+            yield f"{port}_collectors = {collectors} is below {port}_port_width = {width}"
     if (spec.int_units or spec.dp_units or spec.tensor_units) and not spec.shared_collectors:
-        raise InputError(f"{where}: int, dp and tensor units need shared_collectors")
-    if not spec.sub_cores:
-        return
-    for key in (*(f"{alu}_units" for alu in ALUS), "shared_collectors", "register_banks"):
-        if getattr(spec, key) % spec.schedulers_per_sm:
-            raise InputError(
-                f"{where}: sub_cores share out {key} = {getattr(spec, key)} evenly among schedulers_per_sm = "
-                f"{spec.schedulers_per_sm}; choose a multiple"
-            )
+        yield "int, dp and tensor units need shared_collectors"
+    share = f"evenly among schedulers_per_sm = {spec.schedulers_per_sm}; choose a multiple"
+    for key in (*(f"{alu}_units" for alu in ALUS), "shared_collectors", "register_banks") if spec.sub_cores else ():
+        if (count := getattr(spec, key)) % spec.schedulers_per_sm:
+            yield f"sub_cores share out {key} = {count} {share}"
+    if spec.timed_code == "machine" and spec.architecture == "none":
+        yield "timed_code = machine needs an architecture to assemble for, like sm_86"
+    if spec.shared_options_kib and spec.unified_l1d_bytes <= 0:
+        yield "shared_options_kib needs unified_l1d_bytes, the size of both together"
+    if spec.l1d_banks > 1 and not spec.l1d_sectored:
+        yield f"l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector"
+    slices, sets = spec.dram_channels * spec.l2_slices_per_channel, spec.l2_sets
+    if spec.l2_index == "ipoly" and (sets & (sets - 1) or sets > _MOST_HASHED):
+        kib, below = slices * spec.l2_ways * LINE_BYTES // 1024, min(_MOST_HASHED, 1 << sets.bit_length() - 1)
+        near = " or ".join(f"{near} (l2_kib={near * kib})" for near in (below, 2 * below) if near <= _MOST_HASHED)
+        yield f"l2_index = ipoly needs l2_sets to be a power of two up to {_MOST_HASHED}, not {sets}; take {near}"
+    if slices % spec.l2_partitions:
+        yield f"l2_partitions = {spec.l2_partitions} share out {slices} slices evenly"
+    if spec.l2_slice_index == "ipoly" and slices > _MOST_HASHED:
+        yield f"l2_slice_index = ipoly knows up to {_MOST_HASHED} slices, not {slices}; use linear"
 
 
 def _domains(cls: type) -> dict[str, Domain]:

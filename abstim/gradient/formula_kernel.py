@@ -37,17 +37,18 @@ class FormulaKernel(TimedKernel):
         names: Sequence[str],
         gpu: str | Gpu = "gtx480",
         launches: Sequence[int] | None = None,
+        box: bool = False,
     ) -> None:
-        super().__init__(target, names, gpu, launches)
+        super().__init__(target, names, gpu, launches, box)
         self._own = Point(*(column[0] for column in points_of([self.gpu])))
-        self._summaries = [summary_of(self.session, number, self.gpu) for number in self.launches]
+        self._summaries = [summary_of(self.session, number, self.gpu, near=[self.gpu]) for number in self.launches]
 
     def cycles(self, values: Float[Array, " name"]) -> Float[Array, ""]:
         """Cycles of all launches."""
         point = self._point(values)
         return jnp.stack([analytic_cycles(summary, point) for summary in self._summaries]).sum()
 
-    def by_launch(
+    def with_own_slopes(
         self, values: Float64[np.ndarray, " name"]
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
         """Cycles of each launch, and their gradient."""
@@ -63,7 +64,7 @@ class FormulaKernel(TimedKernel):
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
         """What the model says at some values."""
-        return self.by_launch(values)[0]
+        return self.with_own_slopes(values)[0]
 
     def _point(self, values: Float[Array, " name"]) -> Point:
         point = self._own

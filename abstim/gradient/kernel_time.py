@@ -32,6 +32,7 @@ def kernel_time(
     *,
     launches: Sequence[int] | None = None,
     model: str = "detailed",
+    box: bool = False,
 ) -> Array:
     """Core cycles of a target's launches (all, or those at some positions), caches flushed before each.
 
@@ -42,8 +43,8 @@ def kernel_time(
     cycles.
 
     At whole cycles (64ths of one for service times) it is exactly what the model says; in between it is linear. The
-    slopes by the detailed model are those of the mean over 10 % to either side of a value (docs/fit.md), by the
-    occupancy model those of the frozen schedule (docs/occupancy-vector.md).
+    slopes by the detailed model, and with `box` by all, are those of the mean over 10 % to either side of a value
+    (docs/fit.md), else by the occupancy model those of the frozen schedule (docs/occupancy-vector.md).
 
     `model`: detailed, occupancy, or analytic, the formula, whose cycles are not rounded. Raises InputError for another
     one, an unknown name, a value that is no scalar or out of range, or a launch that is not there; inside a transformed
@@ -54,7 +55,7 @@ def kernel_time(
     for name, value in zip(names, values, strict=True):
         if value.shape:
             raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
-    kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches), model)
+    kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches), model, box)
     if not any(isinstance(value, jax.core.Tracer) for value in values):
         from abstim.gradient.parameter_vector import gpu_at
 
@@ -80,15 +81,15 @@ class _Target:
 
 @lru_cache(KERNELS)
 def _kernel(
-    target: _Target, names: tuple[str, ...], gpu: str | Gpu, launches: tuple[int, ...] | None, model: str
+    target: _Target, names: tuple[str, ...], gpu: str | Gpu, launches: tuple[int, ...] | None, model: str, box: bool
 ) -> TimedKernel:
-    return kernel_of(model)(target.target, names, gpu, launches)
+    return kernel_of(model)(target.target, names, gpu, launches, box=box)
 
 
 @lru_cache(KERNELS)
 def cycles_of(kernel: TimedKernel) -> Callable[[Array], Array]:
     """Cycles of a kernel's launches as a function of values [name]."""
-    if isinstance(kernel, FormulaKernel):
+    if isinstance(kernel, FormulaKernel) and not kernel.box:
         return kernel.cycles
     with_gradient = partial(_cycles_and_gradient, kernel)
     if isinstance(kernel, OccupancyKernel):

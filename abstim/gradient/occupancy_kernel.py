@@ -42,14 +42,15 @@ class OccupancyKernel(TimedKernel):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._timed = {number: TimedLaunch(self.session, number, self.classes(number)) for number in self.launches}
+        carried = not self.box  # whose latencies an item has in it: of PTX instructions
+        self._timed = {n: TimedLaunch(self.session, n, self.classes(n) if carried else None) for n in self.launches}
 
     def classes(self, number: int) -> Int64[np.ndarray, " instr"]:
         """Each instruction's class, an index of LATENCIES."""
         instructions = self.session.launch(number).program.instructions
         return np.array([LATENCIES.index(latency_class(i)) for i in instructions], np.int64)
 
-    def by_launch(
+    def with_own_slopes(
         self, values: Float64[np.ndarray, " name"]
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
         """Cycles of each launch, and their gradient."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, load_gpu, nearest, refuse_machine_code
-from abstim.gradient.parameter_vector import INDEX, base_values, check_names, values_of
+from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, is_whole, values_of
+from abstim.progress import in_parallel
 from abstim.session.session import Session, open_session
 from functional.errors import InputError
 
@@ -19,12 +22,17 @@ if TYPE_CHECKING:
 
     from abstim.targets.resolve import Target
 
+BESIDE = 0.1  # of a value to either side: what a box is
+MOST_KEPT = 1 << 16  # points whose cycles are kept
+
 
 class TimedKernel:
     """Cycles of a target's launches, caches flushed before each, as a function of some parameters of a GPU.
 
-    `launches`: positions in the target's list; all of them if None. Raises InputError for a launch that is not there,
-    a name that is no parameter, or a GPU that times machine code.
+    `launches`: positions in the target's list; all of them if None. `box`: the derivative to a parameter is the
+    difference between BESIDE more and BESIDE less of it, a step of the grid at least: a schedule turns with single
+    cycles, so a slope at a point would say little of what a designer can change. Raises InputError for a launch that is
+    not there, a name that is no parameter, or, without `box`, a GPU that times machine code.
     """
 
     def __init__(
@@ -33,7 +41,9 @@ class TimedKernel:
         names: Sequence[str],
         gpu: str | Gpu = "gtx480",
         launches: Sequence[int] | None = None,
+        box: bool = False,
     ) -> None:
+        self.box, self._kept = box, dict[tuple[float, ...], Any]()
         self.names = check_names(names)
         self.gpu = load_gpu(gpu) if isinstance(gpu, str) else gpu
         self.session = open_session(target, [self.gpu])
@@ -43,7 +53,8 @@ class TimedKernel:
         if not self.launches or not set(self.launches) <= set(range(len(case.launches))):
             raise InputError(f"{case.name} has launches 0 to {len(case.launches) - 1}, not {list(self.launches)}")
         self._columns = np.array([INDEX[name] for name in self.names])
-        refuse_machine_code(self.gpu, "kernel_time differentiates the times of")
+        if not box:
+            refuse_machine_code(self.gpu, "without box=True, kernel_time differentiates the times of")
 
     def __call__(self, values: Float64[np.ndarray, " name"]) -> tuple[float, Float64[np.ndarray, " name"]]:
         """Cycles of all launches, and their gradient. Raises InputError for a value its parameter does not accept."""
@@ -52,13 +63,59 @@ class TimedKernel:
 
     def at(self, values: Float64[np.ndarray, " name"]) -> float:
         """Cycles of all launches."""
-        return self(values)[0]
+        if not self.box:
+            return self(values)[0]
+        base = self.base(values)
+        moved = [name for name, value in zip(self.names, values, strict=True) if value != base[name]]
+        return float(self._beside(values, moved)[0].sum())
 
     def by_launch(
         self, values: Float64[np.ndarray, " name"]
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
         """Cycles of each launch, and their gradient."""
+        return self._beside(values, self.names) if self.box else self.with_own_slopes(values)
+
+    def with_own_slopes(
+        self, values: Float64[np.ndarray, " name"]
+    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+        """The same with the derivatives that the model carries along."""
         raise NotImplementedError
+
+    def _beside(
+        self, values: Float64[np.ndarray, " name"], names: Sequence[str]
+    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+        """Cycles of each launch, and their gradient, of the mean over a box; that to others than `names` is 0."""
+        base = self.base(values)
+        points = [base] + [point for name in names for point in self._points_beside(base, name)]
+        found = iter(in_parallel(lambda k: self._cycles(points[k]), len(points), os.cpu_count() or 1))
+        cycles, slopes = next(found), np.zeros((len(self.launches), len(self.names)))
+        for name in names:
+            (less, more), low, high = self._points_beside(base, name), next(found), next(found)
+            slopes[:, self.names.index(name)] = (high - low) / max(more[name] - less[name], 1 / UNITS_A_CYCLE)
+        moved = np.asarray(values, float) - np.array(list(base.values()), float)
+        return cycles + slopes @ moved, slopes
+
+    def _points_beside(self, base: Mapping[str, int | float], name: str) -> list[dict[str, int | float]]:
+        """A base point with less of a parameter, and with more of it; where the GPU does not accept that, with its own
+        value."""
+        value, units = base[name], 1 if is_whole(name) else UNITS_A_CYCLE
+        step = max(1, round(BESIDE * value * units)) / units
+        points = [{**base, name: type(value)(value + sign * step)} for sign in (-1, 1)]
+        for k, point in enumerate(points):
+            try:
+                gpu_at(self.gpu, point)
+            except InputError:
+                points[k] = dict(base)
+        return points
+
+    def _cycles(self, base: Mapping[str, int | float]) -> Float64[np.ndarray, " launch"]:
+        """What the model says at a base point."""
+        key = tuple(base.values())
+        if key not in self._kept:
+            if len(self._kept) == MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = self.engine_cycles(np.array(key, float))
+        return self._kept[key]
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
         """What the model itself says at the base point of some values."""

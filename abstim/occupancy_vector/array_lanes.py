@@ -20,7 +20,6 @@ import numpy as np
 from jax import Array, lax
 
 from abstim.analytic.kept_programs import kept_programs
-from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector import records as rec
 from functional.errors import InputError
 
@@ -87,7 +86,7 @@ class State(NamedTuple):
 
 
 WAITS, GONE = rec.NEVER, (1 << 31) - 1
-TO_UNIT, TO_ISSUE = rec.TO_UNIT_CYCLES * rec.TICKS, DECODE_CYCLES * rec.TICKS
+TO_UNIT = rec.TO_UNIT_CYCLES * rec.TICKS
 ENTER_SHARE = 16  # thread blocks come where so large a part of the lanes that are not done can take one
 WRITTEN_OUT = 4  # rows of slots that a loop goes through at once
 NONE = 1 << 20  # of a scheduler's rows: it issues nothing
@@ -127,7 +126,7 @@ def new_state(layout: rec.Layout, machine: Machine, sizes: Sizes) -> State:
     )  # fmt: skip
 
 
-_IN_CYCLES = frozenset({"cycles", "front", "unit_offset", "occupies"})
+_IN_CYCLES = frozenset({"cycles", "front", "unit_offset", "occupies", "fetch_by"})
 ITEM_WORDS = rec.LANE_ITEM.itemsize // 4
 _PLACES: Mapping[str, Any] = rec.LANE_ITEM.fields or {}  # type and byte of each field
 NEXT = ("begins", "needs")  # what an item's words have of the next one's
@@ -136,8 +135,8 @@ NEXT = ("begins", "needs")  # what an item's words have of the next one's
 # TERMS whether there is one; TERMS; NEXT
 Item = namedtuple(
     "Item",
-    "begins wait_far wait_near cycles front unit needs unit_offset fetches access far near has_next has_after_next "
-    "has_drain barrier exit next after_next drain latency occupies sp int next_begins next_needs",
+    "begins wait_far wait_near cycles front unit needs unit_offset fetches fetch_by access far near has_next "
+    "has_after_next has_drain barrier exit next after_next drain latency occupies sp int next_begins next_needs",
 )
 Access = namedtuple("Access", "occupies level sectors dram_sectors part")
 Late = namedtuple("Late", "level part")
@@ -289,20 +288,30 @@ def answered(
     fixed: Fixed, state: State, go: Bool[Array, " lane"], kind: Ints, position: Ints, here: Ints
 ) -> tuple[Ints, State]:
     """(when an access at `position` is answered that the first level has at `here`, the state), where `go`. The first
-    of a fill asks for what all of it wait for."""
-    machine, words = fixed.machine, fixed.words
-    fill = taken(words.fills, position)
-    place = machine.fill_base + fill
-    arrival = lax.optimization_barrier(taken(state.arrivals, place))
+    of a fill asks for what all of it wait for, once the tags take it."""
+    machine, words, m = fixed.machine, fixed.words, fixed.machine.numbers
+    signed = taken(words.fills, position)
+    fill = jnp.abs(signed)
+    place, number = machine.fill_base + fill, machine.fill_word_base + fill
+    before, trips = taken(words.fill_behind, number), taken(words.fill_trips, number)
+    arrival, other = lax.optimization_barrier(
+        (taken(state.arrivals, place), taken(state.arrivals, machine.fill_base + before))
+    )
     own = read(rec.ACCESS_WORD, words.accesses, position)
-    first = read(rec.ACCESS_WORD, words.fill_words, machine.fill_word_base + fill)
+    first = read(rec.ACCESS_WORD, words.fill_words, number)
     asked = Access(*(jnp.where(fill > 0, theirs, ours) for theirs, ours in zip(first, own, strict=True)))
-    answer, servers = beyond_l1d(fixed, state, kind, asked, here)
     waits = (fill > 0) & (arrival < rec.NEVER)
+    last = jnp.where((fill > 0) & (before > 0) & (other < rec.NEVER), jnp.maximum(here, other), here)
+    answer, servers = beyond_l1d(fixed, state, kind, asked, jnp.maximum(here, last - asked.sectors * m.l2_sector))
+    trip = m.request + m.l2_reply + rec.TICKS + jnp.where(asked.level == rec.DRAM, m.dram_latency, 0)
+    more = jnp.where(fill > 0, trips * trip, 0)
+    answer = answer + more
+    held = jnp.where(waits, jnp.where(signed < 0, jnp.maximum(arrival - here, 0), 0), last - here + more)
     asks = go & (fill > 0) & ~waits
-    kept = (jnp.where(go & ~waits, new, old) for new, old in zip(servers, state.servers, strict=True))
+    kept = rec.Servers(*(jnp.where(go & ~waits, new, old) for new, old in zip(servers, state.servers, strict=True)))
+    kept = kept._replace(memory_free=state.servers.memory_free + jnp.where(go, held, 0))
     arrivals = put(state.arrivals, jnp.where(asks, place, len(state.arrivals)), answer)
-    state = state._replace(servers=rec.Servers(*kept), arrivals=arrivals)
+    state = state._replace(servers=kept, arrivals=arrivals)
     return jnp.where(waits, jnp.maximum(here, arrival), answer), state
 
 
@@ -400,11 +409,13 @@ def issue(fixed: Fixed, state: State, turn: Turn) -> State:
     far, near = lax.optimization_barrier((taken(state.far, place), taken(state.near, place)))
     far, near = remembered(far, item.far, result), remembered(near, item.near, result)
     fetch, front = state.servers.fetch_free, start + item.front
-    granted = jnp.maximum(fetch, front - TO_ISSUE)
+    cost = fixed.machine.numbers.fetch
+    granted = jnp.maximum(start + item.fetch_by, fetch + (item.fetches - 1) * cost)  # the last fetch of the item
     ready = reduce(
         jnp.maximum,
-        (front, jnp.where(item.fetches > 0, granted + TO_ISSUE, 0), waited(far, item.wait_far), warp.floor,
-         waited(near, item.wait_near), jnp.where(item.has_next, start + item.next + delay, 0)),
+        (front, jnp.where(item.fetches > 0, granted + item.front - item.fetch_by, 0), warp.floor,
+         waited(far, item.wait_far), waited(near, item.wait_near),
+         jnp.where(item.has_next, start + item.next + delay, 0)),
     )  # fmt: skip
     new = after(fixed, item, warp, start, result, delay)
     if not fixed.layout.perfect_memory:
@@ -412,7 +423,7 @@ def issue(fixed: Fixed, state: State, turn: Turn) -> State:
         late, ready, state = with_code(fixed, state, warp.late, item.next_begins, ready, goes_on)
         new = new._replace(late=warp.late + late)
     done = start + item.cycles
-    fetch = jnp.where(turn.go & (item.fetches > 0), granted + item.fetches * fixed.machine.numbers.fetch, fetch)
+    fetch = jnp.where(turn.go & (item.fetches > 0), granted + cost, fetch)
     times = (jnp.max(units, 0), done, fetch, *state.servers)
     due = jnp.where(item.exit > 0, GONE, ready + jnp.where(item.barrier > 0, WAITS, 0))
     place, rows, far, near, due = lax.optimization_barrier(

@@ -25,13 +25,29 @@ if TYPE_CHECKING:
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 
 # Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
-# other access has asked for what it waits for, + 1 (0: none)
-ANSWER = np.dtype([("wait", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i8")], align=True)
-LINE = np.dtype(
-    [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("asker", "i8")], align=True
+# other access has asked for what it waits for, + 1 (0: none); which one's data it waits for before the tags take it,
+# and how many times for data of its own
+ANSWER = np.dtype(
+    [
+        ("wait", "i4"),
+        ("way", "i4"),
+        ("sectors", "i2"),
+        ("dram_sectors", "i2"),
+        ("waits_for", "i8"),
+        ("behind", "i8"),
+        ("trips", "i4"),
+    ],
+    align=True,
 )
+# `joined`: accesses that wait for it; `there`: nominal cycle it comes in
+LINE = np.dtype(
+    [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4"),
+     ("asker", "i8")], align=True,
+)  # fmt: skip
+SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
+REGISTER = whole_numbers("there asker")  # of a miss: as of its line
 SLOT = whole_numbers("item stop access fetch ready back age state")
-SM = whole_numbers("clock last next stop")
+SM = whole_numbers("clock last next stop memory_free started")
 TOTALS = whole_numbers(
     "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
 )
@@ -46,6 +62,11 @@ class Caches(NamedTuple):
     const: np.ndarray
     code: np.ndarray
     l2: np.ndarray
+    registers: np.ndarray  # REGISTER, by SM: those of the latest misses
+    servers: np.ndarray  # SERVERS, by SM: the nominal cycle each is free in
+    shares: np.ndarray  # SERVERS: cycles a sector takes
+    missed: np.ndarray  # by SM: misses so far
+    starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
     slice_sectors: np.ndarray  # of the window
     channel_sectors: np.ndarray
@@ -93,7 +114,7 @@ def access_words(warps: Warps, answers: np.ndarray | None) -> Int32[np.ndarray, 
     """Accesses as ACCESS_WORD. `answers`: ANSWER of each (None: every access hits)."""
     columns = {"occupies": warps.accesses["cycles"][:-1]}
     if answers is not None:
-        columns |= levels_of(answers["wait"]) | {name: answers[name] for name in ("sectors", "dram_sectors")}
+        columns |= levels_of(answers["way"]) | {name: answers[name] for name in ("sectors", "dram_sectors")}
     return packed(columns, ACCESS_WORD)
 
 
@@ -113,11 +134,12 @@ class Found(NamedTuple):
 
 def walk_caches(
     table: LatencyTable, trace: Trace, warps: Warps, items: Items, gpu: Gpu, blocks_per_sm: int, shared_bytes: int,
-    dealt: list[np.ndarray],
+    dealt: list[np.ndarray], waiting: int,
 ) -> Found:  # fmt: skip
-    """Walk a launch through the caches of a GPU. `items`: those of `cut_for_walk`; `dealt`: blocks of each SM."""
+    """Walk a launch through the caches of a GPU. `items`: those of `cut_for_walk`; `dealt`: blocks of each SM;
+    `waiting`: memory instructions of an SM that can wait for the load/store unit."""
     m = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, shared_bytes)
-    caches = _empty_caches(gpu, len(dealt))
+    caches = _empty_caches(gpu, len(dealt), waiting)
     sms, slots = np.zeros(len(dealt), SM), np.zeros((len(dealt), blocks_per_sm * trace.warps_per_block), SLOT)
     ends = np.cumsum([len(blocks) for blocks in dealt])
     sms["stop"], sms["next"][1:] = ends, ends[:-1]
@@ -141,7 +163,7 @@ def walk_caches(
     return Found(answers[:-1], late, max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector, port_share)
 
 
-def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
+def _empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
     spec = gpu.spec
     slices = spec.dram_channels * spec.l2_slices_per_channel
     return Caches(
@@ -149,6 +171,11 @@ def _empty_caches(gpu: Gpu, sm_count: int) -> Caches:
         const=np.zeros((sm_count, spec.const_sets * spec.const_ways), LINE),
         code=np.zeros((sm_count, spec.l1i_sets * spec.l1i_ways), LINE),
         l2=np.zeros(slices * spec.l2_sets * spec.l2_ways, LINE),
+        registers=np.zeros((sm_count, spec.l1d_mshrs), REGISTER),
+        servers=np.zeros(sm_count, SERVERS),
+        shares=np.array([(1 + sm_count / slices, sm_count / spec.dram_channels)], SERVERS),
+        missed=np.zeros(sm_count, np.int64),
+        starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),
         channel_sectors=np.zeros(spec.dram_channels, np.int64),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abstim.engine.design_point import touching
 from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES
@@ -15,10 +16,10 @@ from abstim.occupancy_vector.items import (
     Items,
     Warps,
     cut_for_walk,
+    groups_of,
     instructions_of_warps,
     lane_items_of,
     terms_of,
-    touching,
     units_of,
 )
 from abstim.occupancy_vector.lanes import block_slots, deal
@@ -30,7 +31,6 @@ from precharacterize.table import UNITS
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int32, Int64
 
-HEAD_OF_LINE = 2 - 2**0.5  # of a switch's bandwidth passes where inputs are queues (Karol, Hluchyj, Morgan 1987)
 STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked
@@ -71,8 +71,8 @@ def prepared_of(items: Items) -> Prepared:
 # Of Spec, what the cache walk does not look at, beside what decides `reading`
 _NOT_WALKED = frozenset(
     {"name", "core_clock_hz", "perfect_memory", "packet_header_bytes", "flit_bytes", "fetches_per_cycle",
-     "result_bus_width", "register_banks", "shared_collectors"}
-    | {f"{kind}_{what}" for kind in UNITS for what in ("units", "collectors")}
+     "result_bus_width", "register_banks"}
+    | {f"{kind}_units" for kind in UNITS} | {f"{kind}_collectors" for kind in UNITS if kind != "mem"}
 )  # fmt: skip
 
 
@@ -119,7 +119,8 @@ def walk_dealt(
     found, late = None, none_late(len(trace.warp_instructions))
     if not gpu.spec.perfect_memory:
         items = cut_for_walk(table, trace, warps, gpu)
-        found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt)
+        waiting = queue_of(gpu, "mem") * groups_of(gpu)
+        found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt, waiting)
         late = found.late
     words, per_block = access_words(warps, found.answers if found else None), trace.warps_per_block
     fills = fills_of(found, words, late, warps, per_block, dealt) if found else no_fills(len(words), len(late.begins))
@@ -133,14 +134,16 @@ def walk_dealt(
 class Fills(NamedTuple):
     """Accesses that wait for the same data, numbered from 1 on in the order in which their SMs come to them."""
 
-    accesses: Int32[np.ndarray, " access"]  # 0: no other access waits for what this one asks, if it does
+    accesses: Int32[np.ndarray, " access"]  # as of Streams.fills
     late: Int32[np.ndarray, " late"]  # late instruction lines, numbered behind those
     words: Int32[np.ndarray, " fill"]  # words of those that asked
+    behind: Int32[np.ndarray, " fill"]  # as of Streams
+    trips: Int32[np.ndarray, " fill"]
 
 
 def no_fills(accesses: int, lines: int) -> Fills:
     """Every access and every line hits."""
-    return Fills(np.zeros(accesses, np.int32), np.zeros(lines, np.int32), np.zeros(1, np.int32))
+    return Fills(*(np.zeros(count, np.int32) for count in (accesses, lines, 1, 1, 1)))
 
 
 def fills_of(
@@ -150,15 +153,22 @@ def fills_of(
     turn = np.empty(len(warps.paths), np.int64)  # of each warp, among those of all SMs one after the other
     turn[(np.concatenate(dealt)[:, None] * warps_per_block + np.arange(warps_per_block)).ravel()] = np.arange(len(turn))
     answers = found.answers
-    asks, waits = answers["sectors"] > 0, answers["waits_for"] > 0
-    askers = np.where(waits & ~asks, answers["waits_for"] - 1, -1)
-    followed = np.zeros(len(answers), bool)
-    followed[askers[askers >= 0]] = True
+    asks, behind = answers["sectors"] > 0, answers["behind"] - 1
+    waits_for = np.where(answers["waits_for"] > 0, answers["waits_for"] - 1, behind)
+    askers = np.where(asks, -1, waits_for)
+    followed = asks & ((behind >= 0) | (answers["trips"] > 0))
+    followed[askers[askers >= 0]] = followed[behind[behind >= 0]] = True
     askers = np.where(followed, np.arange(len(answers)), askers)
     accesses, first = _numbered(askers, np.repeat(turn, np.diff(warps.offsets)))
     lines, second = _numbered(late.askers, np.repeat(turn, np.diff(np.append(late.offsets, len(late.begins)))))
-    words = np.concatenate([[0], words[first], late.answers[second]]).astype(np.int32)
-    return Fills(accesses, np.where(lines > 0, lines + len(first), 0).astype(np.int32), words)
+    none = np.zeros(len(second), np.int32)
+    return Fills(
+        np.where(~followed & (behind >= 0), -accesses, accesses),
+        np.where(lines > 0, lines + len(first), 0).astype(np.int32),
+        np.concatenate([[0], words[first], late.answers[second]]).astype(np.int32),
+        np.concatenate([[0], np.where(behind[first] >= 0, accesses[behind[first]], 0), none]).astype(np.int32),
+        np.concatenate([[0], answers["trips"][first], none]).astype(np.int32),
+    )
 
 
 def _numbered(
@@ -194,21 +204,27 @@ def _kinds(
     words: np.ndarray, late: Late, fills: Fills, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
 ) -> list[bytes]:
     """A digest of each SM's accesses, paths and late lines, in order; fills count by which of the SM's they are."""
-    found, offsets = [], warps.offsets
-    late_stops = np.append(late.offsets[1:], len(late.begins))
+    found, late_stops = [], np.append(late.offsets[1:], len(late.begins))
+    offsets, late_offsets = warps.offsets[::warps_per_block], np.append(late.offsets[::warps_per_block], late_stops[-1])
     for own in dealt:
-        digest, first = blake2b(digest_size=16), [0, 0]
-        for block in own.tolist():
-            warp, stop = block * warps_per_block, (block + 1) * warps_per_block
-            digest.update(words[offsets[warp] : offsets[stop]].tobytes() + warps.paths[warp:stop].tobytes())
-            lines = slice(late.offsets[warp], late_stops[stop - 1])
-            digest.update(late.begins[lines].tobytes())
-            for k, ids in enumerate((fills.accesses[offsets[warp] : offsets[stop]], fills.late[lines])):
-                used = ids[ids > 0]
-                first[k] = first[k] or (int(used[0]) if len(used) else 0)
-                digest.update(np.where(ids > 0, ids - first[k] + 1, 0).tobytes() + fills.words[used].tobytes())
+        digest = blake2b(warps.paths.reshape(-1, warps_per_block)[own].tobytes(), digest_size=16)
+        accesses, lines = _ranges(offsets, own), _ranges(late_offsets, own)
+        digest.update(words[accesses].tobytes() + late.begins[lines].tobytes())
+        for ids in (fills.accesses[accesses], fills.late[lines]):
+            used = np.abs(ids[ids != 0])
+            first = int(used[0]) - 1 if len(used) else 0
+            behind = fills.behind[used]
+            digest.update((ids - np.sign(ids) * first).tobytes() + (behind - first * (behind > 0)).tobytes())
+            digest.update(fills.words[used].tobytes() + fills.trips[used].tobytes())
         found.append(digest.digest())
     return found
+
+
+def _ranges(
+    offsets: Int64[np.ndarray, " block_plus_1"], chosen: Int64[np.ndarray, " own"]
+) -> Int64[np.ndarray, " element"]:
+    """The elements of some thread blocks, those of a block from offsets[block] on."""
+    return np.concatenate([np.arange(offsets[block], offsets[block + 1]) for block in chosen.tolist()])
 
 
 def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int) -> Layout:
@@ -235,9 +251,7 @@ def queue_of(gpu: Gpu, kind: str) -> int:
 
 def collectors_of(gpu: Gpu, kind: str) -> int:
     """Operand collectors that instructions for a kind of unit of one group of schedulers can take."""
-    spec = gpu.spec
-    groups = spec.schedulers_per_sm if spec.sub_cores else 1
-    return max(1, (spec.shared_collectors or getattr(spec, f"{kind}_collectors")) // groups)
+    return max(1, (gpu.spec.shared_collectors or getattr(gpu.spec, f"{kind}_collectors")) // groups_of(gpu))
 
 
 def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
@@ -263,14 +277,17 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
     rows_a_sector = found.rows_a_sector if found else 0.0
-    # the busiest slice keeps the others waiting; where it is none, the switch loses what its queues' heads block
-    slowdown = max(found.slice_imbalance if found else 1.0, 1.0 if spec.crossbar_repeats else 1 / HEAD_OF_LINE)
-    share = sharers(demand.sectors) * slowdown / slices
+    asking = sharers(demand.sectors)
+    share = asking * (found.slice_imbalance if found else 1.0) / slices
+    # Of a switch that queues at its m inputs, each line's packets in a row, m / n heads wait in the mean at each of n
+    # outputs, which serve them in turns, of a load r: r / (1 - r) = m / n, so that m n / (m + n) packets pass a cycle
+    # (Karol, Hluchyj, Morgan 1987, have r + r^2 / 2 (1 - r), of packets that come one by one).
+    switch = 0.0 if spec.crossbar_repeats or spec.crossbar_output_queues else 1 + asking / slices
     channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
     lanes = len(demand.sectors)
     cycles = {
         "request": params.l2_request_cycles,
-        "l2_sector": _l2_sector_cycles(gpu, found) * share,
+        "l2_sector": np.maximum(_l2_sector_cycles(gpu, found) * share, switch),
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
@@ -310,6 +327,8 @@ def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: 
         late_begins=walked.late.begins,
         late_fills=walked.fills.late,
         fill_words=walked.fills.words,
+        fill_behind=walked.fills.behind,
+        fill_trips=walked.fills.trips,
         dealt=np.concatenate(walked.dealt).astype(np.int32),
     )
     return Lanes(

@@ -15,7 +15,7 @@ from abstim.engine.accesses import (
     pipe_cycles,
     sectors_of,
 )
-from abstim.engine.rules import READ_OPERANDS_CYCLES
+from abstim.engine.rules import DECODE_CYCLES, READ_OPERANDS_CYCLES
 from abstim.occupancy_vector.records import (
     ATOMIC,
     ATOMIC_LATENCY,
@@ -181,12 +181,20 @@ def begins_item(warp, row, items, time, earliest, wait, shape):
 
 
 @jit
+def count_fetches(warp, item):
+    """What a warp's next instruction asks of the fetch stage belongs to the item it follows."""
+    if warp.gap > 1:
+        item.fetches += 2 if warp.gap == FLUSH_GAP + 1 else 1
+        item.fetch_by = warp.time - warp.start + warp.gap - DECODE_CYCLES
+
+
+@jit
 def begin_item(warp, row, items, time, wait, shape):
     """The next item; the one before learns what it waits for."""
     if warp.item >= warp.first:
         before = items[warp.item]
         before.front = warp.time - warp.start + max(warp.gap, warp.stall)  # what the front end and machine code allow
-        before.fetches = 0 if warp.gap == 1 else 2 if warp.gap == FLUSH_GAP + 1 else 1
+        count_fetches(warp, before)
         before.wait_far, before.wait_near = wait.mask
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
@@ -330,6 +338,8 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
     warp.paired = paired and time == warp.time
     if begins_item(warp, row, items, time, earliest, wait, shape):
         begin_item(warp, row, items, time, wait, shape)
+    else:
+        count_fetches(warp, items[warp.item])
     read_pools(warp, code, i, registers, items, time)
     add_instruction(warp, code, i, registers, items, access, shape, time)
     warp.instructions += 1

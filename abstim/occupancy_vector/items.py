@@ -97,12 +97,6 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
     return Warps(accesses, offsets, paths, np.append(leaders, alone).astype(np.int64))
 
 
-def touching(gpu: Gpu) -> tuple:
-    """What of a GPU decides how long an access holds the load/store unit."""
-    spec = gpu.spec
-    return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
-
-
 def _access_offsets(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp_plus_1"]:
     memory = np.append(0, np.cumsum(table.unit == UNITS.index("mem")))
     a_block = memory[table.block_stop] - memory[table.block_start]
@@ -217,8 +211,12 @@ def shape_of(gpu: Gpu) -> Shape:
 
 def units_of(gpu: Gpu, kind: str) -> int:
     """Units of a kind that one group of schedulers shares: a sub-core, or the SM."""
-    groups = gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
-    return max(1, getattr(gpu.spec, f"{kind}_units") // groups)
+    return max(1, getattr(gpu.spec, f"{kind}_units") // groups_of(gpu))
+
+
+def groups_of(gpu: Gpu) -> int:
+    """Sets of units and collectors of an SM."""
+    return gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
 
 
 def _code(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:

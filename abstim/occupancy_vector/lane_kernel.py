@@ -6,13 +6,12 @@ from itertools import accumulate
 
 import numpy as np
 
-from abstim.engine.rules import DECODE_CYCLES
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.ready_slots import ONE, lowest, next_issue, prefetch, ready_at, units_changed
 from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put, zero
 from functional.jit.compile import indexed_from_zero, jit
 
-TO_UNIT, TO_ISSUE = rec.TO_UNIT_CYCLES * rec.TICKS, DECODE_CYCLES * rec.TICKS
+TO_UNIT = rec.TO_UNIT_CYCLES * rec.TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in rec.ACCESS_WORD[:-1])
 OCCUPIES_MASK = (1 << LEVEL_SHIFT) - 1
 POOL_COUNT = len(rec.POOLS)
@@ -83,13 +82,50 @@ def beyond_l1d(lane, m, kind, word, here):
 def answered(lane, streams, m, kind, access, here):
     """When access number `access` is answered that the first level has at `here`. The first of a fill asks for what
     all of it wait for, whichever did in the walk."""
-    word, fill = np.int64(streams.accesses[access]), streams.fills[access]
+    word, fill = np.int64(streams.accesses[access]), np.int64(streams.fills[access])
     if not fill:
         return beyond_l1d(lane, m, kind, word, here)
-    if not lane.asked[fill]:
-        lane.asked[fill] = 1
-        put(lane.arrivals, fill, beyond_l1d(lane, m, kind, np.int64(streams.fill_words[fill]), here))
-    return later(here, get(lane.arrivals, fill))
+    own = abs(fill)
+    if not lane.asked[own]:
+        ask(lane, streams, m, kind, own, here)
+        return later(here, get(lane.arrivals, own))
+    answer = later(here, get(lane.arrivals, own))
+    if fill < 0:
+        hold(lane, answer - here)
+    return answer
+
+
+@jit
+def ask(lane, streams, m, kind, fill, here):
+    """The first access of a fill meets the tags: its first line when they take it, its last when all it waits for is
+    there, and so long the load/store unit waits, too."""
+    lane.asked[fill] = 1
+    word, behind, trips = np.int64(streams.fill_words[fill]), streams.fill_behind[fill], streams.fill_trips[fill]
+    first = last = here
+    if behind and lane.asked[behind]:
+        last = later(here, get(lane.arrivals, behind))
+        first = later(here, last - get(m, rec.NUMBER.l2_sector) * ((word >> SECTORS_SHIFT) & 255))
+    answer = beyond_l1d(lane, m, kind, word, first)
+    if behind or trips:
+        trip = trip_cycles(m, word) * trips
+        hold(lane, last - here + trip)
+        answer = answer + trip
+    put(lane.arrivals, fill, answer)
+
+
+@jit
+def trip_cycles(m, word):
+    """To where an access is answered and back, if nobody else asks."""
+    way = get(m, rec.NUMBER.request) + get(m, rec.NUMBER.l2_reply) + rec.TICKS
+    if (word >> LEVEL_SHIFT) & 3 == rec.DRAM:
+        way = way + get(m, rec.NUMBER.dram_latency)
+    return way
+
+
+@jit
+def hold(lane, time):
+    """The load/store unit takes nothing for so much longer."""
+    put(lane.times, rec.SERVER.memory_free, get(lane.times, rec.SERVER.memory_free) + time)
 
 
 @jit
@@ -167,15 +203,11 @@ def use_pools(lane, streams, m, needs, g, terms, start):
 @jit
 def fetched(lane, m, item, start):
     """When the front end has the next item."""
-    ready = start + item.front * rec.TICKS
-    before = get(lane.times, rec.SERVER.fetch_free)
-    granted = later(before, ready - TO_ISSUE)
-    put(
-        lane.times,
-        rec.SERVER.fetch_free,
-        chosen(item.fetches, granted + get(m, rec.NUMBER.fetch) * item.fetches, before),
-    )
-    return chosen(item.fetches, later(ready, granted + TO_ISSUE), ready)
+    ready, cost = start + item.front * rec.TICKS, get(m, rec.NUMBER.fetch)
+    before, asked = get(lane.times, rec.SERVER.fetch_free), start + item.fetch_by * rec.TICKS  # the item's last one
+    granted = later(asked, before + cost * (item.fetches - 1))
+    put(lane.times, rec.SERVER.fetch_free, chosen(item.fetches, granted + cost, before))
+    return chosen(item.fetches, later(ready, granted + (item.front - item.fetch_by) * rec.TICKS), ready)
 
 
 @jit

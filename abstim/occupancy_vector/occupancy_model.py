@@ -8,7 +8,9 @@ from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from abstim.engine.design_point import refuse_unsupported
+import numpy as np
+
+from abstim.engine.design_point import refuse_unsupported, touching
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.design_points import (
     Prepared,
@@ -19,7 +21,7 @@ from abstim.occupancy_vector.design_points import (
     walk,
     walking,
 )
-from abstim.occupancy_vector.items import Warps, cut, touching, warps_of
+from abstim.occupancy_vector.items import Warps, cut, warps_of
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.occupancy_vector.records import ACCESS_WORD, NUMBER, TICKS, Lanes
 from abstim.progress import Progress, silent
@@ -32,14 +34,13 @@ from precharacterize.table import UNITS
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Int64
+    from jaxtyping import Float64, Int64
 
     from abstim.engine.simulation import LaunchInputs
 
 UNREAD = frozenset(
     {"two_level_active_warps", "posted_stores", "crossbar_output_queues", "l2_reply_sectors", "l1i_mshrs",
-     "const_mshrs", "l1d_mshrs", "l1d_mshr_merges", "l1d_miss_queue", "inject_queue_flits", "crossbar_queue_flits",
+     "const_mshrs", "l1d_miss_queue", "inject_queue_flits", "crossbar_queue_flits",
      "l2_mshrs", "l2_mshr_merges", "l2_miss_queue", "l2_dirty_ways", "l2_queue", "dram_bank_groups", "dram_queue",
      "dram_requests", "dram_two_commands", "dram_burst_bytes", "dram_burst_cycles", "dram_group_burst_cycles",
      "dram_row_to_row_cycles", "dram_row_active_cycles", "dram_row_cycle_cycles", "dram_read_cycles",
@@ -181,6 +182,12 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Occupa
     timed = TimedLaunch(session, number)
     points = [timed.design_point(gpu) for gpu in gpus]
     return [_result(timed, point, found) for point, found in zip(points, timed.times(points), strict=True)]
+
+
+def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
+    """Cycles of one launch as a function of GPUs, any of them."""
+    timed = TimedLaunch(session, number)
+    return lambda gpus: np.array([own.cycles for own in timed.times([timed.design_point(g) for g in gpus])], float)
 
 
 def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:

@@ -47,7 +47,8 @@ ITEM = np.dtype(
         ("far", "i4"), ("near", "i4"),  # 1: its result is counted with the far (global) or near ones
         ("wait_far", "i4"), ("wait_near", "i4"),  # what the next item waits for; bit n: the result n before the latest
         ("drain", "i4"),  # cycles from its start to its last result from a pool
-        ("fetches", "i4"), ("sp", "i4"), ("int", "i4"),  # slots of the fetch stage; work for the pools, 1 / 16 cycle
+        ("fetches", "i4"), ("fetch_by", "i4"),  # slots of the fetch stage; cycles from its start to the last of them
+        ("sp", "i4"), ("int", "i4"),  # work for the pools, 1 / 16 cycle
         ("barrier", "i4"), ("exit", "i4"), ("access", "i4"),
         # which latency those cycles have in them: an index of `items.LATENCIES`, 0: none
         ("next_of", "i4"), ("after_next_of", "i4"), ("drain_of", "i4"), ("latency_of", "i4"),
@@ -129,6 +130,7 @@ DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with
 # What an access did: fields of a word, from the lowest bit up: (name, bits)
 ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))
 LATE_WORD = (("level", 2), ("part", 6))  # the same of an instruction line
+MOST_TRIPS = 64  # of an access, one after the other
 PARTS = 64  # `part` + 1 of so many: how much of the way from the level before an answer takes
 
 
@@ -214,8 +216,8 @@ LANE_ITEM = np.dtype(
     [
         ("begins", "i4"), ("wait_far", "u2"), ("wait_near", "u2"),
         *((name, "u1") for name in (
-            "cycles", "front", "unit", "needs", "unit_offset", "fetches", "access", "far", "near", "next", "after_next",
-            "drain", "barrier", "exit",
+            "cycles", "front", "unit", "needs", "unit_offset", "fetches", "fetch_by", "access", "far", "near", "next",
+            "after_next", "drain", "barrier", "exit",
         )),
     ],
     align=True,
@@ -230,12 +232,15 @@ class Streams(NamedTuple):
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each
     starts: Int64[np.ndarray, " warp"]  # first item
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
-    fills: Int32[np.ndarray, " access"]  # those that are of one fill wait for the same data; 0: no other does
+    # Those of one fill wait for the same data; 0: no other does; negative: the load/store unit waits with it
+    fills: Int32[np.ndarray, " access"]
     access_starts: Int64[np.ndarray, " warp"]
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
     late_fills: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
     fill_words: Int32[np.ndarray, " fill"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
+    fill_behind: Int32[np.ndarray, " fill"]  # whose data must be there before the tags take it; 0: none
+    fill_trips: Int32[np.ndarray, " fill"]  # how often it waits for data of its own before it has asked for all
     dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
 
 

@@ -46,8 +46,19 @@ def open_row(walk, caches, channel, local, sectors):
 
 
 @jit
+def queued(caches, sm, time, sectors, read):
+    """How long sectors asked of L2, and of DRAM, wait for those that the SM has asked before."""
+    own, shares = caches.servers[sm], caches.shares[0]
+    own.l2 = max(own.l2, time) + sectors * shares.l2
+    if read:
+        own.dram = max(own.dram, own.l2) + read * shares.dram
+    return np.int64(max(own.l2, own.dram if read else 0.0)) - time
+
+
+@jit
 def ask_l2(walk, caches, line, sectors, write, time, found):
-    """Sectors of a line are asked of L2, or written, and counted in `found`; returns when the SM has them."""
+    """Sectors of a line are asked of L2, or written, and counted in `found`; returns when the SM has them, but for
+    what they wait for others."""
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
@@ -71,31 +82,84 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
         row.there = time + walk.nominal[rec.DRAM]
-    return max(time + walk.nominal[rec.L2], np.int64(row.there))
+    # SMs that come to a line while it is on its way go on together: who came later would else overtake who asked
+    return time + walk.nominal[rec.DRAM if row.there > time else rec.L2]
 
 
 @jit
-def wait_for(found, row, time):
+def wait_for(found, row, access, time):
     """An access waits for a line, which another one may have asked for."""
     if row.there - time > found.wait:
         found.wait, found.waits_for = row.there - time, row.asker
+    if row.asker != access + 1:
+        found.way = max(np.int64(found.way), row.there - time)
+
+
+@jit
+def held_up(found, row, access, time):
+    """When the tags take an access that has to wait until a line is there; all behind it wait as long."""
+    if row.there <= time:
+        return time
+    if row.asker == access + 1:
+        found.trips = min(rec.MOST_TRIPS, found.trips + 1)
+    else:
+        found.behind = row.asker
+    return np.int64(row.there)
+
+
+@jit
+def free_way(lines, first, ways, time):
+    """The least recently used line of a set that is not on its way; of a set in which all are, the next to come."""
+    best = soonest = first
+    for k in range(first, first + ways):
+        idle, best_idle = lines[k].there <= time, lines[best].there <= time
+        if idle and (not best_idle or lines[k].used < lines[best].used):
+            best = k
+        if lines[k].there < lines[soonest].there:
+            soonest = k
+    return best if lines[best].there <= time else soonest
 
 
 @jit
 def load(walk, caches, sm, line, sectors, time, access, found):
-    """A load, or a local store, looks up L1D."""
-    m = walk.machine[0]
-    k, there = find(caches.l1d[sm], set_of(m, line), m.l1d_ways, line)
-    row = caches.l1d[sm][k]
-    use(caches, row)
-    if not there:
-        row.tag, row.valid = line + 1, 0
-    missed = (sectors if m.l1d_sectored else accesses.WHOLE_LINE) & ~np.int64(row.valid)
+    """A load, or a local store, looks up L1D; returns when the tags have taken it."""
+    m, lines = walk.machine[0], caches.l1d[sm]
+    first = set_of(m, line)
+    k, there = find(lines, first, m.l1d_ways, line)
+    missed = sectors if m.l1d_sectored else accesses.WHOLE_LINE
+    if there:
+        missed &= ~np.int64(lines[k].valid)
+        if not missed and lines[k].there > time:
+            if lines[k].joined >= m.l1d_mshr_merges:
+                time = held_up(found, lines[k], access, time)
+            lines[k].joined += 1
     if missed:
+        registers, own = caches.registers[sm], caches.missed[sm]
+        count = sectors_in(missed) if m.l1d_sectored else 1
+        time = held_up(found, registers[(own + count - 1) % len(registers)], access, time)
+        if not there:
+            k = free_way(lines, first, m.l1d_ways, time)
+            time = held_up(found, lines[k], access, time)
+            lines[k].tag, lines[k].valid = line + 1, 0
+        row, before = lines[k], found.dram_sectors
         row.valid |= missed
-        row.there = ask_l2(walk, caches, line, missed, False, time, found)
-        row.asker = access + 1
-    wait_for(found, row, time)
+        answered = ask_l2(walk, caches, line, missed, False, time, found)
+        found.way = max(np.int64(found.way), answered - time)
+        row.there = answered + queued(caches, sm, time, sectors_in(missed), found.dram_sectors - before)
+        row.asker, row.joined = access + 1, 1
+        for n in range(own, own + count):
+            registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
+        caches.missed[sm] += count
+    use(caches, lines[k])
+    wait_for(found, lines[k], access, time)
+    return time
+
+
+@jit
+def passed(caches, sm, found, answered, time, sectors, read):
+    """An access that leaves nothing in L1D."""
+    found.way = max(np.int64(found.way), answered - time)
+    found.wait = max(np.int64(found.wait), answered - time + queued(caches, sm, time, sectors_in(sectors), read))
 
 
 @jit
@@ -112,8 +176,9 @@ def store(walk, caches, sm, line, sectors, time, found):
             row.tag, row.valid, row.there = line + 1, 0, 0
         row.valid |= sectors
         use(caches, row)
-    answered = ask_l2(walk, caches, line, accesses.segment(m, sectors), True, time, found)
-    found.wait = max(np.int64(found.wait), answered - time)
+    sectors = accesses.segment(m, sectors)
+    answered = ask_l2(walk, caches, line, sectors, True, time, found)
+    passed(caches, sm, found, answered, time, sectors, 0)
 
 
 @jit
@@ -131,7 +196,8 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
     if not there:
         row.tag = own + 1
         row.there, row.asker = ask_l2(walk, caches, line, wanted, False, time, found), access + 1
-    wait_for(found, row, time)
+        found.way = max(np.int64(found.way), row.there - time)
+    wait_for(found, row, access, time)
 
 
 @jit
@@ -153,7 +219,7 @@ def read_code(walk, caches, sm, line, time, fetch, found):
 
 @jit
 def ask_caches(walk, caches, sm, kind, r, time, access, found):
-    """All lines of a memory instruction, from line record `r` on."""
+    """All lines of a memory instruction, from line record `r` on; returns when the tags have taken the last."""
     m = walk.machine[0]
     more = np.int64(1)
     while more:
@@ -165,13 +231,16 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
         elif kind == rec.CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
         elif kind == rec.ATOMIC or ((kind == rec.PASSING or (m.l1d_bypass and kind == rec.LOAD)) and not local):
-            found.wait = max(np.int64(found.wait), ask_l2(walk, caches, line, sectors, False, time, found) - time)
+            before = found.dram_sectors
+            answered = ask_l2(walk, caches, line, sectors, False, time, found)
+            passed(caches, sm, found, answered, time, sectors, found.dram_sectors - before)
         elif kind == rec.LOAD or kind == rec.PASSING or (local and m.l1d_write == LOCAL_BACK):
-            load(walk, caches, sm, line, sectors, time, access, found)
+            time = load(walk, caches, sm, line, sectors, time, access, found)
         else:
             store(walk, caches, sm, line, sectors, time, found)
         more = accesses.more_follow(word)
         r += 1
+    return time
 
 
 @jit
@@ -213,7 +282,7 @@ def pick(walk, sm, slots):
 @jit
 def go_on(walk, caches, number, sm, slot):
     """A warp goes on to its next memory access, barrier, or wait."""
-    m, time, issued, held = walk.machine[0], sm.clock, np.int64(0), np.int64(0)
+    m, time, issued, soon = walk.machine[0], sm.clock, np.int64(0), np.int64(0)
     while slot.item < slot.stop:
         item, code = walk.items[slot.item], caches.code_found[0]
         slot.ready = max(time, read_code(walk, caches, number, np.int64(item.line), time, slot.fetch, code))
@@ -222,14 +291,14 @@ def go_on(walk, caches, number, sm, slot):
         slot.item += 1
         slot.fetch += 1
         if item.unit == rec.MEMORY:
-            held = max(held, access_memory(walk, caches, number, item, slot, time))
+            soon = access_memory(walk, caches, number, sm, item, slot, time)
         waits = item.wait_far and slot.back > time
         if waits:
             slot.ready = max(slot.ready, slot.back)
         if item.barrier or item.access != rec.NONE or waits or slot.ready > time:
             break
     slot.ready = max(slot.ready, time + ISSUE_CYCLES * issued)
-    sm.clock = time + max(1, held, issued // m.schedulers_per_sm)
+    sm.clock = max(soon, time + max(1, issued // m.schedulers_per_sm))
     if slot.item == slot.stop:
         slot.state = rec.GONE
     elif walk.items[slot.item - 1].barrier:
@@ -237,18 +306,22 @@ def go_on(walk, caches, number, sm, slot):
 
 
 @jit
-def access_memory(walk, caches, number, item, slot, time):
-    """An item's memory instruction; returns the cycles it holds the load/store unit."""
-    own, found = walk.accesses[slot.access], walk.answers[slot.access]
+def access_memory(walk, caches, number, sm, item, slot, time):
+    """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may."""
+    own, found, starts = walk.accesses[slot.access], walk.answers[slot.access], caches.starts[number]
+    start = taken = max(time, sm.memory_free)
     slot.access += 1
     if item.access != rec.NONE:
-        ask_caches(walk, caches, number, item.access, own.record, time, slot.access - 1, found)
-        answered = time + max(walk.nominal[rec.FIRST], np.int64(found.wait))
+        taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
+        answered = taken + max(walk.nominal[rec.FIRST], np.int64(found.wait))
         if item.access != rec.STORE:
             slot.back = max(slot.back, answered)
         if item.access == rec.CONSTANT:
             slot.ready = max(slot.ready, answered)
-    return np.int64(own.cycles)
+    sm.memory_free = taken + own.cycles
+    starts[sm.started % len(starts)] = start
+    sm.started += 1
+    return starts[sm.started % len(starts)]
 
 
 @jit

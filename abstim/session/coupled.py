@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.engine.coupling import COLUMNS
-from abstim.engine.design_point import code_of, streams_of
 from abstim.engine.simulation import LaunchInputs, Simulation
 from abstim.targets.execution import Execution, came_along, execute_case, is_ordered
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import ExecutionError, InputError
 from functional.execution.executor import Executor, Request
-from functional.jit.machine_code import Native
 from functional.traces.store import StoredCase
 from functional.traces.trace import DTYPES, OFFSETS, Trace, offsets_of
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 WINDOW_CYCLES = 8  # after which warps that wait are executed: what a turn of one may come too late
 _LONGEST_WAIT = 1 << 16  # windows in which no warp that waits can go on: nobody is left who could release them
-
-_resume = Native("abstim.engine.coupling", "resume")
 
 
 class CoupledExecutor(Executor):
@@ -104,9 +100,7 @@ class _Coupled:
         self.trace = Trace(warps_per_block=launch.warps_per_block, **empty, **firsts)
         table = session.table(number, gpu)
         inputs = LaunchInputs(table, self.streams.of(self.trace), launch.shared_bytes)
-        self.simulation = Simulation(inputs, gpu, session.blocks_per_sm(number, gpu))
-        self.simulation.machine["window_cycles"] = min(WINDOW_CYCLES, int(self.simulation.machine["window_cycles"]))
-        self.simulation.state.record.launch["coupled"] = 1
+        self.simulation = Simulation(inputs, gpu, session.blocks_per_sm(number, gpu), coupled_cycles=WINDOW_CYCLES)
         self.warps = self.simulation.warps
         for warp in range(len(self.warps)):
             self._say_more(warp)
@@ -159,9 +153,7 @@ class _Coupled:
             parts[k] = sm, slot, *self.pending[warp].popleft()
             self.warps["parked_cycle"][warp] = -1
             self._say_more(warp)
-        code, operands = code_of(simulation.inputs.table)
-        streams, _ = streams_of(simulation.inputs.trace, simulation.inputs.table, operands)
-        _resume(simulation.state, code, streams, parts, simulation.paused_cycle + 1)
+        simulation.resume(parts, simulation.paused_cycle + 1)
 
 
 def execute_coupled(

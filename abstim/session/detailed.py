@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -30,6 +30,8 @@ from abstim.targets.workloads.kernels import StreamedCase
 from functional.execution.computer import default_threads
 
 if TYPE_CHECKING:
+    from jaxtyping import Float64
+
     from abstim.engine import EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation
     from functional.launches.launch import Launch
@@ -80,6 +82,12 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Launch
     """One launch on every GPU, from empty caches."""
     launch, trace = session.launch(number), session.traces.trace(number)
     return [launch_result(session, number, launch, trace, g, session.simulate(number, g, trace)) for g in gpus]
+
+
+def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
+    """Cycles of one launch as a function of GPUs, any of them."""
+    trace = session.traces.trace(number)
+    return lambda gpus: np.array([session.simulate(number, gpu, trace).cycles for gpu in gpus], float)
 
 
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:

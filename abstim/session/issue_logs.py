@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.brief import grouped
 from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
@@ -37,8 +38,7 @@ class IssueLog:
     """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch.
 
     `stalls`: cycles that the warp waited before it, by STALLS; `l2_sectors`, `dram_sectors`: of 32 B, that it
-    waited for from L2, and from DRAM; several may wait for one sector of what is read-only.
-    """
+    waited for from L2, and from DRAM; several may wait for one sector of what is read-only."""
 
     sm: Int64[np.ndarray, " issue"]
     cycle: Int64[np.ndarray, " issue"]
@@ -116,8 +116,7 @@ class HotSpot:
 
     `stalls`: cycles that warps waited before it, by STALLS. `requests` are executions that touched memory, `sectors`
     those of 32 B that they touched; `shared_requests` and `bank_passes` the same of shared memory. L2 and DRAM sectors
-    are those that its accesses waited for; several may wait for one of what is read-only.
-    """
+    are those that its accesses waited for; several may wait for one of what is read-only."""
 
     kernel: str
     line: int  # of the PTX
@@ -216,12 +215,11 @@ def _spots(kernel: _Kernel) -> Iterator[HotSpot]:
     lines, sources = text.splitlines(), source_lines(text)
     for i, instruction in enumerate(kernel.program.instructions):
         at = instruction.line
-        yield HotSpot(
-            kernel=kernel.program.name, line=at, source=sources.get(at),
-            text=lines[at - 1].strip() if 0 < at <= len(lines) else instruction.name,
-            stalls={name: int(kernel.stalls[i, k]) for k, name in enumerate(STALLS)},
-            **{name: int(values[i]) for name, values in kernel.counts.items()},
-        )  # fmt: skip
+        counts = {name: int(values[i]) for name, values in kernel.counts.items()}
+        stalls = dict(zip(STALLS, kernel.stalls[i].tolist(), strict=True))
+        written = lines[at - 1].strip() if 0 < at <= len(lines) else instruction.name
+        name, source = kernel.program.name, sources.get(at)
+        yield HotSpot(kernel=name, line=at, source=source, text=written, stalls=stalls, **counts)
 
 
 @lru_cache(maxsize=64)
@@ -250,12 +248,8 @@ class HotLine:
 
 def by_source_line(spots: Sequence[HotSpot]) -> list[HotLine]:
     """By CUDA line where the PTX says it; else none. In the order of file and line."""
-    groups: dict[SourceLine, list[HotSpot]] = {}
-    for spot in spots:
-        if spot.source is not None:
-            groups.setdefault(spot.source, []).append(spot)
-    found = []
-    for at in sorted(groups):
+    groups, found = grouped(spots, lambda spot: spot.source), []
+    for at in sorted(source for source in groups if source is not None):
         text = source_text(at.file)
         line = text[at.line - 1] if at.line <= len(text) else ""
         found.append(HotLine(file=at.file, line=at.line, text=line, spots=tuple(groups[at])))

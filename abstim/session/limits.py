@@ -30,8 +30,7 @@ def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params:
     """Hit rates (of transactions; NaN-free: a cache nobody asked has none), traffic in bytes, and use of capacity.
 
     `l2_use` and `dram_use` are busy time over all time of all slices or channels, from 0 to 1. A channel reads a sector
-    in a burst, and writes as many as a burst has room for (docs/timing-rules.md, rule 11).
-    """
+    in a burst, and writes as many as a burst has room for (docs/timing-rules.md, rule 11)."""
     seconds = cycles / spec.core_clock_hz
     slices = spec.dram_channels * spec.l2_slices_per_channel
     dram_sectors = counters["dram_reads"] + counters["dram_writes"]
@@ -94,8 +93,7 @@ def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], cod
     """Cycles that the mean warp would take if no other warp were there, by what it takes them for; ISSUE: to issue.
 
     Loads take as long as the mean one does, by the hit rates, one after the other. `code_waits`: how often warps waited
-    for a line of code that was not in their SM; it comes from DRAM the first time.
-    """
+    for a line of code that was not in their SM; it comes from DRAM the first time."""
     counts, kind, params = executions(inputs), inputs.table.kind, gpu.params
     shared = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
     loads = (kind == Kind.GLOBAL_LOAD) | (kind == Kind.TEXTURE_LOAD) | (kind == Kind.L2_LOAD)
@@ -145,8 +143,7 @@ def estimated_gains(found: Observed) -> dict[str, float]:
     """An estimate of what twice of each resource, alone, would save of a launch, greatest first.
 
     A warp lives as long as it would alone, or as the busiest resource takes for all that live with it, or, where both
-    are near, longer: the root of the sum of the squares. What a launch takes is its latency and its warps' lives.
-    """
+    are near, longer: the root of the sum of the squares. What a launch takes is its latency and its warps' lives."""
     alone, lifetime = dict(found.alone), found.lifetime_cycles
     own = min(lifetime, alone.pop(ISSUE))
     waits = min(1.0, (lifetime - own) / max(1e-9, sum(alone.values())))  # a warp's loads overlap

@@ -25,8 +25,7 @@ class Accesses:
     """Executed memory instructions, in the order of the trace.
 
     `instruction` and `first`, the first record, of those with line records; `shared` the instruction of those with bank
-    passes (`Trace.conflicts`).
-    """
+    passes (`Trace.conflicts`)."""
 
     instruction: Int64[np.ndarray, " access"]
     first: Int64[np.ndarray, " access"]
@@ -136,8 +135,7 @@ def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
     """Half of the transactions of the atomics on global memory: as if those were served twice as fast.
 
     Of an atomic of several records every other one stays, of one record half the sectors; and of atomics on one sector
-    every other one.
-    """
+    every other one."""
     atomics = _atomics(inputs.table)
     if not atomics.any():
         return inputs

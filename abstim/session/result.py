@@ -84,9 +84,7 @@ class LaunchResult:
     windows: dict[str, Any]  # issue over time: abstim.engine.simulation.Launch.history
     limit: str  # what kept it from being faster, as `limit_basis` found it
     limit_basis: str = ESTIMATE  # abstim.session.limits.estimated_gains; COUNTERFACTUAL: abstim.study.counterfactual
-    estimated_gains: dict[str, float] = field(
-        default_factory=dict
-    )  # shares of the cycles that twice of each would save
+    estimated_gains: dict[str, float] = field(default_factory=dict)  # shares of the cycles that twice of each saves
     limits: list[Limit] = field(default_factory=list)  # of a counterfactual: every resource, the greatest gain first
     timed_instructions: int = 0  # warp instructions of what was timed; 0: those of the PTX
     timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
@@ -154,10 +152,8 @@ class RunResult:
         """A row a launch; what is not one number or text is left out."""
         import pandas
 
-        return pandas.DataFrame([
-            {key: value for key, value in asdict(launch).items() if isinstance(value, (str, int, float))}
-            for launch in self.launches
-        ])  # fmt: skip
+        rows = [asdict(launch).items() for launch in self.launches]
+        return pandas.DataFrame([{k: v for k, v in row if isinstance(v, (str, int, float))} for row in rows])
 
     def _repr_html_(self) -> str:
         """As notebooks show it."""
@@ -253,9 +249,8 @@ def too_little_timed(launches: Iterable[tuple[str, Mapping[str, float]]]) -> str
 
 
 def run_result(
-    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, *, model: str = "detailed",
-    **others: float,
-) -> RunResult:  # fmt: skip
+    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed", **others: float
+) -> RunResult:
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
     known, note = code_notes(gpu, model, launches)
@@ -305,15 +300,12 @@ def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gp
     """What every model says of a launch alike: fields of a LaunchResult."""
     threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
     limit, registers = session.occupancy(number, gpu), session.registers(number)
-    return {
-        "kernel": launch.program.name, "launch": number, "label": launch.label,
-        "grid": launch.grid[:], "block": launch.block[:],
-        "cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz,
-        "thread_instructions": threads, "warp_instructions": warps,
-        "ipc": threads / cycles, "warp_ipc": warps / cycles,
-        "blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter,
-        "registers_per_thread": registers.count, "registers_source": registers.source,
-        "shared_bytes": launch.shared_bytes,
-        "notes": queue_notes(launch.program, trace),
-        "work": work_of(trace, session.block_operations(number)), "peaks": peaks(gpu),
-    }  # fmt: skip
+    asked = {"kernel": launch.program.name, "launch": number, "label": launch.label}
+    asked |= {"grid": launch.grid[:], "block": launch.block[:], "shared_bytes": launch.shared_bytes}
+    took = {"cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz}
+    took |= {"ipc": threads / cycles, "warp_ipc": warps / cycles}
+    did = {"thread_instructions": threads, "warp_instructions": warps, "notes": queue_notes(launch.program, trace)}
+    held = {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter}
+    held |= {"registers_per_thread": registers.count, "registers_source": registers.source}
+    work = work_of(trace, session.block_operations(number))
+    return asked | took | did | held | {"work": work, "peaks": peaks(gpu)}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
-from abstim.targets.execution import Execution, OutputCheck, chosen_executor, execute, in_block_order, is_ordered
+from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
@@ -39,37 +39,11 @@ Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
 
 
-class Traces(Protocol):
-    """Where a session's traces come from."""
-
-    @property
-    def outputs(self) -> tuple[OutputCheck, ...]:
-        """The verdict on each output buffer, if there is one."""
-
-    @property
-    def printed(self) -> str:
-        """What the kernels executed so far wrote with `printf`."""
-
-    @property
-    def seconds(self) -> float:
-        """What executing took so far, in wall-clock time."""
-
-    def trace(self, number: int) -> Trace:
-        """A whole launch."""
-
-    def accesses(self, number: int) -> Trace:
-        """A whole launch that nobody asks for again: it need not be held."""
-
-    def in_order(self) -> Iterator[Trace]:
-        """Every launch; none is held here once the next is asked for, unless all of them are."""
-
-
 class Session:
     """A target opened to be timed: what the engine needs of each launch, made once, on whatever GPU is asked for.
 
     Whatever times something asks here, and is a policy on it: ordinary runs (`detailed`), sweeps, samples, warm-up,
-    timelines, recordings for gradients, the analytic model. Safe to use from several threads.
-    """
+    timelines, recordings for gradients, the analytic model. Safe to use from several threads."""
 
     def __init__(self, case: Case, traces: Traces | None = None, parse_seconds: float = 0.0) -> None:
         self.case, self.parse_seconds = case, parse_seconds
@@ -151,10 +125,8 @@ class Session:
         """The first launch of the same kernel."""
 
         def firsts() -> dict[str, int]:
-            found: dict[str, int] = {}
-            for place, launch in enumerate(self.case.launches):
-                found.setdefault(launch.program.name, place)
-            return found
+            names = [launch.program.name for launch in self.case.launches]
+            return {name: place for place, name in reversed([*enumerate(names)])}
 
         return self._once(("firsts",), firsts)[self.launch(number).program.name]
 
@@ -306,8 +278,7 @@ def open_session(
     `Session.check_fit`. `coupled`: the engine's clock says which thread block comes first where that matters.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
-    minutes of execution.
-    """
+    minutes of execution."""
     if isinstance(target, Session):
         return target
     started = perf_counter()

@@ -1,13 +1,12 @@
 """The caches of a GPU when a launch begins: as a flush left them, or the memory accesses of launches before it.
 
 J. Sys, "Quantifying and mitigating the cold-start problem in GPU simulation", Ghent University 2024, section 2.4.1 and
-chapter 6.
-"""
+chapter 6."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from abstim.engine.kept_caches import FLUSHES, Caches
 from functional.errors import InputError
@@ -26,56 +25,44 @@ def check_flush(flush: str) -> None:
         raise InputError(f"caches cannot be flushed {flush!r}; there are {', '.join(FLUSHES)}")
 
 
+class WarmUp:
+    """A policy."""
+
+    name = ""  # as it is asked for
+    in_order = False  # must launches come one after the other, in ascending order?
+
+    def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
+        """What a launch finds; None: nothing."""
+        raise NotImplementedError
+
+    def after(self, simulation: Simulation) -> None:
+        """A launch has run to its end."""
+
+
 @dataclass
-class Flushed:
+class Flushed(WarmUp):
     """Caches are kept from launch to launch, but for those flushed before each: `--flush`, one of FLUSHES."""
 
     flush: str = FLUSHES[0]
     caches: Caches = field(default_factory=Caches)
 
-    @property
-    def name(self) -> str:
-        """As `--warm-up` has it."""
-        return {"all": EMPTY, "none": KEPT}.get(self.flush, self.flush)
-
-    @property
-    def in_order(self) -> bool:
-        """Unless nothing is kept."""
-        return self.flush != "all"
+    def __post_init__(self) -> None:
+        self.name = {"all": EMPTY, "none": KEPT}.get(self.flush, self.flush)
+        self.in_order = self.flush != "all"
 
     def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
-        """What the launch before left and the flush did not take."""
         if not self.in_order:
             return None
         self.caches.flush(self.flush)
         return self.caches
 
     def after(self, simulation: Simulation) -> None:
-        """Keep what it leaves."""
         if self.in_order:
             simulation.leave(self.caches)
 
 
 Plan = list[tuple[int, float]]  # launches to walk, oldest first, and of each the share of its thread blocks, the last
 ALL = "all"  # with EMPTY and KEPT, as `--warm-up` has them
-
-
-class WarmUp(Protocol):
-    """A policy. `in_order`: launches must come one after the other, in ascending order."""
-
-    @property
-    def name(self) -> str:
-        """As it is asked for."""
-
-    @property
-    def in_order(self) -> bool:
-        """Must launches come one after the other, in ascending order?"""
-
-    def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
-        """What a launch finds; None: nothing."""
-
-    def after(self, simulation: Simulation) -> None:
-        """A launch has run to its end."""
 
 
 def warmed(session: Session, number: int, gpu: Gpu, plan: Plan) -> Caches:
@@ -89,45 +76,35 @@ def warmed(session: Session, number: int, gpu: Gpu, plan: Plan) -> Caches:
 
 
 @dataclass
-class MemoryOf:
-    """Memory accesses of the last `launches` before one, and the code of its kernel, if an earlier launch ran it."""
+class MemoryOf(WarmUp):
+    """Memory accesses of the last `launches` before one, and the code of its kernel, if an earlier launch ran it: from
+    empty caches, so that nothing else that was chosen matters."""
 
     launches: int
-    in_order: bool = False
 
-    @property
-    def name(self) -> str:
-        """As it is asked for."""
-        return str(self.launches)
+    def __post_init__(self) -> None:
+        self.name = str(self.launches)
 
     def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
-        """Warmed from empty, so that nothing else that was chosen matters."""
         if not self.launches:
             return Caches()
         return warmed(session, number, gpu, [(k, 1.0) for k in range(max(0, number - self.launches), number)])
 
-    def after(self, simulation: Simulation) -> None:
-        """The next one begins anew."""
-
 
 @dataclass
-class MemoryOfAll:
+class MemoryOfAll(WarmUp):
     """Memory accesses of all launches before, once: what was chosen included."""
 
-    name: str = ALL
-    in_order: bool = True
+    name = ALL
+    in_order = True
     caches: Caches = field(default_factory=Caches)
-    done: int = 0
+    done: int = 0  # launches that were walked
 
     def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
-        """Walk those since the launch before this one was asked for."""
         for k in range(self.done, number):
             session.warm(k, gpu, self.caches)
         self.done = max(self.done, number)
         return replace(self.caches)
-
-    def after(self, simulation: Simulation) -> None:
-        """Its memory accesses are walked like all others."""
 
 
 def warm_up_named(name: str) -> WarmUp:

@@ -5,36 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from abstim.brief import grouped
+
 MOST_WAYS = 12  # that are told apart
 OTHER_WAYS = "other ways"  # how many, before it: what the rest is called
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Way:
     """All parts found one way: how many, their warp instructions, their cycles."""
 
     how: str
-    parts: int = 0
-    instructions: float = 0.0
-    cycles: float = 0.0
-
-    def add(self, parts: int, instructions: float, cycles: float) -> None:
-        """Take in more of them."""
-        self.parts += parts
-        self.instructions += instructions
-        self.cycles += cycles
+    parts: int
+    instructions: float
+    cycles: float
 
 
-def by_way(parts: Iterable[tuple[str, float, float]], most: int = MOST_WAYS) -> list[Way]:
-    """Ways of parts, each (how, instructions, cycles), most cycles first; at most `most`, then all others as one."""
-    ways: dict[str, Way] = {}
-    for how, instructions, cycles in parts:
-        ways.setdefault(how, Way(how)).add(1, instructions, cycles)
-    found = sorted(ways.values(), key=lambda way: -way.cycles)
+def by_way(parts: Iterable[tuple[str, int, float, float]], most: int = MOST_WAYS) -> list[Way]:
+    """Ways of parts, each (how, units, instructions, cycles), most cycles first: `most`, then all others as one."""
+    groups = grouped(parts, lambda part: part[0])
+    ways = [Way(how, *(sum(p[k] for p in own) for k in (1, 2, 3))) for how, own in groups.items()]  # type: ignore[misc]
+    found = sorted(ways, key=lambda way: -way.cycles)
     left = found[most:]
     if len(left) < 2:  # a row for the rest would save none
         return found
-    rest = Way(f"{len(left)} {OTHER_WAYS}")
-    for way in left:
-        rest.add(way.parts, way.instructions, way.cycles)
-    return [*found[:most], rest]
+    together = (sum(getattr(way, name) for way in left) for name in ("parts", "instructions", "cycles"))
+    return [*found[:most], Way(f"{len(left)} {OTHER_WAYS}", *together)]

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from string import Formatter
 from textwrap import fill, wrap
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,8 +39,7 @@ class Fitted(NamedTuple):
 def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[Fitted]:
     """Tables of at most `width` columns that together hold all cells; the first `left` columns, names, stand in each.
 
-    Cells of the others, numbers, are as they were.
-    """
+    Cells of the others, numbers, are as they were."""
     rows = told_apart(rows, left)
     wide = [max([len(row[k]) for row in rows] + [0]) for k in range(len(heads))]
     if needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
@@ -161,6 +161,55 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
         out.print("Names that are cut here are whole in --json")
 
 
+def print_records(title: str, columns: str, records: Iterable[Any], left: int = 1, **computed: Computed) -> None:
+    """A table of records: `cells`."""
+    print_table(title, *cells(columns, records, **computed), left)
+
+
+Computed = Callable[[Any], Any]  # what a column says of a record that is no field of it
+
+
+def cells(columns: str, records: Iterable[Any], **computed: Computed) -> tuple[list[str], list[list[Any]]]:
+    """The heads of a table, and a row a record: its fields (a mapping's keys), or what functions make of it.
+
+    cells("benchmark | cycles: {predicted_cycles} | error: {error:+.2%}", found.comparisons)
+
+    A head alone stands for the field of its name. Forms are those of `format`, one with a unit behind it (`.1f ms`, of
+    seconds), and `time`; a field that is None is `-`."""
+    parts = [column.strip().partition(": ") for column in columns.split("|")]
+    texts = [text or f"{{{head.replace(' ', '_')}}}" for head, _, text in parts]
+    filled = _Filled(computed)
+    return [head for head, *_ in parts], [[filled.cell(text, record) for text in texts] for record in records]
+
+
+_PER_SECOND = {"ms": 1e3, "us": 1e6}
+
+
+class _Filled(Formatter):
+    """Fields of a record in a text."""
+
+    def __init__(self, computed: Mapping[str, Computed]) -> None:
+        self._computed = computed
+
+    def cell(self, text: str, record: Any) -> Any:
+        """A field alone is as it is: a number is aligned, and shown as all numbers are."""
+        alone = re.fullmatch(r"{([\w.]+)}", text)
+        return self.get_field(alone[1], (), record)[0] if alone else self.vformat(text, (), record)
+
+    def get_value(self, key: Any, args: Any, record: Any) -> Any:
+        if key in self._computed:
+            return self._computed[key](record)
+        return record[key] if isinstance(record, Mapping) else getattr(record, key)
+
+    def format_field(self, value: Any, form: str) -> str:
+        if value is None or not form:
+            return quantity(value)
+        if form == "time":
+            return duration(value)
+        form, _, unit = form.partition(" ")
+        return f"{_PER_SECOND[unit] * value:{form}} {unit}" if unit else format(value, form)
+
+
 def _print_part(out: Console, title: str, part: Fitted, left: int) -> None:
     from rich import box
     from rich.markup import escape
@@ -210,6 +259,8 @@ def quantity(value: Any) -> str:
     """A number for people: thousands separated, four significant digits of a fraction."""
     if value is None:
         return "-"
+    if isinstance(value, (tuple, list)):
+        return "x".join(map(str, value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     if isinstance(value, int) or abs(value) >= 1000:
@@ -314,8 +365,7 @@ def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "")
     """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed.
 
     Where stderr is no terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: what is said of
-    work that takes long.
-    """
+    work that takes long."""
     if quiet:
         yield lambda what, done, total: None
         return

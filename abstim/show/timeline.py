@@ -4,13 +4,12 @@ A process is an SM, a thread a warp slot, a slice one visit of a basic block by 
 instruction to that of the warp's next block, or to its last issue. It says the block's line of the PTX and what the
 warp waited for in it. Counters of an SM are warp instructions a cycle, and warps between their first and last issue;
 those of the process `memory` are sectors of 32 B a cycle that instructions of all SMs wait for from L2, and from DRAM,
-at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants.
-"""
+at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from abstim.engine.stalls import STALLS
 from abstim.session.issue_logs import IssueLog, LaunchLog
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+    from jaxtyping import Int64
 
 MOST_SLICES = 200_000  # in a file, about 30 MB; more are merged
 MOST_WINDOWS = 500  # of a launch
@@ -60,18 +59,11 @@ def slices(log: IssueLog, block_start: Int64[np.ndarray, " basic_block"], merge:
     last_of_warp = np.append(np.flatnonzero(new_warp)[1:] - 1, len(warp) - 1)[np.cumsum(new_warp) - 1]
     next_start = np.append(cycle[first[1:]], 0)
     ends_warp = np.append(np.diff(warp[first]) != 0, True)
-    count = len(first)
-    return Slices(
-        sm=log.sm[order][first],
-        slot=log.slot[order][first],
-        warp=warp[first],
-        block=block[first],
-        start=cycle[first],
-        stop=np.where(ends_warp, cycle[last_of_warp[first]] + 1, next_start),
-        visits=np.bincount(np.cumsum(kept) - 1, minlength=count),
-        instructions=np.bincount(group, minlength=count),
-        stalls=_stalls_within(log.stalls[order], first, ends_warp),
-    )
+    visits, instructions = (np.bincount(of, minlength=len(first)) for of in (np.cumsum(kept) - 1, group))
+    where = (log.sm[order][first], log.slot[order][first], warp[first], block[first])
+    stop = np.where(ends_warp, cycle[last_of_warp[first]] + 1, next_start)
+    stalls = _stalls_within(log.stalls[order], first, ends_warp)
+    return Slices(*where, cycle[first], stop, visits, instructions, stalls)
 
 
 def _stalls_within(
@@ -88,8 +80,7 @@ def windows(log: IssueLog, cycles: int, most: int = MOST_WINDOWS) -> dict[str, A
     """Issue over time, all SMs of the log together, in at most `most` windows of equal length (but the last).
 
     Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
-    warps between their first and last issue.
-    """
+    warps between their first and last issue."""
     width = max(1, -(-cycles // most))
     count = max(1, -(-cycles // width))
     first, last = _lifetimes(log)
@@ -155,32 +146,15 @@ def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
 
 
 def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
-    columns = (
-        drawn.sm, drawn.slot, drawn.warp, drawn.block, drawn.start, drawn.stop, drawn.visits, drawn.instructions,
-        drawn.stalls, launch.block_line[drawn.block],
-    )  # fmt: skip
-    for sm, slot, warp, block, begin, end, visits, count, stalls, line in zip(
-        *(c.tolist() for c in columns), strict=True
-    ):
+    columns = [*(getattr(drawn, column.name) for column in fields(drawn)), launch.block_line[drawn.block]]
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for sm, slot, warp, block, begin, end, visits, count, stalls, line in rows:
         waited = {reason.replace("_", " "): cycles for reason, cycles in zip(STALLS, stalls, strict=True) if cycles}
-        yield {
-            "ph": "X",
-            "name": f"BB {block}" if visits == 1 else f"BB {block} and {visits - 1} more",
-            "cat": launch.name,
-            "pid": sm,
-            "tid": slot,
-            "ts": _us(start + begin, us_per_cycle),
-            "dur": _us(end - begin, us_per_cycle),
-            "args": {
-                "warp": warp,
-                "instructions": count,
-                "cycle": begin,
-                "cycles": end - begin,
-                "PTX line": line,
-                "waited for": max(waited, key=waited.__getitem__, default="nothing"),
-                "cycles waited": waited,
-            },
-        }
+        name, cycles = f"BB {block}" if visits == 1 else f"BB {block} and {visits - 1} more", end - begin
+        when = {"ts": _us(start + begin, us_per_cycle), "dur": _us(cycles, us_per_cycle)}
+        about = {"warp": warp, "instructions": count, "cycle": begin, "cycles": cycles, "PTX line": line}
+        about |= {"waited for": max(waited, key=waited.__getitem__, default="nothing"), "cycles waited": waited}
+        yield {"ph": "X", "name": name, "cat": launch.name, "pid": sm, "tid": slot} | when | {"args": about}
 
 
 def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: int) -> Iterator[dict[str, Any]]:
@@ -190,14 +164,12 @@ def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: in
         found = windows(log.where(own), launch.cycles, most_windows)
         width = found["window_cycles"]
         lengths = np.minimum(width, launch.cycles - width * np.arange(len(found["warp_instructions"])))
-        rates: tuple[Float64[np.ndarray, " window"], ...] = (
-            np.array(found["warp_instructions"]) / lengths,
-            np.array(found["resident_warp_cycles"]) / lengths,
-        )
-        for k, (ipc, warps) in enumerate(zip(*(rate.round(4).tolist() for rate in rates), strict=True)):
+        counts = (found["warp_instructions"], found["resident_warp_cycles"])
+        rates = [(np.array(count) / lengths).round(4).tolist() for count in counts]
+        for k, values in enumerate(zip(*rates, strict=True)):
             event = {"ph": "C", "pid": sm, "ts": _us(start + k * width, us_per_cycle)}
-            yield event | {"name": "warp instructions a cycle", "args": {"value": ipc}}
-            yield event | {"name": "resident warps", "args": {"value": warps}}
+            for name, value in zip(("warp instructions a cycle", "resident warps"), values, strict=True):
+                yield event | {"name": name, "args": {"value": value}}
 
 
 def _memory_events(launch: LaunchLog, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from abstim.session.result import RunResult
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """A launch, or all of them; `speed_up` is before / after, in time."""
 
@@ -60,11 +60,10 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def _is_whole(found: Mapping[str, Any]) -> bool:
     launches, totals = found.get("launches"), found.get("totals")
+    if not isinstance(totals, dict) or not {"cycles", "seconds"} <= totals.keys() or not isinstance(launches, list):
+        return False
     keys = {"kernel", "cycles", "seconds", "limit"}
-    return (
-        isinstance(totals, dict) and {"cycles", "seconds"} <= totals.keys() and isinstance(launches, list)
-        and all(isinstance(launch, dict) and keys <= launch.keys() for launch in launches)
-    )  # fmt: skip
+    return all(isinstance(launch, dict) and keys <= launch.keys() for launch in launches)
 
 
 def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
@@ -72,19 +71,16 @@ def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
     now = new.to_json()
     before, after = old["launches"], now["launches"]
     alike = [launch["kernel"] for launch in before] == [launch["kernel"] for launch in after]
-    rows = (
-        [_row(f"{k} {a['kernel']}", b, a) for k, (b, a) in enumerate(zip(before, after, strict=True))] if alike else []
-    )
+    pairs = enumerate(zip(before, after, strict=True)) if alike else ()
+    rows = [_row(f"{k} {new['kernel']}", old, new) for k, (old, new) in pairs]
     rows.append(_row("all", old["totals"] | {"limit": old.get("limit", "-")}, now["totals"] | {"limit": now["limit"]}))
     changed = [] if alike else ["launches: other kernels, or another number of them"]
     return Baseline(rows=rows, changed=changed + _changed(old, now))
 
 
 def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Row:
-    return Row(
-        launch=name, cycles_before=int(before["cycles"]), cycles_after=int(after["cycles"]),
-        speed_up=before["seconds"] / after["seconds"], limit_before=before["limit"], limit_after=after["limit"],
-    )  # fmt: skip
+    cycles, faster = (int(before["cycles"]), int(after["cycles"])), before["seconds"] / after["seconds"]
+    return Row(name, *cycles, faster, before["limit"], after["limit"])
 
 
 def _changed(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

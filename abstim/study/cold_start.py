@@ -3,8 +3,7 @@
 Every launch is timed with the caches the launches before it left (the truth), with all caches empty ("none"), and after
 each way to warm up. "code" empties the data caches alone, which is what flushing means in GPGPU-Sim: instructions and
 constants are there if an earlier launch ran the kernel. All ways below it start from there; the correction factor is
-applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|.
-"""
+applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ SECTORS = 4  # of a line
 PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Policy:
     """A way to warm up: IPC accuracy of every launch, and the mean share of all instructions whose memory accesses were
     walked for a launch."""
@@ -60,7 +59,7 @@ class Policy:
         return float(np.average(self.accuracy, weights=instructions))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ColdStart:
     """What cold caches do to a target's launches on one GPU."""
 
@@ -91,14 +90,11 @@ class ColdStart:
         """Everything, as what `json.dumps` takes; a reuse without a neighbour is null."""
         known = {name: value for name, value in vars(self).items() if name != "policies"}
         lists = {name: column.tolist() for name, column in known.items() if isinstance(column, np.ndarray)}
-        reuse = {
-            name: [None if np.isnan(x) else x for x in lists[name]] for name in ("forward_reuse", "backward_reuse")
-        }
-        return {"kind": "coldstart"} | known | lists | reuse | {
-            "ipc_difference": self.difference.tolist(),
-            "affected": {f"{threshold:.2f}": share for threshold, share in self.affected.items()},
-            "policies": [self._plain(policy) for policy in self.policies],
-        }  # fmt: skip
+        for name in ("forward_reuse", "backward_reuse"):
+            lists[name] = [None if np.isnan(x) else x for x in lists[name]]
+        affected = {f"{threshold:.2f}": share for threshold, share in self.affected.items()}
+        found = {"ipc_difference": self.difference.tolist(), "affected": affected}
+        return {"kind": "coldstart"} | known | lists | found | {"policies": [self._plain(p) for p in self.policies]}
 
     def _plain(self, policy: Policy) -> dict[str, Any]:
         mean, worst = policy.mean_accuracy(self.instructions), float(policy.accuracy.min())
@@ -116,33 +112,17 @@ def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdS
     cycles = np.array([row[0].cycles for row in flushed])
     code = in_order(study, study.memory_of(0), progress, "code")
     corrected = study.corrected(code, np.array([row[0].counters["dram_reads"] for row in flushed]))
-    plans = {
-        "memory of 1": study.memory_of(1),
-        "memory of 2": study.memory_of(2),
-        "memory of 4": study.memory_of(4),
-        "MRRL": study.reuse_latency(Mrrl()),
-        "BLRL": study.reuse_latency(Blrl()),
-    }
+    plans = {f"memory of {count}": study.memory_of(count) for count in (1, 2, 4)}
+    plans |= {"MRRL": study.reuse_latency(Mrrl()), "BLRL": study.reuse_latency(Blrl())}
     found = {"none": (cycles, 0.0), "code": (code, 0.0), "correction factor": (corrected, 0.0)}
     for name, plan in plans.items():
         found[name] = in_order(study, plan, progress, name), study.cost(plan)
     found["memory of all"] = study.all_before(progress), study.cost(study.memory_of(len(kept)))
     found["perfect"] = kept, 1.0
-    return ColdStart(
-        target=session.case.name,
-        gpu=gpu.name,
-        memory_model=gpu.memory_model,
-        instructions=study.instructions,
-        kept_cycles=kept,
-        flushed_cycles=cycles,
-        forward_reuse=forward_reuse(study.footprints),
-        backward_reuse=backward_reuse(study.footprints),
-        policies=tuple(
-            Policy(name=name, accuracy=1.0 - np.abs(kept / value - 1.0), warmed_share=cost)
-            for name, (value, cost) in found.items()
-        ),
-        note=target_code_note(session, gpu),
-    )
+    policies = tuple(Policy(name, 1.0 - np.abs(kept / value - 1.0), cost) for name, (value, cost) in found.items())
+    reuse = forward_reuse(study.footprints), backward_reuse(study.footprints)
+    named, note = (session.case.name, gpu.name, gpu.memory_model), target_code_note(session, gpu)
+    return ColdStart(*named, study.instructions, kept, cycles, *reuse, policies, note)
 
 
 def in_order(study: Study, plans: list[Plan], progress: Progress, name: str) -> Int64[np.ndarray, " launch"]:

@@ -1,8 +1,7 @@
 """The limits of a launch, and what could be changed about its kernel, by timing the launch again: each resource made
 twice as fast, alone, and each change of the kernel made.
 
-counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the most rewarding first
-"""
+counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the most rewarding first"""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import filter
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -34,6 +34,7 @@ from abstim.session.result import (
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
 from functional.errors import InputError
+from functional.files import toml_beside
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult, LaunchInputs
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 
 Values = Mapping[str, Any]
-UNITS = ("units", "port_width", "collectors")
 
 
 @dataclass(frozen=True)
@@ -57,43 +57,16 @@ class Resource:
     inputs: Callable[[LaunchInputs], LaunchInputs] | None = None
 
 
-def _unit(name: str, *units: str) -> Resource:
-    """Units, the ports in front of them, and the operand collectors of those that have their own."""
-    keys = (f"{unit}_{key}" for unit in units for key in UNITS)
-    return Resource(name, double=tuple(key for key in keys if key in domains()))
+def _resources() -> Iterator[Resource]:
+    """The table; a key may be a pattern of several."""
+    changes = {change.__name__: change for change in (halved_conflicts, halved_atomics)}
+    for name, said in toml_beside(__file__, "resources.toml").items():
+        inputs = changes.get(said.pop("inputs", ""))
+        keys = {how: tuple(key for own in patterns for key in filter(domains(), own)) for how, patterns in said.items()}
+        yield Resource(name, **keys, inputs=inputs)
 
 
-RESOURCES = (
-    Resource("instruction issue", ("schedulers_per_sm", "fetches_per_cycle"), instead=("issues_per_turn",)),
-    Resource("instruction cache", ("l1i_ways", "l1i_mshrs"), ("l1i_miss_extra_cycles",)),
-    _unit("ALUs", "sp", "int"),
-    _unit("SFUs", "sfu"),
-    _unit("FP64 units", "dp"),
-    _unit("tensor units", "tensor"),
-    Resource("register file", ("register_banks", "register_file_ports", "shared_collectors", "result_bus_width")),
-    Resource("instruction latency", halve=tuple(key for key in domains() if key.startswith("latency_cycles."))),
-    Resource("load/store unit", ("mem_port_width", "mem_collectors", "l1d_banks")),
-    Resource("shared memory latency", halve=("shared_latency_cycles",)),
-    Resource("bank conflicts", inputs=halved_conflicts),
-    Resource("L1D size", ("l1d_ways",)),
-    Resource("L1D misses on their way", ("l1d_mshrs", "l1d_mshr_merges", "l1d_miss_queue")),
-    Resource("crossbar", ("flit_bytes",)),
-    Resource("L2 bandwidth", halve=("l2_sector_cycles",)),
-    Resource("L2 size", ("l2_ways",)),
-    Resource("DRAM bandwidth", ("dram_bytes_per_second",), ("dram_sector_cycles",)),
-    Resource(
-        "memory latency",
-        halve=("l1d_latency_cycles", "l1_miss_extra_cycles", "const_latency_cycles", "l2_request_cycles",
-               "l2_reply_cycles", "dram_latency_cycles", "dram_latency_ns", "dram_reply_cycles", "dram_activate_cycles",
-               "dram_activate_ns"),
-    ),
-    Resource("atomics", halve=("l2_atomic_cycles", "atomic_latency_cycles"), inputs=halved_atomics),
-    Resource("launch latency", halve=("launch_latency_cycles", "launch_latency_ns")),
-    Resource(
-        "occupancy",
-        ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm"),
-    ),
-)  # fmt: skip
+RESOURCES = tuple(_resources())
 
 
 @dataclass(frozen=True)
@@ -154,8 +127,7 @@ def counterfactual(
 ) -> list[RunResult]:
     """Every launch on every GPU by the detailed model, with `limits`: exact, and some twenty times the work.
 
-    Raises InputError as the detailed model does.
-    """
+    Raises InputError as the detailed model does."""
     check_flush(flush)
     return [_on(session, gpu, flush, progress) for gpu in gpus]
 
@@ -206,7 +178,7 @@ TRIED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """What could be changed: `cycles` of all launches without it, by a run of the model, and the share saved."""
 
@@ -216,7 +188,7 @@ class Finding:
     gain: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Advice:
     """Findings on a target, the most rewarding first."""
 
@@ -260,10 +232,8 @@ def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
         tail = _without_tail(session, number, launch, gpu, session.inputs(number, gpu, trace), base.cycles)
         totals.add(base.cycles, cycles | {TAIL: tail}, limit.limiter)
     spots = hot_spots(session, gpu) if gpu.spec.timed_code == "ptx" else []
-    return Advice(
-        target=session.case.name, gpu=gpu.name, memory_model=gpu.memory_model, cycles=totals.cycles,
-        findings=_findings(totals, spots), note=target_code_note(session, gpu),
-    )  # fmt: skip
+    found, note = _findings(totals, spots), target_code_note(session, gpu)
+    return Advice(session.case.name, gpu.name, gpu.memory_model, totals.cycles, found, note)
 
 
 def _without_tail(session: Session, number: int, launch: Launch, gpu: Gpu, inputs: LaunchInputs, cycles: int) -> int:
@@ -285,10 +255,7 @@ def _findings(totals: _Totals, spots: Sequence[HotSpot]) -> list[Finding]:
         OCCUPANCY: f"twice the thread blocks an SM; they are limited by {totals.limiters.most_common(1)[0][0]}",
         LAUNCHES: f"half the launch latency, of {totals.launches} launches: do more in each",
     }  # fmt: skip
-    found = [
-        Finding(kind=kind, text=texts[kind], cycles=cycles, gain=1 - cycles / totals.cycles)
-        for kind, cycles in totals.without.items()
-    ]
+    found = [Finding(kind, texts[kind], n, 1 - n / totals.cycles) for kind, n in totals.without.items()]
     return sorted((f for f in found if f.gain >= LEAST_GAIN), key=lambda finding: -finding.gain)
 
 

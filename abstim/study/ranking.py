@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
-from abstim.analytic.point import points_of, random_points
-from abstim.analytic.predictions import predict_points, summaries
+from abstim.analytic.point import random_points
 from abstim.gpu.config import Gpu, load_gpu
+from abstim.models import model_named
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
-from abstim.session.session import Session, open_session
+from abstim.session.session import open_session
 from sampling.statistics import spearman
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from abstim.targets.resolve import Target
 
 
@@ -44,44 +45,18 @@ class Ranking:
         return found | {key: found[key].tolist() for key in ("engine_cycles", "predicted_cycles")}
 
 
-# Once for all points: what predicts the cycles of a target on them
-Predictor = Callable[[], Float[np.ndarray, " point"]]
-
-
-def by_formula(session: Session, gpus: Sequence[Gpu], base: Gpu, progress: Progress) -> Predictor:
-    """The analytic model; `base` is the GPU for which launches are summarised."""
-    launches, points = summaries(session, base, progress), points_of(gpus)
-    return lambda: np.sum([predict_points(launch, points).cycles.astype(float) for launch in launches], 0)
-
-
-def by_occupancy(session: Session, gpus: Sequence[Gpu], base: Gpu, progress: Progress) -> Predictor:
-    """The occupancy model, all points in one call a launch."""
-    from abstim.occupancy_vector.occupancy_model import TimedLaunch
-
-    def predict() -> np.ndarray:
-        found = np.zeros(len(gpus))
-        for number in range(len(session)):
-            timed = TimedLaunch(session, number)
-            found += [own.cycles for own in timed.times([timed.design_point(gpu) for gpu in gpus])]
-        return found
-
-    return predict
-
-
-PREDICTORS = {"analytic": by_formula, "occupancy": by_occupancy}
-
-
 def rank(
     target: Target, gpus: Sequence[Gpu], base: Gpu, model: str = "analytic", progress: Progress = silent
 ) -> Ranking:
     """Compare a model with the detailed one on given design points; `base`: a GPU among them."""
     session = open_session(target)
     started = perf_counter()
-    predict = PREDICTORS[model](session, gpus, base, progress)
+    launches = [model_named(model).cycles_on(session, number, base) for number in range(len(session))]
     summarized = perf_counter()
-    predicted = predict()
+    predicted = np.sum([launch(gpus) for launch in launches], 0)
     warm = perf_counter()
-    predict()
+    for launch in launches:
+        launch(gpus)
     predicted_again = perf_counter()
     engine = np.zeros(len(gpus))
     for results in engine_results(session, gpus, progress=progress):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from abstim.brief import grouped
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.progress import Progress, silent
@@ -46,6 +47,11 @@ class MeasuredTime:
     operations: dict[str, float] = field(default_factory=dict)
 
     @property
+    def time_us(self) -> float:
+        """In microseconds."""
+        return self.time_ns / 1e3
+
+    @property
     def name(self) -> str:
         """The target, and which of its launches."""
         return self.target if self.launch is None else f"{self.target} {self.launch}"
@@ -61,6 +67,11 @@ class TimedKernel:
     machine_code_share: float
     kernel: str = ""
     operations: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def predicted_us(self) -> float:
+        """In microseconds."""
+        return self.predicted_ns / 1e3
 
     @property
     def ratio(self) -> float:
@@ -131,21 +142,15 @@ def compare_times(
 ) -> Iterator[TimedKernel]:
     """Each row, timed by the detailed engine; rows of one target on one GPU in one run. `timed_code`: as of `load_gpu`.
     Raises InputError for a target or GPU that is not there, and for a launch that the target has not."""
-    runs: dict[tuple[str, str, float, str], list[MeasuredTime]] = {}
-    for row in rows:
-        runs.setdefault((row.target, row.gpu, row.core_clock_hz, row.flush), []).append(row)
+    runs = grouped(rows, lambda row: (row.target, row.gpu, row.core_clock_hz, row.flush))
     for number, ((target, gpu, clock, flush), own) in enumerate(runs.items()):
         progress(f"time {target}", number, len(runs))
         point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
-        launches = run(_found(target, programs), point, flush=flush).launches
+        path = programs / target  # else a benchmark's name
+        found = str(path) if target.endswith(".json") or path.exists() else target
+        launches = run(found, point, flush=flush).launches
         yield from (_timed(row, launches) for row in own)
     progress("time", len(runs), len(runs))
-
-
-def _found(target: str, programs: Path) -> str:
-    """A target of the user's folder, or a benchmark's name."""
-    path = programs / target
-    return str(path) if target.endswith(".json") or path.exists() else target
 
 
 def _timed(row: MeasuredTime, launches: Sequence[LaunchResult]) -> TimedKernel:
@@ -166,10 +171,8 @@ def summarise(found: Sequence[TimedKernel]) -> list[TimeErrors]:
     if counted:
         same = [kernel for kernel in counted if (kernel.operations_error or 0.0) <= SAME_WORK]
         groups[f"operations within {SAME_WORK:.0%}"] = same
-    for kernel in found:
-        groups.setdefault(f"GPU {kernel.measured.gpu}", []).append(kernel)
-    for kernel in found:
-        groups.setdefault(f"class {kernel.measured.kind}", []).append(kernel)
+    groups |= grouped(found, lambda kernel: f"GPU {kernel.measured.gpu}")
+    groups |= grouped(found, lambda kernel: f"class {kernel.measured.kind}")
     return [_errors(name, kernels) for name, kernels in groups.items() if kernels]
 
 
@@ -198,21 +201,16 @@ def operations_median(found: Sequence[TimedKernel]) -> dict[str, tuple[float, in
 
 def plot(found: Sequence[TimedKernel], path: Path) -> None:
     """Predicted against measured time in us, a point a row, a colour a class."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for kernel in found:
-        points.setdefault(kernel.measured.kind, []).append((kernel.measured.time_ns / 1e3, kernel.predicted_ns / 1e3))
+    groups = grouped(found, lambda kernel: kernel.measured.kind)
+    points = {kind: [(k.measured.time_us, k.predicted_us) for k in own] for kind, own in groups.items()}
     scatter(points, path, "us, measured", "us, abstim")
 
 
 def to_json(found: Sequence[TimedKernel]) -> dict[str, Any]:
     """Everything, as what `json.dumps` takes."""
-    kernels = [
-        asdict(k.measured)
-        | {"kernel": k.kernel, "timed_code": k.timed_code}
-        | {"predicted_ns": k.predicted_ns, "ratio": k.ratio, "predicted_operations": k.operations}
-        | {"operations_error": k.operations_error}
-        for k in found
-    ]
+    said = ("kernel", "timed_code", "predicted_ns", "ratio", "operations", "operations_error")
+    names = {"operations": "predicted_operations"}
+    kernels = [asdict(k.measured) | {names.get(name, name): getattr(k, name) for name in said} for k in found]
     medians = {kind: {"median": error, "kernels": n} for kind, (error, n) in operations_median(found).items()}
     summaries = [asdict(s) for s in summarise(found)]
     return {"kind": "silicon", "kernels": kernels, "summaries": summaries, "operations_errors": medians}

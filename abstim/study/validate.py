@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from abstim.brief import brief
+from abstim.brief import brief, grouped
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
@@ -54,9 +54,8 @@ def relative_accuracy(comparisons: Sequence[Comparison]) -> RelativeAccuracy | N
     everything = np.concatenate(list(found.values()))
     least = min(taus, key=taus.__getitem__)
     pooled = float(kendalltau(*everything.T).statistic)
-    return RelativeAccuracy(
-        len(variants), len(everything), pooled, float(np.mean(list(taus.values()))), taus[least], least
-    )
+    mean = float(np.mean(list(taus.values())))
+    return RelativeAccuracy(len(variants), len(everything), pooled, mean, taus[least], least)
 
 
 def median_miss_errors(comparisons: Sequence[Comparison]) -> dict[str, tuple[float, int]]:
@@ -160,12 +159,10 @@ class Validation:
 
     def summaries(self) -> list[Summary]:
         """One a variant and group, and one a variant over all groups if it has several."""
-        keys = list(dict.fromkeys((c.variant, c.group) for c in self.comparisons))
         found = []
-        for variant in dict.fromkeys(v for v, _ in keys):
-            own = [c for c in self.comparisons if c.variant == variant]
-            groups = list(dict.fromkeys(c.group for c in own))
-            found += [_summary(variant, g, [c for c in own if c.group == g]) for g in groups]
+        for variant, own in grouped(self.comparisons, lambda c: c.variant).items():
+            groups = grouped(own, lambda c: c.group)
+            found += [_summary(variant, group, members) for group, members in groups.items()]
             if len(groups) > 1:
                 found.append(_summary(variant, "all", own))
         return found
@@ -184,8 +181,6 @@ class Validation:
 
 
 def _summary(variant: str, group: str, comparisons: Sequence[Comparison]) -> Summary:
-    import numpy as np
-
     errors = np.array([abs(c.error) for c in comparisons])
     worst = comparisons[int(errors.argmax())].benchmark
     logs = np.array([[log(c.predicted_cycles), log(c.measured_cycles)] for c in comparisons])
@@ -200,8 +195,7 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     """A table of measured cycles, in its own order.
 
     Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
-    are read; MISSES. Raises InputError for a missing file or column, or a number that is none.
-    """
+    are read; MISSES. Raises InputError for a missing file or column, or a number that is none."""
     found: dict[tuple[str, str], Measured] = {}
     try:
         for row in _rows(path, csv.DictReader(read_text(path).splitlines()), flush):
@@ -252,12 +246,9 @@ def choose(
         for name in wanted:
             if name not in present:
                 raise InputError(f"the table has no {kind} {name!r}{nearest(name, present)}")
-    return [
-        entry for entry in table
-        if (not variants or entry.variant in variants)
-        and (not groups or entry.group in groups)
-        and (not benchmarks or entry.benchmark in benchmarks)
-    ]  # fmt: skip
+    for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
+        table = [entry for entry in table if not wanted or getattr(entry, kind) in wanted]
+    return list(table)
 
 
 def select(
@@ -271,16 +262,12 @@ def select(
 
 
 def validate(
-    table: Sequence[Measured],
-    progress: Progress = silent,
-    model: str = DETAILED,
-    flush: str = "all",
+    table: Sequence[Measured], progress: Progress = silent, model: str = DETAILED, flush: str = "all"
 ) -> Validation:
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
     `model`: one of `abstim.models.MODELS`; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone).
-    A benchmark that cannot run is skipped and named. Variants must be known (`select`).
-    """
+    A benchmark that cannot run is skipped and named. Variants must be known (`select`)."""
     gpus, comparisons, skipped = known_variants(), [], []
     chosen = model_named(model)
     chosen.refuse([gpus[entry.variant] for entry in table], TABLE_FLUSHES[flush])
@@ -307,22 +294,12 @@ def _compare(entry: Measured, result: Any) -> Comparison:
     measured = sum(entry.cycles.values())
     counted = [name for name in entry.misses if name in result.launches[0].caches]  # the analytic model counts fewer
     missed = {name: sum(result.launches[k].caches[name] for k in entry.cycles) for name in counted}
-    return Comparison(
-        entry.benchmark,
-        entry.group,
-        entry.variant,
-        len(entry.cycles),
-        predicted,
-        measured,
-        missed,
-        {name: entry.misses[name] for name in counted},
-        result.memory_model,
-    )
+    named, misses = (entry.benchmark, entry.group, entry.variant), {name: entry.misses[name] for name in counted}
+    return Comparison(*named, len(entry.cycles), predicted, measured, missed, misses, result.memory_model)
 
 
 def plot(validation: Validation, path: Path, measured_by: str = "reference") -> None:
     """Predicted cycles against those of `measured_by`, a point a benchmark and variant; the file's suffix says how."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for c in validation.comparisons:
-        points.setdefault(c.variant, []).append((c.measured_cycles, c.predicted_cycles))
+    groups = grouped(validation.comparisons, lambda c: c.variant)
+    points = {variant: [(c.measured_cycles, c.predicted_cycles) for c in own] for variant, own in groups.items()}
     scatter(points, path, f"cycles, {measured_by}", "cycles, abstim")

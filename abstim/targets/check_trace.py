@@ -1,8 +1,7 @@
 """The door in front of native code: a trace that comes from a file does what the program and the launch allow.
 
 The engine follows block numbers, offsets and cursors without looking: a file with whole checksums and wrong content
-would have it read beyond arrays, or time nonsense.
-"""
+would have it read beyond arrays, or time nonsense."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ _chosen: list[str] = []  # by the commands that run, the last one counts
 def chosen_executor(strict: bool = False) -> Executor:
     """One a process: it keeps machine code and buffers. `strict`: one that refuses what no GPU promises.
 
-    Raises InputError if isolation is asked for and impossible.
-    """
+    Raises InputError if isolation is asked for and impossible."""
     which = isolated()
     if which not in (NONE, ALL, FOREIGN):
         raise InputError(f"{ISOLATE} = {which!r} is none of {NONE}, {ALL}, {FOREIGN}")
@@ -96,12 +95,9 @@ def came_along(program: Program) -> bool:
 
 @cache
 def _inner(strict: bool) -> LlvmExecutor | StrictExecutor:
-    from functional.execution.default_executor import (
-        StrictExecutor,
-        default_executor,  # not imported where nothing is executed
-    )
+    from functional.execution import default_executor as executors  # not imported where nothing is executed
 
-    return StrictExecutor() if strict else default_executor()
+    return executors.StrictExecutor() if strict else executors.default_executor()
 
 
 @cache
@@ -111,10 +107,12 @@ def _isolated(which: str, strict: bool) -> Executor:
     return IsolatedExecutor(_inner(strict), came_along if which == FOREIGN else lambda program: False)
 
 
-MODULES = (
-    "functional.launches.case", "functional.execution.default_executor", "functional.ptx.parser",
-    "functional.traces.coding", "abstim.targets.isolation.isolated_executor",
-)  # fmt: skip
+MODULES: tuple[str, ...] = (
+    "functional.launches.case",
+    "functional.execution.default_executor",
+    "functional.ptx.parser",
+)
+MODULES += ("functional.traces.coding", "abstim.targets.isolation.isolated_executor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,26 +125,40 @@ class OutputCheck:
     message: str = ""  # the first mismatch, if any
 
 
+class Traces:
+    """Where a session's traces come from."""
+
+    outputs: tuple[OutputCheck, ...] = ()  # the verdict on each output buffer, if there is one
+    printed: str  # what the kernels executed so far wrote with `printf`
+    seconds: float  # that executing took so far, or reading, in this process
+
+    def trace(self, number: int) -> Trace:
+        """A whole launch."""
+        raise NotImplementedError
+
+    def accesses(self, number: int) -> Trace:
+        """A whole launch that nobody asks for again: it need not be held."""
+        return self.trace(number)
+
+    def in_order(self) -> Iterator[Trace]:
+        """Every launch; none is held here once the next is asked for, unless all of them are."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Execution:
+class Execution(Traces):
     """What a target did: one trace a launch, and its output buffers compared with what they should hold."""
 
     traces: tuple[Trace, ...]
     outputs: tuple[OutputCheck, ...] = ()
-    printed: str = ""  # what the kernels wrote with printf
-    seconds: float = 0.0  # that executing it, or reading it, took in this process
+    printed: str = ""
+    seconds: float = 0.0
     from_cache: bool = False
 
     def trace(self, number: int) -> Trace:
-        """A whole launch."""
         return self.traces[number]
 
-    def accesses(self, number: int) -> Trace:
-        """The same."""
-        return self.trace(number)
-
     def in_order(self) -> Iterator[Trace]:
-        """Every launch."""
         return iter(self.traces)
 
 
@@ -233,8 +245,7 @@ def execute(
 
     `instruction_budget`: thread instructions a launch after which it counts as endless (default: `default_budget`).
     Executions with another budget are kept apart. `turns`: how thread blocks whose order matters take turns; where they
-    do not, the user is told. Raises InputError for a budget where nothing is executed.
-    """
+    do not, the user is told. Raises InputError for a budget where nothing is executed."""
     if instruction_budget is not None and (case.traces or isinstance(case, StoredCase)):
         raise InputError(f"{case.name}: its trace is there, nothing is executed; leave the instruction budget out")
     for number, launch in enumerate(case.launches):
@@ -279,10 +290,8 @@ def execute_in_turn(
     return execute(case, executor, instruction_budget, progress, turns)
 
 
-class Streaming:
+class Streaming(Traces):
     """Executes the launches of a StreamedCase when it is their turn, and holds none of their traces."""
-
-    outputs: tuple[OutputCheck, ...] = ()  # not compared
 
     def __init__(
         self, case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress, turns: Turns
@@ -293,20 +302,15 @@ class Streaming:
         self.seconds = 0.0
 
     @property
-    def printed(self) -> str:
-        """What the kernels executed so far wrote with `printf`."""
+    def printed(self) -> str:  # type: ignore[override]
+        """As the kernels are executed, more."""
         return "" if self._memory is None else self._memory.printed.text()
 
     def trace(self, number: int) -> Trace:
         """Raises InputError: a launch reads what those before it wrote."""
         raise InputError(f"{self._case.name} is executed launch by launch; launch {number} cannot be had by itself")
 
-    def accesses(self, number: int) -> Trace:
-        """The same."""
-        return self.trace(number)
-
     def in_order(self) -> Iterator[Trace]:
-        """Every launch, executed from the start."""
         executor = self._executor or chosen_executor()
         self._memory, count = self._case.memory.copy(), len(self._case.launches)
         for number, launch in enumerate(self._case.launches):
@@ -373,8 +377,7 @@ def write_store(
 ) -> Manifest:
     """Run every launch of a case and write its trace to a store in `folder`, a chunk at a time.
 
-    Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises.
-    """
+    Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises."""
     _check_executable(case)
     writer, memory = StoreWriter(folder, case.module, overwrite), case.memory.copy()
     done, total = 0, sum(launch.thread_blocks for launch in case.launches)
@@ -412,13 +415,9 @@ def _check_executable(case: Case) -> None:
 
 
 def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:
-    wrong = {m.buffer: m for m in case.compare(memory)}
+    wrong = {m.buffer: {"mismatches": m.elements, "message": str(m)} for m in case.compare(memory)}
+    fine = {"mismatches": 0}
     return tuple(
-        OutputCheck(
-            buffer=name,
-            elements=expected.count,
-            mismatches=wrong[name].elements if name in wrong else 0,
-            message=str(wrong[name]) if name in wrong else "",
-        )
+        OutputCheck(buffer=name, elements=expected.count, **wrong.get(name, fine))
         for name, expected in case.expected.items()
     )

@@ -12,8 +12,7 @@
     abstim.run(program, gpu="gtx480")
     program.output(y)
 
-The same from a command line: `parse_argument` reads one `--arg`.
-"""
+The same from a command line: `parse_argument` reads one `--arg`."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ if TYPE_CHECKING:
 class DeviceProgram(Case):
     """A `Case` made from Python. `arrays`: buffer name -> the array whose contents it begins with (never written to).
 
-    The same array is the same buffer, in all launches. All of memory is as it is before the first launch.
-    """
+    The same array is the same buffer, in all launches. All of memory is as it is before the first launch."""
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     _names: dict[int, tuple[str, Any]] = field(default_factory=dict)  # id of an argument -> its buffer, and itself
@@ -75,9 +73,11 @@ class DeviceProgram(Case):
     ) -> Launch:
         """One more launch, of a kernel by its name in PTX or of its C++ function. `args`: see `LoadedKernel.launch`.
 
-        Raises InputError for what cannot be launched; then nothing has changed but for buffers of its arrays.
-        """
-        program = self._linked(kernel) if isinstance(kernel, str) else kernel
+        Raises InputError for what cannot be launched; then nothing has changed but for buffers of its arrays."""
+        if isinstance(kernel, str):
+            program = self._programs[kernel] = self._programs.get(kernel) or link(self.module, kernel)
+        else:
+            program = kernel
         if all(other.program is not program for other in self.launches):
             say_unset_constants(program, self._set)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
@@ -148,11 +148,6 @@ class DeviceProgram(Case):
     def _refuse_after_launch(self, what: str) -> None:
         if self.launches:
             raise InputError(f"{self.name}: set {what} before the first launch")
-
-    def _linked(self, kernel: str) -> Program:
-        if kernel not in self._programs:
-            self._programs[kernel] = link(self.module, kernel)
-        return self._programs[kernel]
 
     def _argument(self, argument: Any, name: str) -> Argument:
         """An argument whose arrays are buffers."""
@@ -272,8 +267,7 @@ class LoadedKernel:
         the parameter's type; numpy scalars keep theirs; a `Struct` may hold arrays and numpy scalars. `symbols`: what
         variables of the module are set to, by name, as arrays or numpy scalars. `cluster`: thread blocks of a cluster,
         if the kernel does not say.
-        Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch.
-        """
+        Raises InputError for a missing, superfluous or ill-fitting argument, or a grid no GPU could launch."""
         program = LoadedModule(self.module).program()
         for name, value in symbols.items():
             program.set(name, value)
@@ -285,9 +279,8 @@ class LoadedKernel:
         """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
         if len(texts) != len(self.parameters):
             expected = ", ".join(f"{p.name} (.{p.type})" for p in self.parameters) or "none"
-            raise InputError(
-                f"kernel '{self.name}' takes {len(self.parameters)} arguments, {len(texts)} were given: {expected}"
-            )
+            counts = f"{len(self.parameters)} arguments, {len(texts)} were given"
+            raise InputError(f"kernel '{self.name}' takes {counts}: {expected}")
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
 
 
@@ -297,8 +290,7 @@ def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar | Str
     `i32:5`, `f32:0.5` are scalars of that type; `5` and `0.5` take the parameter's type; `buf:f32:1024` is a buffer of
     1024 zeros, `buf:f32:1024:random` one of uniform values (floats from 0 to 1, integers below 1024, so that
     they can be indices; from a fixed seed); `npy:x.npy` holds that file; `struct(f32:1,f32:2,buf:f32:16)` is a
-    structure of such members. Raises InputError for anything else.
-    """
+    structure of such members. Raises InputError for anything else."""
     kind, separator, rest = text.partition(":")
     where = f"argument '{text}' for {parameter.name}"
     if text.startswith("struct(") and text.endswith(")"):

@@ -64,16 +64,10 @@ def trace_case(target: str) -> Case:
     from functional.launches.memory import Memory
     from functional.ptx.ir import Module
 
-    found = list(read(Path(target), opcodes()))
-    module = Module(target, "", "", "sass", 64, (), {})
-    return Case(
-        name=Path(target).name or target,
-        module=module,
-        memory=Memory(),
-        launches=tuple(launch for launch, _, _ in found),
-        resources={launch.program.name: registers for launch, _, registers in found},
-        traces=tuple(trace for _, trace, _ in found),
-    )
+    launches, traces, registers = zip(*read(Path(target), opcodes()), strict=True)
+    module, name = Module(target, "", "", "sass", 64, (), {}), Path(target).name or target
+    resources = {launch.program.name: count for launch, count in zip(launches, registers, strict=True)}
+    return Case(name, module, Memory(), launches, resources=resources, traces=traces)
 
 
 def sass_opcode(instruction: Instruction, in_entry: bool) -> str:
@@ -143,8 +137,11 @@ def open_target(target: Target) -> Case:
     from functional import suite
     from functional.traces.store import open_store
 
-    if Path(target).exists() and _is_trace(target):
-        return trace_case(target)
+    if Path(target).exists():  # only for what is there: importing it takes a while
+        from functional.accelsim import is_trace
+
+        if is_trace(target):
+            return trace_case(target)
     if Path(target).is_dir() and not suite.is_name(target):
         return open_store(target)
     if workloads.is_name(target):
@@ -180,12 +177,6 @@ def _is_source(target: str) -> bool:
     return target.lower().endswith(SOURCES)
 
 
-def _is_trace(target: str) -> bool:
-    from functional.accelsim import is_trace  # only for what is there: importing it takes a while
-
-    return is_trace(target)
-
-
 def resolve(
     target: str, *, kernel: str, grid: str, block: str, arguments: Sequence[str], dynamic_shared_bytes: int = 0,
     sizes: Mapping[str, int] = MappingProxyType({}),
@@ -209,12 +200,7 @@ def resolve(
 
 
 def ptx_case(
-    path: str,
-    kernel: str,
-    grid: Sequence[int],
-    block: Sequence[int],
-    arguments: Sequence[str],
-    dynamic_shared_bytes: int = 0,
+    path: str, kernel: str, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], dynamic_bytes: int = 0
 ) -> Case:
     """One launch of an entry of a PTX file or a CUDA source (`kernel` may be "" if it has only one).
 
@@ -223,7 +209,7 @@ def ptx_case(
     from functional.launches.launches_json import read_resources
 
     loaded = _loaded(path).kernel(kernel or None)
-    case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_shared_bytes)
+    case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_bytes)
     beside = Path(path).with_name("resources.json")
     case.resources = read_resources(beside)
     if case.resources and case.launches[0].program.name not in case.resources:
@@ -243,10 +229,7 @@ def programs_of(target: str) -> list[Program]:
 def _loaded(path: str) -> LoadedModule:
     from abstim.targets.loading import load
 
-    if path.lower().endswith(".ptx"):
-        return load(path)
-
-    return replace(load(str(ptx_of(path))), source=path)
+    return load(path) if path.lower().endswith(".ptx") else replace(load(str(ptx_of(path))), source=path)
 
 
 def _extents(option: str, text: str) -> list[int]:

@@ -1,7 +1,6 @@
 """Reading an Accel-Sim trace directory: one launch and one trace a kernel, line by line, whatever the file's size.
 
-Memory accesses become line records and bank passes in batches, in the format of our own executors.
-"""
+Memory accesses become line records and bank passes in batches, in the format of our own executors."""
 
 from __future__ import annotations
 
@@ -251,8 +250,7 @@ def read(target: Path, opcodes: Opcodes, progress: Progress = lambda *_: None) -
     """(launch, trace, registers a thread) of every kernel of a trace directory or of its list, in launch order.
 
     Only the streams of one kernel are held, not its text. Raises InputError, with file and line, for anything that is
-    not as the format says, for thread blocks that are not there, and for an opcode that `opcodes` lacks.
-    """
+    not as the format says, for thread blocks that are not there, and for an opcode that `opcodes` lacks."""
     files = kernel_files(target)
     pages = PageTable()
     for number, path in enumerate(files):

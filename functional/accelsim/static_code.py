@@ -3,8 +3,7 @@
 A trace has no labels. What is known: an instruction, its program counter, and which one came next in some warp. An
 instruction that was seen right behind another at the next program counter is linked to it; links make chains. A block
 begins where a chain begins, where some warp came by a jump, behind a branch or barrier, and where lanes joined. What
-each warp went through is kept as runs of instructions until the blocks are known.
-"""
+each warp went through is kept as runs of instructions until the blocks are known."""
 
 from __future__ import annotations
 
@@ -109,14 +108,7 @@ class StaticInstruction:
             sources = (*(Address(_register(n)) for n in self.sources[:addresses]), *sources[addresses:])
             words = self.lanes // 8 if opcode == "ldmatrix" else max(1, self.access_bytes // 4)
             destinations = tuple(n + i for n in destinations for i in range(words) if n + i < RZ)
-        return Instruction(
-            index=index,
-            line=0,
-            opcode=opcode,
-            modifiers=tuple(modifiers),
-            destinations=tuple(_register(n) for n in destinations),
-            sources=sources,
-        )
+        return Instruction(index, 0, opcode, tuple(modifiers), tuple(map(_register, destinations)), sources)
 
 
 def _register(number: int) -> Register:
@@ -177,8 +169,7 @@ class Code:
     def places(self) -> np.ndarray:
         """Position of each id in the flat program: chains by program counter, an instruction nobody runs between two.
 
-        Without that, a jump from one chain to the next would look like no jump at all.
-        """
+        Without that, a jump from one chain to the next would look like no jump at all."""
         places = np.zeros(len(self.instructions), np.int64)
         heads = [i for i in range(len(places)) if i not in self._linked]
         at = 0
@@ -206,17 +197,13 @@ class Code:
         if len(starts) > _MAX_BLOCKS:
             raise InputError(f"{self.header.name} has {len(starts)} basic blocks, more than {_MAX_BLOCKS}")
         instructions = tuple(s.instruction(i) for i, s in enumerate(order))
-        blocks = tuple(
-            BasicBlock(n, start, stop, (), None)
-            for n, (start, stop) in enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
-        )
+        ends = enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
+        blocks = tuple(BasicBlock(n, start, stop, (), None) for n, (start, stop) in ends)
         registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
-        return Program(
-            name=self.header.name, path=path, digest=_digest(order, starts), parameters=(),
-            instructions=instructions, pcs=self._pcs(order), blocks=blocks, registers=tuple(registers),
-            variables=(), directives={}, callee_entry={}, function_parameters={},
-            function_of=(self.header.name,) * len(order),
-        )  # fmt: skip
+        name, text = self.header.name, "\n".join(map(_said, order))
+        digest = hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
+        code, owners = (instructions, self._pcs(order), blocks, tuple(registers)), (name,) * len(order)
+        return Program(name, path, digest, (), *code, (), {}, {}, {}, owners)
 
     def _pcs(self, order: list[StaticInstruction]) -> tuple[int, ...]:
         """Program counters in instructions; a filler's is that behind the instruction before it."""
@@ -231,9 +218,8 @@ def _numbers(text: str) -> list[int]:
     return [int(r[1:]) for r in text.split() if r[0] == "R" and int(r[1:]) != RZ]
 
 
-def _digest(order: list[StaticInstruction], starts: list[int]) -> str:
-    text = "\n".join(f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}" for s in order)
-    return hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
+def _said(s: StaticInstruction) -> str:
+    return f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}"
 
 
 class Runs:
@@ -288,8 +274,7 @@ class Runs:
         """Block ids and masks, events a warp, and instructions a warp.
 
         A run has an event for every block that begins inside it; one in whose middle no block begins goes on with the
-        block of the run before.
-        """
+        block of the run before."""
         self.begin_warp()
         self.counts.pop()
         start = places[np.frombuffer(self.starts, np.uint32)]

@@ -7,8 +7,7 @@
 Addresses are written in one of three modes. Mode 0: one hexadecimal address an active lane. Mode 1: `0xbase stride`,
 active lanes are one run. Mode 2: `0xbase`, then the decimal difference from the previous active lane, for each active
 lane but the first. (Accel-Sim's reader takes one number more in mode 2 and thereby swallows the immediate that the
-writer puts behind the addresses.)
-"""
+writer puts behind the addresses.)"""
 
 from __future__ import annotations
 
@@ -159,8 +158,7 @@ Offsets = Int64[np.ndarray, "32"]
 def parse_addresses(text: str, active: int) -> tuple[int, Offsets]:
     """Address of the first active lane, and what lies between it and those of the following `active` lanes.
 
-    Raises InputError if there are too few or one is out of range.
-    """
+    Raises InputError if there are too few or one is out of range."""
     try:
         mode, first, rest = (*text.split(None, 2), "")[:3]
         base = int(first, 16) if active else 0

@@ -3,8 +3,7 @@
 PTX's virtual registers go on the 255 of a SASS thread by colouring: a register keeps its bank (the number in its name
 modulo 16) where it can, because the operand collector of the timing model looks at it. A value that a load writes wider
 than 4 bytes takes as many consecutive registers, as in SASS; so do the elements of a vector load. Predicates become
-ordinary registers: a trace has no others, and without them a branch would not wait for its condition.
-"""
+ordinary registers: a trace has no others, and without them a branch would not wait for its condition."""
 
 from __future__ import annotations
 
@@ -165,8 +164,7 @@ def write(
     `sass_opcode` names the SASS opcode of a PTX instruction. `compress`: `.traceg.xz`. `chosen`: of these launches
     only; the others are executed all the same, unless each launch can be executed `alone`. The list of kernels is
     written last, so that a directory with one is whole. Raises InputError for a directory that has one already or
-    cannot be written, for a kernel that the format cannot hold, and whatever executing raises.
-    """
+    cannot be written, for a kernel that the format cannot hold, and whatever executing raises."""
     memory, files = case.memory.copy(), list[Path]()
     _refuse_what_has_no_form(case)
     if (directory / LIST_NAME).exists():
@@ -195,9 +193,8 @@ def write(
 def _refuse_what_has_no_form(case: Case) -> None:
     for launch in case.launches:
         if any(i.opcode == "tcgen05" for i in launch.program.instructions):
-            raise InputError(
-                f"kernel '{launch.program.name}' uses tcgen05, of which this format of traces knows nothing"
-            )
+            name = launch.program.name
+            raise InputError(f"kernel '{name}' uses tcgen05, of which this format of traces knows nothing")
 
 
 @contextmanager
@@ -208,13 +205,11 @@ def _written(path: Path) -> Iterator[IO[str]]:
 
 
 def _header(launch: Launch, number: int, registers: int) -> str:
-    values = {
-        "kernel name": launch.program.name, "kernel id": number, "grid dim": f"({','.join(map(str, launch.grid))})",
-        "block dim": f"({','.join(map(str, launch.block))})", "shmem": launch.shared_bytes, "nregs": registers,
-        "binary version": BINARY_VERSION, "cuda stream id": 0, "shmem base_addr": f"0x{SHARED_WINDOW:016x}",
-        "local mem base_addr": f"0x{LOCAL_WINDOW:016x}", "nvbit version": "none (abstim)",
-        "accelsim tracer version": TRACER_VERSION, "enable lineinfo": 0,
-    }  # fmt: skip
+    grid, block = (f"({','.join(map(str, extents))})" for extents in (launch.grid, launch.block))
+    values = {"kernel name": launch.program.name, "kernel id": number, "grid dim": grid, "block dim": block}
+    values |= {"shmem": launch.shared_bytes, "nregs": registers, "binary version": BINARY_VERSION, "cuda stream id": 0}
+    values |= {"shmem base_addr": f"0x{SHARED_WINDOW:016x}", "local mem base_addr": f"0x{LOCAL_WINDOW:016x}"}
+    values |= {"nvbit version": "none (abstim)", "accelsim tracer version": TRACER_VERSION, "enable lineinfo": 0}
     return "".join(f"-{key} = {value}\n" for key, value in values.items()) + f"\n{_FORMAT}\n"
 
 

@@ -107,13 +107,8 @@ class CudaDevice:
             self._call("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SHARED), c_int(dynamic_shared_bytes))
         packed = ctypes.create_string_buffer(parameters, max(1, len(parameters)))
         size = c_size_t(len(parameters))
-        pointers = [
-            _PARAMETERS,
-            ctypes.cast(packed, c_void_p),
-            _PARAMETERS_SIZE,
-            ctypes.cast(byref(size), c_void_p),
-            _END,
-        ]
+        held = [ctypes.cast(thing, c_void_p) for thing in (packed, byref(size))]
+        pointers = [_PARAMETERS, held[0], _PARAMETERS_SIZE, held[1], _END]
         extra = (c_void_p * len(pointers))(*pointers)
         extents = [c_uint(n) for n in (*grid, *block, dynamic_shared_bytes)]
         self._call("cuLaunchKernel", function, *extents, c_void_p(), c_void_p(), extra)

@@ -7,8 +7,7 @@ block comes next, and nothing else is needed to go through the program again.
 
 `TABLE` is a global variable that points to two 64-bit addresses a thread: where its words go, and where they must end.
 A thread keeps the first in a register, moves it on at every block, stores only while it is not past the end, and puts
-it back before it calls, returns or exits: with an empty table entry the run merely counts words.
-"""
+it back before it calls, returns or exits: with an empty table entry the run merely counts words."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
     """The text of a module with `programs` instrumented.
 
     Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
-    traced and for code that is not laid out one instruction a line.
-    """
+    traced and for code that is not laid out one instruction a line."""
     text = unchanged(module.path, module.digest)
     if text is None:
         raise InputError(f"{module.path}: has changed since it was read, or is gone")
@@ -96,9 +94,8 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
     for program in programs:
         functions = set(program.function_of) - done
         for name in functions:
-            brace = next(
-                n for n in range(module.kernels[name].line - 1, len(lines)) if lines[n].lstrip().startswith("{")
-            )
+            behind = range(module.kernels[name].line - 1, len(lines))
+            brace = next(n for n in behind if lines[n].lstrip().startswith("{"))
             before.setdefault(brace + 1, []).extend(_prologue())
         _instrument(program, functions, lines, before)
         done |= functions
@@ -129,7 +126,8 @@ def _instrument(program: Program, functions: set[str], lines: list[str], before:
             added = _begin(program, block, len(words) + 1) if instruction.index == block.start else []
             for word in words:
                 if word.instruction is instruction:
-                    added += _store(word, len(words) + 1)
+                    offset = (word.place - len(words) - 1) * WORD_BYTES
+                    added += [_value(word), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
             if instruction.opcode in ("call", "ret", "exit", "trap"):
                 added.append(f"st.global.u64 [{_SLOT}], {_AT};")
             if added and (instruction.line in used or _LABEL.match(lines[instruction.line - 1])):
@@ -142,20 +140,11 @@ def _prologue() -> list[str]:
     """Registers; the number of the thread in the grid; its entry of the table."""
     lines = [".reg .pred %abstim_p;", ".reg .b32 %abstim_r<3>;", ".reg .b64 %abstim_d<6>;", "mov.u64 %abstim_d4, 0;"]
     for coordinate in _COORDINATES:
-        lines += [
-            f"mov.u32 %abstim_r1, %n{coordinate};",
-            "cvt.u64.u32 %abstim_d5, %abstim_r1;",
-            f"mov.u32 %abstim_r2, %{coordinate};",
-            f"cvt.u64.u32 {_VALUE}, %abstim_r2;",
-            f"mad.lo.s64 %abstim_d4, %abstim_d4, %abstim_d5, {_VALUE};",
-        ]
-    return [
-        *lines,
-        f"ld.global.u64 {_SLOT}, [{TABLE}];",
-        f"mad.lo.s64 {_SLOT}, %abstim_d4, {ENTRY_BYTES}, {_SLOT};",
-        f"ld.global.u64 {_AT}, [{_SLOT}];",
-        f"ld.global.u64 {_END}, [{_SLOT}+8];",
-    ]
+        lines += [f"mov.u32 %abstim_r1, %n{coordinate};", "cvt.u64.u32 %abstim_d5, %abstim_r1;"]
+        lines += [f"mov.u32 %abstim_r2, %{coordinate};", f"cvt.u64.u32 {_VALUE}, %abstim_r2;"]
+        lines += [f"mad.lo.s64 %abstim_d4, %abstim_d4, %abstim_d5, {_VALUE};"]
+    lines += [f"ld.global.u64 {_SLOT}, [{TABLE}];", f"mad.lo.s64 {_SLOT}, %abstim_d4, {ENTRY_BYTES}, {_SLOT};"]
+    return [*lines, f"ld.global.u64 {_AT}, [{_SLOT}];", f"ld.global.u64 {_END}, [{_SLOT}+8];"]
 
 
 def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:
@@ -167,11 +156,6 @@ def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:
         f"mov.u64 {_VALUE}, {program.pcs[block.start]};",
         f"@%abstim_p st.global.u64 [{_AT}+{-words * WORD_BYTES}], {_VALUE};",
     ]
-
-
-def _store(word: Word, words: int) -> list[str]:
-    offset = (word.place - words) * WORD_BYTES
-    return [_value(word), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
 
 
 def _value(word: Word) -> str:

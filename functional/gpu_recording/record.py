@@ -1,8 +1,7 @@
 """Traces of a case from a device that runs its instrumented kernels: what the threads wrote down becomes a trace by the
 NumPy executor, with every value read instead of computed.
 
-Stacks, barriers, coalescing and the log are the executor's own, so the trace is what it would have given.
-"""
+Stacks, barriers, coalescing and the log are the executor's own, so the trace is what it would have given."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def replay(
 ) -> Trace:
     """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks.
 
-    Raises InputError if the words are not those of this program.
-    """
+    Raises InputError if the words are not those of this program."""
     code = _Code(launch.program, translate)
     per_chunk = max(1, _CHUNK_WARPS // launch.warps_per_block)
     chunks = []
@@ -220,8 +218,7 @@ def record(
     """Run every launch of a case twice on a device, first to count and then to record, and give their traces.
 
     Raises InputError or PtxError for what cannot be instrumented, for a device that fails, and for a kernel whose
-    control flow differs from one run to the next (a race).
-    """
+    control flow differs from one run to the next (a race)."""
     programs = {launch.program.name: launch.program for launch in case.launches}
     device.load(instrument(case.module, programs.values()))
     session = _Session(case, device)

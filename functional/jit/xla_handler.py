@@ -38,7 +38,7 @@ def handler(native: Native, arguments: tuple[Any, ...], results: Sequence[int]) 
         str(_handler([int(kind.rpartition(":")[2]) for kind in kinds], len(words), results))
     )
     code.triple = binding().get_default_triple()
-    engine = engine_of(*native.object_codes(kinds, arguments), machine(2).emit_object(code))
+    engine = engine_of(native.object_code(kinds, arguments), machine(2).emit_object(code))
     _engines.append(engine)
     return int(engine.get_function_address("handler"))
 

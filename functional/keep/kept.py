@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +19,7 @@ import numpy as np
 from functional.keep.folder import cache_dir, evict, mark_used, strangers, write_atomic
 from functional.terminal import note
 
-_NATIVE = re.compile(r"\bNative\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
+_NATIVE = re.compile(r"\b(?:Native|Staged)\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")
 LIBRARIES = ("jax", "lark", "llvmlite", "msgspec", "numba", "numpy", "scipy", "zstandard")  # whose versions matter
 # Behind a new line, as text that a search finds faster than the start of a line
@@ -34,6 +36,7 @@ def sources_digest(*modules: str) -> str:
     ModuleNotFoundError for one that is not there.
     """
     found: dict[str, _Module] = {}
+    before = len(_memory().modules) + len(_memory().libraries)
     left = [name for module in modules for name in _with_parents(module)]
     while left:
         name = left.pop()
@@ -42,33 +45,93 @@ def sources_digest(*modules: str) -> str:
             left += found[name].imports
     digest = hashlib.sha256()
     for name in sorted(found):
-        for file, content in found[name].files.items():
-            digest.update(f"{name}\0{file}\0{len(content)}\0".encode() + content)
+        digest.update(f"{name}\0{found[name].digest}\0".encode())
     for library in sorted(set().union(*(module.libraries for module in found.values()))):
         digest.update(f"{library}\0{_version(library)}\0".encode())
+    if len(_memory().modules) + len(_memory().libraries) > before:
+        _remember()
     return digest.hexdigest()
 
 
 class _Module(NamedTuple):
-    files: dict[str, bytes]
+    """A module's own part of a digest, as long as its files are as they are stamped."""
+
+    stamps: list[tuple[str, int, int, int]]  # path, when its content and its entry changed last, its size
+    digest: str
     imports: list[str]
-    libraries: set[str]
+    libraries: list[str]
 
 
 @cache
 def _module(name: str) -> _Module:
-    """A module's own part of a digest."""
     path = _source(name)
+    held = _memory().modules.get(name)
+    if held and held.stamps[0][0] == str(path) and all(_stamp(file) == tuple(own) for file, *own in held.stamps):
+        return held
     text = path.read_text()
     beside = [file for file in map(path.with_name, _FILE_NAME.findall(text)) if file.is_file()]
-    files = {file.name: file.read_bytes() for file in (path, *sorted(beside))}
+    files = [path, *sorted(beside)]
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name}\0{len(content)}\0".encode() + content)
     imports = _IMPORT.findall("\n" + text)
     tops = {(base or plain).partition(".")[0] for base, _, plain in imports}
     natives = [name for module in _NATIVE.findall(text) for name in _with_parents(module)]
-    return _Module(files, _project_modules(imports) + natives, tops & set(LIBRARIES))
+    stamps = [(str(file), *_stamp(str(file))) for file in files]
+    found = _Module(stamps, digest.hexdigest(), _project_modules(imports) + natives, sorted(tops & set(LIBRARIES)))
+    _memory().modules[name] = found
+    return found
 
 
-_version = cache(version)
+def _stamp(file: str) -> tuple[int, int, int]:
+    found = os.stat(file)
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+class _Memory(NamedTuple):
+    """What earlier processes found, as long as nothing has come or gone in any of these folders."""
+
+    folders: dict[str, int]  # when each changed last
+    modules: dict[str, _Module]
+    libraries: dict[str, str]  # their versions
+
+
+def _memory_name() -> str:
+    return hashlib.sha256("\0".join([__file__, *_libraries()]).encode()).hexdigest()
+
+
+def _libraries() -> list[str]:
+    """Folders in which libraries are installed."""
+    return [folder for folder in sys.path if folder.endswith("-packages") and os.path.isdir(folder)]
+
+
+@cache
+def _memory() -> _Memory:
+    """It is added to, and kept by `_remember`."""
+    held = Kept("sources").load(_memory_name(), lambda data: msgspec.msgpack.decode(data, type=_Memory))
+    with suppress(OSError):
+        if held and all(os.stat(folder).st_mtime_ns == time for folder, time in held.folders.items()):
+            return held
+    return _Memory({}, {}, {})
+
+
+def _remember() -> None:
+    """For later processes."""
+    tops = {os.path.dirname(_source(name)) for name in PACKAGES}
+    folders = [f for top in tops for f, _, _ in os.walk(top) if not f.endswith("__pycache__")]
+    times = {folder: os.stat(folder).st_mtime_ns for folder in (*folders, *_libraries())}
+    memory = _memory()._replace(folders=times)
+    Kept("sources").save(_memory_name(), msgspec.msgpack.encode(memory))
+
+
+def _version(library: str) -> str:
+    found = _memory().libraries
+    if library not in found:
+        from importlib.metadata import version
+
+        found[library] = version(library)
+    return found[library]
 
 
 def _project_modules(imports: list[tuple[str, str, str]]) -> list[str]:

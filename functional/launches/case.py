@@ -1,6 +1,5 @@
 """A case: kernels with their launches, what a host writes to memory before them, and what buffers must hold
-afterwards.
-"""
+afterwards."""
 
 from __future__ import annotations
 
@@ -56,10 +55,8 @@ class Mismatch:
     error: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.buffer}: {self.elements} of {self.of} elements differ, first [{self.first}] is {self.got!r}, "
-            f"expected {self.expected!r}"
-        )
+        differ = f"{self.elements} of {self.of} elements differ"
+        return f"{self.buffer}: {differ}, first [{self.first}] is {self.got!r}, expected {self.expected!r}"
 
 
 @dataclass
@@ -156,10 +153,8 @@ def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: 
 def say_unset_constants(program: Program, given: Collection[str]) -> None:
     """Say which constants a kernel reads that neither the PTX nor anybody sets: they are 0, which is seldom meant."""
     named = {name for instruction in program.instructions for name in instruction.symbols}
-    unset = [
-        v.name for v in program.variables
-        if v.space == "const" and v.initialiser is None and v.name in named and v.name not in given
-    ]  # fmt: skip
+    constants = [v for v in program.variables if v.space == "const" and v.initialiser is None]
+    unset = [v.name for v in constants if v.name in named and v.name not in given]
     if unset:
         names = ", ".join(f"'{name}'" for name in unset)
         note(f"abstim: kernel '{program.name}' reads constants that nothing sets, and finds 0: {names} (see `symbols`)")

@@ -206,10 +206,8 @@ def cuda_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: 
         return grid, block
     if block.total != 1 or dynamic_shared_bytes:
         given = f"blocks of {block} and {dynamic_shared_bytes} bytes"
-        raise InputError(
-            f"kernel '{program.name}': {given} for a grid of clusters (.blocksareclusters), for which CUDA defines "
-            "1 and 0 alone: <<<clusters, 1, 0, stream>>>"
-        )
+        wanted = "for which CUDA defines 1 and 0 alone: <<<clusters, 1, 0, stream>>>"
+        raise InputError(f"kernel '{program.name}': {given} for a grid of clusters (.blocksareclusters), {wanted}")
     return _in_blocks(program, grid), Dim3(*program.directives["reqntid"][:3])
 
 
@@ -276,16 +274,14 @@ def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Mem
     parameters = program.parameters
     if len(arguments) != len(parameters):
         expected = ", ".join(f"{p.name} ({_type_name(p)})" for p in parameters) or "no arguments"
-        raise InputError(
-            f"kernel '{program.name}' takes {len(parameters)} arguments, {len(arguments)} were given: {expected}"
-        )
+        counts = f"{len(parameters)} arguments, {len(arguments)} were given"
+        raise InputError(f"kernel '{program.name}' takes {counts}: {expected}")
     size = max((p.offset + p.bytes for p in parameters), default=0)
     block = bytearray(size)
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         where = f"kernel '{program.name}', argument {position} ({parameter.name}, {_type_name(parameter)})"
-        block[parameter.offset : parameter.offset + parameter.bytes] = _encode(
-            program, parameter, argument, memory, where
-        )
+        data = _encode(program, parameter, argument, memory, where)
+        block[parameter.offset : parameter.offset + parameter.bytes] = data
     return bytes(block)
 
 

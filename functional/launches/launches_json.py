@@ -26,10 +26,8 @@ from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module
 from functional.ptx.lazy_module import open_module
 
-DTYPES = {
-    "f16": "<f2", "f32": "<f4", "f64": "<f8", "u8": "u1", "i8": "i1", "u16": "<u2", "i16": "<i2", "u32": "<u4",
-    "i32": "<i4", "u64": "<u8", "i64": "<i8",
-}  # fmt: skip
+DTYPES = {f"f{8 * size}": f"<f{size}" for size in (2, 4, 8)}
+DTYPES |= {f"{kind}{8 * size}": f"<{kind}{size}" for size in (1, 2, 4, 8) for kind in "ui"}
 SCALARS = ("i32", "u32", "f32", "i64", "u64", "f64", "i16", "u16", "i8", "u8", "f16")
 Document = TypeVar("Document")
 Described = TypeVar("Described", Texture, TensorMap)
@@ -83,8 +81,7 @@ def load_case(path: str | Path) -> Case:
     """The case a `launches.json` describes; files it names are beside it.
 
     `labels.json` (one label a launch) and `resources.json` (registers a thread of every kernel) are read if they are
-    there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit.
-    """
+    there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit."""
     path = Path(path)
     entry = _decode(path, _CaseEntry)
     if not entry.launches:
@@ -183,12 +180,10 @@ def _launches(
     for number, (entry, label) in enumerate(zip(entries, labels, strict=True)):
         where = f"{path}: launch {number}"
         arguments = [_argument_of(f"{where}: argument {position}", a, memory) for position, a in enumerate(entry.args)]
-        shape = (entry.grid, entry.block)
+        shape, named = (entry.grid, entry.block), entry.label or label
         try:
-            launch = make_launch(
-                programs[entry.kernel], *shape, arguments, memory, entry.dynamic_smem, entry.label or label,
-                entry.cluster,
-            )  # fmt: skip
+            program, dynamic = programs[entry.kernel], entry.dynamic_smem
+            launch = make_launch(program, *shape, arguments, memory, dynamic, named, entry.cluster)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         made.append(launch)
@@ -212,9 +207,8 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
         members = [_member(where, member, memory) for member in entry["struct"]]
         return Struct(tuple(members))
     if len(entry) != 1:
-        raise InputError(
-            f"{where}: expected one of buf, {', '.join(SCALARS)}, texture, struct, found {json.dumps(entry)}"
-        )
+        known = f"buf, {', '.join(SCALARS)}, texture, struct"
+        raise InputError(f"{where}: expected one of {known}, found {json.dumps(entry)}")
     _only_keys(where, entry, {"buf", *SCALARS})
     ((type_, value),) = entry.items()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -224,9 +218,8 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
 
 def _member(where: str, entry: Any, memory: Memory) -> Argument:
     if not isinstance(entry, dict):
-        raise InputError(
-            f'{where}: a member of a structure is like {{"f32": 1.5}} or {{"buf": name}}, not {entry!r:.40}'
-        )
+        known = 'like {"f32": 1.5} or {"buf": name}'
+        raise InputError(f"{where}: a member of a structure is {known}, not {entry!r:.40}")
     return _argument_of(where, entry, memory)
 
 
@@ -254,8 +247,7 @@ def _labels(folder: Path, launches: int) -> list[str]:
 def read_resources(path: Path) -> dict[str, int]:
     """Kernel -> registers a thread, of a `resources.json`; empty if there is no such file.
 
-    Either `{kernel: {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`.
-    """
+    Either `{kernel: {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`."""
     if not path.is_file():
         return {}
     found: dict[str, int] = {}
@@ -275,7 +267,8 @@ def read_resources(path: Path) -> dict[str, int]:
 def _decode(path: Path, type_: type[Document]) -> Document:
     try:
         whole = msgspec.json.decode(read_bytes(path).removeprefix(BOM_UTF8))
-        _refuse_results(path, whole)
+        if isinstance(whole, dict) and isinstance(whole.get("kind"), str):  # what abstim prints to be looked at
+            raise InputError(f"{path}: a result of abstim, and no launches.json; `abstim report` draws it")
         return msgspec.convert(whole, type_)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
@@ -285,12 +278,6 @@ def _decode(path: Path, type_: type[Document]) -> Document:
         raise InputError(f"{path}: {_plain(str(error))}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not JSON: {error}") from None
-
-
-def _refuse_results(path: Path, whole: Any) -> None:
-    """What abstim prints has a "kind", and was printed to be looked at."""
-    if isinstance(whole, dict) and isinstance(whole.get("kind"), str):
-        raise InputError(f"{path}: a result of abstim, and no launches.json; `abstim report` draws it")
 
 
 def _plain(message: str) -> str:

@@ -3,8 +3,7 @@
 Global memory is one byte array (`arena`) seen through GPU addresses that start at GLOBAL_BASE. Buffers are laid out in
 the order they are made, as a CUDA allocator does, one after the other on 256 B boundaries, but each RED_ZONE_BYTES
 further on: an access out of bounds never lands in a neighbour, and the address bits that pick a cache set are those of
-a tight layout. Addresses are the same in every run. Pages of the arena that nobody touches take no memory.
-"""
+a tight layout. Addresses are the same in every run. Pages of the arena that nobody touches take no memory."""
 
 from __future__ import annotations
 
@@ -69,8 +68,7 @@ LEAST_BYTES = 1 << 22  # below, NumPy's own does not ask for huge pages
 def sparse_zeros(size_bytes: int) -> UInt8[np.ndarray, " byte"]:
     """As np.zeros, which asks for pages of 2 MiB: with 1 MiB between buffers, one byte of each would take all of it.
 
-    Raises MemoryError.
-    """
+    Raises MemoryError."""
     advice = getattr(mmap, "MADV_NOHUGEPAGE", None)
     if advice is None or size_bytes < LEAST_BYTES:
         return np.zeros(size_bytes, np.uint8)
@@ -128,8 +126,7 @@ class Store:
     """The bytes of an arena, which parts of a memory have in common, and all regions in it.
 
     `shared`: with processes forked from this one. `unmade`: by address, regions that nobody has looked at yet, whose
-    bytes are still zero.
-    """
+    bytes are still zero."""
 
     bytes: np.ndarray
     regions: list[Region]
@@ -168,8 +165,7 @@ class Memory:
     """The memory of one device.
 
     `arena` is a uint8 array; global address `a` is its element `a - GLOBAL_BASE`. It may be replaced by a longer one
-    when something is allocated, so take views only afterwards. `const_arena` is addressed from 0.
-    """
+    when something is allocated, so take views only afterwards. `const_arena` is addressed from 0."""
 
     def __init__(self, variables: Iterable[Variable] = ()) -> None:
         self.buffers: dict[str, Region] = {}
@@ -219,8 +215,7 @@ class Memory:
     def allocate(self, name: str, size_bytes: int, contents: np.ndarray | Contents | None = None) -> Region:
         """A buffer of `size_bytes`, zero, a copy of the bytes of `contents`, or what these make when they are needed.
 
-        Raises InputError for a name in use, a negative size, contents of another size, or no space left.
-        """
+        Raises InputError for a name in use, a negative size, contents of another size, or no space left."""
         if name in self.buffers:
             raise InputError(f"buffer '{name}' is defined twice")
         if isinstance(contents, np.ndarray) and contents.nbytes != size_bytes:
@@ -266,8 +261,7 @@ class Memory:
     def place(self, variables: Iterable[Variable]) -> None:
         """Allocate the .global and .const variables of a module and write their initial values.
 
-        Raises InputError if constant memory overflows or an initialiser points to shared or local memory.
-        """
+        Raises InputError if constant memory overflows or an initialiser points to shared or local memory."""
         everything = list(variables)
         variables = [v for v in everything if v.space in ("global", "const")]
         without_address = {v.name for v in everything} - {v.name for v in variables}

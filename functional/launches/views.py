@@ -44,8 +44,7 @@ class Texture:
 
     `size` counts texels in x, y and z (or layers). `linear`: interpolate between texels, else take the nearest.
     `normalized`: coordinates go from 0 to 1; "wrap" and "mirror" need it. `as_float`: 8- and 16-bit integers are read
-    as numbers in [0, 1] or [-1, 1].
-    """
+    as numbers in [0, 1] or [-1, 1]."""
 
     buffer: str
     size: tuple[int, ...]
@@ -130,19 +129,16 @@ class Packing(NamedTuple):
         if tensor.pixels or size % self.elements or box % self.elements:
             return f"{size} elements {tensor.element} in boxes of {box} are not supported"
         if self.padded and (box != _ROW or size % _ROW or tensor.swizzle_bytes not in (0, _ROW)):
-            return (
-                f"padded elements {tensor.element}: boxes have {_ROW} of them, tensors a multiple of that, and "
-                f"a swizzle {_ROW} bytes"
-            )
+            wanted = f"boxes have {_ROW} of them, tensors a multiple of that, and a swizzle {_ROW} bytes"
+            return f"padded elements {tensor.element}: {wanted}"
         if self.padded and any(at % _ALIGNMENT_BYTES for at in (tensor.address, *tensor.strides_bytes)):
             return f"padded elements {tensor.element}: address and strides are multiples of {_ALIGNMENT_BYTES} bytes"
         return ""
 
 
-PACKINGS = {  # by their names in PTX, in the order of CUtensorMapDataType
-    "b4x16": Packing(2, 1, "u8", 1), "b4x16_p64": Packing(16, 1, "u64", 16), "b6x16_p32": Packing(16, 3, "u32", 16),
-}  # fmt: skip
-
+# By their names in PTX, in the order of CUtensorMapDataType
+PACKINGS = {"b4x16": Packing(2, 1, "u8", 1), "b4x16_p64": Packing(16, 1, "u64", 16)}
+PACKINGS |= {"b6x16_p32": Packing(16, 3, "u32", 16)}
 
 BYTES = 128
 MAGIC, _LAYOUT = b"TMAP", "<4s6B6xQ5I5H5B5x4Q6hH18x"
@@ -170,8 +166,7 @@ class TensorMap:
 
     With `pixels` a map for im2col: the innermost axis is of channels, of which `box[0]` are taken of so many pixels,
     the outermost of images, and those between of space; `lower` and `upper` say, along each of these, how far the
-    window that a filter's first tap goes through begins behind the image's first element, and ends behind its last.
-    """
+    window that a filter's first tap goes through begins behind the image's first element, and ends behind its last."""
 
     element: str
     size: tuple[int, ...]
@@ -197,10 +192,8 @@ class TensorMap:
         """The same, with a word in place of elements that are less than a byte."""
         if self.packing is None:
             return self
-        (size, *sizes), (box, *boxes), packing = self.size, self.box, self.packing
-        return replace(
-            self, element=packing.word, size=(packing.of(size), *sizes), box=(packing.of(box), *boxes)
-        )  # fmt: skip
+        size, box = ((self.packing.of(first), *rest) for first, *rest in (self.size, self.box))
+        return replace(self, element=self.packing.word, size=size, box=box)
 
     @property
     def element_bytes(self) -> int:
@@ -245,9 +238,8 @@ class TensorMap:
         if len(self.box) != axes or len(self.strides_bytes) != axes - 1 or len(self.steps) not in (0, axes):
             return f"size, box and strides have {axes}, {len(self.box)} and {len(self.strides_bytes)} axes"
         if not all(0 < n < 1 << 32 for n in self.size) or not all(0 < n <= _MOST_BOX for n in self.box):
-            return (
-                f"a tensor of {self.size} in boxes of {self.box}: axes are positive, and {_MOST_BOX} at most of a box"
-            )
+            wanted = f"axes are positive, and {_MOST_BOX} at most of a box"
+            return f"a tensor of {self.size} in boxes of {self.box}: {wanted}"
         if any(s % _UNIT_BYTES or not 0 <= s < _MOST_STRIDE_BYTES for s in self.strides_bytes):
             return f"strides {self.strides_bytes} are no multiples of {_UNIT_BYTES} below 2^40"
         if self.address % _UNIT_BYTES or any(not 0 < s <= _MOST_STEP for s in self.steps):
@@ -299,19 +291,11 @@ def decode(data: bytes) -> TensorMap:
     if unit >= len(_UNITS_BYTES):
         raise InputError(f"tensor map: swizzle atomicity {unit} is not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
-    where = (SWIZZLES_BYTES[swizzle], bool(fill), address, "")
-    unit_bytes = _UNITS_BYTES[unit]
-    found = TensorMap(
-        ELEMENTS[element], size, strides, box, steps, *where, *_im2col(rank, rest[19:25], rest[25]), unit_bytes
-    )
+    where, pixels, space = (SWIZZLES_BYTES[swizzle], bool(fill), address, ""), rest[25], max(0, rank - 2)
+    lower, upper = (tuple(rest[at : at + space]) if pixels else () for at in (19, 22))
+    found = TensorMap(ELEMENTS[element], size, strides, box, steps, *where, pixels, lower, upper, _UNITS_BYTES[unit])
     found.check()
     return found
-
-
-def _im2col(rank: int, corners: list[int], pixels: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Pixels and corners; none of a map of tiles."""
-    space = max(0, rank - 2)
-    return (pixels, tuple(corners[:space]), tuple(corners[3 : 3 + space])) if pixels else (0, (), ())
 
 
 def driver_map(
@@ -330,25 +314,19 @@ def driver_map(
     wide = swizzle == _DRIVER_WIDE
     width = SWIZZLES_BYTES[-1] if wide else SWIZZLES_BYTES[swizzle] if swizzle < len(SWIZZLES_BYTES) else None
     if width is None:
-        raise InputError(
-            f"a tensor map with swizzle {swizzle} is not supported: of 128 bytes with flips, or 64-byte atoms"
-        )
+        which = "of 128 bytes with flips, or 64-byte atoms"
+        raise InputError(f"a tensor map with swizzle {swizzle} is not supported: {which}")
     size, box, steps, strides, lower, upper = axes
-    corners = (lower[1:-1], upper[1:-1]) if pixels else ((), ())
-    return TensorMap(
-        DRIVER_ELEMENTS[element], size, strides[1:], box, steps, width, fill_nan, address, "",
-        pixels, *corners, _UNITS_BYTES[wide],
-    )  # fmt: skip
+    corners, filled = (lower[1:-1], upper[1:-1]) if pixels else ((), ()), (width, fill_nan, address, "")
+    kind, unit_bytes = DRIVER_ELEMENTS[element], _UNITS_BYTES[wide]
+    return TensorMap(kind, size, strides[1:], box, steps, *filled, pixels, *corners, unit_bytes)
 
 
 # Where `tensormap.replace` writes: field -> (byte, bytes), of an axis for each
-FIELDS: dict[str, tuple[int, int]] = {
-    "elemtype": (4, 1), "rank": (5, 1), "interleave_layout": (6, 1), "swizzle_mode": (7, 1), "fill_mode": (8, 1),
-    "swizzle_atomicity": (9, 1),
-    "global_address": (16, 8), "global_dim": (24, 4), "box_dim": (44, 2), "element_stride": (54, 1),
-    "global_stride": (64, 8),
-}  # fmt: skip
-AXIS_FIELDS = frozenset({"global_dim", "box_dim", "element_stride", "global_stride"})
+_BYTE_FIELDS = ("elemtype", "rank", "interleave_layout", "swizzle_mode", "fill_mode", "swizzle_atomicity")
+_AXES = {"global_dim": (24, 4), "box_dim": (44, 2), "element_stride": (54, 1), "global_stride": (64, 8)}
+FIELDS = {name: (4 + n, 1) for n, name in enumerate(_BYTE_FIELDS)} | {"global_address": (16, 8)} | _AXES
+AXIS_FIELDS = frozenset(_AXES)
 
 
 def placed(tensor: TensorMap, address: int) -> TensorMap:

@@ -1,6 +1,5 @@
 """From a module to a Program: one entry and every function it can reach, by direct calls, or by indirect ones of any
-function whose address is taken.
-"""
+function whose address is taken."""
 
 from __future__ import annotations
 
@@ -12,19 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from functional.errors import InputError, PtxError
 from functional.programs.order import order_points_of, publishing
 from functional.programs.program import BasicBlock, Program, basic_blocks
-from functional.ptx.ir import (
-    Address,
-    Guard,
-    Instruction,
-    Kernel,
-    Module,
-    Operand,
-    Parameter,
-    Register,
-    Symbol,
-    Variable,
-    Vector,
-)
+from functional.ptx import ir
 from functional.ptx.source import shown_name
 
 # Functions of the device run time that an executor provides: they have no body in any PTX file
@@ -45,29 +32,25 @@ SET_CONDITIONAL = "cudaGraphSetConditional"  # of a graph's conditional node
 BUILTINS = frozenset({"vprintf", "__assertfail", SET_CONDITIONAL, *HEAP_FUNCTIONS, *LAUNCH_FUNCTIONS})
 
 
-def reachable(module: Module, entry: Kernel) -> tuple[list[Kernel], bool]:
+def reachable(module: ir.Module, entry: ir.Kernel) -> tuple[list[ir.Kernel], bool]:
     """(functions that `entry` can call, directly or not, in file order; can one of them call itself?).
 
-    Raises PtxError for a call to a function without a body.
-    """
+    Raises PtxError for a call to a function without a body."""
     edges: dict[str, list[str]] = {}
     waiting = [entry]
     while waiting:
         caller = waiting.pop()
         if caller.name in edges:
             continue
-        calls = [i for i in caller.instructions if i.opcode == "call" and not _is_builtin(module, i)]
+        calls = [i for i in caller.instructions if i.opcode == "call"]
+        calls = [i for i in calls if i.callee not in BUILTINS or i.callee in module.kernels]
         callees = [name for call in calls for name in _targets(module, caller, call)]
         edges[caller.name] = list(dict.fromkeys(callees))
         waiting += [module.kernels[name] for name in callees]
     return [module.kernels[name] for name in module.kernels if name in edges and name != entry.name], _has_cycle(edges)
 
 
-def _is_builtin(module: Module, call: Instruction) -> bool:
-    return call.callee in BUILTINS and call.callee not in module.kernels
-
-
-def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:
+def _targets(module: ir.Module, caller: ir.Kernel, call: ir.Instruction) -> list[str]:
     if call.callee is None:
         return sorted(_taken(module))
     if call.callee not in module.kernels:
@@ -75,14 +58,14 @@ def _targets(module: Module, caller: Kernel, call: Instruction) -> list[str]:
     return [call.callee]
 
 
-def _taken(module: Module) -> set[str]:
+def _taken(module: ir.Module) -> set[str]:
     """Functions whose address the code or an initialiser names."""
     functions = {k.name for k in module.kernels.values() if not k.is_entry}
     named = {name for k in module.kernels.values() for i in k.instructions for name in i.symbols}
     return functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations})
 
 
-def launchable(module: Module, functions: Iterable[Kernel]) -> dict[str, int]:
+def launchable(module: ir.Module, functions: Iterable[ir.Kernel]) -> dict[str, int]:
     """Kernels that functions, or a variable's values, take the address of -> bytes of their parameters."""
     named = {name for f in functions for i in f.instructions for name in i.symbols}
     named |= {symbol.name for v in module.variables for _, symbol in v.relocations}
@@ -108,28 +91,27 @@ def launches_kernels(program: Program) -> bool:
     return any(i.callee in LAUNCH_FUNCTIONS for i in _builtin_calls(program))
 
 
-def _builtin_calls(program: Program) -> Iterable[Instruction]:
+def _builtin_calls(program: Program) -> Iterable[ir.Instruction]:
     return (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)
 
 
 _MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits
 
 
-def link(module: Module, kernel_name: str) -> Program:
+def link(module: ir.Module, kernel_name: str) -> Program:
     """The program of an entry of `module`.
 
     The names a called function declares (registers, variables, parameters) get the prefix `function:`, so that
     they are unique in the program; those of the entry stay as printed. Raises InputError for an unknown entry, PtxError
-    for a call to a function without a body or with parameters of other sizes.
-    """
+    for a call to a function without a body or with parameters of other sizes."""
     entry = _entry(module, kernel_name)
     callees, recursive = reachable(module, entry)
     functions = [entry, *callees]
     _check_calls(module, functions)
     starts: dict[str, int] = {}
-    instructions: list[Instruction] = []
+    instructions: list[ir.Instruction] = []
     variables = _used_variables(module, functions)
-    registers: dict[Register, None] = {}
+    registers: dict[ir.Register, None] = {}
     signatures = {}
     for function in functions:
         names = _Renamer(function)
@@ -160,7 +142,7 @@ def link(module: Module, kernel_name: str) -> Program:
 
 
 def _blocks(
-    module: Module, entry: Kernel, instructions: list[Instruction], starts: dict[str, int]
+    module: ir.Module, entry: ir.Kernel, instructions: list[ir.Instruction], starts: dict[str, int]
 ) -> tuple[BasicBlock, ...]:
     """The basic blocks. Where the order of thread blocks matters, one begins at each write that publishes what came
     before it. Raises PtxError for more than a trace can number."""
@@ -170,12 +152,12 @@ def _blocks(
     if order_points_of(instructions, block_of.__getitem__, [block.successors for block in blocks]):
         blocks = basic_blocks(instructions, entries, publishing(instructions))
     if len(blocks) > _MAX_BLOCKS:
-        message = f"'{entry.name}' has {len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
-        raise PtxError(module.path, entry.line, message)
+        many = f"{len(blocks)} basic blocks, more than {_MAX_BLOCKS}"
+        raise PtxError(module.path, entry.line, f"'{entry.name}' has {many}")
     return blocks
 
 
-def _entry(module: Module, name: str) -> Kernel:
+def _entry(module: ir.Module, name: str) -> ir.Kernel:
     """By its name in PTX, or by that of its C++ function, if no other has it."""
     entries = module.entries
     if name in entries:
@@ -190,7 +172,7 @@ def _entry(module: Module, name: str) -> Kernel:
     raise InputError(f"{module.path}: no kernel '{name}'; {hint}")
 
 
-def _check_calls(module: Module, callers: list[Kernel]) -> None:
+def _check_calls(module: ir.Module, callers: list[ir.Kernel]) -> None:
     """What a call by name hands over must be as large as the function declares: executors copy what it declares."""
     for caller in callers:
         sizes = {v.name: v.bytes for v in caller.variables if v.space == "param"}
@@ -206,20 +188,20 @@ def _check_calls(module: Module, callers: list[Kernel]) -> None:
 
 
 def _mismatch(
-    what: str, given: tuple[Operand | None, ...], declared: tuple[Parameter, ...], sizes: dict[str, int]
+    what: str, given: tuple[ir.Operand | None, ...], declared: tuple[ir.Parameter, ...], sizes: dict[str, int]
 ) -> str:
     """How what a call gives differs from what the function declares, "" if it does not. `sizes`: bytes of the caller's
     `.param` variables; operands that are none are left to the executors."""
     if len(given) != len(declared):
         return f"{len(given)} {what}s, the function has {len(declared)}"
     for operand, parameter in zip(given, declared, strict=True):
-        size = sizes.get(operand.name, parameter.bytes) if isinstance(operand, Symbol) else parameter.bytes
+        size = sizes.get(operand.name, parameter.bytes) if isinstance(operand, ir.Symbol) else parameter.bytes
         if size != parameter.bytes:
             return f"{what} '{parameter.name}' has {parameter.bytes} B, the call gives {size}"
     return ""
 
 
-def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
+def _used_variables(module: ir.Module, functions: list[ir.Kernel]) -> list[ir.Variable]:
     """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
     named = {name for f in functions for i in f.instructions for name in i.symbols}
     return [v for v in module.variables if v.space != "shared" or v.name in named]
@@ -228,11 +210,11 @@ def _used_variables(module: Module, functions: list[Kernel]) -> list[Variable]:
 class _Renamer:
     """Makes the names of one function unique in the program."""
 
-    def __init__(self, function: Kernel) -> None:
+    def __init__(self, function: ir.Kernel) -> None:
         self.prefix = "" if function.is_entry else f"{function.name}:"
         self.own = {v.name for v in function.variables} | {p.name for p in (*function.parameters, *function.returns)}
 
-    def instruction(self, i: Instruction, base: int) -> Instruction:
+    def instruction(self, i: ir.Instruction, base: int) -> ir.Instruction:
         if not base and not self.prefix:
             return i
         return replace(
@@ -240,32 +222,32 @@ class _Renamer:
             index=base + i.index,
             destinations=tuple(self.operand(d) for d in i.destinations),
             sources=tuple(self.operand(s) for s in i.sources),  # type: ignore[misc]
-            guard=Guard(self.register(i.guard.register), i.guard.negated) if i.guard else None,
+            guard=ir.Guard(self.register(i.guard.register), i.guard.negated) if i.guard else None,
             target=None if i.target is None else base + i.target,
             targets=tuple(base + t for t in i.targets),
         )
 
-    def operand(self, operand: Operand | None) -> Operand | None:
+    def operand(self, operand: ir.Operand | None) -> ir.Operand | None:
         match operand:
-            case Register():
+            case ir.Register():
                 return self.register(operand)
-            case Symbol(name=name, offset=offset):
-                return Symbol(self.name(name), offset)
-            case Address(base=base, offset=offset):
-                return Address(self.operand(base), offset)  # type: ignore[arg-type]
-            case Vector(elements=elements):
-                return Vector(tuple(self.operand(e) for e in elements))
+            case ir.Symbol(name=name, offset=offset):
+                return ir.Symbol(self.name(name), offset)
+            case ir.Address(base=base, offset=offset):
+                return ir.Address(self.operand(base), offset)  # type: ignore[arg-type]
+            case ir.Vector(elements=elements):
+                return ir.Vector(tuple(self.operand(e) for e in elements))
         return operand
 
-    def register(self, register: Register) -> Register:
-        return Register(self.prefix + register.name, register.type) if self.prefix else register
+    def register(self, register: ir.Register) -> ir.Register:
+        return ir.Register(self.prefix + register.name, register.type) if self.prefix else register
 
     def name(self, name: str) -> str:
         return self.prefix + name if name in self.own else name
 
-    def variable(self, variable: Variable) -> Variable:
+    def variable(self, variable: ir.Variable) -> ir.Variable:
         moved = tuple((at, replace(s, name=self.name(s.name))) for at, s in variable.relocations)
         return replace(variable, name=self.name(variable.name), relocations=moved)
 
-    def parameters(self, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    def parameters(self, parameters: tuple[ir.Parameter, ...]) -> tuple[ir.Parameter, ...]:
         return tuple(replace(p, name=self.name(p.name)) for p in parameters)

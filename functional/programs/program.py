@@ -1,7 +1,6 @@
 """A linked kernel as one flat list of instructions, and how it is cut into basic blocks.
 
-A call is no edge between blocks: control continues behind it, so every function has a graph of its own.
-"""
+A call is no edge between blocks: control continues behind it, so every function has a graph of its own."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ class BasicBlock:
     """Instructions `start` to `stop - 1`. Blocks also end at barriers (`bar`, `barrier`) and calls.
 
     `reconvergence` is the block where lanes that diverge at its end meet again (immediate post-dominator),
-    or None if that is the exit of the function.
-    """
+    or None if that is the exit of the function."""
 
     index: int
     start: int
@@ -97,9 +95,7 @@ def basic_blocks(
 
     `entries` are the positions where functions begin, ascending. A block begins at each entry, at every branch target
     and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product, wait), and at
-    the positions `also`.
-    Successors are in the order taken, fall-through; a guarded ret or exit falls through.
-    """
+    the positions `also`. Successors are in the order taken, fall-through; a guarded ret or exit falls through."""
     starts = sorted({*_starts(instructions, entries), *also})
     stops = [*starts[1:], len(instructions)]
     index = {start: number for number, start in enumerate(starts)}
@@ -132,8 +128,7 @@ def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int |
     """Immediate post-dominator of every node, None where only the exit of the graph remains.
 
     `successors[n]` are the nodes after n; a node with none leads to a virtual exit. A node that cannot reach the exit
-    (an endless loop) has none either.
-    """
+    (an endless loop) has none either."""
     end = len(successors)
     backward: list[list[int]] = [[] for _ in range(end + 1)]
     for node, following in enumerate(successors):

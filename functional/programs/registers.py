@@ -28,8 +28,7 @@ _REGISTER_FILE, _UNIT = 65536, 8  # of an SM since compute capability 3.0, hande
 def live_in(program: Program) -> tuple[frozenset[Register], ...]:
     """Registers live on entry of every basic block: some path from there reads them before it writes them.
 
-    Per thread: a guarded write keeps the old value, hence does not end a life.
-    """
+    Per thread: a guarded write keeps the old value, hence does not end a life."""
     numbers = program.numbers.items()
     return tuple(frozenset(register for register, n in numbers if mask >> n & 1) for mask in _live_masks(program))
 
@@ -47,8 +46,7 @@ def live_behind(program: Program) -> Iterator[tuple[int, int]]:
 def estimate_registers(program: Program) -> int:
     """Registers a thread, from the most values live at once; a call adds what the callee needs.
 
-    An estimate: ptxas also reorders, rematerialises and folds addresses.
-    """
+    An estimate: ptxas also reorders, rematerialises and folds addresses."""
     calls: dict[str, list[tuple[str, int]]] = defaultdict(list)
     most: dict[str, int] = defaultdict(int)
     for index, live in live_behind(program):
@@ -152,8 +150,7 @@ def registers_per_thread(program: Program, target: str, known: Mapping[str, int]
     """Registers a thread of a kernel.
 
     From `known` (kernel name -> registers) if it is there, else from `ptxas -v` for `target` ("sm_75") if ptxas
-    is on the PATH and takes the file, else from liveness.
-    """
+    is on the PATH and takes the file, else from liveness."""
     if program.name in known:
         return Registers(known[program.name], "resources.json")
     compiled = _ptxas(program.path, target, program.digest).get(program.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator as op
 import struct
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
@@ -109,11 +110,8 @@ class Scope:
 
 Fail = Callable[[Any, str], Exception]  # (token, message) -> the error to raise
 MAX_NESTING = 64
-_PRECEDENCE = [
-    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"),
-    ("*", "/", "%"),
-]  # fmt: skip
-_LEVEL = {operator: level for level, operators in enumerate(_PRECEDENCE) for operator in operators}
+_PRECEDENCE = "|| , && , | , ^ , & , == != , < > <= >= , << >> , + - , * / %"
+_LEVEL = {operator: level for level, own in enumerate(_PRECEDENCE.split(",")) for operator in own.split()}
 
 
 class Constants:
@@ -194,13 +192,10 @@ class Constants:
 
 
 _INTEGER_OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "||": lambda a, b: bool(a) or bool(b), "&&": lambda a, b: bool(a) and bool(b),
-    "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "&": lambda a, b: a & b,
-    "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b, ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b,
-    "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b, "+": lambda a, b: a + b, "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-}  # fmt: skip
+    **{"||": lambda a, b: bool(a) or bool(b), "&&": lambda a, b: bool(a) and bool(b)},
+    **{"|": op.or_, "^": op.xor, "&": op.and_, "<<": op.lshift, ">>": op.rshift, "+": op.add, "-": op.sub, "*": op.mul},
+    **{"==": op.eq, "!=": op.ne, "<": op.lt, ">": op.gt, "<=": op.le, ">=": op.ge},
+}
 
 
 class Initialiser:

@@ -11,6 +11,7 @@ from typing import Any
 from lark import Token
 
 from functional.ptx import _syntax as raw
+from functional.ptx import ir
 from functional.ptx._declarations import (
     MAX_NESTING,
     Scope,
@@ -19,21 +20,6 @@ from functional.ptx._declarations import (
     declare_registers,
     declare_variables,
     is_static,
-)
-from functional.ptx.ir import (
-    TYPE_BYTES,
-    Address,
-    Guard,
-    Immediate,
-    Instruction,
-    Kernel,
-    Module,
-    Operand,
-    Register,
-    Special,
-    Symbol,
-    Variable,
-    Vector,
 )
 
 _SPECIAL = re.compile(
@@ -66,7 +52,7 @@ def _writes_first(opcode: str, modifiers: tuple[str, ...]) -> bool:
     return opcode not in _NO_DESTINATION
 
 
-def _guard(token: Token, scope: Scope) -> Guard:
+def _guard(token: Token, scope: Scope) -> ir.Guard:
     """`@%p1` or `@!%p1`. Raises PtxError if that is no predicate."""
     text = token[1:].strip()
     name = text.removeprefix("!").strip()
@@ -75,54 +61,54 @@ def _guard(token: Token, scope: Scope) -> Guard:
         raise scope.source.fail(token, f"register '{name}' is not declared")
     if register.type != "pred":
         raise scope.source.fail(token, f"the guard '{name}' is a .{register.type} register, not a .pred")
-    return Guard(register, text.startswith("!"))
+    return ir.Guard(register, text.startswith("!"))
 
 
-def _destinations(node: Any, scope: Scope) -> tuple[Operand | None, ...]:
+def _destinations(node: Any, scope: Scope) -> tuple[ir.Operand | None, ...]:
     """The written operand: one, or two for `d|p`; None for the sink `_`. Raises PtxError."""
     parts = (node.first, node.second) if isinstance(node, raw.RawPair) else (node,)
     return tuple(_destination(part, scope) for part in parts)
 
 
-def _destination(node: Any, scope: Scope) -> Operand | None:
+def _destination(node: Any, scope: Scope) -> ir.Operand | None:
     """A written operand, or None for the sink `_`. Raises PtxError."""
     return None if isinstance(node, Token) and node == "_" else _source(node, scope)[0]
 
 
-def _source(node: Any, scope: Scope) -> list[Operand]:
+def _source(node: Any, scope: Scope) -> list[ir.Operand]:
     """One read operand, or more if an address carries coordinates. Raises PtxError."""
     match node:
         case Token():
             return [_name(node, scope)]
-        case Immediate():
+        case ir.Immediate():
             return [node]
         case raw.RawOffset(name=name, offset=offset):
-            return [Symbol(scope.known_symbol(name).name, offset)]
+            return [ir.Symbol(scope.known_symbol(name).name, offset)]
         case raw.RawElements(items=items):
-            return [Vector(tuple(_destination(item, scope) for item in items))]
+            return [ir.Vector(tuple(_destination(item, scope) for item in items))]
         case raw.RawAddress(base=base, offset=offset, rest=rest):
             return [_address(base, offset, scope), *(operand for r in rest for operand in _source(r, scope))]
     raise scope.source.fail(node, f"operand '{_printed(node)}' cannot stand here")
 
 
-def _address(base: Token | None, offset: int, scope: Scope) -> Address:
+def _address(base: Token | None, offset: int, scope: Scope) -> ir.Address:
     if base is None:
-        return Address(None, offset)
+        return ir.Address(None, offset)
     operand = _name(base, scope)
-    if not isinstance(operand, (Register, Symbol)):
+    if not isinstance(operand, (ir.Register, ir.Symbol)):
         raise scope.source.fail(base, f"'{base}' cannot be the base of an address")
-    return Address(operand, offset)
+    return ir.Address(operand, offset)
 
 
-def _name(token: Token, scope: Scope) -> Operand:
+def _name(token: Token, scope: Scope) -> ir.Operand:
     text = str(token)
     found = scope.register(text) or scope.symbol(text)
     if found is not None:
         return found
     if (elements := scope.vector(text)) is not None:
-        return Vector(elements)
+        return ir.Vector(elements)
     if _SPECIAL.fullmatch(text):
-        return Special(text)
+        return ir.Special(text)
     if text == "_":
         raise scope.source.fail(token, "the sink '_' can only be a destination")
     if "." in text and scope.register(text.partition(".")[0]) is not None:
@@ -164,21 +150,21 @@ class RegisterParameters:
         moved = declarator._replace(name=hidden)
         return item._replace(space=Token("SPACE", ".param"), qualifiers=kept, declarators=[moved])
 
-    def loads(self, scope: Scope) -> list[Instruction]:
+    def loads(self, scope: Scope) -> list[ir.Instruction]:
         """What fills the registers where a function begins."""
         lines = ((name, name.line or 1) for name in self.names)
         return [i for name, line in lines for i in _loads(_registers(name, scope), _hidden(name, scope), line)]
 
-    def stores(self, scope: Scope, line: int) -> list[Instruction]:
+    def stores(self, scope: Scope, line: int) -> list[ir.Instruction]:
         """What keeps the registers where it returns."""
         return [i for name in self.names for i in _stores(_registers(name, scope), _hidden(name, scope), line)]
 
     def call(
-        self, statement: raw.RawInstruction, scope: Scope, guard: Guard | None, variables: list[Variable]
-    ) -> tuple[raw.RawInstruction, list[Instruction], list[Instruction]]:
+        self, statement: raw.RawInstruction, scope: Scope, guard: ir.Guard | None, variables: list[ir.Variable]
+    ) -> tuple[raw.RawInstruction, list[ir.Instruction], list[ir.Instruction]]:
         """A call that hands over memory alone, and what comes before and after it; `variables` gets that memory.
         Raises PtxError for a literal, whose size only the function knows."""
-        before, after, operands = list[Instruction](), list[Instruction](), list[Any]()
+        before, after, operands = list[ir.Instruction](), list[ir.Instruction](), list[Any]()
         line = statement.opcode.line or 1
         for operand in statement.operands:
             if isinstance(operand, raw.RawArguments):
@@ -190,72 +176,77 @@ class RegisterParameters:
         return statement._replace(operands=operands), before, after
 
     def _argument(
-        self, item: Any, scope: Scope, opcode: Token, variables: list[Variable]
-    ) -> tuple[Any, Symbol, tuple[Register, ...]]:
+        self, item: Any, scope: Scope, opcode: Token, variables: list[ir.Variable]
+    ) -> tuple[Any, ir.Symbol, tuple[ir.Register, ...]]:
         """(what the call names, where that is, the registers that it stands for)"""
         if not isinstance(item, Token):
             raise scope.source.fail(opcode, "a literal as an argument is not supported; move it to a register")
         registers = _registers(item, scope)
         if not registers:
-            return item, Symbol(str(item)), ()
+            return item, ir.Symbol(str(item)), ()
         self._calls += 1
         name = Token.new_borrow_pos("NAME", f"call{self._calls}{_HIDDEN}", item)
         size_bytes = sum(map(_bytes, registers))
-        scope.symbols[str(name)] = symbol = Symbol(f"{name}{scope.suffix}")
-        variables.append(Variable(symbol.name, "param", size_bytes, size_bytes))
+        scope.symbols[str(name)] = symbol = ir.Symbol(f"{name}{scope.suffix}")
+        variables.append(ir.Variable(symbol.name, "param", size_bytes, size_bytes))
         return name, symbol, registers
 
 
-def _registers(name: Token, scope: Scope) -> tuple[Register, ...]:
+def _registers(name: Token, scope: Scope) -> tuple[ir.Register, ...]:
     """The registers that a name stands for: one, those of a vector, or none."""
     found = scope.register(str(name))
     return (scope.vector(str(name)) or ()) if found is None else (found,)
 
 
-def _hidden(name: Token, scope: Scope) -> Symbol:
+def _hidden(name: Token, scope: Scope) -> ir.Symbol:
     return scope.known_symbol(Token("NAME", f"{name}{_HIDDEN}"))
 
 
-def _bytes(register: Register) -> int:
-    return TYPE_BYTES.get(register.type, _TRUTH_BYTES)
+def _bytes(register: ir.Register) -> int:
+    return ir.TYPE_BYTES.get(register.type, _TRUTH_BYTES)
 
 
-def _places(registers: tuple[Register, ...], symbol: Symbol) -> list[tuple[Register, Address]]:
-    return [(r, Address(symbol, i * _bytes(r))) for i, r in enumerate(registers)]
+def _places(registers: tuple[ir.Register, ...], symbol: ir.Symbol) -> list[tuple[ir.Register, ir.Address]]:
+    return [(r, ir.Address(symbol, i * _bytes(r))) for i, r in enumerate(registers)]
 
 
-def _loads(registers: tuple[Register, ...], symbol: Symbol, line: int) -> list[Instruction]:
+def _loads(registers: tuple[ir.Register, ...], symbol: ir.Symbol, line: int) -> list[ir.Instruction]:
     made = []
     for register, where in _places(registers, symbol):
         word = _word(register)
-        made.append(Instruction(0, line, "ld", ("param", f"b{8 * _bytes(register)}"), (word,), (where,)))
+        made.append(ir.Instruction(0, line, "ld", ("param", f"b{8 * _bytes(register)}"), (word,), (where,)))
         if word is not register:
-            made.append(Instruction(0, line, "setp", ("ne", "s32"), (register,), (word, Immediate(0))))
+            made.append(ir.Instruction(0, line, "setp", ("ne", "s32"), (register,), (word, ir.Immediate(0))))
     return made
 
 
-def _stores(registers: tuple[Register, ...], symbol: Symbol, line: int) -> list[Instruction]:
+def _stores(registers: tuple[ir.Register, ...], symbol: ir.Symbol, line: int) -> list[ir.Instruction]:
     made = []
     for register, where in _places(registers, symbol):
         word = _word(register)
         if word is not register:
-            made.append(Instruction(0, line, "selp", ("b32",), (word,), (Immediate(1), Immediate(0), register)))
-        made.append(Instruction(0, line, "st", ("param", f"b{8 * _bytes(register)}"), (), (where, word)))
+            made.append(
+                ir.Instruction(0, line, "selp", ("b32",), (word,), (ir.Immediate(1), ir.Immediate(0), register))
+            )
+        made.append(ir.Instruction(0, line, "st", ("param", f"b{8 * _bytes(register)}"), (), (where, word)))
     return made
 
 
-def _word(register: Register) -> Register:
+def _word(register: ir.Register) -> ir.Register:
     """What holds a register in memory: of a predicate a word of its own."""
-    return Register(f"{register.name}{_HIDDEN}", "b32") if register.type == "pred" else register
+    return ir.Register(f"{register.name}{_HIDDEN}", "b32") if register.type == "pred" else register
 
 
 # A modifier that names a state space as seen by one thread block or one function: the same space
 _SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
+_NOWHERE: Mapping[str, int] = MappingProxyType({})
 _NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
-def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, int] = MappingProxyType({})) -> Module:
+def lower(
+    tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, int] = MappingProxyType({})
+) -> ir.Module:
     """The module of a syntax tree. Raises PtxError for undeclared or repeated names and bad constants.
 
     `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each.
@@ -265,7 +256,7 @@ def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, i
     if address_bits not in (32, 64):
         raise source.fail(tree.address_size, f".address_size is 32 or 64, not {address_bits}")
     aliases = aliases_of(tree)
-    scope, variables, kernels, pc_base = Scope(source), dict[str, Variable](), dict[str, Kernel](), 0
+    scope, variables, kernels, pc_base = Scope(source), dict[str, ir.Variable](), dict[str, ir.Kernel](), 0
     for item in tree.items:
         if isinstance(item, raw.RawVariable):
             _declare(item, scope, variables)
@@ -278,17 +269,19 @@ def lower(tree: raw.RawModule, path: str, digest: str, elsewhere: Mapping[str, i
             kernels[kernel.name] = kernel
             variables |= {variable.name: variable for variable in builder.statics}
             pc_base += len(kernel.instructions)
-    return Module(path, digest, str(tree.version), str(tree.target), address_bits, tuple(variables.values()), kernels)
+    return ir.Module(
+        path, digest, str(tree.version), str(tree.target), address_bits, tuple(variables.values()), kernels
+    )
 
 
 def lower_function(
-    tree: raw.RawModule, module: Module, aliases: dict[str, str], declared: frozenset[str], pc_base: int
-) -> Kernel:
+    tree: raw.RawModule, module: ir.Module, aliases: dict[str, str], declared: frozenset[str], pc_base: int
+) -> ir.Kernel:
     """The one function of a syntax tree, of a module whose variables and functions (`declared`) are known. Raises
     PtxError."""
     function = next(item for item in tree.items if isinstance(item, raw.RawFunction))
     scope = Scope(Source(module.path, declared, {v.name: v.space for v in module.variables}))
-    scope.symbols.update({variable.name: Symbol(variable.name) for variable in module.variables})
+    scope.symbols.update({variable.name: ir.Symbol(variable.name) for variable in module.variables})
     return _FunctionBuilder(function, scope, aliases).build(pc_base)
 
 
@@ -302,7 +295,7 @@ def aliases_of(tree: raw.RawModule) -> dict[str, str]:
     return {str(item.name): str(item.target) for item in tree.items if isinstance(item, raw.RawAlias)}
 
 
-def _declare(item: raw.RawVariable, scope: Scope, variables: dict[str, Variable]) -> None:
+def _declare(item: raw.RawVariable, scope: Scope, variables: dict[str, ir.Variable]) -> None:
     """Add module-scope variables; a definition replaces an `.extern` declaration."""
     for variable in declare_variables(item, scope):
         known = variables.get(variable.name)
@@ -319,14 +312,14 @@ class _FunctionBuilder:
         self.function, self.aliases, self.source = function, aliases, module.source
         self.scope = Scope(module.source, module, function=str(function.name))
         self.nested_scopes = 0
-        self.instructions: list[Instruction] = []
+        self.instructions: list[ir.Instruction] = []
         self.branches: list[tuple[int, Scope, list[Token]]] = []  # (instruction, where its labels are seen, labels)
-        self.registers: dict[Register, None] = {}
-        self.variables: list[Variable] = []
+        self.registers: dict[ir.Register, None] = {}
+        self.variables: list[ir.Variable] = []
         self.passed, self.returned = RegisterParameters(), RegisterParameters()
-        self.statics: list[Variable] = []  # declared inside, and the module's: `.global`, `.const`
+        self.statics: list[ir.Variable] = []  # declared inside, and the module's: `.global`, `.const`
 
-    def build(self, pc_base: int) -> Kernel:
+    def build(self, pc_base: int) -> ir.Kernel:
         function = self.function
         parameters = declare_parameters(self.passed.in_memory(function.parameters, self.scope), self.scope)
         for instruction in self.passed.loads(self.scope):
@@ -336,10 +329,9 @@ class _FunctionBuilder:
         for index, scope, labels in self.branches:
             self._resolve(index, tuple(scope.label(label) for label in labels))
         self._end()
-        return Kernel(
-            str(function.name), function.name.line or 1, function.is_entry, parameters, returns,
-            tuple(self.instructions), tuple(self.registers), tuple(self.variables), pc_base, dict(function.directives),
-        )  # fmt: skip
+        named = (str(function.name), function.name.line or 1, function.is_entry)
+        body = tuple(self.instructions), tuple(self.registers), tuple(self.variables)
+        return ir.Kernel(*named, parameters, returns, *body, pc_base, dict(function.directives))
 
     def _statements(self, statements: list[Any], depth: int) -> None:
         if depth > MAX_NESTING:
@@ -377,30 +369,30 @@ class _FunctionBuilder:
         opcode, *rest = statement.opcode.split(".")
         modifiers = tuple(_SPACE_ALIASES.get(m, m) for m in rest)
         guard = None if statement.guard is None else _guard(statement.guard, self.scope)
-        line, after = statement.opcode.line or 1, list[Instruction]()
+        line, after = statement.opcode.line or 1, list[ir.Instruction]()
         if opcode == "ret":
             self._return(line)
         if opcode == "call":
             statement, before, after = self.passed.call(statement, self.scope, guard, self.variables)
             for instruction in before:
                 self._append(instruction)
-        instruction = Instruction(len(self.instructions), line, opcode, modifiers, (), (), guard)
+        instruction = ir.Instruction(len(self.instructions), line, opcode, modifiers, (), (), guard)
         lowered = {"bra": self._branch, "brx": self._branch, "call": self._call}.get(opcode, self._plain)
         for made in (lowered(instruction, statement), *after):
             self._append(made)
 
-    def _append(self, instruction: Instruction) -> None:
+    def _append(self, instruction: ir.Instruction) -> None:
         instruction, guard = replace(instruction, index=len(self.instructions)), instruction.guard
         self.instructions.append(instruction)
         for register in (*instruction.reads(), *instruction.writes(), *([guard.register] if guard else [])):
             self.registers.setdefault(register)
 
-    def _plain(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
+    def _plain(self, instruction: ir.Instruction, statement: raw.RawInstruction) -> ir.Instruction:
         remaining = statement.operands
-        written: tuple[Operand | None, ...] = ()
+        written: tuple[ir.Operand | None, ...] = ()
         if remaining and _writes_first(instruction.opcode, instruction.modifiers):
             written, remaining = _destinations(remaining[0], self.scope), remaining[1:]
-        sources: list[Operand] = []
+        sources: list[ir.Operand] = []
         negated = set()
         for operand in remaining:
             if isinstance(operand, raw.RawNegated):
@@ -412,15 +404,15 @@ class _FunctionBuilder:
         made = replace(instruction, destinations=written, sources=tuple(sources), negated_sources=frozenset(negated))
         return replace(made, modifiers=(*self._space(made), *made.modifiers))
 
-    def _space(self, instruction: Instruction) -> tuple[str, ...]:
+    def _space(self, instruction: ir.Instruction) -> tuple[str, ...]:
         """The space of a variable that an access names without saying where it lies: assemblers look it up."""
         address = instruction.sources[0] if instruction.sources else None
-        if instruction.opcode not in _ACCESSES or instruction.space != "generic" or not isinstance(address, Address):
+        if instruction.opcode not in _ACCESSES or instruction.space != "generic" or not isinstance(address, ir.Address):
             return ()
-        space = self.source.spaces.get(address.base.name, "") if isinstance(address.base, Symbol) else ""
+        space = self.source.spaces.get(address.base.name, "") if isinstance(address.base, ir.Symbol) else ""
         return (space,) if space in ("global", "shared", "local", "const") else ()
 
-    def _branch(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
+    def _branch(self, instruction: ir.Instruction, statement: raw.RawInstruction) -> ir.Instruction:
         *index, label = statement.operands or [None]
         if not isinstance(label, Token) or len(index) != (instruction.opcode == "brx"):
             raise self.source.fail(statement.opcode, f"expected one label after '{statement.opcode}'")
@@ -435,7 +427,7 @@ class _FunctionBuilder:
         else:
             self.instructions[index] = replace(instruction, targets=targets)
 
-    def _call(self, instruction: Instruction, statement: raw.RawInstruction) -> Instruction:
+    def _call(self, instruction: ir.Instruction, statement: raw.RawInstruction) -> ir.Instruction:
         """`call (returns), function, (arguments)`; of an indirect call the register is the first source."""
         remaining = list(statement.operands)
         lists = (raw.RawArguments,)
@@ -467,7 +459,7 @@ class _FunctionBuilder:
         if not ends or any(count in (i.target, *i.targets) for i in self.instructions):
             line = last.line if last is not None else self.function.name.line or 1
             self._return(line)
-            self._append(Instruction(count, line, "ret", (), (), ()))
+            self._append(ir.Instruction(count, line, "ret", (), (), ()))
 
 
 def _label_name(token: Token) -> str:

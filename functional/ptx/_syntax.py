@@ -1,6 +1,5 @@
 """The syntax tree of a PTX file, in which names are still text: its nodes, and the builder that lark calls, one method
-a rule of grammar.lark.
-"""
+a rule of grammar.lark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The PTX program as data: what the parser yields and everything else reads.
 
 Instructions are numbered from 0 within their kernel, labels, pragmas and declarations not counted,
-which is also how the timing reference counts program counters (8 bytes each, GPGPU-Sim 4.2).
-"""
+which is also how the timing reference counts program counters (8 bytes each, GPGPU-Sim 4.2)."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class Immediate:
 class Symbol:
     """The address of a variable, parameter or function, plus a byte offset.
 
-    In an initialiser it is the address within the variable's own space, unless it is `generic`.
-    """
+    In an initialiser it is the address within the variable's own space, unless it is `generic`."""
 
     name: str
     offset: int = 0

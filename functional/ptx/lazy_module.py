@@ -52,8 +52,7 @@ class FunctionPlace:
     """A function with a body: `start` and `stop` of its text, the braces included; `body`: where the braces begin.
 
     `line`: where `start` lies; `pc_base`: instructions of the functions before it. `static`: does the body declare
-    variables that live as long as the module?
-    """
+    variables that live as long as the module?"""
 
     name: str
     is_entry: bool

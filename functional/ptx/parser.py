@@ -24,20 +24,18 @@ if TYPE_CHECKING:
 
 
 # Terminals of grammar.lark; those not listed are punctuation and directives, printed as they are written
-_WORDS = {
-    "NAME": "a name", "INT": "an integer", "FLOAT": "a floating-point number", "STRING": "a string",
-    "OPCODE": "an instruction", "LABEL": "a label", "GUARD": "a guard such as @%p1", "TYPE": "a type such as .b32",
-    "SPACE": "a state space such as .shared", "PARAMETER_SPACE": "'.param'", "VECTOR": "'.v2' or '.v4'",
-    "LINKAGE": "'.visible', '.extern' or '.weak'", "PERFORMANCE": "a directive such as .maxntid",
-    "DOTTED": "an attribute", "OPERATOR": "an operator", "UNARY": "a sign", "OFFSET_SIGN": "an offset",
-}  # fmt: skip
+_WORDS = {"NAME": "a name", "INT": "an integer", "FLOAT": "a floating-point number", "STRING": "a string"}
+_WORDS |= {"OPCODE": "an instruction", "LABEL": "a label", "GUARD": "a guard such as @%p1", "VECTOR": "'.v2' or '.v4'"}
+_WORDS |= {"TYPE": "a type such as .b32", "SPACE": "a state space such as .shared", "PARAMETER_SPACE": "'.param'"}
+_WORDS |= {"LINKAGE": "'.visible', '.extern' or '.weak'", "PERFORMANCE": "a directive such as .maxntid"}
+_WORDS |= {"DOTTED": "an attribute", "OPERATOR": "an operator", "UNARY": "a sign", "OFFSET_SIGN": "an offset"}
 # Places of the grammar where many terminals are possible, by terminals that only occur together there
 _PLACES = (
     ({"NAME", "INT", "FLOAT", "LSQB"}, "an operand"),
     ({"OPCODE", "RBRACE"}, "an instruction, a declaration or '}'"),
     ({"LINKAGE", "SPACE"}, "a function or a variable"),
     ({"SEMICOLON", "COMMA"}, "',' or ';' after the operands"),
-)  # fmt: skip
+)
 
 
 def expected_found(error: UnexpectedInput, text: str, grammar: Lark) -> tuple[int, str]:
@@ -87,8 +85,7 @@ def parse(source: str | Path) -> Module:
     """Parse a PTX file, or PTX text (a string of several lines).
 
     Raises PtxError (file, line, what was expected) for anything that is not PTX as nvcc writes it, and InputError
-    if the file cannot be read.
-    """
+    if the file cannot be read."""
     if isinstance(source, str) and ("\n" in source or ".version" in source):
         return parse_bytes(source.encode("utf-8", "surrogateescape"), "<text>")
     return parse_bytes(file_bytes(source), str(source))

@@ -83,8 +83,7 @@ def ptx_text(program: Program) -> str:
 def naming_source(program: Program) -> Iterator[None]:
     """A fault of a kernel, which names the line of the PTX, names that of the CUDA source too, where the PTX says it.
 
-    The executor cannot: it may run in a process that reads no files.
-    """
+    The executor cannot: it may run in a process that reads no files."""
     try:
         yield
     except ExecutionError as error:

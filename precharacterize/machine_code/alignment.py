@@ -1,6 +1,5 @@
 """Machine blocks and the PTX: the PTX blocks that each holds code of, the one at which it is timed, and the accesses of
-the trace that its memory instructions make (docs/machine-code.md, rules 1 to 3, 5 and 8).
-"""
+the trace that its memory instructions make (docs/machine-code.md, rules 1 to 3, 5 and 8)."""
 
 from __future__ import annotations
 
@@ -92,9 +91,8 @@ def _waiting_again(
                 ptx[n][k] = next((w for w in waits if w > ptx[n][k]), -1)
                 asked.add(ptx[n][k])
     found = {n for n, wait in again if wait in asked}
-    return found | {
-        n for n in range(len(blocks)) if found.issuperset(after := _successors(blocks, n, labels)) and after
-    }
+    after = {n: _successors(blocks, n, labels) for n in range(len(blocks))}
+    return found | {n for n, others in after.items() if others and found.issuperset(others)}
 
 
 def _ptx_of(block: list[MachineInstruction], at_line: dict[int, int], program: Program) -> list[int]:
@@ -150,9 +148,8 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.times = _rounds(block, program, kinds)
     for n, block in enumerate(blocks):
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
-        block.rivals += [
-            m for m, other in enumerate(blocks) if other.times > block.times and other.leader == block.leader
-        ]  # what stands around the other copies of an unrolled loop is not executed with it
+        # what stands around the other copies of an unrolled loop is not executed with it
+        block.rivals += [m for m, b in enumerate(blocks) if b.times > block.times and b.leader == block.leader]
 
 
 def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominators: Dominators) -> int:
@@ -218,11 +215,9 @@ _SAME_IN_A_WARP = ("%ctaid", "%nctaid", "%ntid", "%gridid", "%warpid", "%smid")
 
 def compare_and_swap(block: MachineBlock, program: Program) -> int | None:
     """The place of the compare-and-swap in a block that is such a loop on a word all lanes name; None of any other."""
-    last, atomics = block.code[-1], set(block.held)
+    last, atomics, swaps = block.code[-1], set(block.held), {"CAS", "CAST"}
     loop = last.name == "BRA" and last.guard and block.code[0].label and last.target == block.code[0].label
-    found = [
-        k for k, c in enumerate(block.code) if kind_of(c) == Kind.SHARED_ATOMIC and {"CAS", "CAST"} & {*c.modifiers}
-    ]
+    found = [k for k, c in enumerate(block.code) if kind_of(c) == Kind.SHARED_ATOMIC and swaps & {*c.modifiers}]
     if not loop or len(atomics) != 1 or len(found) != 1:  # copies loop, too, and name no word
         return None
     address = program.instructions[min(atomics)].address
@@ -250,8 +245,8 @@ def _is_uniform(operand: Operand | None, program: Program, depth: int) -> bool:
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
 BULK_COPIES = ("UTMALDG", "UBLKCP", "UTMASTG", "UTMAREDG", "UBLKRED")
 # Of several machine instructions that one of PTX becomes, those that make its access
-_ALONE = {MEETS: ("SYNCS",), MEETS_LATER: ("ARRIVES",), FILLS: BULK_COPIES, starts(BULK): BULK_COPIES,
-          COMMITS: ("UTCBAR",)}  # fmt: skip
+_ALONE: dict[int, tuple[str, ...]] = {MEETS: ("SYNCS",), MEETS_LATER: ("ARRIVES",), COMMITS: ("UTCBAR",)}
+_ALONE |= {FILLS: BULK_COPIES, starts(BULK): BULK_COPIES}
 _AGGREGATING = ("REDUX", "VOTEU", "VOTE")
 
 

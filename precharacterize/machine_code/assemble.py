@@ -1,6 +1,5 @@
 """PTX text -> machine code of its kernels: made once by ptxas and nvdisasm, found on the PATH or in pip's packages, and
-kept on disk as instructions.
-"""
+kept on disk as instructions."""
 
 from __future__ import annotations
 
@@ -101,11 +100,9 @@ def _instructions(lines: list[str]) -> Iterator[MachineInstruction]:
             word = _SECOND_WORD.match(following)
             if word is None:
                 continue
-            address, guard, opcode, operands, _ = code.groups()
+            address, guard, opcode, operands, _ = code.groups(default="")
             fields = control_fields(int(word[1], 16))
-            yield MachineInstruction(
-                int(address, 16), label, (guard or "").strip(), opcode, operands or "", line, *fields
-            )
+            yield MachineInstruction(int(address, 16), label, guard.strip(), opcode, operands, line, *fields)
             label = ""
 
 

@@ -11,15 +11,9 @@ from functional.ptx.ir import Address, Instruction
 from precharacterize import synchronisation as sync
 from precharacterize.build import MEMORY, Row, row_of
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
+from precharacterize.machine_code import alignment
 from precharacterize.machine_code import timing_classes as classes
-from precharacterize.machine_code.alignment import (
-    BULK_COPIES,
-    MachineBlock,
-    Matching,
-    align,
-    compare_and_swap,
-    machine_blocks,
-)
+from precharacterize.machine_code.alignment import BULK_COPIES, MachineBlock, Matching
 from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
 from precharacterize.table import SCOREBOARDS, UNITS, WORDS, PipelineParameters
 from precharacterize.tensor_work import sized
@@ -39,8 +33,8 @@ def machine_timed_blocks(
 ) -> tuple[list[Row], list[TimedBlock]]:  # fmt: skip
     """Rows, the first of them number `first_row`, and timed blocks. A warp's scoreboards are the registers behind the
     `registers` of the PTX."""
-    blocks = machine_blocks(code, program)
-    align(blocks, program, kinds)
+    blocks = alignment.machine_blocks(code, program)
+    alignment.align(blocks, program, kinds)
     matching = Matching(blocks, program, kinds)
     rows: list[Row] = []
     timed: list[TimedBlock] = []
@@ -50,10 +44,8 @@ def machine_timed_blocks(
         covers = [Cover(block.leader, 0)] if block.leader >= 0 else []
         found = matching.accesses(block, covers)
         _cover_all(block, program, covers)
-        made = [
-            _row(c, found.get(k), Kind(kinds[block.ptx[k]]) if k in found else None, pipeline, registers)
-            for k, c in enumerate(block.code)
-        ]
+        seen = {k: Kind(kinds[block.ptx[k]]) for k in found}
+        made = [_row(c, found.get(k), seen.get(k), pipeline, registers) for k, c in enumerate(block.code)]
         for k, row in enumerate(made):
             row.pcs = first_row + block.code[k].address // INSTRUCTION_BYTES
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
@@ -71,10 +63,8 @@ def machine_timed_blocks(
             made[0].pcs = lines * MOST_LINE_INSTRUCTIONS - 1
         rows += made
         accesses = [row.access for row in made if row.access is not None]
-        timed.append(TimedBlock(
-            start, first_row + len(rows), block.leader, block.times, True, covers, block.rivals, accesses,
-            _operations(block, program, covers),
-        ))  # fmt: skip
+        place, work = (start, first_row + len(rows), block.leader, block.times), _operations(block, program, covers)
+        timed.append(TimedBlock(*place, True, covers, block.rivals, accesses, work))
     return rows, timed
 
 
@@ -87,7 +77,7 @@ def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline:
 
 def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, words: dict[Address | None, int]) -> None:
     """If a block is a loop of compare-and-swap, its row says so; `words` numbers the addresses of such loops."""
-    swap = compare_and_swap(block, program)
+    swap = alignment.compare_and_swap(block, program)
     row = made[swap] if swap is not None else None
     if row is None or row.access is None:
         return

@@ -1,20 +1,18 @@
 """Cycles of launches on design points, of which only some pairs are timed: the rest is read off between them.
 
-A formula says roughly what each launch takes on each point. What it lacks is a Gaussian process (Rasmussen and
-Williams, Gaussian Processes for Machine Learning) over pairs of a point and a launch. Two pairs have in common what
-they have in common by the keys of their points (a constant, a linear trend, a smooth rest) as far as their launches are
-alike, and what they have in common because the formula says that the same limits them: where L2 decides, say, it is
-short alike. How much of each, and how far off that is, is taken from the pairs that were timed, each predicted from
-the others.
+A formula says roughly what each launch takes on each point. The logarithm of what it lacks is a Gaussian process
+(Rasmussen and Williams, Gaussian Processes for Machine Learning) over pairs of a point and a launch: sums and products
+over the keys of functions of one key each (Duvenaud et al., Additive Gaussian Processes, 2011), where what the formula
+says limits a pair counts as one key more. Two launches have it in common as far as they are alike. Its settings are
+those of the largest likelihood; how far off it is, points that were timed say, each predicted from the others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,36 +21,15 @@ from sampling.auto.prediction import squared_distances
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
+    from jaxtyping import Float64, Int64
 
 
 Pair = tuple[int, int]  # a point and a launch
-# Settings that explain what was timed nearly as well as the best, in the logarithm of their likelihood: the largest of
-# their errors is taken. That of the best alone held the truth of half of the points where few pairs were timed.
-PLAUSIBLE = 3.0
-# Of a pair, relative, before any was seen: counts as much as one that was, for few pairs may agree by chance. With
-# less, intervals on programs of the hard sets held 70 to 90 % of points where some ten pairs had been timed.
-ASSUMED_ERROR = 0.1
-HELD = 2_000_000  # covariances of launches with each other, of as many points at a time as that allows
-CONSTANT, TREND, SMOOTH = 0.5, 0.1, 0.3  # parts of the variance that goes by the keys of the points
-# How alike launches of different kernels are; of one kernel it is more, the more alike their work, but for what each
-# has of its own, if its work differs by more than a few per cent
-OTHER_KERNEL, OWN, SAME = 0.2, 0.6, 0.05
-
-
-class Setting(NamedTuple):
-    """Of a covariance: the variance that goes by the `limits` of pairs, that by the keys being about 1, and how
-    different limits are that have 0.6 of it in common (`limit_reach`); how different the logarithms of the work of two
-    launches are, likewise (`work_reach`); by what neighbours differ (`nugget`)."""
-
-    limits: float
-    limit_reach: float
-    work_reach: float
-    nugget: float
-
-
-SETTINGS = tuple(Setting(*each) for each in product((0.3, 1.0, 3.0), (0.15, 0.4), (0.5, 2.0), (0.02, 0.1, 0.5)))
-BEFORE = Setting(1.0, 0.4, 0.5, 0.02)  # anything was timed
+# How alike launches of different kernels are; of one kernel it is more, the more alike the logarithms of their work
+# (0.6 of it at `WORK_REACH`), but for what each has of its own: more, if its work differs by more than a few per cent
+OTHER_KERNEL, OWN, SAME, WORK_REACH = 0.2, 0.4, 0.05, 1.0
+OTHER_PLACE = 0.03  # of what two launches of the same work have not in common: their data lie elsewhere
+HELD = 4_000_000  # numbers of a covariance that are held at a time
 
 
 class Places(NamedTuple):
@@ -70,15 +47,18 @@ class Places(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """All pairs of some points and launches. `cycles` by a formula; `limits`: numbers that say what decides them by
-    it; `features` of points, about -1 to 1; `kernels` the launches are of; `work`, columns by which they are alike;
-    `multiples`: each launch stands for so many of its size."""
+    it; `features` of points, about -1 to 1, and the key each belongs to (`keys`); `kernels` the launches are of;
+    `work`, columns by which they are alike; `multiples`: each launch stands for so many of its size; `seconds` that
+    timing a launch takes, reckoned."""
 
     cycles: Float64[np.ndarray, "point launch"]
     limits: Float64[np.ndarray, "point launch limit"]
     features: Float64[np.ndarray, "point feature"]
+    keys: Int64[np.ndarray, " feature"]
     kernels: Int64[np.ndarray, " launch"]
     work: Float64[np.ndarray, "launch work"]
     multiples: Float64[np.ndarray, " launch"]
+    seconds: Float64[np.ndarray, " launch"]
 
     @cached_property
     def shares(self) -> Float64[np.ndarray, "point launch"]:
@@ -87,200 +67,275 @@ class Pairs:
         return np.asarray(sizes / sizes.sum(1, keepdims=True))
 
     @cached_property
-    def by_keys(self) -> Float64[np.ndarray, "point point"]:
-        """Covariance of points by their keys."""
-        smooth = np.exp(-squared_distances(self.features) / 2.0)
-        return np.asarray(CONSTANT + TREND * self.features @ self.features.T + SMOOTH * smooth)
+    def logs(self) -> Float64[np.ndarray, "point launch"]:
+        """Logarithms of the formula's cycles, around their mean."""
+        logs = np.log(self.cycles)
+        return np.asarray(logs - logs.mean(0))
 
     @cached_property
-    def unlike(self) -> Float64[np.ndarray, "launch launch"]:
-        """Mean squared distances of the logarithms of the launches' work; infinite between kernels."""
+    def alike(self) -> Float64[np.ndarray, "launch launch"]:
+        """What launches have in common, of 1."""
         work = np.log1p(self.work)
         same = self.kernels[:, None] == self.kernels
-        return np.where(same, squared_distances(work) / work.shape[1], np.inf)
+        unlike = np.where(same, squared_distances(work) / work.shape[1], np.inf)
+        of_kernel, own = (np.exp(-unlike / reach**2 / 2.0) for reach in (WORK_REACH, SAME))
+        common = OTHER_KERNEL + (1.0 - OTHER_KERNEL - OWN) * of_kernel + OWN * own
+        return np.asarray(common * (1.0 - OTHER_PLACE) + OTHER_PLACE * np.eye(len(work)))
 
     def on(self, points: Sequence[int]) -> Places:
         """The pairs of some points, one point after the other."""
         return Places(*(each.reshape(-1) for each in np.meshgrid(points, np.arange(len(self.kernels)), indexing="ij")))
 
+    def apart(self, a: Places, b: Places) -> Apart:
+        """How far pairs `a` are from pairs `b`."""
+        columns = [self.features[:, self.keys == key] for key in np.unique(self.keys)]
+        limits = np.concatenate([self.limits, self.logs[..., None]], 2)
+        squares = [squared_distances(column[a.points], column[b.points]) for column in columns]
+        squares.append(squared_distances(limits[a.points, a.launches], limits[b.points, b.launches]))
+        logs = np.outer(self.logs[a.points, a.launches], self.logs[b.points, b.launches])
+        return Apart(np.stack(squares), logs, self.alike[np.ix_(a.launches, b.launches)])
+
     @property
-    def stretches(self) -> list[slice]:
-        """All points, a few at a time."""
-        count, some = len(self.cycles), max(1, HELD // len(self.kernels) ** 2)
-        return [slice(first, min(first + some, count)) for first in range(0, count, some)]
+    def reckoned_seconds(self) -> float:
+        """To time all pairs."""
+        return float(self.seconds.sum()) * len(self.cycles)
 
-    def covariance(self, setting: Setting, a: Places, b: Places) -> Float64[np.ndarray, "a b"]:
-        """Of pairs `a` with pairs `b`, but for what is each pair's own."""
-        alike = self._alike(setting)[np.ix_(a.launches, b.launches)]
-        apart = squared_distances(self.limits[a.points, a.launches], self.limits[b.points, b.launches])
-        by_limits = np.exp(-apart / setting.limit_reach**2 / 2.0)
-        return np.asarray(alike * self.by_keys[np.ix_(a.points, b.points)] + setting.limits * by_limits)
 
-    def between(
-        self, setting: Setting, points: slice, first: bool = False
-    ) -> Float64[np.ndarray, "point launch launch"]:
-        """The same of all launches on each of these points, with each other or with those on the first point."""
-        own = self.limits[points]
-        others = self.limits[:1] if first else own
-        apart = (own**2).sum(-1)[:, :, None] + (others**2).sum(-1)[:, None, :] - 2.0 * own @ others.swapaxes(1, 2)
-        keys = self.by_keys[points, 0] if first else np.diag(self.by_keys)[points]
-        by_limits = np.exp(-np.maximum(apart, 0.0) / setting.limit_reach**2 / 2.0)
-        return np.asarray(self._alike(setting) * keys[:, None, None] + setting.limits * by_limits)
+class Apart(NamedTuple):
+    """`squares` of distances, by each key and by the limits; products of the logarithms of the formula's cycles; what
+    the launches have in common."""
 
-    def _alike(self, setting: Setting) -> Float64[np.ndarray, "launch launch"]:
-        of_kernel, own = (np.exp(-self.unlike / reach**2 / 2.0) for reach in (setting.work_reach, SAME))
-        return np.asarray(OTHER_KERNEL + (1.0 - OTHER_KERNEL - OWN) * of_kernel + OWN * own)
+    squares: Float64[np.ndarray, "key a b"]
+    logs: Float64[np.ndarray, "a b"]
+    alike: Float64[np.ndarray, "a b"]
 
-    def fit(self, known: Mapping[Pair, float]) -> Fit:
-        """From the logarithms of what the formula lacks on some pairs."""
-        fits = [Conditioned(self, setting, known) for setting in SETTINGS]
-        best = max(fits, key=lambda fit: fit.likelihood)
-        plausible = [fit.variances() for fit in fits if fit.likelihood >= best.likelihood - PLAUSIBLE]
-        of_sums, of_ratios = np.max(plausible, axis=0)
-        return Fit(best.setting, best.lacking(), of_sums, of_ratios, max(len(known) - 1.0, 1.0))
+
+# Logarithms of settings: their means and deviations before anything is timed. One a key: the inverse square of its
+# reach; then the variance of functions of one key, of two, of all, and of what neighbours differ by; and the share,
+# as a logit, by which values of a key that are not the same differ however near they are.
+REACH, REACH_DEVIATION = math.log(0.5), 2.0
+BEFORE = np.array([-5.0, -7.0, -6.0, -11.0, -2.0])
+DEVIATIONS = np.array([2.0, 2.0, 2.0, 2.0, 1.5])
+CONSTANT, SLOPE = 1.0, 0.25  # variances of the mean, and of the power of the formula's cycles
+STEPS, FIRST_STEPS = 12, 40  # of the search for settings, from those before
+
+
+class Covariance(NamedTuple):
+    """Of pairs, and what its derivatives are made of."""
+
+    total: Float64[np.ndarray, "a b"]
+    smooth: Float64[np.ndarray, "key a b"]
+    of_key: Float64[np.ndarray, "key a b"]
+    parts: Float64[np.ndarray, "3 a b"]
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    """`lacking`: logarithms of what the formula lacks, those timed as they are. Relative variances of the sum of all
-    launches on a point, and of its ratio to that on the first point, which so many `degrees` of freedom tell."""
+class Setting:
+    """Of the covariance: see BEFORE."""
 
-    setting: Setting
-    lacking: Float64[np.ndarray, "point launch"]
-    of_sums: Float64[np.ndarray, " point"]
-    of_ratios: Float64[np.ndarray, " point"]
-    degrees: float
+    logs: Float64[np.ndarray, " setting"]
+
+    @classmethod
+    def first(cls, keys: int) -> Setting:
+        """Before anything was timed."""
+        return cls(np.concatenate([np.full(keys, REACH), BEFORE]))
+
+    @property
+    def nugget(self) -> float:
+        """Variance by which neighbours differ."""
+        return math.exp(self.logs[-2])
+
+    @property
+    def _share(self) -> float:
+        return 1.0 / (1.0 + math.exp(-self.logs[-1]))
+
+    @property
+    def _matters(self) -> Float64[np.ndarray, " key"]:
+        """How much each key matters, 0 to 1: one that does not has no jumps either."""
+        return np.asarray(1.0 / (1.0 + np.exp(-self.logs[:-5])))
+
+    def _variances(self) -> Float64[np.ndarray, " order"]:
+        return np.exp(self.logs[-5:-2])
+
+    def covariance(self, apart: Apart) -> Covariance:
+        """Of pairs, but for what is each pair's own."""
+        own = (self._share * self._matters)[:, None, None]
+        smooth = np.exp(-0.5 * np.exp(self.logs[:-5])[:, None, None] * apart.squares)
+        of_key = (1.0 - own) * smooth + own * (apart.squares < 1e-9)
+        one = of_key.sum(0)
+        parts = np.stack([one, 0.5 * (one**2 - (of_key**2).sum(0)), of_key.prod(0)])
+        total = CONSTANT + SLOPE * apart.logs + np.tensordot(self._variances(), parts, 1)
+        return Covariance(apart.alike * total, smooth, of_key, parts)
+
+    def at_itself(self, logs: Float64[np.ndarray, " pair"]) -> Float64[np.ndarray, " pair"]:
+        """The same of each pair with itself."""
+        keys = len(self.logs) - 5
+        counts = np.array([keys, keys * (keys - 1) / 2, 1.0])
+        return np.asarray(CONSTANT + SLOPE * logs**2 + float(self._variances() @ counts))
+
+    def slopes(
+        self, apart: Apart, found: Covariance, weight: Float64[np.ndarray, "a a"]
+    ) -> Float64[np.ndarray, " setting"]:
+        """Sum of `weight` times the derivative of the covariance, by each setting."""
+        share, matters, variances = self._share, self._matters, self._variances()
+        weight = weight * apart.alike
+        one, rest = found.parts[0], found.parts[2] / np.maximum(found.of_key, 1e-300)
+        by_key = weight * (variances[0] + variances[1] * (one - found.of_key) + variances[2] * rest)
+        bend = -0.5 * np.exp(self.logs[:-5]) * (by_key * found.smooth * apart.squares).sum((1, 2))
+        jumps = (by_key * ((apart.squares < 1e-9) - found.smooth)).sum((1, 2))
+        reach = (1.0 - share * matters) * bend + share * matters * (1.0 - matters) * jumps
+        jump = share * (1.0 - share) * float(matters @ jumps)
+        of_variances = variances * np.tensordot(found.parts, weight, 2)
+        return np.concatenate([reach, of_variances, [0.0, jump]])
 
 
-@dataclass(eq=False)
-class Conditioned:
-    """On the pairs that were timed, by one setting."""
+def loss(
+    logs: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " pair"]
+) -> tuple[float, Float64[np.ndarray, " setting"]]:
+    """Less the logarithm of the posterior of settings, and its derivative (equation 5.9 of the book)."""
+    setting = Setting(logs)
+    found = setting.covariance(apart)
+    inverse, root = inverted(found.total, setting.nugget)
+    weights = inverse @ lacking
+    off = (logs - Setting.first(len(apart.squares)).logs) / (
+        deviation := np.concatenate([np.full(len(apart.squares), REACH_DEVIATION), DEVIATIONS])
+    )
+    value = 0.5 * float(lacking @ weights) + root + 0.5 * float(off @ off)
+    weight = 0.5 * (inverse - np.outer(weights, weights))
+    slopes = setting.slopes(apart, found, weight)
+    slopes[-2] += setting.nugget * float(np.trace(weight))
+    return value, slopes + off / deviation
 
-    pairs: Pairs
-    setting: Setting
-    known: Mapping[Pair, float]
-    square: float = field(init=False)  # variance of one unit of covariance
-    likelihood: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.at = Places.of(list(self.known))
-        among = self.pairs.covariance(self.setting, self.at, self.at) + self.setting.nugget * np.eye(len(self.known))
-        self.inverse = np.linalg.inv(among)
-        self.weights = self.inverse @ np.array(list(self.known.values()))
-        # Errors of each pair predicted from the others, over what was expected of them (5.4.2 of the book)
-        told = np.diag(self.inverse)
-        off = self.weights / np.sqrt(told)
-        self.square = (float(off @ off) + ASSUMED_ERROR**2 * float(told.mean())) / len(self.known)
-        self.likelihood = 0.5 * float(np.log(told).sum()) - 0.5 * len(self.known) * math.log(self.square)
+def inverted(covariance: Float64[np.ndarray, "n n"], nugget: float) -> tuple[Float64[np.ndarray, "n n"], float]:
+    """The inverse with a nugget, and half of the logarithm of the determinant."""
+    from scipy.linalg import lapack
 
-    def lacking(self) -> Float64[np.ndarray, "point launch"]:
-        """See `Fit`."""
-        found = np.concatenate([self._with_timed(points) @ self.weights for points in self.pairs.stretches])
-        found[self.at] = list(self.known.values())
-        return found
+    lower, info = lapack.dpotrf(covariance + nugget * np.eye(len(covariance)), lower=True)
+    if info:  # two pairs that are all but the same
+        return inverted(covariance, 10.0 * nugget)
+    inverse = lapack.dpotri(lower, lower=True)[0]
+    return np.tril(inverse) + np.tril(inverse, -1).T, float(np.log(np.diag(lower)).sum())
 
-    def _with_timed(self, points: slice) -> Float64[np.ndarray, "point launch pair"]:
-        places = self.pairs.on(range(points.start, points.stop))
-        found = self.pairs.covariance(self.setting, places, self.at)
-        return found.reshape(-1, len(self.pairs.kernels), len(self.known))
 
-    def variances(self) -> Float64[np.ndarray, "2 point"]:
-        """Of sums, and of their ratios to that of the first point; nothing of what was timed."""
+class Process:
+    """On the pairs that were timed: logarithms of what the formula lacks there (`known`)."""
+
+    def __init__(self, pairs: Pairs, known: Mapping[Pair, float], start: Setting | None = None) -> None:
+        from scipy.optimize import minimize
+
+        self.pairs, self.at = pairs, Places.of(list(known))
+        lacking = np.array(list(known.values()))
+        self.mean = float(lacking.mean())
+        self.lacking = lacking - self.mean
+        apart = pairs.apart(self.at, self.at)
+        first = Setting.first(len(apart.squares))
+        bounds = [(-8.0, 4.0)] * len(apart.squares) + [(-14.0, 1.0)] * 4 + [(-6.0, 3.0)]
+        found = minimize(
+            loss, (start or first).logs, (apart, self.lacking), "L-BFGS-B", jac=True, bounds=bounds,
+            options={"maxiter": STEPS if start else FIRST_STEPS},
+        )  # fmt: skip
+        self.setting = Setting(found.x)
+        self.inverse, _ = inverted(self.setting.covariance(apart).total, self.setting.nugget)
+        self.weights = self.inverse @ self.lacking
+
+    def covariance(self, places: Places) -> Float64[np.ndarray, "pair timed"]:
+        """Of pairs with those that were timed."""
+        return self.setting.covariance(self.pairs.apart(places, self.at)).total
+
+    @property
+    def stretches(self) -> list[range]:
+        """All points, a few at a time."""
+        count, keys = len(self.pairs.cycles), self.pairs.features.shape[1] + 5
+        some = max(1, HELD // (len(self.pairs.kernels) * len(self.lacking) * keys))
+        return [range(first, min(first + some, count)) for first in range(0, count, some)]
+
+    def read_off(self) -> tuple[Float64[np.ndarray, "point launch"], Float64[np.ndarray, " point"]]:
+        """What the formula lacks on all pairs, those timed as they are; and the variance of the weighted sum on each
+        point, nothing of what was timed."""
+        shape = self.pairs.cycles.shape
         left = self.pairs.shares.copy()
         left[self.at] = 0.0
-        parts = [self._before(left, points) for points in self.pairs.stretches]
-        of_sums, with_first, told = (np.concatenate(each) for each in zip(*parts, strict=True))
-        of_sums += self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
-        of_ratios = of_sums + of_sums[0] - 2.0 * (with_first - told @ self.inverse @ told[0])
-        of_ratios[0] = 0.0
-        return np.asarray(self.square * np.maximum([of_sums, of_ratios], 0.0))
+        lacking, told = np.empty(shape), np.empty((shape[0], len(self.lacking)))
+        for points in self.stretches:
+            across = self.covariance(self.pairs.on(points)).reshape(len(points), shape[1], -1)
+            lacking[points] = self.mean + across @ self.weights
+            told[points] = np.einsum("pl,plk->pk", left[points], across)
+        lacking[self.at] = self.mean + self.lacking
+        spread = np.einsum("pl,lm,pm->p", left, self.pairs.alike, left, optimize=True)
+        own = spread * (left * self.setting.at_itself(self.pairs.logs)).sum(1) / np.maximum(left.sum(1), 1e-300)
+        of_sums = own + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
+        return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
 
-    def _before(
-        self, left: Float64[np.ndarray, "point launch"], points: slice
-    ) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"], Float64[np.ndarray, "point pair"]]:
-        """Before anything was timed: variance of each point's sum, its covariance with that of the first point, and
-        with the pairs that were timed."""
-        some = left[points]
-        own = np.einsum("pl,plm,pm->p", some, self.pairs.between(self.setting, points), some, optimize=True)
-        first = np.einsum(
-            "pl,plm,m->p", some, self.pairs.between(self.setting, points, first=True), left[0], optimize=True
-        )
-        return own, first, np.einsum("pl,plk->pk", some, self._with_timed(points))
-
-
-class Choice:
-    """Of the pairs of some `points`, the first point among them, and some `launches`."""
-
-    def __init__(
-        self, pairs: Pairs, points: Sequence[int], launches: Sequence[int], setting: Setting, timed: Iterable[Pair]
-    ) -> None:  # fmt: skip
-        self.kernels, self.nugget = pairs.kernels, setting.nugget
-        self.pairs = [(point, launch) for point in points for launch in launches]
-        self.places = Places.of(self.pairs)
-        self.among = pairs.covariance(setting, self.places, self.places)
-        of_sums = [pairs.shares[p] @ pairs.covariance(setting, pairs.on([p]), self.places) for p in points]
-        self.told = np.concatenate([of_sums, np.array(of_sums) - of_sums[list(points).index(0)]])
-        self.open = np.ones(len(self.pairs), bool)
-        number = {pair: k for k, pair in enumerate(self.pairs)}
-        self._condition([number[pair] for pair in timed if pair in number])
-
-    def _condition(self, timed: list[int]) -> None:
-        """On pairs that are known."""
-        of_timed = self.among[timed]
-        weights = np.linalg.solve(of_timed[:, timed] + self.nugget * np.eye(len(timed)), of_timed)
-        self.told -= self.told[:, timed] @ weights
-        self.among -= of_timed.T @ weights
-        self.open[timed] = False
-
-    def next(self, kernel: int | None = None) -> Pair | None:
-        """The best one, of one kernel or of all; none if all were timed."""
-        wanted: Bool[np.ndarray, " pair"] = self.open.copy()
-        if kernel is not None:
-            wanted &= self.kernels[self.places.launches] == kernel
-        if not wanted.any():
-            return None
-        gain = (self.told**2).sum(0) / (np.maximum(np.diag(self.among), 0.0) + self.nugget)
-        best = int(np.argmax(np.where(wanted, gain, -1.0)))
-        self.take(best)
-        return self.pairs[best]
-
-    def take(self, best: int) -> None:
-        """A pair is known from now on."""
-        told, of_sums = self.among[best].copy(), self.told[:, best].copy()
-        variance = max(float(told[best]), 0.0) + self.nugget
-        self.among -= np.outer(told / variance, told)
-        self.told -= np.outer(of_sums / variance, told)
-        self.open[best] = False
+    def errors(self) -> Float64[np.ndarray, " timed_point"]:
+        """Of each point that was timed: the weighted sum of its timed launches, predicted from the other points, less
+        what it was, over the deviation expected (5.4.2 of the book, a point at a time)."""
+        found = []
+        for point in np.unique(self.at.points):
+            here = np.flatnonzero(self.at.points == point)
+            spread = np.linalg.inv(self.inverse[np.ix_(here, here)])
+            share = self.pairs.shares[self.at.points[here], self.at.launches[here]]
+            found.append(share @ spread @ self.weights[here] / math.sqrt(share @ spread @ share))
+        return np.array(found)
 
 
 FEW_POINTS = 6  # and as many more as there are features: of no more points all pairs are timed
-FIRST_PAIRS = 10  # or one of each kernel, before anything is read off between them
-AT_ONCE = 0.15  # of the pairs timed so far, how many are added between two looks at the error
-MOST_PAIRS = 2000  # among which is chosen, before the others: of large launches, and of points that are spread out
-# By what intervals are wider than the errors of pairs say, since pairs are timed until these look small. Without it the
-# 95 % quantiles of errors over half intervals were 1.0, 1.3 and 1.3 on three programs of the hard sets (seed 11); two
-# of 13 points of ResNet-50 lay outside, at 1.06 and 1.55 times the half interval
-WIDER = 1.4
+FIRST_PAIRS = 24  # or one of each kernel, before anything is read off between them
+# Of those added, so many are drawn by chance: they say how far off the others are, without a view of their own
+LEAST, BY_CHANCE = 6, 0.34
+AT_ONCE = 0.2  # of the pairs timed so far, how many are added between two looks at the error
+CANDIDATES = 400  # pairs among which is chosen, and points whose sums are looked at
+# By what intervals are wider than errors of timed points say, since these stop when they look small
+WIDER = 1.1
+OVERHEAD = 0.15  # of what timing all pairs takes, at most, goes into formula and looks
+
+
+def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
+    """Of one fit, one look at all points and one choice, on one core."""
+    keys = pairs.features.shape[1] + 2
+    fit = 1.3 * STEPS * (timed**3 * 3e-10 + timed**2 * keys * 1.5e-8 + 3e-4)
+    return fit + pairs.cycles.size * timed * (keys * 5e-9 + timed * 1e-10) + CANDIDATES**2 * keys * 2.5e-8
 
 
 @dataclass(frozen=True, eq=False)
 class PairCycles:
     """Cycles of each launch on each point. `timed` pairs were; relative standard errors of the weighted sum on each
-    point (`of_sums`), and of its ratio to that of the first (`of_ratios`), 0 where all launches were timed; so many
-    `degrees` of freedom tell them."""
+    point (`of_sums`), 0 where all launches were timed; so many `degrees` of freedom tell them. `left`: why nothing is
+    read off, if that was left."""
 
     cycles: Float64[np.ndarray, "point launch"]
     timed: list[Pair]
     of_sums: Float64[np.ndarray, " point"]
-    of_ratios: Float64[np.ndarray, " point"]
     degrees: float
+    left: str = ""
 
     def half_widths(self, confidence: float) -> Float64[np.ndarray, " point"]:
         """Half of each point's interval, relative."""
         return np.asarray(self.of_sums * t_quantile(self.degrees, confidence))
 
+    @property
+    def of_ratios(self) -> Float64[np.ndarray, " point"]:
+        """Relative standard errors of the sum's ratio to that of the first point, as if the errors of the two had
+        nothing in common; mostly the first point is timed, and has none."""
+        found = np.hypot(self.of_sums, self.of_sums[0])
+        found[0] = 0.0
+        return found
+
+    @property
+    def counts(self) -> Int64[np.ndarray, " point"]:
+        """Launches that were timed on each point."""
+        return np.bincount(Places.of(self.timed).points, minlength=len(self.cycles))
+
+    def with_timed(self, pairs: Sequence[Pair], found: Float64[np.ndarray, " pair"]) -> PairCycles:
+        """With some pairs timed since; all launches of their points are timed now."""
+        at, cycles, of_sums = Places.of(pairs), self.cycles.copy(), self.of_sums.copy()
+        cycles[at] = found
+        of_sums[at.points] = 0.0
+        return replace(self, cycles=cycles, timed=sorted({*self.timed, *pairs}), of_sums=of_sums)
+
 
 Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
+Met = Callable[["Float64[np.ndarray, ' point']"], bool]  # of half-widths: whether they are narrow enough
 
 
 def few_points(features: Float64[np.ndarray, "point feature"]) -> bool:
@@ -288,91 +343,186 @@ def few_points(features: Float64[np.ndarray, "point feature"]) -> bool:
     return len(features) <= FEW_POINTS + features.shape[1]
 
 
+def all_within(error: float) -> Met:
+    """No interval is wider."""
+    return lambda halves: float(halves.max(initial=0.0)) <= error
+
+
+def most_within(error: float, share: float, confidence: float) -> Met:
+    """As many points as `share` are within `error` of the truth, as normal errors with these intervals would be."""
+    from scipy.special import erf
+
+    scale = error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
+    return lambda halves: float(erf(scale / np.maximum(halves, 1e-12)).mean()) >= share
+
+
 def read_off(
-    time: Time, pairs: Pairs, error: float, confidence: float, known: Mapping[Pair, float] | None = None
-) -> PairCycles:
-    """`time` simulates pairs: their cycles, of which some are `known`. Pairs are added until half the interval of the
-    sum is at most `error` of it on all points, or all are timed."""
-    reading = _Reading(time, pairs, dict(known or {}))
+    time: Time, pairs: Pairs, met: Met, confidence: float, known: Mapping[Pair, float] | None = None,
+    spent_seconds: float = 0.0,
+) -> PairCycles:  # fmt: skip
+    """`time` simulates pairs: their cycles, of which some are `known`. Pairs are added until the half intervals of the
+    sums are what is asked for, all are timed, or looking costs too much of what it can save (`spent_seconds` before):
+    then the others are timed."""
+    reading = Reading(time, pairs, confidence, dict(known or {}))
+    reading.looked_seconds = spent_seconds
     if few_points(pairs.features):
-        reading.time_all()
-        return reading.found()
+        return reading.all_timed("few points")
     reading.begin()
-    while reading.left and float((found := reading.found()).half_widths(confidence).max()) > error:
+    enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
+    while reading.open:
+        if reading.too_dear():
+            return reading.all_timed("choosing costs more than it saves")
+        found = reading.found()
+        if len(reading.fresh) >= enough and met(found.half_widths(confidence)):
+            return found
         reading.go_on()
-    return found if reading.left else reading.found()
+    return reading.all_timed("the error asked for takes all points")
 
 
-class _Reading:
-    """Pairs timed so far, and what they say."""
+def all_timed(time: Time, shape: tuple[int, ...], why: str, known: Mapping[Pair, float] | None = None) -> PairCycles:
+    """Every pair of so many points and launches; `why`."""
+    every = [(p, k) for p in range(shape[0]) for k in range(shape[1])]
+    found = dict(known or {})
+    if new := [pair for pair in every if pair not in found]:
+        found |= dict(zip(new, time(new).tolist(), strict=True))
+    nothing = np.zeros(shape[0])
+    cycles = np.reshape([found[pair] for pair in every], shape)
+    return PairCycles(cycles, every, nothing, math.inf, why)
 
-    def __init__(self, time: Time, pairs: Pairs, known: dict[Pair, float]) -> None:
-        self.time, self.pairs, self.known = time, pairs, known
+
+class Reading:
+    """Pairs timed so far, and what they say. `fresh`: errors of pairs that were predicted before they were timed, over
+    the deviation expected."""
+
+    def __init__(self, time: Time, pairs: Pairs, confidence: float, known: dict[Pair, float]) -> None:
+        self.time, self.pairs, self.confidence, self.known = time, pairs, confidence, known
+        self.rng, self.looked_seconds = np.random.default_rng(0), 0.0
+        self.process: Process | None = None
+        self.fresh: list[float] = []
 
     @property
-    def left(self) -> bool:
-        """Whether there are pairs that were not timed."""
-        return len(self.known) < self.pairs.cycles.size
+    def open(self) -> int:
+        """Pairs that were not timed."""
+        return self.pairs.cycles.size - len(self.known)
+
+    def too_dear(self) -> bool:
+        """Whether one more look makes all looks cost more than their part of what is saved at best."""
+        self.looked_seconds += reckoned_look_seconds(self.pairs, len(self.known))
+        return self.looked_seconds > OVERHEAD * self.pairs.reckoned_seconds
 
     def begin(self) -> None:
-        """Some pairs, of every kernel at least one."""
-        choice = self._choice()
-        known = {int(self.pairs.kernels[launch]) for _, launch in self.known}
-        wanted = [choice.next(kernel) for kernel in np.unique(self.pairs.kernels).tolist() if kernel not in known]
-        self._add([*wanted, *(choice.next() for _ in range(FIRST_PAIRS - len(wanted) - len(self.known)))])
+        """Some pairs, of every kernel at least one: points that have all values of all keys equally often."""
+        kernels, size = self.pairs.kernels, self.pairs.shares.sum(0)
+        first = [int(np.argmax(np.where(kernels == k, size, -1.0))) for k in np.unique(kernels)]
+        points = balanced(self.pairs.features, max(FIRST_PAIRS, len(first)), self.rng)
+        base = [(0, launch) for launch in range(len(kernels))]  # over which speed-ups are
+        self.add([*base, *((point, first[k % len(first)]) for k, point in enumerate(points))])
 
-    def go_on(self) -> None:
-        """Those that tell most; all others, if none is left of those among which is chosen."""
-        choice = self._choice()
-        if not self._add([choice.next() for _ in range(max(2, int(AT_ONCE * len(self.known))))]):
-            self.time_all()
+    def all_timed(self, why: str) -> PairCycles:
+        """After timing every pair; `why`."""
+        return all_timed(self.time, self.pairs.cycles.shape, why, self.known)
 
-    def time_all(self) -> None:
-        """Every pair."""
-        points, launches = self.pairs.cycles.shape
-        self._add([(p, k) for p in range(points) for k in range(launches) if (p, k) not in self.known])
-
-    def _choice(self) -> Choice:
-        points = len(self.pairs.cycles)
-        launches = largest(self.pairs, MOST_PAIRS // min(points, FEW_POINTS))
-        most = max(MOST_PAIRS // len(launches), FEW_POINTS)
-        setting = self._fit().setting if self.known else BEFORE
-        return Choice(self.pairs, spread_out(self.pairs.features, min(most, points)), launches, setting, self.known)
-
-    def _add(self, wanted: Sequence[Pair | None]) -> bool:
-        new = [pair for pair in wanted if pair is not None]
-        if new:
+    def add(self, wanted: Sequence[Pair]) -> None:
+        """Time these pairs."""
+        if new := [pair for pair in dict.fromkeys(wanted) if pair not in self.known]:
             self.known |= dict(zip(new, self.time(new).tolist(), strict=True))
-        return bool(new)
 
-    def _fit(self) -> Fit:
-        return self.pairs.fit({pair: math.log(found / self.pairs.cycles[pair]) for pair, found in self.known.items()})
+    def lacking(self, pairs: Iterable[Pair]) -> dict[Pair, float]:
+        """The logarithm of what the formula lacks on pairs that were timed."""
+        return {pair: math.log(self.known[pair] / self.pairs.cycles[pair]) for pair in pairs}
 
     def found(self) -> PairCycles:
         """As far as it is known."""
-        timed = sorted(self.known)
-        if not self.left:
-            nothing, all_of = np.zeros(len(self.pairs.cycles)), [self.known[pair] for pair in timed]
-            return PairCycles(np.reshape(all_of, self.pairs.cycles.shape), timed, nothing, nothing, math.inf)
-        fit = self._fit()
-        cycles = self.pairs.cycles * np.exp(fit.lacking)
-        of_sums, of_ratios = (WIDER * np.sqrt(variances) for variances in (fit.of_sums, fit.of_ratios))
-        return PairCycles(cycles, timed, of_sums, of_ratios, fit.degrees)
+        self.process = Process(self.pairs, self.lacking(self.known), self.process.setting if self.process else None)
+        off, variances = self.process.read_off()
+        seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
+        most = max(quantile(errors, self.confidence) for errors in seen)
+        wider = WIDER * most / t_quantile(math.inf, self.confidence)
+        of_sums = wider * np.sqrt(variances)
+        cycles = self.pairs.cycles * np.exp(off)
+        for pair, exactly in self.known.items():
+            cycles[pair] = exactly
+        return PairCycles(cycles, sorted(self.known), of_sums, math.inf)
+
+    def go_on(self) -> None:
+        """With those that tell most, of some that are drawn."""
+        assert self.process is not None
+        choice = Choice(self.process, self._drawn())
+        count = min(max(LEAST, int(AT_ONCE * len(self.known))), len(choice.drawn))
+        by_chance = int(BY_CHANCE * count)  # the first are as good as any, since they are drawn
+        chosen = [choice.take(k) for k in range(by_chance)] + [choice.next() for _ in range(count - by_chance)]
+        new = [choice.drawn[k] for k in chosen]
+        self.add(new if new else [self._first_open()])
+        off = np.array([*self.lacking(new).values()]) - choice.expected[chosen]
+        self.fresh += (off / choice.deviations[chosen]).tolist()
+
+    def _drawn(self) -> list[Pair]:
+        """Pairs that were not timed: points as they come, launches by their shares."""
+        points = np.resize(self.rng.permutation(len(self.pairs.cycles)), CANDIDATES)
+        share = self.pairs.shares.mean(0)
+        launches = self.rng.choice(len(share), CANDIDATES, p=share / share.sum())
+        drawn = dict.fromkeys(zip(points.tolist(), launches.tolist(), strict=True))
+        return [pair for pair in drawn if pair not in self.known]
+
+    def _first_open(self) -> Pair:
+        points, launches = self.pairs.cycles.shape
+        return next((p, k) for p in range(points) for k in range(launches) if (p, k) not in self.known)
 
 
-def largest(pairs: Pairs, count: int) -> list[int]:
-    """So many launches, those with most cycles on all points, and one of each kernel."""
-    order = np.argsort(-pairs.shares.sum(0), kind="stable")
-    first = order[np.unique(pairs.kernels[order], return_index=True)[1]]
-    return sorted({*order[:count].tolist(), *first.tolist()})
+class Choice:
+    """Among pairs that were `drawn`, one after the other the one that takes most variance, for its seconds, off the
+    sums on their points. `expected` are they and their `deviations` before."""
+
+    def __init__(self, process: Process, drawn: list[Pair]) -> None:
+        pairs, self.drawn, places = process.pairs, drawn, Places.of(drawn)
+        across = process.covariance(places)
+        self.own = process.setting.covariance(pairs.apart(places, places)).total - across @ process.inverse @ across.T
+        self.nugget, self.seconds = process.setting.nugget, pairs.seconds[places.launches]
+        self.expected = process.mean + across @ process.weights
+        self.deviations = np.sqrt(np.maximum(np.diag(self.own), 0.0) + self.nugget)
+        # a drawn pair stands for the sum on its point as far as the launches there are like its own
+        common = (pairs.shares[places.points] @ pairs.alike)[np.arange(len(drawn)), places.launches]
+        self.sums = self.own * common[:, None]
+        self.open = np.ones(len(drawn), bool)
+
+    def next(self) -> int:
+        """The best one left."""
+        own = np.maximum(np.diag(self.own), 0.0)
+        gain = (self.sums**2).sum(0) / (own + self.nugget) / self.seconds
+        return self.take(int(np.argmax(np.where(self.open, gain, -1.0))))
+
+    def take(self, best: int) -> int:
+        """One that is known from now on."""
+        own = np.maximum(np.diag(self.own), 0.0)
+        most = np.sqrt(own * own[best])  # that two can have in common, which rounding must not exceed
+        told, of_sums = np.clip(self.own[best], -most, most), self.sums[:, best].copy()
+        variance = float(own[best]) + self.nugget
+        self.own -= np.outer(told / variance, told)
+        self.sums -= np.outer(of_sums / variance, told)
+        self.open[best] = False
+        return best
 
 
-def spread_out(features: Float64[np.ndarray, "point feature"], count: int) -> list[int]:
-    """So many points, each the one farthest from those before; the first is the first."""
-    apart = squared_distances(features)
-    chosen = [0]
-    nearest = apart[0]
-    while len(chosen) < count:
-        chosen.append(int(np.argmax(np.round(nearest, 9))))
-        nearest = np.minimum(nearest, apart[chosen[-1]])
+def quantile(errors: Float64[np.ndarray, " point"], confidence: float) -> float:
+    """Which a further error, over the deviation expected of it, stays within: split conformal prediction (Vovk et al.),
+    and no less than Student's with their mean square; this alone of too few errors."""
+    ordered, place = np.sort(np.abs(errors)), math.ceil((len(errors) + 1) * confidence)
+    by_size = math.sqrt(float((errors**2).mean())) * t_quantile(max(len(errors) - 1.0, 1.0), confidence)
+    return max(float(ordered[place - 1]), by_size) if place <= len(errors) else by_size
+
+
+def balanced(features: Float64[np.ndarray, "point feature"], count: int, rng: np.random.Generator) -> list[int]:
+    """So many points among which every feature has all its values about equally often: greedily, of points drawn."""
+    drawn = rng.permutation(len(features))[: 16 * count]
+    levels = [np.unique(column, return_inverse=True)[1] for column in features[drawn].T]
+    often = [np.zeros(level.max() + 1) for level in levels]
+    chosen: list[int] = []
+    taken = np.zeros(len(drawn), bool)
+    for _ in range(min(count, len(drawn))):
+        seen = sum((own[level] * len(own) for own, level in zip(often, levels, strict=True)), np.zeros(len(drawn)))
+        best = int(np.argmin(np.where(taken, np.inf, seen)))
+        taken[best] = True
+        for own, level in zip(often, levels, strict=True):
+            own[level[best]] += 1
+        chosen.append(int(drawn[best]))
     return chosen

@@ -14,9 +14,11 @@ from sampling.auto.prediction import (
     BY_WORK,
     Fit,
     Prediction,
+    Work,
     choose_heavy,
     choose_unlike,
     distances,
+    launch_work,
     predict,
 )
 from sampling.estimate import Estimate, Part, around, weakest
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 # By what intervals are wider than errors of launches left out say, since launches are chosen until these look small:
 # the 95 % quantile of error over half interval on seed 7 of the hard sets is 1.33. With it intervals hold the truth of
 # 95 and 98 % of seeds 8 and 9 (293 rows, two GPUs), which nobody had looked at; 89 and 93 % without
-WIDER = 1.3
+WIDER = 1.15
 FEW = 10  # errors of a kernel
 # Mean square of errors over what was assumed, beyond which one SM is not believed: of launches chosen because it says
 # that they are long, it says too much, and of those left too little
@@ -39,7 +41,7 @@ TOLD_BADLY = 4.0
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProgramWork:
     """A row a launch. `kernels`: equal where launches are predicted from each other; `kinds`: where they are known to
-    do the same, but for where their data lie; `cost`: of simulating it, in any unit; `columns`: see `predict`;
+    do the same, but for where their data lie; `cost`: of simulating it, in any unit; `columns` and `given`: see `Work`;
     `one_sm`: cycles on one SM, 0 where that is not known."""
 
     kernels: Int64[np.ndarray, " launch"]
@@ -47,17 +49,25 @@ class ProgramWork:
     columns: Float64[np.ndarray, "launch work"]
     cost: Float64[np.ndarray, " launch"]
     instructions: Float64[np.ndarray, " launch"]
+    given: Int64[np.ndarray, " launch"] | None = None
     one_sm: Float64[np.ndarray, " launch"] | None = None
+
+    def launches(self, rows: Int64[np.ndarray, " some"]) -> Work:
+        """What is known of some."""
+        return launch_work(
+            self.columns[rows], np.zeros(len(rows), np.int64) if self.given is None else self.given[rows]
+        )
 
 
 class KernelSample:
     """The launches of one kernel, or all that one SM has told of, of which some have been simulated."""
 
     def __init__(self, rows: Int64[np.ndarray, " launch"], work: ProgramWork, rng: np.random.Generator) -> None:
-        self.rows, self.columns, self.cost, self.rng = rows, work.columns[rows], work.cost[rows], rng
+        self.rows, self.work, self.cost, self.rng = rows, work.launches(rows), work.cost[rows], rng
         self.fits: tuple[Fit, ...] = BY_WORK
         if work.one_sm is not None and work.one_sm[rows].all():
-            self.columns, self.fits = np.column_stack([self.columns, work.one_sm[rows]]), BY_ONE_SM
+            columns = np.column_stack([self.work.columns, work.one_sm[rows]])
+            self.work, self.fits = self.work._replace(columns=columns), BY_ONE_SM
         _, self.first, self.kinds = np.unique(work.kinds[rows], return_index=True, return_inverse=True)
         self.sample: list[int] = []
         self.estimates: list[Estimate] = []
@@ -82,7 +92,7 @@ class KernelSample:
         """Kinds of which no launch was simulated. Where one SM has told of each, nothing else can make it differ."""
         if self.fits is BY_ONE_SM and (self.prediction is None or self.prediction.scale <= TOLD_BADLY):
             return choose_heavy(size, self.cost[self.first], known, count)
-        return choose_unlike(self.columns[self.first], size, known, count, self.rng)
+        return choose_unlike(self.work.of(self.first), size, known, count, self.rng)
 
     def _equal(self, found: Prediction, count: int) -> list[int]:
         """Of kinds of which a launch was simulated, those that weigh most."""
@@ -94,7 +104,7 @@ class KernelSample:
         """Cycles of all of them."""
         if self.prediction is None:
             measured = np.array([estimate.total for estimate in self.estimates])
-            self.prediction = predict(self.columns, np.array(self.sample), measured, self.kinds, self.fits)
+            self.prediction = predict(self.work, np.array(self.sample), measured, self.kinds, self.fits)
         return self.prediction
 
     @property
@@ -193,7 +203,13 @@ def estimate_of(method: LaunchSampling, kernels: list[KernelSample], work: Progr
     if left.any():
         of = float(work.instructions[left].sum())
         parts.append(
-            Part(name=f"{left.sum():,} launches", how="predicted", instructions=of, cycles=float(cycles[left].sum()))
+            Part(
+                name=f"{left.sum():,} launches",
+                how="predicted",
+                instructions=of,
+                cycles=float(cycles[left].sum()),
+                units=int(left.sum()),
+            )
         )
     done = float(np.dot(share, work.instructions) / work.instructions.sum())
     basis = "sampled" if left.any() else weakest(*(estimate.basis for estimate in inner))
@@ -249,7 +265,7 @@ def multiples(found: TimedSelection, launches: Sequence[int]) -> Float64[np.ndar
     """Of the timed launches, in the order given: cycles of each with all those that are most like it, over its own."""
     of: dict[int, float] = {}
     for kernel in found.kernels:
-        nearest = distances(kernel.columns, kernel.columns[kernel.sample]).argmin(1)
+        nearest = distances(kernel.work, kernel.work.of(kernel.sample)).argmin(1)
         nearest[kernel.sample] = np.arange(len(kernel.sample))
         cycles = kernel.predicted().cycles
         together = np.bincount(nearest, cycles, len(kernel.sample)) / cycles[kernel.sample]

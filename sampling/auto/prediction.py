@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,37 @@ if TYPE_CHECKING:
     RowWork = Float64[np.ndarray, "n work"]
 
 
-def distances(a: RowWork, b: Float64[np.ndarray, "m work"]) -> Float64[np.ndarray, "n m"]:
-    """How different launches are: the largest difference of a column's logarithms."""
-    found = np.zeros((len(a), len(b)))
-    for x, y in zip(np.log1p(a).T, np.log1p(b).T, strict=True):
+class Work(NamedTuple):
+    """Of launches, or of segments of one: `columns`, non-negative, that cycles may grow with; `given`: equal where they
+    were given the same numbers; `same`: and where no column tells them apart, so that they are off by the same."""
+
+    columns: RowWork
+    given: Int64[np.ndarray, " n"]
+    same: Int64[np.ndarray, " n"]
+
+    def of(self, rows: Any) -> Work:
+        """Some of them."""
+        return Work(self.columns[rows], self.given[rows], self.same[rows])
+
+
+def segment_work(columns: RowWork) -> Work:
+    """Of parts of one launch, each off by its own."""
+    return Work(columns, np.zeros(len(columns), np.int64), np.arange(len(columns)))
+
+
+def launch_work(columns: RowWork, given: Int64[np.ndarray, " n"]) -> Work:
+    """Of launches: those whose columns differ by less than TOLD are the same."""
+    rows = np.column_stack([given, np.rint(np.log1p(columns) / TOLD)])
+    return Work(columns, given, np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1))
+
+
+def distances(a: Work, b: Work) -> Float64[np.ndarray, "n m"]:
+    """How different launches are: the largest difference of a column's logarithms, and OTHER_NUMBERS for what no column
+    shows."""
+    found = np.zeros((len(a.given), len(b.given)))
+    for x, y in zip(np.log1p(a.columns).T, np.log1p(b.columns).T, strict=True):
         np.maximum(found, np.abs(x[:, None] - y), out=found)
-    return found
+    return found + OTHER_NUMBERS * (a.given[:, None] != b.given)
 
 
 def squared_distances(
@@ -41,22 +66,24 @@ def squared_distances(
     return np.asarray(np.maximum(found, 0.0))
 
 
+# What launches are apart that were given other numbers, if by their work they are equal: strides that just fill a set
+# of L1D, or do not, are 3 % apart and more
+OTHER_NUMBERS = 0.05
+TOLD = 0.02
 FARTHEST = 10.0  # distances beyond are one
 CANDIDATES = 256  # that are looked at for how much of the whole is like them
 
 
-def choose_unlike(
-    work: RowWork, size: PerRow, sample: Sequence[int], count: int, rng: np.random.Generator
-) -> list[int]:
+def choose_unlike(work: Work, size: PerRow, sample: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
     """At most `count` that are not in `sample`: those that much is like, and unlike all that were chosen; every other
     one at random, in proportion to the root of its size (STEM's allocation), because they may differ in what no column
     shows."""
-    left = np.ones(len(work), bool)
+    left = np.ones(len(size), bool)
     chosen: list[int] = []
     left[list(sample)] = False
-    nearest = np.full(len(work), FARTHEST)
+    nearest = np.full(len(size), FARTHEST)
     if len(sample):
-        nearest = np.minimum(distances(work, work[list(sample)]).min(1), FARTHEST)
+        nearest = np.minimum(distances(work, work.of(list(sample))).min(1), FARTHEST)
     for _ in range(min(count, int(left.sum()))):
         places = np.flatnonzero(left)
         if (len(sample) + len(chosen)) % 2 == 0 and (size[places] * nearest[places]).max() > 0:
@@ -66,7 +93,7 @@ def choose_unlike(
             place = int(rng.choice(places, p=root / root.sum()))
         chosen.append(place)
         left[place] = False
-        nearest = np.minimum(nearest, distances(work, work[[place]])[:, 0])
+        nearest = np.minimum(nearest, distances(work, work.of([place]))[:, 0])
     return chosen
 
 
@@ -79,11 +106,11 @@ def choose_heavy(size: PerRow, cost: PerRow, sample: Sequence[int], count: int) 
     return [int(place) for place in most if gain[place] > 0.0]
 
 
-def _nearest_to_most(work: RowWork, size: PerRow, nearest: PerRow, places: Int64[np.ndarray, " left"]) -> int:
+def _nearest_to_most(work: Work, size: PerRow, nearest: PerRow, places: Int64[np.ndarray, " left"]) -> int:
     """The one that brings everything nearest to what is chosen, each by its size: greedy facility location (Nemhauser,
     Wolsey and Fisher, Mathematical Programming 1978). Of many, those unlike the others and large are looked at."""
     tried = places[np.argsort(-(size * nearest)[places], kind="stable")[:CANDIDATES]]
-    closer = nearest[:, None] - np.minimum(distances(work, work[tried]), nearest[:, None])
+    closer = nearest[:, None] - np.minimum(distances(work, work.of(tried)), nearest[:, None])
     return int(tried[np.argmax(np.round(size @ closer, 9))])
 
 
@@ -156,9 +183,9 @@ BY_WORK = (Fit(as_neighbours), Fit(shares_of_work))
 BY_ONE_SM = (*BY_WORK, Fit(in_proportion, -1, ONE_SM_ERROR, ONE_SM_COUNTS))
 
 
-def off_shares(work: SampleWork, measured: PerSample) -> PerSample:
+def off_shares(work: Work, measured: PerSample) -> PerSample:
     """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
-    return _cross_validated(shares_of_work, work, measured, distances(work, work))
+    return _cross_validated(shares_of_work, work.columns, measured, distances(work, work))
 
 
 def _cross_validated(
@@ -232,21 +259,21 @@ class Prediction:
 
 
 def predict(
-    work: LaunchWork, sample: np.ndarray, measured: PerSample,
+    work: Work, sample: np.ndarray, measured: PerSample,
     kinds: LaunchKinds | None = None, fits: Sequence[Fit] | None = None,
 ) -> Prediction:  # fmt: skip
-    """`work`: non-negative columns that cycles may grow with; `sample`: which launches have `measured` cycles; `kinds`,
+    """`sample`: which launches have `measured` cycles; `kinds`,
     from 0 on: equal where launches do the same but for where their data lie; each does something else unless told. A
     launch lasts as long as those of its kind, and what is known of other kinds counts once a kind. Of the `fits`
     (BY_WORK unless told) the one that predicts best what was simulated is taken."""
     fits = fits or BY_WORK
     if kinds is None:
-        return _of_kinds(work, sample, measured, np.ones(len(work)), fits)
+        return _of_kinds(work, sample, measured, np.ones(len(work.given)), fits)
     first, counts = np.unique(kinds, return_index=True, return_counts=True)[1:]
     known, of_sample = _in_order(kinds[sample])
     simulated = np.bincount(of_sample)
     means = np.bincount(of_sample, measured) / simulated
-    found = _of_kinds(work[first], known, means, counts.astype(float), fits)
+    found = _of_kinds(work.of(first), known, means, counts.astype(float), fits)
     return _of_launches(found, kinds, sample, measured, of_sample)
 
 
@@ -277,7 +304,7 @@ def _of_launches(
         assumed=found.assumed[kinds] + equal,
         residuals=found.residuals[of_sample],
         assumed_of_sample=found.assumed_of_sample[of_sample],
-        kinds=kinds,
+        kinds=found.kinds[kinds],
         unseen=found.unseen[kinds],
     )
 
@@ -291,25 +318,34 @@ def _kind_error(measured: PerSample, of_sample: SampleKinds) -> tuple[float, flo
 
 
 def _of_kinds(
-    work: Float64[np.ndarray, "kind work"], sample: np.ndarray, measured: PerSample,
+    work: Work, sample: np.ndarray, measured: PerSample,
     launches: Float64[np.ndarray, " kind"], fits: Sequence[Fit],
 ) -> Prediction:  # fmt: skip
     """Each of so many `launches`."""
-    apart = distances(work, work[sample])
-    all_of = [tried(fit, work[sample], measured, apart[sample]) for fit in fits]
+    columns, apart = work.columns, distances(work, work.of(sample))
+    all_of = [tried(fit, columns[sample], measured, apart[sample]) for fit in fits]
     fit, seen, scale, mean_square = min(all_of, key=lambda each: each.expected)[:4]
-    cycles = fit.cycles(work, work[sample], measured, apart)
+    cycles = fit.cycles(columns, columns[sample], measured, apart)
     assumed = fit.assumed_error(apart.min(1))
     assumed[sample], cycles[sample] = 0.0, measured
-    errors = assumed * np.sqrt(mean_square)
+    errors = assumed * np.sqrt(np.maximum(mean_square, _around(seen / scale, apart, fit.counts)))
     left = launches * (errors > 0)
     of_left = float(left @ cycles)
-    reach = _leverage(left @ fit.of(work), fit.of(work[sample]), measured, of_left) / max(of_left, 1e-300)
+    reach = _leverage(left @ fit.of(columns), fit.of(columns[sample]), measured, of_left) / max(of_left, 1e-300)
     common = reach * float((left * cycles) @ errors)
     return Prediction(
         cycles, errors, common, max(len(sample) + fit.counts - 2.0, 1.0), mean_square, seen, assumed, scale, reach,
-        np.arange(len(work)), errors > 0,
+        work.same, errors > 0,
     )  # fmt: skip
+
+
+NEAR = 0.3  # distance from a launch whose error tells as much of it as one that is equal tells, half
+
+
+def _around(ratios: PerSample, apart: Apart, counts: float) -> PerLaunch:
+    """Mean square of errors over what was assumed, of samples near each launch: where one is far off, others are."""
+    weights = 1.0 / (1.0 + (apart / NEAR) ** 2)
+    return np.asarray((weights @ ratios**2 + counts) / (weights.sum(1) + counts))
 
 
 def _leverage(left: Float64[np.ndarray, " work"], known: SampleWork, measured: PerSample, cycles: float) -> float:

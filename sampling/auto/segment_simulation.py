@@ -21,6 +21,7 @@ WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in fl
 # so many times. Of nine kernels bound by memory the waves after one filling were up to 2.5 % short, after three 0.3 %
 BUSY, WRITING = 0.7, 0.1
 FILLINGS = 3
+CALM = 0.2  # share of the time below which memory decides nothing, even if as much is written back as is read
 TELLING_WAVES = 8  # from which it is told when the cache will be full, and whether memory decides the time
 LOOK_WAVES = 2  # after the cache is full, the last of which tells whether what it evicts is written back
 FIRST_SEGMENTS = 4  # at least: so many are simulated first ...
@@ -96,6 +97,7 @@ class SegmentSimulation:
         self.simulator, self.wave, self.blocks = simulator, simulator.shape.wave_blocks, simulator.shape.thread_blocks
         self.state, self.at, self.stepped = simulator.init(), 0, 0
         self.dispatch_cycles = np.zeros(self.blocks)
+        self.seen: Observation | None = None
 
     def begin(self, idle: bool = False) -> Beginning | None:
         """Until caches are warm; None where that takes so long that segments no longer pay, and, if memory must be
@@ -109,7 +111,7 @@ class SegmentSimulation:
             return None
         if self.at < found.waves * self.wave:
             self._step(found.waves * self.wave)
-        return replace(found, cycles=self._clock(self.at))
+        return replace(found, cycles=self.clock(self.at))
 
     def _looked_at(self, waves: int, seen: Observation) -> Beginning:
         """What a launch needs whose caches were warm after so many waves."""
@@ -144,6 +146,20 @@ class SegmentSimulation:
         waves = math.ceil(self.at / self.wave / seen.cache_fill)
         return cut_into_segments(self.simulator.shape, Beginning(waves=waves)) is not None
 
+    def next_wave(self) -> float | None:
+        """One wave more; the share of it in which memory moved data, None while that may still grow: until the cache is
+        full what it writes back is not among it."""
+        before, self.seen = self.seen, self._step(self.at + self.wave)
+        if before is None:
+            return None
+        busy, finished = _memory_use(before, self.seen)[0], self.at - len(self.seen.resident_blocks)
+        return busy if busy <= CALM or warm(self.seen, finished, self.blocks) else None
+
+    def ended(self, batch: Batch, last: int) -> Batch:
+        """The same with the launch's end, from the thread block `last` on."""
+        end_cycles = self._to_the_end(last, WARM_WAVES * self.wave)
+        return replace(batch, stepped=self.stepped, end_cycles=end_cycles)
+
     def run(self, beginning: Beginning, cut: Int64[np.ndarray, " bound"], segments: list[int], end: bool) -> Batch:
         """Segments in ascending order, and the launch's end if asked for. The beginning has been simulated."""
         warm_blocks, cycles = beginning.warm_waves * self.wave, []
@@ -151,7 +167,7 @@ class SegmentSimulation:
             first, last = cut[segment : segment + 2].tolist()
             self._warmed(first, warm_blocks)
             self._step(last)
-            clocks = [self._clock(block) for block in range(first, last + 1, self.wave)]
+            clocks = [self.clock(block) for block in range(first, last + 1, self.wave)]
             cycles.append(np.diff(clocks).tolist())
         end_cycles = self._to_the_end(int(cut[-1]), warm_blocks) if end else 0.0
         return Batch(
@@ -171,7 +187,7 @@ class SegmentSimulation:
             self.state, self.at = self.simulator.leave_out(self.state, np.arange(self.at, start)), start
         if start < first:
             self._step(first)
-        return self._clock(first)
+        return self.clock(first)
 
     def _step(self, last: int) -> Observation:
         """Thread blocks until `last`."""
@@ -182,7 +198,7 @@ class SegmentSimulation:
         self.dispatch_cycles[seen.resident_blocks] = seen.resident_dispatch_cycles
         return seen
 
-    def _clock(self, thread_block: int) -> float:
+    def clock(self, thread_block: int) -> float:
         """When a thread block is reached: the mean over the wave before it, which bursts do not move."""
         return float(self.dispatch_cycles[thread_block - self.wave : thread_block].mean())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sampling.auto.prediction import Prediction, choose_unlike, off_shares, predict
+from sampling.auto.prediction import Prediction, choose_unlike, off_shares, predict, segment_work
 from sampling.auto.segment_simulation import (
     DEAREST,
     Batch,
@@ -139,7 +139,9 @@ class _Launch:
         while True:
             sample = [segment for batch in used for segment in batch.segments]
             count = math.ceil(MORE * len(sample)) or first_segments(self.simulator.shape, self.beginning)
-            used.append(self._batch(len(used), choose_unlike(self.work, self.work[:, 0], sample, count, rng)))
+            used.append(
+                self._batch(len(used), choose_unlike(segment_work(self.work), self.work[:, 0], sample, count, rng))
+            )
             found, half = self._interval(used)
             if half <= self.method.error:
                 return self._estimate(used, found, half)
@@ -170,11 +172,11 @@ class _Launch:
         """Cycles of all segments, and half of the launch's interval, relative."""
         sample = [segment for batch in used for segment in batch.segments]
         cycles = [cycles for batch in used for cycles in batch.cycles]
-        found = predict(self.work, np.array(sample), np.array(cycles))
+        found = predict(segment_work(self.work), np.array(sample), np.array(cycles))
         left = float(found.cycles.sum()) - sum(cycles)
         waves = [waves for batch in used for waves in batch.wave_cycles]
         error = max(math.sqrt(found.variance), left * _error_of_mean(found.residuals), left * _error_of_waves(waves))
-        older = left * put_off(used, off_shares(self.work[sample], np.array(cycles)), len(found.cycles))
+        older = left * put_off(used, off_shares(segment_work(self.work[sample]), np.array(cycles)), len(found.cycles))
         half = t_quantile(found.degrees, self.method.confidence) * error + older
         return found, max(half / _total(found, used), self.least)
 
@@ -220,7 +222,7 @@ def work_in_flight(
     work: BlockWork, cut: Int64[np.ndarray, " bound"], wave_blocks: int
 ) -> Float64[np.ndarray, "segment work"]:
     """Work done between the dispatch of one thread block and another: each is in flight, and works as evenly, while as
-    many are dispatched after it as the GPU holds. Means over the wave before either, as `_clock` has them. The last
+    many are dispatched after it as the GPU holds. Means over the wave before either, as `clock` has them. The last
     column is the place, by which cycles may drift."""
     done = np.cumsum(work, 0)
     for _ in range(2):

@@ -11,7 +11,7 @@ from abstim.occupancy_vector.records import ACCESS_WORD, LATE_WORD, NUMBERS
 CYCLE, NEVER = 64, 1 << 30
 MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4
 STORE, ATOMIC = 2, 3
-IN_CYCLES = {"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies"}
+IN_CYCLES = {"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies", "fetch_by"}
 
 
 def decode(row) -> dict[str, int]:
@@ -168,9 +168,10 @@ class Sm:
                 self.pool[name, group] = begin + item[name]
         ready = start + item["front"]
         if item["fetches"]:
-            granted = max(self.fetch, start + item["front"] - 2 * CYCLE)
-            self.fetch = granted + item["fetches"] * self.machine["fetch"]
-            ready = max(ready, granted + 2 * CYCLE)
+            cost, asked = self.machine["fetch"], start + item["fetch_by"]  # the last of them
+            granted = max(asked, self.fetch + (item["fetches"] - 1) * cost)
+            self.fetch = granted + cost
+            ready = max(ready, granted + item["front"] - item["fetch_by"])
         if item["next"]:
             ready = max(ready, start + item["next"] + delay)
         ready = max(ready, warp.floor)
@@ -210,9 +211,22 @@ class Sm:
         fill = int(self.streams.fills[number])
         if not fill:
             return self.beyond_l1d(decode_access(self.streams.accesses[number]), kind, here)
-        if fill not in self.arrivals:
-            self.arrivals[fill] = self.beyond_l1d(decode_access(self.streams.fill_words[fill]), kind, here)
-        return max(here, self.arrivals[fill])
+        own = abs(fill)
+        if own not in self.arrivals:
+            self.ask(own, kind, here)
+        elif fill < 0:
+            self.memory += max(0, self.arrivals[own] - here)
+        return max(here, self.arrivals[own])
+
+    def ask(self, fill, kind, here):
+        m, word = self.machine, decode_access(self.streams.fill_words[fill])
+        behind = self.arrivals.get(int(self.streams.fill_behind[fill]), here)
+        last = max(here, behind)
+        trip = m["request"] + m["l2_reply"] + CYCLE + (m["dram_latency"] if word["level"] == 2 else 0)
+        trips = int(self.streams.fill_trips[fill]) * trip
+        answer = self.beyond_l1d(word, kind, max(here, behind - word["sectors"] * m["l2_sector"]))
+        self.memory += last - here + trips
+        self.arrivals[fill] = answer + trips
 
     def beyond_l1d(self, asked, kind, here):
         m, sectors = self.machine, asked["sectors"]

@@ -10,7 +10,17 @@ from synthetic import SyntheticLaunch
 
 from sampling.auto.iterations import SHARES, IterationSampling, Timed
 from sampling.auto.launches import LaunchSampling, ProgramWork, multiples, ratio, timed_selection
-from sampling.auto.prediction import KIND_DEGREES, KIND_ERROR, choose_heavy, choose_unlike, distances, predict
+from sampling.auto.prediction import (
+    KIND_DEGREES,
+    KIND_ERROR,
+    OTHER_NUMBERS,
+    choose_heavy,
+    choose_unlike,
+    distances,
+    launch_work,
+    predict,
+    segment_work,
+)
 from sampling.auto.segment_simulation import (
     DEAREST,
     FIRST_SEGMENTS,
@@ -151,8 +161,8 @@ def test_what_weighs_most_for_its_cost_is_simulated_first():
 def test_a_kind_counts_as_its_launches():
     """What is predicted of it is what is predicted of them one by one, but for the error that they share."""
     columns, measured = np.array([[1.0, 10.0], *[[1.0, 20.0]] * 5, [1.0, 40.0]]), np.array([30.0, 90.0])
-    of_kinds = predict(columns, np.array([0, 6]), measured, np.array([0, 1, 1, 1, 1, 1, 2]))
-    apart = predict(columns, np.array([0, 6]), measured)
+    of_kinds = predict(segment_work(columns), np.array([0, 6]), measured, np.array([0, 1, 1, 1, 1, 1, 2]))
+    apart = predict(segment_work(columns), np.array([0, 6]), measured)
     for name in ("cycles", "errors", "residuals", "assumed"):
         assert getattr(of_kinds, name) == pytest.approx(getattr(apart, name))
     assert of_kinds.common_cycles == pytest.approx(apart.common_cycles)
@@ -162,7 +172,7 @@ def test_a_kind_counts_as_its_launches():
 
 def test_launches_of_a_kind_are_as_long_as_the_mean_of_those_simulated():
     columns, kinds = np.array([[1.0, 10.0], [1.0, 10.0], [1.0, 10.0], [1.0, 40.0]]), np.array([0, 0, 0, 1])
-    found = predict(columns, np.array([1, 3, 0]), np.array([30.0, 90.0, 32.0]), kinds)
+    found = predict(segment_work(columns), np.array([1, 3, 0]), np.array([30.0, 90.0, 32.0]), kinds)
     assert found.cycles.tolist() == [32.0, 30.0, 31.0, 90.0]
     apart = np.array([30.0, 32.0]) / 31.0 - 1.0
     one = np.sqrt((KIND_DEGREES * KIND_ERROR**2 + apart @ apart) / (KIND_DEGREES + 1.0))
@@ -177,7 +187,7 @@ def test_launches_of_a_kind_are_as_long_as_the_mean_of_those_simulated():
 def test_simulated_launches_keep_their_cycles(seed, count):
     work, cycles = program(seed, launches=30, kernels=1)
     sample = np.random.default_rng(seed).permutation(30)[:count]
-    found = predict(work.columns, sample, cycles[sample])
+    found = predict(segment_work(work.columns), sample, cycles[sample])
     assert np.array_equal(found.cycles[sample], cycles[sample])
     assert np.all(found.errors[sample] == 0)
     assert np.all(np.delete(found.errors, sample) > 0)
@@ -186,12 +196,27 @@ def test_simulated_launches_keep_their_cycles(seed, count):
 
 def test_a_choice_has_no_launch_twice_and_none_of_the_sample():
     work, _ = program(0, launches=20, kernels=1)
-    chosen = choose_unlike(work.columns, work.cost, [3, 4], 30, np.random.default_rng(0))
+    chosen = choose_unlike(segment_work(work.columns), work.cost, [3, 4], 30, np.random.default_rng(0))
     assert sorted(chosen) == [k for k in range(20) if k not in (3, 4)]
 
 
 def test_distance_is_of_the_column_that_differs_most():
-    assert distances(np.array([[99.0, 9.0]]), np.array([[99.0, 99.0]]))[0, 0] == pytest.approx(np.log(10))
+    a, b = (segment_work(np.array([row])) for row in ([99.0, 9.0], [99.0, 99.0]))
+    assert distances(a, b)[0, 0] == pytest.approx(np.log(10))
+
+
+def test_launches_given_other_numbers_are_apart_and_off_by_their_own():
+    columns = np.array([[1.0, 50.0], [1.0, 50.0], [1.0, 50.0], [1.0, 80.0]])
+    work = launch_work(columns, np.array([0, 1, 1, 1]))
+    assert distances(work, work)[0].tolist() == pytest.approx(
+        [0.0, OTHER_NUMBERS, OTHER_NUMBERS, OTHER_NUMBERS + np.log(81 / 51)]
+    )
+    assert distances(work, work)[1, 2] == 0.0
+    assert work.same[1] == work.same[2]
+    assert len(set(work.same.tolist())) == 3
+    found = predict(work, np.array([0]), np.array([100.0]))
+    apart = predict(work._replace(same=np.arange(4)), np.array([0]), np.array([100.0]))
+    assert found.variance > apart.variance
 
 
 def test_work_in_flight_is_all_work_and_none_twice():

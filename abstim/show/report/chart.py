@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from abstim.show.tables import Computed, cells
 
 # Where text goes, from the point: pixels to the right, pixels down, what of the text is there.
 _PLACES = ((7, 5, "left"), (-7, 5, "right"), (0, -8, "center"), (0, 18, "center"))
@@ -24,8 +26,8 @@ def named_beside(plot: Any, points: Any, log_axes: str = "") -> Any:
     places = _places(pixels, source.data["label"])
     for column, name in enumerate(("name_x", "name_y", "name_align")):
         source.data[name] = [place[column] for place in places]
-    return plot.text("x", "y", "label", source=source, x_offset="name_x", y_offset="name_y", text_align="name_align",
-                     text_font_size="11px")  # fmt: skip
+    style = {"x_offset": "name_x", "y_offset": "name_y", "text_align": "name_align", "text_font_size": "11px"}
+    return plot.text("x", "y", "label", source=source, **style)
 
 
 def _shares(values: Sequence[float], log: bool) -> list[float]:
@@ -68,14 +70,8 @@ def hover_on(plot: Any, renderers: Sequence[Any]) -> None:
 
 # Okabe and Ito's colours, told apart with any colour vision; they are legible on white and on near-black.
 COLORS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999999", "#8b6508")
-SLOT_COLORS = {
-    "issued": "#009e73",
-    "unit_busy": "#e69f00",
-    "memory": "#d55e00",
-    "no_ready_warp": "#56b4e9",
-    "barrier": "#cc79a7",
-    "empty": "#999999",
-}
+_SLOTS = ("memory", "unit_busy", "issued", "barrier", "no_ready_warp", "empty")
+SLOT_COLORS = dict(zip(_SLOTS, (COLORS[k] for k in (3, 1, 2, 4, 5, 6)), strict=True))
 HEIGHT_PX = 340
 NARROW_PX = 360  # of a chart on a telephone; a legend fits it, for its columns cannot change with the page
 AXIS_PX = 80  # left of a plot, and the tools right of it
@@ -89,6 +85,11 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of(cls, columns: str, records: Iterable[Any], **computed: Computed) -> Table:
+        """Of records: `tables.cells`."""
+        return cls(*cells(columns, records, **computed))
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,24 @@ class Section:
         return replace(self, notes=[note, *self.notes]) if note else self
 
 
+_STYLE = {
+    "height": HEIGHT_PX,
+    "sizing_mode": "stretch_width",
+    "tools": "pan,box_zoom,wheel_zoom,reset",
+    "toolbar_location": "right",
+    "background_fill_color": None,
+    "border_fill_color": None,
+    "outline_line_color": None,
+}
+
+
 def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **options: Any) -> Any:
-    """An empty Bokeh figure in the page's style: as wide as the page, transparent, axes labelled."""
+    """An empty Bokeh figure in the page's style: as wide as the page, transparent, axes labelled. `x_range`, `y_range`:
+    the names of a categorical axis."""
     from bokeh.models import HoverTool
     from bokeh.plotting import figure as bokeh_figure
 
-    found = bokeh_figure(
-        height=HEIGHT_PX, sizing_mode="stretch_width", tools="pan,box_zoom,wheel_zoom,reset", toolbar_location="right",
-        x_axis_label=x, y_axis_label=y, background_fill_color=None, border_fill_color=None, outline_line_color=None,
-        **options,
-    )  # fmt: skip
+    found = bokeh_figure(x_axis_label=x, y_axis_label=y, **_STYLE, **options)
     plain_numbers(found)
     turn_names(found, getattr(found.x_range, "factors", None) or [])
     found.toolbar.logo, found.toolbar.active_scroll = None, None  # type: ignore[assignment]
@@ -198,16 +207,14 @@ def stacked_bars(
     x: str, y: str, categories: Sequence[str], parts: Mapping[str, Sequence[float]], colors: dict[str, str], unit: str
 ) -> Any:
     """Bars, one a category, each a stack of `parts` (name -> value a category)."""
-    from bokeh.models import ColumnDataSource, FactorRange
+    from bokeh.models import ColumnDataSource
 
     names = {part: part.replace("_", " ") for part in parts}
     data: dict[str, Any] = {"category": list(categories)} | {names[p]: list(v) for p, v in parts.items()}
     tooltips = [(x, "@category"), ("part", "$name"), (unit, "@$name{0,0.[0000]}")]
-    found = figure(x, y, tooltips, x_range=FactorRange(*categories))
-    found.vbar_stack(
-        list(names.values()), x="category", width=0.8, source=ColumnDataSource(data),
-        color=[colors[part] for part in parts], legend_label=list(names.values()), line_color=None,
-    )  # fmt: skip
+    found = figure(x, y, tooltips, x_range=list(categories))
+    shown, style = list(names.values()), {"color": [colors[part] for part in parts], "line_color": None}
+    found.vbar_stack(shown, x="category", width=0.8, source=ColumnDataSource(data), legend_label=shown, **style)
     found.y_range.start = 0
     return legend_outside(found)
 

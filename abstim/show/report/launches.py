@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from abstim.brief import grouped
 from abstim.session.issue_logs import source_text
 from abstim.session.result import SLOT_REASONS
+from abstim.show.report import chart
 from abstim.show.report.chart import (
     COLORS,
     SLOT_COLORS,
@@ -18,10 +20,7 @@ from abstim.show.report.chart import (
     SourceRow,
     Table,
     figure,
-    legend_outside,
-    plain_numbers,
     stacked_bars,
-    unique,
 )
 from abstim.show.tables import counted, duration, quantity
 from functional.ptx.source import shown_name
@@ -78,8 +77,6 @@ def _roofline_row(launch: dict[str, Any], level: str, bytes_a_second: float, roo
 
 
 def _roofline_plot(rows: list[tuple], levels: dict[str, float], roof: Roof) -> Any:
-    from bokeh.models import ColumnDataSource
-
     tooltips = [("launch", "@name"), (f"{roof.unit} a byte", "@x{0.000}"), (roof.rate_unit, "@y{0.000}")]
     plot = figure(f"{roof.unit} a byte", roof.rate_unit, tooltips, x_axis_type="log", y_axis_type="log")
     peak = roof.peak / roof.scale
@@ -91,8 +88,8 @@ def _roofline_plot(rows: list[tuple], levels: dict[str, float], roof: Roof) -> A
         plot.line([low, knee, high], [low * slope, peak, peak], color=color, line_width=2, legend_label=level)
         own = [row for row in rows if row[1] == level]
         data = {"name": [r[0] for r in own], "x": [r[2] for r in own], "y": [r[3] for r in own]}
-        plot.scatter("x", "y", source=ColumnDataSource(data), size=9, color=color, alpha=0.8, legend_label=level)
-    return legend_outside(plot)
+        plot.scatter("x", "y", source=data, size=9, color=color, alpha=0.8, legend_label=level)
+    return chart.legend_outside(plot)
 
 
 SHOWN = 10  # bars; the table has all
@@ -105,9 +102,9 @@ def limits_chart(limits: Sequence[dict[str, Any]]) -> Chart | None:
     shown = [limit for limit in limits[:SHOWN] if limit["gain"] > 0]
     best = limits[0]
     summary = f"Twice {best['resource']} would save most: {best['gain']:.1%} of the cycles."
-    rows = [(limit["resource"], limit["cycles"], f"{limit['gain']:+.2%}") for limit in limits]
     plot = _savings("resource", {limit["resource"]: limit["gain"] for limit in shown})
-    return Chart("Each resource twice as fast, alone", summary, plot, Table(("resource", "cycles", "saved"), rows))
+    table = Table.of("resource | cycles | saved: {gain:+.2%}", limits)
+    return Chart("Each resource twice as fast, alone", summary, plot, table)
 
 
 def advice_section(advice: dict[str, Any]) -> Section:
@@ -119,8 +116,7 @@ def advice_section(advice: dict[str, Any]) -> Section:
         return Section(title, facts, notes=["Nothing that abstim looks for would save 2 %."])
     plot = _savings("change", {finding["kind"]: finding["gain"] for finding in findings})
     summary = f"Most would be saved by {findings[0]['kind']}: {findings[0]['gain']:.1%} of the cycles."
-    rows = [(finding["kind"], finding["cycles"], f"{finding['gain']:.1%}") for finding in findings]
-    table = Table(("change", "cycles without it", "saved"), rows)
+    table = Table.of("change: {kind} | cycles without it: {cycles} | saved: {gain:.1%}", findings)
     notes = [f"{finding['kind']}: {finding['text']}." for finding in findings]
     return Section(title, facts, [Chart("What each change would save", summary, plot, table)], notes)
 
@@ -150,13 +146,10 @@ def hot_listings(spots: Sequence[Spot]) -> list[Listing]:
 
 def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
     text = source_text(file)
-    by_line: dict[int, list[Spot]] = {}
-    for spot in spots:
-        by_line.setdefault(spot["source"]["line"], []).append(spot)
+    by_line = grouped(spots, lambda spot: spot["source"]["line"])
     near = sorted({k for line in by_line for k in range(line - AROUND, line + AROUND + 1) if 0 < k <= len(text)})
-    rows = [_row(k, text[k - 1], by_line.get(k, []), total) for k in near or sorted(by_line)] if text else [
-        _row(k, "(the source is not here)", by_line[k], total) for k in sorted(by_line)
-    ]  # fmt: skip
+    rows = [_row(k, text[k - 1], by_line.get(k, []), total) for k in near or sorted(by_line) if text]
+    rows = rows or [_row(k, "(the source is not here)", by_line[k], total) for k in sorted(by_line)]
     return Listing(Path(file).name, _summary(rows), rows)
 
 
@@ -195,7 +188,7 @@ def run_section(run: Run) -> Section:
     total = run["totals"]
     facts = [
         ("Time", duration(total["seconds"])),
-        ("Memory", run.get("memory_model", "not said")),
+        ("Memory", _memory(run)),
         ("Limited by", _limit(run)),
         ("Cycles", quantity(int(total["cycles"]))),
         ("Launches", quantity(len(run["launches"]))),
@@ -208,19 +201,17 @@ def run_section(run: Run) -> Section:
     ]
     longest = sorted(_shown(run), key=lambda launch: -launch["cycles"])
     roofline = roofline_chart(run.get("gpu_values", {}), longest)
-    charts = [
-        _time_chart(run),
-        limits_chart(run.get("limits", ())),
-        _windows_chart(run),
-        _balance_chart(run),
-        _cache_chart(run),
-        roofline,
-    ]
+    charts = [_time_chart(run), limits_chart(run.get("limits", ())), _windows_chart(run), _balance_chart(run)]
+    charts += [_cache_chart(run), roofline]
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
         notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {counted(len(run['launches']))}.")
     title, drawn = f"{run['target']} on {run['gpu']}", [c for c in charts if c is not None]
     return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
+
+
+def _memory(run: Run) -> str:
+    return str(run.get("memory_model", "not said"))
 
 
 def _limit(run: Run) -> str:
@@ -230,29 +221,23 @@ def _limit(run: Run) -> str:
 
 def comparison_section(runs: Sequence[Run]) -> Section:
     """One target on several GPUs: a chart of all, then a section each."""
-    names = unique([run["gpu"] for run in runs])
+    names = chart.unique([run["gpu"] for run in runs])
     parts = {reason: [_slot_cycles(run["launches"], reason) for run in runs] for reason in SLOT_REASONS}
     plot = stacked_bars("GPU", "cycles", names, parts, SLOT_COLORS, "cycles")
     first = runs[0]["totals"]["seconds"]
-    rows = [
-        (
-            name,
-            run.get("memory_model", "not said"),
-            int(run["totals"]["cycles"]),
-            duration(run["totals"]["seconds"]),
-            f"{first / run['totals']['seconds']:.2f}x",
-            _limit(run),
-        )
-        for name, run in zip(names, runs, strict=True)
-    ]
+    rows = []
+    for name, run in zip(names, runs, strict=True):
+        cycles, seconds = int(run["totals"]["cycles"]), run["totals"]["seconds"]
+        rows.append((name, _memory(run), cycles, duration(seconds), f"{first / seconds:.2f}x", _limit(run)))
     best = min(runs, key=lambda run: run["totals"]["seconds"])
     summary = f"The fastest of {len(runs)} is {best['gpu']} with {duration(best['totals']['seconds'])}."
     table = Table(("GPU", "memory", "cycles", "time", f"speed against {names[0]}", "limited by"), rows)
-    chart = Chart("Cycles by GPU, and where the issue slots went", summary, plot, table)
+    cycles_chart = Chart("Cycles by GPU, and where the issue slots went", summary, plot, table)
     mixed = len({run.get("memory_model") for run in runs}) > 1
     notes = ["Not alike: with perfect memory nothing behind the first-level caches takes time."] if mixed else []
     title = f"{runs[0]['target']} on {len(runs)} GPUs"
-    return Section(title, charts=[chart], notes=notes, parts=[run_section(run).noted(run.get("note")) for run in runs])
+    parts_of = [run_section(run).noted(run.get("note")) for run in runs]
+    return Section(title, charts=[cycles_chart], notes=notes, parts=parts_of)
 
 
 def _mean_occupancy(run: Run) -> float:
@@ -288,16 +273,11 @@ def _time_chart(run: Run) -> Chart:
         f"{shares['issued']:.0%} of the schedulers' cycles issued an instruction; "
         f"the largest loss is {stall.replace('_', ' ')} with {shares[stall]:.0%}."
     )
-    columns = ("launch", "grid", "block", "cycles", "time", "IPC", *(r.replace("_", " ") for r in SLOT_REASONS))
-    rows = [
-        (
-            name, "x".join(map(str, launch["grid"])), "x".join(map(str, launch["block"])), launch["cycles"],
-            duration(launch["seconds"]), launch["ipc"],
-            *(f"{parts[reason][k] / launch['cycles']:.1%}" for reason in SLOT_REASONS),
-        )
-        for k, (name, launch) in enumerate(zip(names, launches, strict=True))
-    ]  # fmt: skip
-    return Chart("Kernel time, and where the issue slots went", summary, plot, Table(columns, rows))
+    columns = "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc}"
+    columns += "".join(f" | {reason.replace('_', ' ')}: {{{reason}:.1%}}" for reason in SLOT_REASONS)
+    shares_of = [{r: parts[r][k] / launch["cycles"] for r in SLOT_REASONS} for k, launch in enumerate(launches)]
+    rows = [x | {"name": name} | own for x, name, own in zip(launches, names, shares_of, strict=True)]
+    return Chart("Kernel time, and where the issue slots went", summary, plot, Table.of(columns, rows))
 
 
 def _windows_chart(run: Run) -> Chart | None:
@@ -321,13 +301,13 @@ def _windows_chart(run: Run) -> Chart | None:
     plot.step(at, ipc, mode="after", line_width=2, color=COLORS[0], legend_label="warp instructions")
     plot.extra_y_ranges = {"warps": Range1d(0, 1.05 * max(*warps, 1))}
     plot.add_layout(LinearAxis(y_range_name="warps", axis_label="resident warps, all SMs"), "right")
-    plain_numbers(plot)
+    chart.plain_numbers(plot)
     plot.step(at, warps, mode="after", y_range_name="warps", line_dash="dashed", color=COLORS[1], legend_label="warps")
     plot.y_range.start, plot.y_range.end = 0, 1.05 * max(*ipc, 0.01)  # else the axis is as long as that of the warps
     peak = max(range(len(ipc)), key=ipc.__getitem__)
     summary = f"Warp instructions a cycle, highest at cycle {at[peak]:,} with {ipc[peak]:.2f}; {counted(len(starts))}."
     table = Table(("from cycle", "warp instructions a cycle", "resident warps"), rows)
-    return Chart("IPC over time", summary, legend_outside(plot), table)
+    return Chart("IPC over time", summary, chart.legend_outside(plot), table)
 
 
 def _balance_chart(run: Run) -> Chart:

@@ -147,12 +147,10 @@ def render(sections: Sequence[Section], title: str) -> str:
         for chart in charts:
             document.add_root(chart.figure)
     numbers = {id(chart): k for k, chart in enumerate(charts)}
-    data = {
-        "document": document.to_json(deferred=False),
-        "roots": {c.figure.id: f"chart{k}" for k, c in enumerate(charts)},
-    }
-    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    roots = {c.figure.id: f"chart{k}" for k, c in enumerate(charts)}
+    data = {"document": document.to_json(deferred=False), "roots": roots}
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, **blocks)
     environment.filters["quantity"] = quantity
     return environment.get_template("page.html").render(
         title=title,

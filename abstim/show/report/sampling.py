@@ -9,19 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from abstim.show.parts import OTHER_WAYS, by_way
-from abstim.show.report.chart import (
-    COLORS,
-    Chart,
-    Option,
-    Section,
-    Table,
-    figure,
-    hover_on,
-    legend_outside,
-    named_beside,
-    stacked_bars,
-    unique,
-)
+from abstim.show.report import chart
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, hover_on, legend_outside, unique
 from abstim.show.tables import duration, quantity
 
 # What an error counts at least: a logarithmic axis has no zero, and a single one would make a geometric mean 0
@@ -43,8 +32,6 @@ class ErrorPoint(NamedTuple):
 
 def error_points(plot: Any, points: Iterable[ErrorPoint], color: str = COLORS[0], **options: Any) -> Any:
     """Draw them; those without a finite place are left out. The renderer."""
-    from bokeh.models import ColumnDataSource
-
     drawn = [point for point in points if not isinstance(point.x, float) or math.isfinite(point.x)]
     data: dict[str, Sequence[Any]] = {
         "label": [point.label for point in drawn],
@@ -55,8 +42,8 @@ def error_points(plot: Any, points: Iterable[ErrorPoint], color: str = COLORS[0]
         "fill": [0.75 if point.covered else 0.0 for point in drawn],
         "marker": ["circle" if point.error > LEAST_ERROR else "inverted_triangle" for point in drawn],
     }
-    return plot.scatter("x", "y", source=ColumnDataSource(data), marker="marker", size=9, color=color,
-                        fill_alpha="fill", line_width=2, **options)  # fmt: skip
+    style = {"marker": "marker", "size": 9, "color": color, "fill_alpha": "fill", "line_width": 2}
+    return plot.scatter("x", "y", source=data, **style, **options)
 
 
 def plain_numbers(plot: Any) -> None:
@@ -107,21 +94,18 @@ def _parts_chart(parts: list[dict[str, Any]]) -> Chart | None:
     """A bar a part, or a way to find parts if they are many."""
     if not parts:
         return None
-    ways = by_way((part["how"], part["instructions"], part["cycles"]) for part in parts)
-    columns: tuple[str, ...]
+    ways = by_way((part["how"], part.get("units", 1), part["instructions"], part["cycles"]) for part in parts)
     if len(parts) <= SHOWN_PARTS:
-        columns = ("part", "how", "warp instructions", "cycles")
-        rows = [(part["name"], part["how"], part["instructions"], part["cycles"]) for part in parts]
+        table = Table.of("part: {name} | how | warp instructions: {instructions} | cycles", parts)
         bars = [(f"{part['name']}: {part['how']}", part["how"], part["cycles"]) for part in parts]
     else:
-        columns = ("how", "parts", "warp instructions", "cycles")
-        rows = [(way.how, way.parts, way.instructions, way.cycles) for way in ways]
+        table = Table.of("how | parts | warp instructions: {instructions} | cycles", ways)
         bars = [(f"{way.how} ({_parts(way.parts)})", way.how, way.cycles) for way in ways]
     cycles = sum(part["cycles"] for part in parts) or 1.0
     shares = ", ".join(f"{way.how} {way.cycles / cycles:.1%}" for way in ways[:4])
     more = f", and {len(ways) - 4} ways more" if len(ways) > 4 else ""
     summary = f"Cycles of {_parts(len(parts))} by how they were found: {shares}{more}."
-    return Chart("How its parts were found", summary, _bars(bars), Table(columns, rows))
+    return Chart("How its parts were found", summary, _bars(bars), table)
 
 
 def _parts(count: int) -> str:
@@ -137,16 +121,15 @@ def _was(how: str) -> str:
 
 def _bars(bars: list[tuple[str, str, float]]) -> Any:
     """Horizontal ones, whose names may be long: (name, how, cycles)."""
-    from bokeh.models import ColumnDataSource, FactorRange, NumeralTickFormatter
+    from bokeh.models import NumeralTickFormatter
 
     names = unique([name for name, *_ in bars])
-    plot = figure("cycles", "", [("", "@name"), ("cycles", "@cycles{0,0}")], y_range=FactorRange(*reversed(names)))
+    plot = figure("cycles", "", [("", "@name"), ("cycles", "@cycles{0,0}")], y_range=names[::-1])
     for kind, color in KINDS.items():
         own = [k for k, (_, how, _) in enumerate(bars) if _was(how) == kind]
         data = {"name": [names[k] for k in own], "cycles": [bars[k][2] for k in own]}
         if own:
-            source = ColumnDataSource(data)
-            plot.hbar("name", 0.7, "cycles", source=source, color=color, legend_label=kind, line_color=None)
+            plot.hbar("name", 0.7, "cycles", source=data, color=color, legend_label=kind, line_color=None)
     plot.x_range.start = 0
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
     return legend_outside(plot)
@@ -214,26 +197,24 @@ def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
     """Error against a speed-up that can be chosen."""
     first = next(iter(SPEED_UPS))
     options = [Option(name, f"speed-up of {name}", AXIS) for name in SPEED_UPS]
-    plot = figure(options[0].x_label, AXIS, [*TOOLTIPS, ("speed-up", "@x{0.00}x")], x_axis_type="log",
-                  y_axis_type="log")  # fmt: skip
+    tooltips = [*TOOLTIPS, ("speed-up", "@x{0.00}x")]
+    plot = figure(options[0].x_label, AXIS, tooltips, x_axis_type="log", y_axis_type="log")
     shown = []
     for name, key in SPEED_UPS.items():
         points = error_points(plot, [ErrorPoint(r["method"], float(r[key]), r["error"], r["covered"]) for r in rows])
         shown.append(points)
-        for renderer in (points, named_beside(plot, points, "xy")):
+        for renderer in (points, chart.named_beside(plot, points, "xy")):
             renderer.name, renderer.visible = name, name == first
     hover_on(plot, shown)
     plain_numbers(plot)
     plot.x_range.only_visible = plot.y_range.only_visible = True
-    cells = [
-        (r["method"], r["cycles"], f"{r['error']:.2%}", inside(r),
-         f"{r['detailed_fraction']:.2%}", f"{r['functional_fraction']:.1%}", duration(r["seconds"]),
-         *(times(r[key]) for key in SPEED_UPS.values()))
-        for r in rows
-    ]  # fmt: skip
-    columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", *SPEED_UPS)
+    columns = "method | cycles | error: {error:.2%} | in interval: {inside} | detailed: {detailed_fraction:.2%} "
+    columns += "| executed: {functional_fraction:.1%} | took: {seconds:time}"
+    columns += "".join(f" | {name}: {{{name}}}" for name in SPEED_UPS)
+    saved = {name: lambda row, key=key: times(row[key]) for name, key in SPEED_UPS.items()}
     summary = f"{_best([row for row in rows if row['method'] not in ideal])} {LEGEND}"
-    return Chart("Error against speed-up", summary, plot, Table(columns, cells), options, "Speed-up of")
+    table = Table.of(columns, rows, inside=inside, **saved)
+    return Chart("Error against speed-up", summary, plot, table, options, "Speed-up of")
 
 
 def _best(rows: list[dict[str, Any]]) -> str:
@@ -266,24 +247,20 @@ def times(speed_up: float) -> str:
 
 def _interval_chart(data: Comparison) -> Chart | None:
     """Every method's interval around its estimate, as multiples of the true cycles; none if no method has one."""
-    from bokeh.models import ColumnDataSource, FactorRange, Span
+    from bokeh.models import ColumnDataSource, Span
 
     truth = data["true_cycles"]
     found = [each for each in data["results"] if each["estimate"]["high"] is not None]
     unbounded = [row["method"] for row in data["rows"][1:] if has_no_bound(row)]
     if not found:
         return None
-    columns = ("method", "low", "estimate", "high", "true cycles", "which rests on")
-    rows = [
-        (each["method"], *(each["estimate"][key] for key in ("low", "total", "high")), truth,
-         each["estimate"]["basis"])
-        for each in found
-    ]  # fmt: skip
-    low, total, high = ([row[k] / truth for row in rows] for k in (1, 2, 3))
-    names = [row[0] for row in rows]
+    rows = [each["estimate"] | {"method": each["method"], "truth": truth} for each in found]
+    table = Table.of("method | low | estimate: {total} | high | true cycles: {truth} | which rests on: {basis}", rows)
+    low, total, high = ([row[key] / truth for row in rows] for key in ("low", "total", "high"))
+    names = [row["method"] for row in rows]
     source = ColumnDataSource({"name": names, "low": low, "total": total, "high": high})
     tooltips = [("", "@name"), ("estimate", "@total{0.0000}"), ("interval", "@low{0.0000} to @high{0.0000}")]
-    plot = figure("cycles, as a multiple of the true ones", "", tooltips, y_range=FactorRange(*reversed(names)))
+    plot = figure("cycles, as a multiple of the true ones", "", tooltips, y_range=names[::-1])
     plot.segment("low", "name", "high", "name", source=source, color=COLORS[0], line_width=2)
     for end in ("low", "high"):
         plot.scatter(end, "name", source=source, marker="dash", angle=math.pi / 2, size=10, color=COLORS[0])
@@ -294,7 +271,7 @@ def _interval_chart(data: Comparison) -> Chart | None:
     summary = f"{len(rows) - len(missed)} of {len(rows)} intervals hold the true {truth:,} cycles, the vertical line"
     summary += f"; not {', '.join(missed)}" if missed else ""
     summary += f"; {', '.join(unbounded)}: no bound." if unbounded else "."
-    return Chart("Intervals around the true cycles", summary, plot, Table(columns, rows))
+    return Chart("Intervals around the true cycles", summary, plot, table)
 
 
 def _seconds_chart(data: Comparison) -> Chart:
@@ -302,7 +279,7 @@ def _seconds_chart(data: Comparison) -> Chart:
     stages = list(data["full"]["seconds"])
     parts = {stage: [each["seconds"][stage] for each in found] for stage in stages}
     names = [each["method"] for each in found]
-    plot = stacked_bars("method", "seconds", names, parts, STAGE_COLORS, "s")
+    plot = chart.stacked_bars("method", "seconds", names, parts, STAGE_COLORS, "s")
     full, quickest = found[0], min(found, key=lambda each: sum(each["seconds"].values()))
     summary = f"The full simulation took {duration(sum(full['seconds'].values()))}, "
     summary += f"{quickest['method']} the least with {duration(sum(quickest['seconds'].values()))}."
@@ -340,21 +317,19 @@ def _mean(shares: list[float | None]) -> str:
 
 def _launches_chart(data: ColdStart) -> Chart:
     """A cell for every launch and policy."""
-    from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, FactorRange, LinearColorMapper
+    from bokeh.models import BasicTicker, ColorBar, LinearColorMapper
     from bokeh.palettes import Viridis256
 
     instructions, policies = data["instructions"], data["policies"]
     most = sorted(range(len(instructions)), key=lambda k: -instructions[k])[:SHOWN_LAUNCHES]
     shown, names = sorted(most), [policy["name"] for policy in policies]
     cells = [(str(k), policy["name"], 100 * policy["accuracy"][k]) for policy in policies for k in shown]
-    columns = zip(*cells, strict=True)
-    source = ColumnDataSource(dict(zip(("launch", "policy", "accuracy"), map(list, columns), strict=True)))
-    mapper = LinearColorMapper(list(Viridis256[56:232]), low=min(*source.data["accuracy"], 99.0), high=100.0)
+    data = dict(zip(("launch", "policy", "accuracy"), map(list, zip(*cells, strict=True)), strict=True))
+    mapper = LinearColorMapper(list(Viridis256[56:232]), low=min(*data["accuracy"], 99.0), high=100.0)
     tooltips = [("launch", "@launch"), ("warm-up", "@policy"), ("accuracy", "@accuracy{0.00} %")]
-    ranges: dict[str, Any] = {"x_range": FactorRange(*map(str, shown)), "y_range": FactorRange(*reversed(names))}
-    plot = figure("launch", "", tooltips, **ranges)
+    plot = figure("launch", "", tooltips, x_range=list(map(str, shown)), y_range=names[::-1])
     fill: Any = {"field": "accuracy", "transform": mapper}
-    plot.rect("launch", "policy", 1, 1, source=source, fill_color=fill, line_color=None)
+    plot.rect("launch", "policy", 1, 1, source=data, fill_color=fill, line_color=None)
     bar = ColorBar(color_mapper=mapper, title=PER_CENT, background_fill_color=None, ticker=BasicTicker())
     plot.add_layout(bar, "right")
     if len(shown) > 40:
@@ -368,44 +343,33 @@ def _launches_chart(data: ColdStart) -> Chart:
 
 def _cost_chart(policies: list[dict[str, Any]]) -> Chart:
     """What a policy walks against what it gives."""
-    from bokeh.models import ColumnDataSource
-
     tooltips = [("warm-up", "@label"), ("warmed", "@x{0.00} %"), ("accuracy", "@y{0.00} %"), ("of", "@of")]
     plot = figure("warmed a launch (% of all instructions)", PER_CENT, tooltips)
     drawn = []
-    warmed = [100 * policy["warmed_share"] for policy in policies]
-    for (label, key), color, marker in zip(
-        (("worst launch", "worst_accuracy"), ("all, by instructions", "mean_accuracy")), (COLORS[3], COLORS[0]),
-        ("triangle", "circle"), strict=True,
-    ):  # fmt: skip
-        data = {"label": [policy["name"] for policy in policies], "x": warmed,
-                "y": [100 * policy[key] for policy in policies], "of": [label] * len(policies)}  # fmt: skip
-        drawn.append(plot.scatter("x", "y", source=ColumnDataSource(data), size=10, marker=marker, color=color,
-                                  alpha=0.8, legend_label=label))  # fmt: skip
-    named_beside(plot, drawn[0])
+    data: dict[str, list] = {"label": [policy["name"] for policy in policies]}
+    data["x"] = [100 * policy["warmed_share"] for policy in policies]
+    worst = {"color": COLORS[3], "marker": "triangle", "legend_label": "worst launch"}
+    mean = {"color": COLORS[0], "marker": "circle", "legend_label": "all, by instructions"}
+    for key, style in (("worst_accuracy", worst), ("mean_accuracy", mean)):
+        own = data | {"y": [100 * policy[key] for policy in policies], "of": [style["legend_label"]] * len(policies)}
+        drawn.append(plot.scatter("x", "y", source=own, size=10, alpha=0.8, **style))
+    chart.named_beside(plot, drawn[0])
     hover_on(plot, drawn)
     enough = [policy for policy in policies if policy["worst_accuracy"] >= 0.99]
     least = min(enough or policies, key=lambda policy: policy["warmed_share"])
-    summary = (
-        f"The least that leaves no launch below 99% is {least['name']}, which walks {least['warmed_share']:.1%}."
-        if enough else "Nothing leaves every launch at 99% or more."
-    )  # fmt: skip
-    rows = [
-        (p["name"], *(f"{p[key]:.2%}" for key in ("worst_accuracy", "mean_accuracy", "warmed_share")))
-        for p in policies
-    ]  # fmt: skip
-    columns = ("warm-up", "worst launch", "all, by instructions", "warmed a launch")
-    return Chart("Share warmed against accuracy", summary, legend_outside(plot), Table(columns, rows))
+    best = f"The least that leaves no launch below 99% is {least['name']}, which walks {least['warmed_share']:.1%}."
+    summary = best if enough else "Nothing leaves every launch at 99% or more."
+    columns = "warm-up: {name} | worst launch: {worst_accuracy:.2%} | all, by instructions: {mean_accuracy:.2%} "
+    columns += "| warmed a launch: {warmed_share:.2%}"
+    return Chart("Share warmed against accuracy", summary, legend_outside(plot), Table.of(columns, policies))
 
 
 def _affected_chart(affected: dict[str, float]) -> Chart:
-    from bokeh.models import ColumnDataSource, FactorRange
-
     names = [f"{float(threshold):.0%} or more" for threshold in affected]
     shares = [100 * share for share in affected.values()]
-    plot = figure("change of a launch's IPC", "share of the instructions (%)",
-                  [("change", "@x"), ("share", "@y{0.0} %")], x_range=FactorRange(*names))  # fmt: skip
-    plot.vbar("x", 0.6, "y", source=ColumnDataSource({"x": names, "y": shares}), color=COLORS[0], line_color=None)
+    tooltips = [("change", "@x"), ("share", "@y{0.0} %")]
+    plot = figure("change of a launch's IPC", "share of the instructions (%)", tooltips, x_range=names)
+    plot.vbar("x", 0.6, "y", source={"x": names, "y": shares}, color=COLORS[0], line_color=None)
     plot.y_range.start, plot.y_range.end = 0, 100
     rows = list(zip(names, (f"{share:.1%}" for share in affected.values()), strict=True))
     summary = "Instructions in launches whose IPC flushing changes, by how much: "

@@ -1,8 +1,7 @@
 """The section of a sweep: what is fast for what it costs, how two parameters act together, and every point at once.
 
 A sweep is a table, one row a design point: what was varied, names that the user defined, then `cycles` and `seconds`. A
-number to the left of these two that is no key of a GPU is something the user defined: a cost.
-"""
+number to the left of these two that is no key of a GPU is something the user defined: a cost."""
 
 from __future__ import annotations
 
@@ -51,30 +50,23 @@ def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[in
     first = next(iter(fronts))
     plot = figure(first, TIME, tooltips, y_axis_type="log")
     plot.add_tools("tap", "box_select")
-    for ranged in (plot.x_range, plot.y_range):
-        ranged.only_visible = True
+    plot.x_range.only_visible = plot.y_range.only_visible = True
     for cost, front in fronts.items():
-        line = plot.step(
-            table.loc[front, cost].tolist(),
-            table.loc[front, "time_us"].tolist(),
-            mode="after",
-            color=COLORS[3],
-            line_width=2,
-        )
+        ends = (table.loc[front, column].tolist() for column in (cost, "time_us"))
+        line = plot.step(*ends, mode="after", color=COLORS[3], line_width=2)
         points = plot.scatter(cost, "time_us", source=source, size=6, color=COLORS[0], alpha=0.5)
         for renderer in (line, points):
             renderer.name, renderer.visible = cost, cost == first
     points = counted(len(table), "point is", "points are")
     summary = f"{len(fronts[first])} of {points} the fastest for their {first} or less. "
     summary += "Select points to see them in the parallel coordinates."
-    rows = [
-        (cost, float(table.at[row, cost]), duration(table.at[row, "seconds"]), int(table.at[row, "cycles"]))
-        for cost, front in fronts.items() for row in front
-    ]  # fmt: skip
-    options = [Option(cost, cost, TIME) for cost in fronts]
-    return Chart(
-        "Pareto front", summary, plot, Table(("against", "value", "time", "cycles"), rows), options, "Time against"
-    )
+    rows = []
+    for cost, front in fronts.items():
+        for row in front:
+            seconds, cycles = table.at[row, "seconds"], int(table.at[row, "cycles"])
+            rows.append((cost, float(table.at[row, cost]), duration(seconds), cycles))
+    options, shown = [Option(cost, cost, TIME) for cost in fronts], Table(("against", "value", "time", "cycles"), rows)
+    return Chart("Pareto front", summary, plot, shown, options, "Time against")
 
 
 def _levels(column: pandas.Series) -> pandas.Series:
@@ -101,29 +93,26 @@ def _colors(table: pandas.DataFrame) -> Any:
 
 def heat_chart(table: pandas.DataFrame, varied: Sequence[str]) -> Chart:
     """For every pair of parameters, the least time over all others."""
-    from bokeh.models import ColorBar, ColumnDataSource, FactorRange
+    from bokeh.models import ColorBar
 
     chosen = sorted(varied, key=lambda key: -table[key].nunique())[:HEAT_PARAMETERS]
     levels = {key: _levels(table[key]) for key in varied if key in chosen}
     pairs = list(combinations(levels, 2))
     mapper = _colors(table)
     tooltips = [("x", "@x"), ("y", "@y"), ("least time", "@time_us{0,0.00} us")]
-    ranges = [FactorRange(*levels[key].cat.categories) for key in pairs[0]]
-    plot = figure(*pairs[0], tooltips, x_range=ranges[0], y_range=ranges[1])
-    rows: list[tuple] = []
-    for x, y in pairs:
-        best = table["time_us"].groupby([levels[x], levels[y]], observed=True).min()
-        cells = [(str(a), str(b), float(time)) for (a, b), time in best.items()]
-        data = dict(zip(("x", "y", "time_us"), map(list, zip(*cells, strict=True)), strict=True))
-        fill: Any = {"field": "time_us", "transform": mapper}
-        name = f"{x} × {y}"
-        plot.rect("x", "y", 1, 1, source=ColumnDataSource(data), fill_color=fill, line_color=None,
-                  name=name, visible=(x, y) == pairs[0])  # fmt: skip
-        rows += [(name, a, b, duration(time / 1e6)) for a, b, time in cells]
-    plot.add_layout(ColorBar(color_mapper=mapper, title=TIME, background_fill_color=None), "right")
     options = [
         Option(f"{x} × {y}", x, y, list(levels[x].cat.categories), list(levels[y].cat.categories)) for x, y in pairs
     ]
+    plot = figure(*pairs[0], tooltips, x_range=options[0].x_factors, y_range=options[0].y_factors)
+    rows: list[tuple] = []
+    for (x, y), option in zip(pairs, options, strict=True):
+        best = table["time_us"].groupby([levels[x], levels[y]], observed=True).min()
+        cells = [(str(a), str(b), float(time)) for (a, b), time in best.items()]
+        data = dict(zip(("x", "y", "time_us"), map(list, zip(*cells, strict=True)), strict=True))
+        fill: Any = {"fill_color": {"field": "time_us", "transform": mapper}, "line_color": None}
+        plot.rect("x", "y", 1, 1, source=data, name=option.value, visible=option is options[0], **fill)
+        rows += [(option.value, a, b, duration(time / 1e6)) for a, b, time in cells]
+    plot.add_layout(ColorBar(color_mapper=mapper, title=TIME, background_fill_color=None), "right")
     summary = f"Least time at each pair of values, over all other parameters; {len(pairs)} pairs to choose from."
     return Chart("Heat map", summary, plot, Table(("parameters", "x", "y", "least time"), rows), options, "Parameters")
 
@@ -146,9 +135,9 @@ def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequen
     plot.hover.line_policy = "nearest"
     plot.add_tools("tap")
     mapper = _colors(table)
-    color: Any = {"field": "time_us", "transform": mapper}
-    plot.multi_line("xs", "ys", source=source, line_color=color, line_alpha=0.5, line_width=1.2,
-                    nonselection_line_alpha=0.03, selection_line_width=2.5)  # fmt: skip
+    style: Any = {"line_color": {"field": "time_us", "transform": mapper}, "line_alpha": 0.5, "line_width": 1.2}
+    style |= {"nonselection_line_alpha": 0.03, "selection_line_width": 2.5}
+    plot.multi_line("xs", "ys", source=source, **style)
     plot.x_range = Range1d(-0.4, len(axes) - 0.6)  # room for the outer labels
     plot.xaxis.ticker = list(range(len(axes)))
     labels = [f"{axis}: {ends[axis][0]} to {ends[axis][1]}" for axis in axes]
@@ -165,31 +154,17 @@ def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequen
 
 def sensitivity_chart(found: Sequence[dict[str, Any]]) -> Chart:
     """What a sweep says of each key: time at its worst value over that at its best, and per cent for one per cent."""
-    from bokeh.models import ColumnDataSource, FactorRange
-
     rows = sorted(found, key=lambda row: -row["swing"])
     keys = [row["key"] for row in rows]
-    plot = figure(
-        "key",
-        "time at worst / at best value",
-        [("key", "@key"), ("swing", "@swing{0.00}x")],
-        x_range=FactorRange(*keys),
-    )
-    data = ColumnDataSource({"key": keys, "swing": [row["swing"] for row in rows]})
+    tooltips = [("key", "@key"), ("swing", "@swing{0.00}x")]
+    plot = figure("key", "time at worst / at best value", tooltips, x_range=keys)
+    data = {"key": keys, "swing": [row["swing"] for row in rows]}
     plot.vbar("key", 0.8, "swing", 1.0, source=data, color=COLORS[0])
     summary = f"{keys[0]} matters most: its worst value takes {rows[0]['swing']:.2f} times as long as its best."
-    cells = [
-        (
-            row["key"],
-            f"{row['swing']:.3f}x",
-            "-" if row["elasticity"] is None else f"{row['elasticity']:+.3f} %",
-            str(row["best"]),
-        )
-        for row in rows
-    ]
-    return Chart(
-        "What matters", summary, plot, Table(("key", "worst / best", "time for +1 % of it", "best value"), cells)
-    )
+    elastic = [None if row["elasticity"] is None else f"{row['elasticity']:+.3f} %" for row in rows]
+    cells = [(row["key"], f"{row['swing']:.3f}x", e, str(row["best"])) for row, e in zip(rows, elastic, strict=True)]
+    table = Table(("key", "worst / best", "time for +1 % of it", "best value"), cells)
+    return Chart("What matters", summary, plot, table)
 
 
 UNITS = ("_kib", "_gbps", "_mhz")  # of keys that stand for one of the GPU's: KiB of L2 for sets of L2
@@ -202,11 +177,8 @@ _KEYS = {
 def sweep_section(name: str, table: pandas.DataFrame) -> Section:
     """One part a target, if there is a column `target`. `table.attrs["sensitivity"]`: how much each key matters."""
     timed = table[table["seconds"] > 0]
-    notes = (
-        [f"{counted(len(table) - len(timed), 'point without a time is', 'points without a time are')} left out."]
-        if len(timed) < len(table)
-        else []
-    )
+    left_out = counted(len(table) - len(timed), "point without a time is", "points without a time are")
+    notes = [f"{left_out} left out."] if len(timed) < len(table) else []
     means = [column.removeprefix("cycles_") for column in table.columns if column.startswith("cycles_")]
     if means:
         notes.append(f"Times are geometric means over {', '.join(means)}.")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from abstim.brief import brief
-from abstim.gpu.config import Gpu, load_gpu, nearest, with_values
+from abstim.gpu.config import Gpu, Setting, description, load_gpu, nearest, with_values
 from abstim.progress import Progress, silent
 from abstim.study.calibrate.devices import Modelled
 from abstim.study.calibrate.microbenchmarks import GROUPS, Device, Facts, Measurement, measurements
@@ -46,10 +46,8 @@ def read_figures(table: Path = TABLE) -> list[Figure]:
 
 
 def _figure(row: dict[str, str]) -> Figure:
-    return Figure(
-        row["gpu"], row["group"], row["quantity"], int(row["at"]), row["unit"], float(row["value"]),
-        1e6 * float(row["core_clock_MHz"]), row["measured_on"], row["source"],
-    )  # fmt: skip
+    place, clock_hz = (row["gpu"], row["group"], row["quantity"], int(row["at"])), 1e6 * float(row["core_clock_MHz"])
+    return Figure(*place, row["unit"], float(row["value"]), clock_hz, row["measured_on"], row["source"])
 
 
 def figures_of(gpu: str, figures: list[Figure]) -> dict[tuple[str, str, int], Figure]:
@@ -106,11 +104,8 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         rows = [asdict(row) | {"error": row.error} for row in self.rows]
-        errors = [asdict(error) for error in self.errors()]
-        return {
-            "kind": "calibration", "device": self.device, "core_clock_hz": self.core_clock_hz, "rows": rows,
-            "errors": errors,
-        }  # fmt: skip
+        found = {"device": self.device, "core_clock_hz": self.core_clock_hz, "rows": rows}
+        return {"kind": "calibration"} | found | {"errors": [asdict(error) for error in self.errors()]}
 
 
 def at_measured_clock(gpu: Gpu, figures: list[Figure]) -> Gpu:
@@ -124,8 +119,7 @@ def calibrate(
 ) -> Calibration:
     """Run the micro-benchmarks of the groups `only` (none named: all of them), and put each beside its figure.
 
-    A group, or group and quantity as in `stream/read`. Raises InputError for one that is not there.
-    """
+    A group, or group and quantity as in `stream/read`. Raises InputError for one that is not there."""
     chosen = select(list(measurements(device.facts, device.effort)), only)
     known = figures_of(device.facts.name, read_figures() if figures is None else figures)
     rows = []
@@ -160,12 +154,10 @@ def measure(device: Device, each: Measurement) -> float:
 BASES = ((90, "h100"), (86, "rtx3080"), (80, "a100"), (70, "v100"))  # the first whose architecture is no later
 NEEDED = ("latency", "bandwidth/chunks", "stream/read", "launch")
 # Class of instructions -> the micro-benchmark of its rate
-RATES = {
-    "fp32_add": "fp32_add", "fp32_mad": "fp32_fma", "fp32_mul": "fp32_fma", "fp64_add": "fp64_add",
-    "fp64_mad": "fp64_fma", "fp64_mul": "fp64_fma", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add",
-    "int_max": "int_min_max", "sfu": "sfu_rsqrt", "int_shfl": "shuffle", "convert": "convert_fp32_int32",
-    "convert_fp64": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16",
-}  # fmt: skip
+RATES = {f"{kind}_{op}": f"{kind}_fma" for kind in ("fp32", "fp64") for op in ("mad", "mul")}
+RATES |= {"fp32_add": "fp32_add", "fp64_add": "fp64_add", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add"}
+RATES |= {"int_max": "int_min_max", "sfu": "sfu_rsqrt", "int_shfl": "shuffle", "convert": "convert_fp32_int32"}
+RATES |= {"convert_fp64": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16"}
 Numbers = dict[tuple[str, str, int], float]
 
 
@@ -177,10 +169,8 @@ def related_gpu(facts: Facts) -> Gpu:
 
 def _spec(facts: Facts) -> dict[str, Any]:
     """Keys of a description that the device itself tells."""
-    return {
-        "sm_count": facts.sm_count, "core_clock_hz": facts.core_clock_hz, "architecture": f"sm_{facts.target}",
-        "shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm,
-    }  # fmt: skip
+    found = {"sm_count": facts.sm_count, "core_clock_hz": facts.core_clock_hz, "architecture": f"sm_{facts.target}"}
+    return found | {"shared_bytes_per_sm": facts.shared_bytes_per_sm, "max_threads_per_sm": facts.threads_per_sm}
 
 
 def described(found: Calibration, facts: Facts) -> str:
@@ -247,18 +237,9 @@ def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
 
 def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:
     """The file's text; every value's source is `measured`."""
-    sections = {"spec": _spec(facts) | {"core_clock_hz": round(facts.core_clock_hz)}}
-    for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        section = section or ("time" if key.endswith(("_ns", "_per_second")) else "params")
-        sections.setdefault(section, {})[name] = value
+    known = _spec(facts) | {"core_clock_hz": round(facts.core_clock_hz)} | values
+    settings = {key: Setting(value, "measured") for key, value in known.items()}
     name = facts.name.replace("\\", "").replace('"', "")
-    lines = [f"# {name}, measured by `abstim calibrate --native`. What is not said here is as on the {base.name}."]
-    lines += [f'base = "{base.name}"', f'title = "{name}, as measured here"', ""]
-    lines += ["[sources]", 'measured = "abstim calibrate --native on this GPU"']
-    for section, keys in sections.items():
-        lines += ["", f"[{section}]"]
-        for key, each in keys.items():
-            text = f'"{each}"' if isinstance(each, str) else f"{each}"
-            lines.append(f'{key} = {{ value = {text}, source = "measured" }}')
-    return "\n".join(lines) + "\n"
+    sources = {"measured": "abstim calibrate --native on this GPU"}
+    head = f"# {name}, measured by `abstim calibrate --native`. What is not said here is as on the {base.name}.\n"
+    return head + description(base.name, f"{name}, as measured here", sources, settings)

@@ -14,7 +14,7 @@ import numpy as np
 from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu
 from abstim.session.session import open_session
-from abstim.study.calibrate.microbenchmarks import Experiment, Facts, KernelCall
+from abstim.study.calibrate.microbenchmarks import Device, Experiment, Facts, KernelCall
 from abstim.study.calibrate.ptx_text import module, ticks
 from functional.errors import InputError
 from functional.gpu_recording import cuda
@@ -39,16 +39,14 @@ def facts_of(gpu: Gpu) -> Facts:
     target = 70 if spec.architecture == "none" else int(spec.architecture.removeprefix("sm_"))
     if not spec.tensor_units:
         target = min(target, 70)
-    return Facts(
-        gpu.name, spec.core_clock_hz, spec.sm_count, target, spec.shared_bytes_per_sm, spec.max_threads_per_sm,
-        lines * LINE_BYTES,
-    )  # fmt: skip
+    held = (spec.shared_bytes_per_sm, spec.max_threads_per_sm, lines * LINE_BYTES)
+    return Facts(gpu.name, spec.core_clock_hz, spec.sm_count, target, *held)
 
 
-class Modelled:
-    """A Device."""
+class Modelled(Device):
+    """A description, timed by the detailed engine."""
 
-    effort = 1  # the engine's time is exact
+    effort = 1  # its time is exact
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.facts = gpu, facts_of(gpu)
@@ -92,8 +90,9 @@ REPEATS = 5
 TICK_ROUNDS = 1 << 16
 
 
-class OnGpu:
-    """A Device. The clock is measured, for GPUs run faster or slower than they say. Raises InputError without a GPU."""
+class OnGpu(Device):
+    """A GPU of this computer. Its clock is measured, for GPUs run faster or slower than they say. Raises InputError
+    without one."""
 
     effort = 64  # events tell half a microsecond
 
@@ -101,11 +100,8 @@ class OnGpu:
         self.driver = driver = driver or cuda.CudaDevice()
         target = 10 * driver.attribute(cuda.MAJOR) + driver.attribute(cuda.MINOR)
         driver.load(module(target) + ticks())
-        self.facts = Facts(
-            driver.name, self._clock_hz(), driver.attribute(cuda.SM_COUNT), target,
-            driver.attribute(cuda.SHARED_PER_SM), driver.attribute(cuda.THREADS_PER_SM),
-            driver.attribute(cuda.L2_BYTES),
-        )  # fmt: skip
+        held = map(driver.attribute, (cuda.SHARED_PER_SM, cuda.THREADS_PER_SM, cuda.L2_BYTES))
+        self.facts = Facts(driver.name, self._clock_hz(), driver.attribute(cuda.SM_COUNT), target, *held)
 
     def _clock_hz(self) -> float:
         """Ticks of an SM's clock in a second, of two lengths of one kernel."""
@@ -123,10 +119,8 @@ class OnGpu:
     def seconds(self, experiment: Experiment) -> float:
         """Of the timed launch: the median of some repeats, the launches before it each time."""
         with ExitStack() as held:
-            addresses = {
-                name: held.enter_context(self._buffer(contents))
-                for name, contents in (experiment.buffers or {}).items()
-            }
+            buffers = experiment.buffers or {}
+            addresses = {name: held.enter_context(self._buffer(contents)) for name, contents in buffers.items()}
             for call in experiment.before[:-1]:  # what makes a chain of addresses must not do so twice
                 self._launch(call, addresses)
             return median(self._repeat(experiment, addresses) for _ in range(REPEATS))

@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from abstim.study.calibrate.ptx_text import (
-    ADDRESSES,
-    ATOMICS,
-    CHAIN,
-    CHAINS,
-    CHUNK_LOADS,
-    LENGTH,
-    LOADS,
-    PER_OPERATION,
-    STREAMS,
-    operations,
-)
-
-if TYPE_CHECKING:
-    import numpy as np
+from abstim.study.calibrate import ptx_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +54,15 @@ class Experiment:
     buffers: Mapping[str, np.ndarray | int] | None = None
 
 
-class Device(Protocol):
+class Device:
     """A description's model, or a GPU."""
 
-    @property
-    def facts(self) -> Facts:
-        """What it is."""
-        ...
-
-    @property
-    def effort(self) -> int:
-        """How often to repeat what need be done once only if time is exact."""
-        ...
+    facts: Facts
+    effort: int  # how often to repeat what need be done once only if time is exact
 
     def seconds(self, experiment: Experiment) -> float:
         """How long the timed launch takes."""
-        ...
+        raise NotImplementedError
 
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -126,7 +104,7 @@ FOOTPRINTS_KIB = (16, 64, 1024, 4096, 12288, 32768, 46080, 262144)
 
 
 def _latencies(facts: Facts, effort: int) -> Iterator[Measurement]:
-    rounds, cycles = (8 * effort, 72 * effort), partial(facts.cycles, CHAIN)
+    rounds, cycles = (8 * effort, 72 * effort), partial(facts.cycles, ptx_text.CHAIN)
     for kib in FOOTPRINTS_KIB:
         yield Measurement("latency", "global", kib, "cycles", partial(_chase, kib * KIB, facts), rounds, cycles)
     for space in ("shared", "constant"):
@@ -136,7 +114,7 @@ def _latencies(facts: Facts, effort: int) -> Iterator[Measurement]:
 def _chase(footprint: int, facts: Facts, rounds: int) -> Experiment:
     """From line to line in random order, after one way through all of them, or as many as push the first out."""
     lines = footprint // LINE
-    before = min(lines, 2 * facts.l2_bytes // LINE) // CHAIN
+    before = min(lines, 2 * facts.l2_bytes // LINE) // ptx_text.CHAIN
     chase = partial(KernelCall, "chase_global", 1, 1, ("chain", "out"))
     calls = (KernelCall("link_chain", lines // 128, 128, ("chain",)), chase((before,)))
     return Experiment(chase((rounds,)), calls, {"chain": _random_cycle(footprint), "out": 64})
@@ -160,7 +138,7 @@ SHAPES = ((32, 1), (64, 1), (64, 2), (128, 2), (256, 2), (384, 2), (512, 2), (76
 
 
 def _streams(facts: Facts, effort: int) -> Iterator[Measurement]:
-    for name, (moved, _) in STREAMS.items():
+    for name, moved in ptx_text.STREAMS.items():
         for threads, blocks in SHAPES:
             if threads * blocks > facts.threads_per_sm:
                 continue
@@ -174,7 +152,7 @@ def _stream(name: str, threads: int, blocks: int, facts: Facts, most: int, waves
     """`waves` x all thread blocks that are resident at once; L2 is full of what the same kernel left before."""
     pointers = ("a", "b", "c", "d")
     shared = facts.shared_bytes_per_sm * 3 // (4 * blocks) // 128 * 128  # so many blocks an SM, no more
-    filling = max(1, facts.l2_bytes // (STREAMS[name][0] * ELEMENT * 1024))
+    filling = max(1, facts.l2_bytes // (ptx_text.STREAMS[name] * ELEMENT * 1024))
     before = (KernelCall(name, filling, 1024, pointers, (0,)),)
     timed = KernelCall(name, facts.sm_count * blocks * waves, threads, pointers, (filling * 1024,), shared)
     elements = filling * 1024 + facts.sm_count * blocks * most * threads
@@ -189,7 +167,7 @@ def _gigabytes(moved: int) -> Callable[[float], float]:
 # L1, L2 and shared memory: bandwidth against footprint --------------------------------------------------------------
 
 SAME_KIB = (16, 64, 512)  # that every SM reads
-ROUND_BYTES = CHUNK_LOADS * 1024 * ELEMENT
+ROUND_BYTES = ptx_text.CHUNK_LOADS * 1024 * ELEMENT
 CHUNK_KIB, TOTALS_KIB = 128, (6144, 12288, 28160)  # that one thread block reads, and all of them together
 
 
@@ -203,7 +181,7 @@ def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
             run, rate = partial(_read_chunks, kib // CHUNK_KIB, facts), _gigabytes(2 * facts.sm_count * CHUNK_KIB * KIB)
             yield Measurement("bandwidth", "chunks", kib, "GB/s", run, (effort, 2 * effort), rate)
     # 8 bytes a lane: LOADS of 256 bytes a warp and round
-    run, rate = partial(_read_shared, facts), _gigabytes(LOADS * 1024 * ELEMENT * facts.sm_count)
+    run, rate = partial(_read_shared, facts), _gigabytes(ptx_text.LOADS * 1024 * ELEMENT * facts.sm_count)
     yield Measurement("bandwidth", "shared", 0, "GB/s", run, (16 * effort, 80 * effort), rate)
 
 
@@ -232,10 +210,10 @@ def _read_shared(facts: Facts, rounds: int) -> Experiment:
 
 def _throughputs(facts: Facts, effort: int) -> Iterator[Measurement]:
     rounds, warps = (4 * effort, 20 * effort), 32
-    for name in operations(facts.target):
-        chain = LENGTH * PER_OPERATION.get(name, 1)
+    for name in ptx_text.operations(facts.target):
+        chain = ptx_text.LENGTH * ptx_text.PER_OPERATION.get(name, 1)
         many, one = partial(_arithmetic, name, 32 * warps), partial(_arithmetic, f"{name}_latency", 32)
-        rate = partial(facts.rate, CHAINS * chain * warps * 32)
+        rate = partial(facts.rate, ptx_text.CHAINS * chain * warps * 32)
         yield Measurement("throughput", name, 0, "per cycle and SM", many, rounds, rate)
         yield Measurement("operation_latency", name, 0, "cycles", one, rounds, partial(facts.cycles, chain))
 
@@ -250,11 +228,11 @@ def _arithmetic(kernel: str, threads: int, rounds: int) -> Experiment:
 
 def _atomics(facts: Facts, effort: int) -> Iterator[Measurement]:
     """Of one SM in shared memory, of all of them in global memory: updates (of a lane) a cycle."""
-    for name, (space, _, operation) in ATOMICS.items():
-        for addresses, stride in ADDRESSES.items():
+    for name, (space, _, operation) in ptx_text.ATOMICS.items():
+        for addresses, stride in ptx_text.ADDRESSES.items():
             blocks = 1 if space == "shared" else facts.sm_count
             run = partial(_atomic, name, blocks, stride * (8 if operation.endswith("64") else 4))
-            rate = partial(facts.rate, CHAIN * blocks * 256)
+            rate = partial(facts.rate, ptx_text.CHAIN * blocks * 256)
             yield Measurement("atomics", f"{name}_{addresses}", 0, "per cycle", run, (effort, 3 * effort), rate)
 
 

@@ -4,11 +4,12 @@ round is the difference of two launches, whatever a launch costs."""
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
-HEADER = ".version 7.0\n.target sm_{target}\n.address_size 64\n"
 CHAIN = 8  # dependent loads, or atomics, a round
 CHAINS, LENGTH = 4, 16  # independent chains of an arithmetic round, and operations in each
-LOADS = 8  # independent loads of shared memory a round
+# Of the kernels in memory_kernels.ptx, a round
+LOADS = 8  # independent loads of shared memory
 CHUNK_LOADS = 8  # of global memory: 1,024 threads read 64 KiB
 
 # Registers of each type as the templates below name them
@@ -18,10 +19,6 @@ _REGISTERS = """.reg .pred %p<4>;
 .reg .f32 %f<32>;
 .reg .f64 %d<32>;
 .reg .b16 %h<16>;"""
-_GLOBAL_THREAD = """mov.u32 %r1, %ctaid.x;
-mov.u32 %r2, %ntid.x;
-mov.u32 %r3, %tid.x;
-mad.lo.s32 %r4, %r1, %r2, %r3;"""
 
 
 def _entry(name: str, pointers: int, numbers: int, *body: str, before: str = "") -> str:
@@ -39,94 +36,8 @@ def _rounds(*body: str) -> str:
     return "\n".join(["AGAIN:", *body, "add.s32 %r20, %r20, -1;", "setp.gt.s32 %p0, %r20, 0;", "@%p0 bra AGAIN;"])
 
 
-LINK = """mul.wide.u32 %rd5, %r4, 128;
-add.s64 %rd5, %rd0, %rd5;
-ld.global.u64 %rd6, [%rd5];
-add.s64 %rd6, %rd6, %rd0;
-st.global.u64 [%rd5], %rd6;"""
-
-
-def chases() -> list[str]:
-    """`link_chain` makes addresses of offsets: it adds the buffer's own to the first word of each of its lines of 128
-    bytes. In the others each load's address is what the load before it found: of global memory, from the buffer's first
-    word on, and of a word of shared or constant memory that holds 0."""
-    found = _rounds(*["ld.global.u64 %rd5, [%rd5];"] * CHAIN)
-    word, table = (f"mov.u64 %rd7, {name};\ncvt.u32.u64 %r8, %rd7;\nmov.u32 %r5, 0;" for name in ("word", "table"))
-    shared = _rounds(*["add.s32 %r6, %r8, %r5;\nld.shared.u32 %r5, [%r6];"] * CHAIN)
-    constant = _rounds(*["cvt.u64.u32 %rd8, %r5;\nadd.s64 %rd9, %rd7, %rd8;\nld.const.u32 %r5, [%rd9];"] * CHAIN)
-    fill, end = "st.shared.u32 [word], %r5;\nbar.sync 0;", "st.global.u32 [%rd1], %r5;"
-    return [
-        _entry("link_chain", 1, 0, _GLOBAL_THREAD, LINK),
-        _entry("chase_global", 2, 1, "mov.u64 %rd5, %rd0;", found, "st.global.u64 [%rd1], %rd5;"),
-        _entry("chase_shared", 2, 1, word, fill, shared, end, before=".shared .align 4 .b32 word[32];"),
-        ".const .align 4 .b32 table[32];\n" + _entry("chase_constant", 2, 1, table, "", constant, end),
-    ]
-
-
-# What each stream does with one element of 8 bytes: written and read buffers, and code from %rd0 to %rd3
-STREAMS = {
-    "init": (1, "st.global.f64 [%rd0], 0d3FF3AE147AE147AE;"),
-    "read": (1, "ld.global.f64 %d1, [%rd1];\nsetp.eq.f64 %p1, %d1, 0d405EC00000000000;\n"
-                "@%p1 st.global.f64 [%rd0], %d1;"),
-    "scale": (2, "ld.global.f64 %d1, [%rd1];\nmul.f64 %d2, %d1, 0d3FF3333333333333;\nst.global.f64 [%rd0], %d2;"),
-    "triad": (4, "ld.global.f64 %d1, [%rd1];\nld.global.f64 %d2, [%rd2];\nld.global.f64 %d3, [%rd3];\n"
-                 "fma.rn.f64 %d4, %d1, %d2, %d3;\nst.global.f64 [%rd0], %d4;"),
-}  # fmt: skip
-
-
-def stream(name: str) -> str:
-    """One element a thread: A = c, (B), A = c B, A = B C + D. Thread 0 of the launch has element %r20."""
-    place = ["add.s32 %r4, %r4, %r20;", "mul.wide.s32 %rd9, %r4, 8;"]
-    place += [f"add.s64 %rd{k}, %rd{k}, %rd9;" for k in range(4)]
-    return _entry(name, 4, 1, _GLOBAL_THREAD, *place, STREAMS[name][1])
-
-
-def read_chunks() -> str:
-    """A thread block reads chunk (its number modulo %r22) of %r21 bytes, a power of two, from its begin on and again
-    from there: %r20 times CHUNK_LOADS loads of 8 bytes a thread."""
-    step = "and.b32 %r8, %r6, %r9;\nadd.s32 %r6, %r6, %r7;\ncvt.u64.u32 %rd6, %r8;\nadd.s64 %rd6, %rd6, %rd4;\n"
-    loads = [f"{step}ld.global.b64 %rd{10 + k}, [%rd6];" for k in range(CHUNK_LOADS)]
-    sums = [f"xor.b64 %rd20, %rd20, %rd{10 + k};" for k in range(CHUNK_LOADS)]
-    body = f"""{_GLOBAL_THREAD}
-rem.u32 %r5, %r1, %r22;
-mul.wide.u32 %rd4, %r5, %r21;
-add.s64 %rd4, %rd0, %rd4;
-shl.b32 %r6, %r3, 3;
-shl.b32 %r7, %r2, 3;
-add.s32 %r9, %r21, -1;
-mov.u64 %rd20, 0;
-{_rounds(*loads, *sums)}
-setp.eq.s64 %p2, %rd20, 12345;
-@%p2 st.global.b64 [%rd1], %rd20;"""
-    return _entry("read_chunks", 2, 3, body)
-
-
-def read_shared() -> str:
-    """Each thread reads 8 bytes of shared memory, without bank conflicts, LOADS a round."""
-    loads = "\n".join(f"ld.shared.b64 %rd{10 + k}, [%r8+{64 * k}];" for k in range(LOADS))
-    sums = "\n".join(f"xor.b64 %rd20, %rd20, %rd{10 + k};" for k in range(LOADS))
-    # the address changes from round to round, or the loads would be made once
-    body = f"""mov.u32 %r3, %tid.x;
-and.b32 %r3, %r3, 31;
-mov.u64 %rd7, tile;
-cvt.u32.u64 %r7, %rd7;
-mul.lo.s32 %r9, %r3, 8;
-mov.u32 %r10, 0;
-mov.u64 %rd20, 0;
-AGAIN:
-and.b32 %r11, %r10, 1024;
-add.s32 %r8, %r7, %r9;
-add.s32 %r8, %r8, %r11;
-{loads}
-{sums}
-add.s32 %r10, %r10, 256;
-add.s32 %r20, %r20, -1;
-setp.gt.s32 %p0, %r20, 0;
-@%p0 bra AGAIN;
-setp.eq.s64 %p2, %rd20, 12345;
-@%p2 st.global.b64 [%rd1], %rd20;"""
-    return _entry("read_shared", 2, 1, body, before=".shared .align 8 .b8 tile[4096];")
-
+# Written and read buffers of each stream: A = c, (B), A = c B, A = B C + D, one element of 8 bytes a thread
+STREAMS = {"init": 1, "read": 1, "scale": 2, "triad": 4}
 
 # One operation on chain k: {a} its register, {b} one that no chain changes. Types: registers that hold them
 OPERATIONS = {
@@ -223,19 +134,14 @@ st.global.{load} [%rd1], %{letter}10;"""
 
 def ticks() -> str:
     """How many ticks of its SM's clock a loop of %r20 rounds takes."""
-    fma = ["fma.rn.f32 %f1, %f1, %f1, %f1;"] * LENGTH
-    return _entry(
-        "ticks", 1, 1, "mov.f32 %f1, 0f3F800000;", "mov.u64 %rd5, %clock64;", _rounds(*fma), "mov.u64 %rd6, %clock64;",
-        "sub.s64 %rd6, %rd6, %rd5;", "setp.eq.f32 %p1, %f1, 0f3F000000;", "@%p1 mov.u64 %rd6, 0;",
-        "st.global.u64 [%rd0], %rd6;",
-    )  # fmt: skip
+    return Path(__file__).with_name("ticks.ptx").read_text()
 
 
 @cache
 def module(target: int) -> str:
     """All kernels that GPUs of an architecture (70: sm_70) can run, as one PTX file."""
-    found = [HEADER.format(target=min(target, 80)), _entry("empty", 0, 0, ""), *chases(), *map(stream, STREAMS)]
-    found += [read_chunks(), read_shared()]
+    text = Path(__file__).with_name("memory_kernels.ptx").read_text()
+    found = [text.replace(".target sm_70", f".target sm_{min(target, 80)}")]
     for name in operations(target):
         found += [arithmetic(name, CHAINS), arithmetic(name, 1).replace(f"entry {name}(", f"entry {name}_latency(")]
     return "\n".join([*found, *map(atomic, ATOMICS)])

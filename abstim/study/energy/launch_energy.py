@@ -4,21 +4,19 @@ A GPU's power is a sum of non-negative terms. watts = idle + per active SM + ene
 a warp to shared memory, a sector at L1D and one at DRAM, each times how many there are a second. `measured_power.csv`
 has the kernels: AccelWattch's hardware profiles (Kandiah et al., MICRO 2021) of a Volta at 1,417 MHz. What a sector at
 DRAM takes is published (O'Connor et al., MICRO 2017: 3.92 pJ a bit of HBM2), since no kernel of the table is bound by
-it alone; what L2 and the switch take is in the sectors.
-"""
+it alone; what L2 and the switch take is in the sectors."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from functional.errors import InputError
+from functional.files import rows_beside
 
 if TYPE_CHECKING:
     from jaxtyping import Float64
@@ -94,11 +92,8 @@ class PowerModel:
 def measured_kernels() -> tuple[MeasuredKernel, ...]:
     """The table."""
     names = MeasuredKernel.__dataclass_fields__.keys() - {"name"}
-    with (Path(__file__).parent / "measured_power.csv").open(newline="", encoding="utf-8") as file:
-        return tuple(
-            MeasuredKernel(row["kernel"], **{name: float(row[name]) for name in names if row[name]})
-            for row in csv.DictReader(file)
-        )
+    rows = rows_beside(__file__, "measured_power.csv")
+    return tuple(MeasuredKernel(row["kernel"], **{n: float(row[n]) for n in names if row[n]}) for row in rows)
 
 
 @cache
@@ -195,9 +190,8 @@ def refuse_energy(gpu: Gpu, model: str) -> PowerModel:
 def energy_of(result: RunResult, gpu: Gpu) -> Energy:
     """Of a result of the detailed model. Raises InputError as `refuse_energy`."""
     model = refuse_energy(gpu, result.model)
-    launches = [
-        LaunchEnergy(x.launch, x.kernel, x.label, x.seconds, model.watts_of(rates_of(x))) for x in result.launches
-    ]  # fmt: skip
+    spent = [(x, model.watts_of(rates_of(x))) for x in result.launches]
+    launches = [LaunchEnergy(x.launch, x.kernel, x.label, x.seconds, watts) for x, watts in spent]
     known = (
         f"{model.mean_error:.0%} mean, {model.worst_error:.0%} worst of the power of {model.kernels} kernels, each by "
         f"a fit to the others, from counters of the hardware at {CLOCK_HZ / 1e9:g} GHz; the error of the time comes on "

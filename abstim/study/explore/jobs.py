@@ -70,15 +70,16 @@ class Planner:
         """Of the model: another one gives other cycles."""
         return engine_digest()
 
-    def jobs(self, target: int, gpu: Gpu) -> Iterator[Job]:
-        """One job a launch of a target. Raises InputError for a point on which one of them cannot run."""
+    def jobs(self, target: int, gpu: Gpu, launches: Sequence[int] | None = None) -> Iterator[Job]:
+        """One job a launch of a target, or of some `launches`. Raises InputError for a point on which one of them
+        cannot run."""
         from abstim.engine.design_point import refuse_unsupported
 
         session = self.sessions[target]
-        limits = [session.blocks_per_sm(launch, gpu) for launch in range(len(session))]
+        limits = {n: session.blocks_per_sm(n, gpu) for n in (range(len(session)) if launches is None else launches)}
         bare = replace(gpu, settings={}, labels={})  # sources of values are of no use to a model, and large
         read = self._reader(bare)
-        for launch, blocks in enumerate(limits):
+        for launch, blocks in limits.items():
             inputs = session.inputs(launch, gpu)
             refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks)
             digest = hashlib.blake2b(read(target, launch, inputs, blocks), digest_size=16)

@@ -24,7 +24,7 @@ from functional.keep.folder import check_output, write_output
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int64
 
-    from abstim.study.explore.sampled import SampledTargets
+    from abstim.study.explore.interpolated import EstimatedTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,10 @@ def _regressors(values: np.ndarray) -> Float[np.ndarray, "point regressor"]:
 
 
 def _never_matters(columns: Mapping[str, np.ndarray], key: str, logs: np.ndarray) -> bool:
-    """Whether points that differ in this key alone all take the same time, and half of the points have such others."""
+    """Whether the key has one value, or points that differ in it alone all take the same time, and half of the points
+    have such others."""
+    if len(np.unique(columns[key])) == 1:
+        return True
     others = [np.unique(column, return_inverse=True)[1] for other, column in columns.items() if other != key]
     rows = np.stack([*others, np.zeros(len(logs), np.int64)], 1)
     group, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)[1:]
@@ -135,7 +138,7 @@ class Exploration:
     work: Work
     candidates: int  # points looked at, those that only the screen has seen included
     sensitivity: list[Sensitivity] = field(default_factory=list)
-    sampled: SampledTargets | None = None  # the intervals, where cycles are estimates
+    sampled: EstimatedTargets | None = None  # the intervals, where cycles are estimates
     note: str = ""  # what keeps the times from being what they should be
 
     @property
@@ -173,35 +176,38 @@ class Exploration:
 
     def table(self) -> dict[str, list[Any]]:
         """Columns, one entry a point: its number in the grid, varied keys, defined names, results, and what failed."""
-        columns: dict[str, list[Any]] = {"point": self.points.positions.tolist()}
-        columns |= {key: values.tolist() for key, values in self.points.columns.items()}
-        columns |= {name: self.points.values(name).tolist() for name in self.points.space.defines}
+        return {name: _with_gaps(values, name in self.whole) for name, values in self.columns().items()}
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The same as arrays: NaN where a target, or one of several, could not run."""
+        columns: dict[str, np.ndarray] = {"point": self.points.positions, **self.points.columns}
+        columns |= {name: self.points.values(name) for name in self.points.space.defines}
         columns |= self._measures()
         columns |= self._objective_columns(columns.keys() | {"time"})
         if len(self.objectives) > 1:
-            columns["pareto"] = np.isin(np.arange(len(self.points)), self.pareto()).tolist()
-        return columns | {"error": self.reasons}
+            columns["pareto"] = np.isin(np.arange(len(self.points)), self.pareto())
+        return columns | {"error": np.array(self.reasons, object)}
 
-    def _objective_columns(self, known: Set[str]) -> dict[str, list[Any]]:
+    def _objective_columns(self, known: Set[str]) -> dict[str, np.ndarray]:
         """Objectives that are no column yet, named by their text."""
         columns = {}
         for number, objective in enumerate(self.objectives):
             if objective.text not in known:
                 values = np.full(len(self.points), np.nan)
                 values[self.timed] = self.objective_values()[:, number]
-                columns[objective.text] = _with_gaps(values)
+                columns[objective.text] = values
         return columns
 
-    def _measures(self) -> dict[str, list[Any]]:
-        """Cycles as whole numbers where they are; None where a target, or one of several, could not run."""
-        cycles = np.where(self.cycles > 0, self.cycles, np.nan)
-        found = {name: _with_gaps(v) for name, v in measures(self.targets, self.points, cycles).items()}
-        for name in (f"cycles_{t}" for t in self.targets) if len(self.targets) > 1 else ("cycles",):
-            found[name] = [None if value is None else int(value) for value in found[name]]
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """Columns of whole cycles: not those of geometric means."""
+        return tuple(f"cycles_{target}" for target in self.targets) if len(self.targets) > 1 else ("cycles",)
+
+    def _measures(self) -> dict[str, np.ndarray]:
+        found = measures(self.targets, self.points, np.where(self.cycles > 0, self.cycles, np.nan))
         if self.predicted_cycles is not None:
-            predicted = measures(self.targets, self.points, self.predicted_cycles)["seconds"]
-            found["screened_seconds"] = _with_gaps(predicted)
-        return found | {name: _with_gaps(values) for name, values in self._intervals().items()}
+            found["screened_seconds"] = measures(self.targets, self.points, self.predicted_cycles)["seconds"]
+        return found | self._intervals()
 
     def _intervals(self) -> dict[str, np.ndarray]:
         if self.sampled is None:
@@ -230,11 +236,10 @@ class Exploration:
 
         Raises InputError if the file cannot be written; what was there before is then still there.
         """
-        table = self.table()
         if path.suffix == ".json":
-            write_output(path, (json.dumps(_rows(table), indent=1) + "\n").encode())
+            write_output(path, (json.dumps(_rows(self.table()), indent=1) + "\n").encode())
         else:
-            write_output(path, _arrow_bytes(table, path.suffix))
+            write_output(path, _arrow_bytes(self.columns(), self.whole, path.suffix))
 
 
 def check_format(path: Path) -> None:
@@ -250,17 +255,30 @@ def _rows(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
 
 
-def _with_gaps(values: np.ndarray) -> list[float | None]:
-    return [None if value != value else value for value in values.tolist()]
+def _with_gaps(values: np.ndarray, whole: bool) -> list[Any]:
+    if values.dtype.kind != "f":
+        return values.tolist()
+    return [None if value != value else int(value) if whole else value for value in values.tolist()]
 
 
-def _arrow_bytes(table: dict[str, list[Any]], suffix: str) -> bytes:
+ROWS = 1 << 16  # written at a time
+
+
+def _arrow_bytes(columns: dict[str, np.ndarray], whole: Sequence[str], suffix: str) -> bytes:
+    """A file, some rows at a time: as text or objects a million points would take gigabytes."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    arrow, file = pyarrow.table(table), BytesIO()
-    if suffix == ".csv":
-        csv.write_csv(arrow, file)
-    else:
-        parquet.write_table(arrow, file)
+    def part(first: int) -> Any:
+        arrays = {
+            name: pyarrow.array(values[first : first + ROWS], from_pandas=True) for name, values in columns.items()
+        }
+        arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
+        return pyarrow.table(arrays)
+
+    file = BytesIO()
+    writer = (csv.CSVWriter if suffix == ".csv" else parquet.ParquetWriter)(file, part(0).schema)
+    with writer:
+        for first in range(0, len(columns["point"]), ROWS):
+            writer.write_table(part(first))
     return file.getvalue()

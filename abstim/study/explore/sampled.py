@@ -17,65 +17,43 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.session import Session
-from abstim.study.explore.timing import Timer
+from abstim.study.explore.interpolated import (
+    FORMULA_SECONDS,
+    SUMMARY_SECONDS,
+    WORTH,
+    MakeTimer,
+    PointsRead,
+    ReadPoints,
+    TimedPairs,
+)
 from abstim.study.sample.automatic import Aim, check_turn, work_on
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
 from abstim.targets.execution import Execution
 from abstim.targets.resolve import open_target
-from functional.errors import InputError
-from sampling.auto.interpolation import Pair, PairCycles, Pairs, read_off
+from sampling.auto.interpolation import Pair, PairCycles, Pairs, all_timed, all_within, read_off
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
 from sampling.estimate import Estimate, exact
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Float64, Int64
+    from jaxtyping import Bool, Float64, Int64
 
     from abstim.targets.resolve import Target
 
-MakeTimer = Callable[[Sequence[Session]], Timer]
+
+# Of one core, reckoned: one unit of what simulating a launch costs; a kind of launches on one more GPU, looked at in
+# four rounds
+COST_SECONDS, POINT_SECONDS = 1.5e-7, 2e-3
+A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
 
 
 def reduced(session: Session, number: int) -> Session:
     """A target of one launch of another one."""
     case = replace(session.case, launches=(session.launch(number),))
     return Session(case, Execution((session.traces.trace(number),)))
-
-
-class TimedPairs:
-    """Of a session, on `gpus`; `timer_of` makes a timer of sessions. `known`: cycles of pairs of a GPU and a launch,
-    both by number."""
-
-    def __init__(self, session: Session, gpus: Sequence[Gpu], timer_of: MakeTimer) -> None:
-        self.session, self.gpus, self.timer_of = session, gpus, timer_of
-        self.known: dict[tuple[int, int], float] = {}
-
-    def timed(self, pairs: Sequence[tuple[int, int]]) -> Float64[np.ndarray, " pair"]:
-        """Cycles of pairs."""
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self.known]
-        if new:
-            numbers = sorted({number for _, number in new})
-            timer = self.timer_of([reduced(self.session, number) for number in numbers])
-            found = timer.timed([(numbers.index(number), self.gpus[gpu]) for gpu, number in new])
-            if wrong := next((reason for _, reason in found if reason), ""):
-                raise InputError(f"a sampled sweep needs points on which everything runs: {wrong}")
-            self.known |= {pair: float(cycles[0]) for pair, (cycles, _) in zip(new, found, strict=True)}
-        return np.array([self.known[pair] for pair in pairs])
-
-    @property
-    def instructions(self) -> float:
-        """Warp instructions of all that was timed."""
-        of_launch = {number: self._instructions(number) for _, number in self.known}
-        return sum(of_launch[number] for _, number in self.known)
-
-    def _instructions(self, number: int) -> float:
-        return float(self.session.traces.trace(number).warp_instructions.sum())
-
-
-A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
 
 
 class Roughly(NamedTuple):
@@ -139,6 +117,12 @@ class SampledPoints:
     work: float
 
     @property
+    def detailed(self) -> Bool[np.ndarray, " point"]:
+        """Points on which every launch of the target was timed."""
+        launches = sum(len(kernel.rows) for kernel in self.selections[0].kernels)
+        return self.read.counts[1:] == launches
+
+    @property
     def cycles(self) -> Float64[np.ndarray, " point"]:
         """Estimated."""
         return np.array([point.total for point in self.selections[1:]])
@@ -159,40 +143,6 @@ class SampledPoints:
         error = math.hypot(self.read.of_ratios[a], self.read.of_ratios[b]) if a != b else 0.0
         half = error and error * t_quantile(self.read.degrees, self.selections[0].confidence)
         return ratio(self.selections[a], self.selections[b], half)
-
-
-@dataclass(frozen=True, eq=False)
-class SampledTargets:
-    """What was estimated, a target each; `rows`: the points of the sweep they have; `names` of the targets."""
-
-    names: tuple[str, ...]
-    found: list[SampledPoints]
-    rows: Int64[np.ndarray, " timed"]
-
-    def columns(
-        self, clock_hz: Float64[np.ndarray, " point"], base_hz: float
-    ) -> dict[str, Float64[np.ndarray, " point"]]:
-        """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
-        time, and half of that interval. NaN where nothing was timed; of several targets geometric means."""
-        halves = np.stack([points.half_widths for points in self.found])
-        columns = {f"cycles_{name}_half_width": half for name, half in zip(self.names, halves, strict=True)}
-        ratios = np.stack([points.speed_ups for points in self.found])
-        speed_up = np.exp(np.log(ratios[..., 0]).mean(0)) * clock_hz[self.rows] / base_hz
-        relative = ratios[..., 1] / ratios[..., 0]
-        columns = {} if len(self.found) == 1 else columns
-        columns |= {"cycles_half_width": of_mean(halves), "speed_up": speed_up}
-        columns |= {"speed_up_half_width": of_mean(relative) * speed_up}
-        return {name: self._spread(values, len(clock_hz)) for name, values in columns.items()}
-
-    def _spread(self, values: Float64[np.ndarray, " timed"], points: int) -> Float64[np.ndarray, " point"]:
-        found = np.full(points, np.nan)
-        found[self.rows] = values
-        return found
-
-
-def of_mean(halves: Float64[np.ndarray, "target point"]) -> Float64[np.ndarray, " point"]:
-    """Relative half-width of a geometric mean of independent estimates."""
-    return np.sqrt((halves**2).sum(0)) / len(halves)
 
 
 MORE = 0.6  # by what the aim shrinks where points miss it
@@ -233,7 +183,7 @@ class Selection:
             shared_error=shared_error, degrees=degrees, confidence=self.confidence,
         )  # fmt: skip
 
-    def pairs(self, features: Float64[np.ndarray, "gpu feature"]) -> Pairs:
+    def pairs(self, features: Float64[np.ndarray, "gpu feature"], keys: Int64[np.ndarray, " feature"]) -> Pairs:
         """Of GPUs and chosen launches, as the formula has them."""
         rough = [self.formula(number) for number in self.launches]
         cycles = np.stack([each.cycles for each in rough], 1)
@@ -242,9 +192,11 @@ class Selection:
             cycles=cycles,
             limits=np.stack([each.limits for each in rough], 1),
             features=features,
+            keys=keys,
             kernels=self.works[0].kernels[self.launches],
             work=self.works[0].columns[self.launches],
             multiples=multiples(base, self.launches),
+            seconds=COST_SECONDS * self.works[0].cost[self.launches],
         )
 
     def more(self) -> Selection:
@@ -264,14 +216,9 @@ def chosen(works: list[ProgramWork], formula: Formula, error: float, confidence:
     return Selection(sorted(asked), works, formula, error, confidence)
 
 
-def select(
-    program: SampledProgram, gpus: Sequence[Gpu], formula: Formula, error: float, confidence: float
-) -> Selection:
+def select(works: list[ProgramWork], formula: Formula, error: float, confidence: float) -> Selection:
     """As many launches as keep half of the interval that those left out give below `error` on all GPUs, as far as the
     formula tells, but for a last round that may not be enough."""
-    program.prepare()
-    kinds = kinds_of_launches(program)  # which no formula tells apart, small ones neither
-    works = [replace(work, kinds=kinds) for work in work_on(program, gpus)]
     selection = chosen(works, formula, error, confidence)
     for _ in range(ROUNDS):
         rough = np.stack([formula(number).cycles for number in selection.launches], 1)
@@ -289,39 +236,34 @@ def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> Sampl
     return program
 
 
-def refused_by(program: SampledProgram, gpu: Gpu) -> str:
-    """Why a target cannot run on a GPU; nothing if it can."""
-    from abstim.engine.design_point import refuse_unsupported
-
-    session = program.session
-    try:
-        for number, launch in enumerate(program.case.launches):
-            blocks = session.blocks_per_sm(number, gpu)
-            refuse_unsupported(gpu, session.table(number, gpu), launch.warps_per_block, blocks)
-    except InputError as error:
-        return str(error)
-    return ""
-
-
 # Of the half-width, squares adding up to one: what launches left out may take of it, and what is read off
 OF_LAUNCHES, OF_PAIRS = 0.4, 0.9
 
 
 class SampledSweep:
-    """A target on `gpus`, of which the first is the one that is varied. `features` of them: see `Pairs`; `timer_of`
-    makes a timer of sessions."""
+    """A target on `gpus`, of which the first is the one that is varied. `features` of them and their `keys`: see
+    `Pairs`; `timer_of` makes a timer of sessions."""
 
     def __init__(
         self, program: SampledProgram, gpus: Sequence[Gpu], features: Float64[np.ndarray, "gpu feature"],
-        timer_of: MakeTimer, aim: Aim,
+        keys: Int64[np.ndarray, " feature"], timer_of: MakeTimer, aim: Aim,
     ) -> None:  # fmt: skip
-        self.program, self.gpus, self.features, self.aim = program, gpus, features, aim
+        self.program, self.gpus, self.features, self.keys, self.aim = program, gpus, features, keys, aim
         self.launches = TimedPairs(program.session, gpus, timer_of)
 
-    def run(self) -> SampledPoints:
-        """With more launches while the interval of a point is wider than was aimed at."""
-        formula = formula_of(self.launches, kinds_of_launches(self.program))
-        selection = select(self.program, self.gpus, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
+    def run(self) -> PointsRead:
+        """With more launches while the interval of a point is wider than was aimed at; with all at once, where the
+        formula costs more than it may save."""
+        self.program.prepare()
+        kinds = kinds_of_launches(self.program)  # which no formula tells apart, small ones neither
+        works = [replace(work, kinds=kinds) for work in work_on(self.program, self.gpus)]
+        formula = formula_of(self.launches, kinds)
+        formula_seconds = (SUMMARY_SECONDS + POINT_SECONDS * len(self.gpus)) * len(np.unique(kinds)) + FORMULA_SECONDS
+        if formula_seconds > WORTH * COST_SECONDS * float(works[0].cost.sum()) * len(self.gpus):
+            shape = (len(self.gpus), len(kinds))
+            read = all_timed(self.launches.timed, shape, "timing all points costs no more")
+            return ReadPoints(read, self.aim.confidence, self._work(works[0]))
+        selection = select(works, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
         for _ in range(ROUNDS):
             found = self._points(selection)
             if selection.complete or found.half_widths.max(initial=0.0) <= self.aim.error:
@@ -336,7 +278,10 @@ class SampledSweep:
             return self.launches.timed([(gpu, numbers[k]) for gpu, k in pairs])
 
         known = {(gpu, place[n]): cycles for (gpu, n), cycles in self.launches.known.items() if n in place}
-        pairs, error = selection.pairs(self.features), OF_PAIRS * self.aim.error
-        read = read_off(time, pairs, error, self.aim.confidence, known)
-        work = self.launches.instructions / float(selection.works[0].instructions.sum())
-        return SampledPoints(selection.estimates(read.cycles, read.of_sums, read.degrees), read, work)
+        pairs, met = selection.pairs(self.features, self.keys), all_within(OF_PAIRS * self.aim.error)
+        read = read_off(time, pairs, met, self.aim.confidence, known)
+        estimates = selection.estimates(read.cycles, read.of_sums, read.degrees)
+        return SampledPoints(estimates, read, self._work(selection.works[0]))
+
+    def _work(self, work: ProgramWork) -> float:
+        return self.launches.instructions / float(work.instructions.sum())

@@ -203,7 +203,7 @@ def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> tuple[C
     """Every point by the analytic model; a point on which a target cannot run has the reason."""
     from abstim.analytic import whole_cycles
 
-    reasons = np.where(points.reasons == "", _cannot_run(sessions, points), points.reasons)
+    reasons = np.where(points.reasons == "", _does_not_fit(sessions, points), points.reasons)
     usable = reasons == ""
     cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
     if usable.any():
@@ -211,7 +211,7 @@ def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> tuple[C
     return cycles, reasons.tolist()
 
 
-def _cannot_run(sessions: Sequence[Session], points: Points) -> np.ndarray:
+def _does_not_fit(sessions: Sequence[Session], points: Points) -> np.ndarray:
     """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
     columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
     _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
@@ -262,18 +262,24 @@ def _corrected(features: np.ndarray, predicted: np.ndarray, chosen: np.ndarray, 
     return corrected
 
 
-def features_of(points: Points) -> Float[np.ndarray, "point feature"]:
-    """The varied keys from -1 to 1: logarithms of positive numbers, other numbers as they are, a column a word. The
-    last column is 1."""
-    columns = []
-    for axis in points.space.axes:
+def columns_at(points: Points) -> tuple[Float[np.ndarray, "point feature"], Int64[np.ndarray, " feature"]]:
+    """The varied keys from -1 to 1: logarithms of positive numbers, other numbers as they are, a column a word; and the
+    number of the key that each column is of."""
+    columns: list[tuple[int, np.ndarray]] = []
+    for number, axis in enumerate(points.space.axes):
         values = points.columns[axis.key]
         if values.dtype.kind in "if":
-            columns.append(np.log(values) if values.min() > 0 else values.astype(float))
+            columns.append((number, np.log(values) if values.min() > 0 else values.astype(float)))
         else:
-            columns += [(values == one).astype(float) for one in axis.values[1:]]
-    scaled = [2 * (c - c.min()) / span - 1 for c in columns if (span := float(np.ptp(c))) > 0]
-    return np.stack([*scaled, np.ones(len(points))], 1)
+            columns += [(number, (values == one).astype(float)) for one in np.unique(values)]
+    scaled = [(n, 2 * (c - c.min()) / span - 1) for n, c in columns if (span := float(np.ptp(c))) > 0]
+    features = np.stack([c for _, c in scaled], 1) if scaled else np.zeros((len(points), 0))
+    return features, np.array([n for n, _ in scaled], np.int64)
+
+
+def features_of(points: Points) -> Float[np.ndarray, "point feature"]:
+    """Their columns (`columns_at`), and one of 1."""
+    return np.column_stack([columns_at(points)[0], np.ones(len(points))])
 
 
 def analytic_screen(
@@ -281,13 +287,12 @@ def analytic_screen(
 ) -> Screen:
     """A screen of the targets around a GPU: sums of launches, each as `rounded` gives it. Keys it does not know
     (policies, banks, ...) change nothing in it."""
-    from abstim.analytic import points_of, predict_points, summaries
+    from abstim.analytic import predict_points, summaries
 
-    base = points_of([gpu])
     launches = [summaries(session, gpu) for session in sessions]
 
     def screen(columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
-        points = _points(base, columns)
+        points = analytic_points(gpu, columns)
         cycles = [
             sum(rounded(np.asarray(predict_points(s, points).cycles, float)) for s in found) for found in launches
         ]
@@ -296,8 +301,11 @@ def analytic_screen(
     return screen
 
 
-def _points(base: Any, columns: Mapping[str, np.ndarray]) -> Any:
-    """As many points as the columns have rows: the base with the columns put in."""
+def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
+    """As many points of the analytic model as the columns have rows: the GPU with the columns put in."""
+    from abstim.analytic import points_of
+
+    base = points_of([gpu])
     count = len(next(iter(columns.values())))
     arrays = {name: np.repeat(column, count, 0) for name, column in base._asdict().items()}
     for key, values in columns.items():

@@ -17,10 +17,10 @@ from abstim.progress import Progress, silent
 from abstim.session.result import target_code_note
 from abstim.session.session import Session, open_session
 from abstim.study.explore.expressions import Expression
+from abstim.study.explore.interpolated import EstimatedTargets, InterpolatedSweep, ReadPoints, refused_by
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local, run_on_cluster
 from abstim.study.explore.points import Points, Space, parse_axes
 from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, values_of
-from abstim.study.explore.sampled import SampledSweep, SampledTargets, open_program, refused_by
 from abstim.study.explore.search import (
     FAILED,
     MOST_POINTS,
@@ -29,15 +29,19 @@ from abstim.study.explore.search import (
     ScreenMaker,
     analytic_screen,
     climb,
+    columns_at,
     design,
-    features_of,
+    front,
+    ranked,
     refuse_unknown,
 )
 from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
-from abstim.study.sample.automatic import Aim
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    from jaxtyping import Int64
+
+    from abstim.study.sample.automatic import Aim
     from abstim.targets.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
@@ -68,8 +72,9 @@ SWEPT = {
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to explore, and how. `count`: points, of every strategy but the grid. `aim`: times come
-    from a sample that is to reach it."""
+    """What to explore, and how. `count`: points, of every strategy but the grid. `aim`: some of what is asked for is
+    timed and the rest read off, to this error; with `sample` launches are chosen, too. `top`: best points that are
+    timed in detail then."""
 
     space: Space
     constraints: Sequence[Expression] = ()
@@ -79,11 +84,14 @@ class Sweep:
     seed: int = 0
     cluster: str = ""
     model: str = DETAILED
-    aim: Aim | None = None  # from a sample that reaches it
+    aim: Aim | None = None
+    sample: bool = False
+    top: int = 10
 
     def __post_init__(self) -> None:
         if self.aim and (self.model != DETAILED or self.strategy == MULTI_FIDELITY):
-            raise InputError("--sample times by the detailed model; leave out --model and --strategy multi-fidelity")
+            option = "--sample" if self.sample else "--error"
+            raise InputError(f"{option} times by the detailed model; leave out --model and --strategy multi-fidelity")
         if self.model not in MODELS:
             raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}")
         if self.cluster and self.model != DETAILED:
@@ -142,13 +150,19 @@ def explore(
     points = _candidates(sweep)
     _check_objectives(sweep, points)
     SWEPT[sweep.model].refuse(points)
-    if sweep.aim is not None:
+    if sweep.aim is not None and sweep.sample:
         return _from_samples(targets, sweep, points, sweep.aim, analysis, progress)
     sessions = [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
     objectives = partial(values_of, sweep.objectives, names)
-    work, timed = _timed(sweep, sessions, points, screen or analytic_screen, objectives, progress)
-    found = Exploration(sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points))
+    sampled = None
+    if sweep.aim is not None:
+        work, timed, sampled = _interpolated(sweep, sessions, names, points, sweep.aim, objectives, progress)
+    else:
+        work, timed = _timed(sweep, sessions, points, screen or analytic_screen, objectives, progress)
+    found = Exploration(
+        sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points), sampled=sampled
+    )
     return replace(found, sensitivity=_sensitivity(found, analysis), note=_note(sweep, sessions))
 
 
@@ -178,24 +192,19 @@ def _from_samples(
     targets: Sequence[Target], sweep: Sweep, points: Points, aim: Aim, analysis: Analysis, progress: Progress
 ) -> Exploration:
     """Every point from launches that are chosen on the GPU that is varied."""
+    from abstim.study.explore.sampled import SampledSweep, open_program
+
     programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
     names = _names_of([program.session for program in programs])
-    machines = [gpu_or_reason(points, k) for k in range(len(points))]
-    reasons = [
-        m if isinstance(m, str) else next(filter(None, (refused_by(p, m) for p in programs)), "") for m in machines
-    ]
-    rows = np.array([k for k, reason in enumerate(reasons) if not reason], int)
-    gpus = [
-        machine for machine, reason in zip(machines, reasons, strict=True) if isinstance(machine, Gpu) and not reason
-    ]
+    gpus, rows, reasons = _machines(points, [program.session for program in programs])
     work = Work(len(points))
     with Store(engine_digest()) as store:
-        features = features_of(points.where(rows).after_first())[:, :-1]
+        columns = columns_at(points.where(rows).after_first())
         found = [
             SampledSweep(
                 program,
                 [sweep.space.gpu, *gpus],
-                features,
+                *columns,
                 lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
                 aim,
             ).run()
@@ -204,13 +213,68 @@ def _from_samples(
     cycles = np.full((len(points), len(programs)), FAILED, np.int64)
     for target, each in enumerate(found):
         cycles[rows, target] = np.rint(each.cycles)
-    sampled = SampledTargets(names, found, rows) if found else None
+    sampled = EstimatedTargets(names, found, rows) if found else None
     explored = Exploration(
         sweep.space.gpu.name, names, tuple(sweep.objectives), points, cycles, reasons, None, work, len(points),
         sampled=sampled,
     )  # fmt: skip
     note = _note(sweep, [program.session for program in programs])
     return replace(explored, sensitivity=_sensitivity(explored, analysis), note=note)
+
+
+def _interpolated(
+    sweep: Sweep, sessions: Sequence[Session], names: tuple[str, ...], points: Points, aim: Aim,
+    objectives: Objectives, progress: Progress,
+) -> tuple[Work, Found, EstimatedTargets | None]:  # fmt: skip
+    """Every point from pairs of a launch and a point; the best ones timed."""
+    gpus, rows, reasons = _machines(points, sessions)
+    cycles, work = np.full((len(points), len(sessions)), FAILED, np.int64), Work(len(points))
+    if not gpus:
+        return work, Found(points, cycles, reasons, None), None
+    own = points.where(rows)
+    with Store(engine_digest()) as store:
+        sweeps = [
+            InterpolatedSweep(
+                session,
+                own.after_first(),
+                [sweep.space.gpu, *gpus],
+                lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
+                aim,
+            )
+            for session in sessions
+        ]
+        found = _with_best(sweep, [each.run() for each in sweeps], sweeps, own, objectives)
+    cycles[rows] = np.stack([np.rint(each.cycles) for each in found], 1)
+    work.represent(cycles, sessions)
+    return work, Found(points, cycles, reasons, None), EstimatedTargets(names, found, rows)
+
+
+def _machines(points: Points, sessions: Sequence[Session]) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
+    """The GPUs on which all targets can run, their rows, and of every row why they cannot."""
+    machines = [gpu_or_reason(points, k) for k in range(len(points))]
+    reasons = [
+        m if isinstance(m, str) else next(filter(None, (refused_by(s, m) for s in sessions)), "") for m in machines
+    ]
+    rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
+    return [m for k in rows if isinstance(m := machines[k], Gpu)], rows, reasons
+
+
+MOST_ON_FRONT = 64  # of a larger front, which is no longer a choice, evenly spaced members are timed
+
+
+def _with_best(
+    sweep: Sweep, found: list[ReadPoints], sweeps: Sequence[InterpolatedSweep], points: Points, objectives: Objectives
+) -> list[ReadPoints]:
+    """With the best points, or those on the front, timed in detail, until they stay the best."""
+    while True:
+        values = objectives(points, np.stack([each.cycles for each in found], 1))
+        best = np.flatnonzero(front(values)) if values.shape[1] > 1 else ranked(values, sweep.top)
+        if len(best) > MOST_ON_FRONT:
+            best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, sweep.top).astype(np.int64)]
+        open_rows = best[~np.all([each.detailed[best] for each in found], axis=0)]
+        if not len(open_rows):
+            return found
+        found = [own.more(each, open_rows) for own, each in zip(sweeps, found, strict=True)]
 
 
 @contextmanager

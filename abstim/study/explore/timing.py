@@ -143,6 +143,10 @@ class Work:
     def count_points(self, cycles: Int64[np.ndarray, "point target"], sessions: Sequence[Session]) -> None:
         """These points are timed, as far as they are not FAILED."""
         self.points += len(cycles)
+        self.represent(cycles, sessions)
+
+    def represent(self, cycles: Int64[np.ndarray, "point target"], sessions: Sequence[Session]) -> None:
+        """Points that are not FAILED stand for all instructions of their targets."""
         for target, session in enumerate(sessions):
             each = sum(thread_instructions(session, launch) for launch in range(len(session.case.launches)))
             self.represented_thread_instructions += each * int((cycles[:, target] != FAILED).sum())
@@ -172,7 +176,7 @@ class Timer:
         for first in range(0, len(points), PLANNED_POINTS):
             some = range(first, min(first + PLANNED_POINTS, len(points)))
             gpus = [gpu_or_reason(points, k) for k in some]
-            pairs = [(target, gpu) for gpu in gpus if isinstance(gpu, Gpu) for target in targets]
+            pairs = [(target, gpu, None) for gpu in gpus if isinstance(gpu, Gpu) for target in targets]
             rows = iter(self.timed(pairs, partial(self._report, some, len(points))))
             for k, gpu in zip(some, gpus, strict=True):
                 of_targets = [next(rows) for _ in targets] if isinstance(gpu, Gpu) else []
@@ -183,13 +187,13 @@ class Timer:
         return found, reasons
 
     def timed(
-        self, pairs: Sequence[tuple[int, Gpu]], report: Callable[[float], None] | None = None
+        self, pairs: Sequence[tuple[int, Gpu, Sequence[int] | None]], report: Callable[[float], None] | None = None
     ) -> list[tuple[Int64[np.ndarray, " launch"], str]]:
-        """Of some targets, each on a GPU of its own: cycles of every launch, or none and the reason. `report` is told
-        which part of all is done."""
+        """Of some targets, each on a GPU of its own: cycles of every launch, or of those named, or none and the reason.
+        `report` is told which part of all is done."""
         started = perf_counter()
         jobs: dict[bytes, Job] = {}
-        planned = [self._plan(target, gpu, jobs) for target, gpu in pairs]
+        planned = [self._plan(target, gpu, launches, jobs) for target, gpu, launches in pairs]
         self._look_up_or_run(list(jobs.values()), report or partial(self._report, range(len(pairs)), len(pairs)))
         found = [(np.array([self._cycles[key] for key in keys], np.int64), reason) for keys, reason in planned]
         self.work.seconds += perf_counter() - started
@@ -199,10 +203,12 @@ class Timer:
         """Tell how many of `points` are done: those before `some`, and `part` of these."""
         self.progress("explore, points", some.start + int(part * len(some)), points)
 
-    def _plan(self, target: int, gpu: Gpu, jobs: dict[bytes, Job]) -> tuple[list[bytes], str]:
+    def _plan(
+        self, target: int, gpu: Gpu, launches: Sequence[int] | None, jobs: dict[bytes, Job]
+    ) -> tuple[list[bytes], str]:
         """Job keys of a target, or why it cannot run; new jobs go into `jobs`."""
         try:
-            return [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu)], ""
+            return [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu, launches)], ""
         except InputError as error:
             return [], str(error)
 

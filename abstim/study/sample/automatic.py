@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine.design_point import numbers_of
 from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import ON_LINES, before, kinds_of
 from abstim.study.sample.inside import full, simulate
-from abstim.study.sample.profiling import SomeBlocks, of_each_kind
+from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_decide, of_each_kind
 from abstim.study.sample.quick_estimates import CONTROLS, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.work import BlockWork, block_work, l2_lines, summed
+from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, BlockWork, block_work, summed
 from functional.errors import InputError
+from functional.launches.launch import Pointer
 from functional.programs.program import Program
 from functional.traces.line_record import in_phases, more_follow
 from functional.traces.trace import Trace
@@ -27,6 +29,7 @@ from sampling.auto.iterations import SHARES, IterationSampling, Timed, uneven
 from sampling.auto.launches import LaunchSampling, ProgramWork
 from sampling.auto.segment_simulation import cut_into_segments
 from sampling.auto.segments import SegmentSampling, has_giants
+from sampling.auto.steady import SteadySampling, equal_blocks
 from sampling.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -141,6 +144,7 @@ class Aim:
     error: float = 0.02
     confidence: float = CONFIDENCE
     control: str = ""
+    seed: int = 0  # of what is chosen at random, by any method
 
     def __post_init__(self) -> None:
         if self.control not in ("", *CONTROLS):
@@ -183,30 +187,58 @@ def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estima
         chosen.update({row: estimates[row] for row in rows})
         return [estimates[row] for row in rows]
 
-    return LaunchSampling(error=aim.error, confidence=aim.confidence).program(work, measure), chosen
+    return LaunchSampling(error=aim.error, confidence=aim.confidence, seed=aim.seed).program(work, measure), chosen
 
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
-    """A chosen launch: from segments or from iterations where that pays, else in full."""
+    """A chosen launch: from its first waves, from segments or from iterations where that pays, else in full."""
     if number in program.measured or program.gpu.spec.timed_code != "ptx":
         return full(program, number)
-    many_waves = cut_into_segments(program.shape(number)) is not None
+    shape, steady = program.shape(number), SteadySampling(error=aim.error, confidence=aim.confidence)
+    many_waves = cut_into_segments(shape) is not None
     iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
-    if not (many_waves or iterations.worth_trying):
-        return full(program, number)
-    blocks = block_work([program.launches.trace(number)], program.gpu)[0]
-    order = np.argsort(program.launches.trace(number).thread_blocks)
-    columns, longest = blocks.columns[order], blocks.path_instructions[order]
-    if has_giants(longest, program.shape(number)) if many_waves else uneven(longest):
-        return full(program, number)
-    if many_waves:
-        sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
-        found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
-    else:
-        kernel, latency = program.session.launch(number).program, float(program.gpu.params.launch_latency_cycles)
-        timed = partial(_iterations, program, number, iterations_of(kernel, program.launches.trace(number)))
-        found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
+    found = None
+    if steady.worth_trying(shape) and (sum_of := _equal_blocks(program, number)) is not None:
+        found = steady.launch(program.simulator(number), sum_of, program.part(number).steady)
+    if found is None and (many_waves or iterations.worth_trying):
+        blocks = _work_of_blocks(program, number, program.launches.trace(number))
+        order = np.argsort(program.launches.trace(number).thread_blocks)
+        columns, longest = blocks.columns[order], blocks.path_instructions[order]
+        if many_waves and not has_giants(longest, shape):
+            sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
+            found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
+        elif not many_waves and not uneven(longest):
+            found = _from_iterations(program, number, iterations, float(columns[:, 0].sum()))
     return found or full(program, number)
+
+
+def _work_of_blocks(program: SampledProgram, number: int, trace: Trace) -> BlockWork:
+    kernel, resident = program.session.launch(number).program, program.session.blocks_per_sm(number, program.gpu)
+    return block_work([trace], program.gpu, kernel, resident)[0]
+
+
+def _equal_blocks(program: SampledProgram, number: int) -> float | None:
+    """Warp instructions of a launch whose thread blocks do the same, by some of them where data decide nothing; None
+    of any other."""
+    launches, launch = program.launches, program.session.launch(number)
+    all_of = launches.signatures is None or data_decide(launch.program)
+    if all_of:
+        trace = launches.trace(number)
+    else:
+        blocks = np.unique(np.linspace(0, launch.thread_blocks - 1, PROFILED_BLOCKS).astype(int))
+        trace = launches.look_at(number, blocks.tolist())
+    columns = _work_of_blocks(program, number, trace).columns
+    wave_blocks = program.shape(number).wave_blocks if all_of else 1
+    alike = equal_blocks(columns[:, EACH_BLOCK], columns[:, EACH_LINES], wave_blocks)
+    return float(columns[:, 0].mean()) * launch.thread_blocks if alike else None
+
+
+def _from_iterations(
+    program: SampledProgram, number: int, sampling: IterationSampling, instructions: float
+) -> Estimate | None:
+    latency, trace = float(program.gpu.params.launch_latency_cycles), program.launches.trace(number)
+    timed = partial(_iterations, program, number, iterations_of(program.session.launch(number).program, trace))
+    return sampling.launch(instructions, latency, timed)
 
 
 def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:
@@ -234,24 +266,32 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
-    kinds = lasting_alike(program, kind, columns[0][:, 1])
+    kinds, given = lasting_alike(program, kind, columns[0][:, 1]), numbers_given(program)
     return [
         ProgramWork(
-            kernels=kernels, kinds=kinds, columns=each, instructions=each[:, 1],
+            kernels=kernels, kinds=kinds, columns=each, given=given, instructions=each[:, 1],
             cost=each[:, 1] + REQUEST_COST * each[:, 2] + LAUNCH_COST,
         )
         for each in columns
     ]  # fmt: skip
 
 
+def numbers_given(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
+    """Equal for launches whose arguments, but for where buffers are, are the same."""
+    known: dict[object, int] = {}
+    each = (tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
+    return np.array([known.setdefault(key, len(known)) for key in each])
+
+
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
     """What is counted of a launch, a row a GPU."""
-    counted: dict[tuple[bool, int], list[BlockWork]] = {}
+    session, pieces = program.session, [trace for trace, _ in executed.pieces]
+    counted: dict[bytes, list[BlockWork]] = {}
     found = []
     for gpu in gpus:
-        wave_blocks = program.session.blocks_per_sm(number, gpu) * gpu.spec.sm_count
-        caches = (gpu.spec.perfect_memory, l2_lines(gpu))
+        resident = session.blocks_per_sm(number, gpu)
+        caches = numbers_of(gpu).tobytes() + bytes([resident])
         if caches not in counted:
-            counted[caches] = block_work([trace for trace, _ in executed.pieces], gpu)
-        found.append(summed(counted[caches], executed, wave_blocks))
+            counted[caches] = block_work(pieces, gpu, session.launch(number).program, resident)
+        found.append(summed(counted[caches], executed, resident * gpu.spec.sm_count))
     return found

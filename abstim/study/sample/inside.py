@@ -67,6 +67,7 @@ def once(name: str, inside: Inside) -> Inside:
         if name in kept:
             program.reused[program.name(number)] = kept[name]
             program.spent("time", kept[name].seconds)
+            program.earlier_seconds += kept[name].seconds
             return kept[name].estimate
         started = perf_counter()
         estimate = inside(program, number)
@@ -103,7 +104,8 @@ def every_launch(estimates: Sequence[Estimate]) -> Estimate:
     if any(estimate.basis != "exact" for estimate in estimates):
         return combine("every launch", estimates, weights)
     cycles = tuple(estimate.total for estimate in estimates)
-    part = Part(name=f"{len(cycles)} launches", how="detailed", instructions=sum(weights), cycles=sum(cycles))
+    units, done = len(cycles), sum(cycles)
+    part = Part(name=f"{units} launches", how="detailed", instructions=sum(weights), cycles=done, units=units)
     whole = exact("full", part.cycles, (part,), weighted_counters(estimates, [1.0] * len(cycles)))
     return replace(whole, unit_cycles=cycles)
 

@@ -8,7 +8,7 @@ method is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ class Known:
     profile: Profile
     light: LightProfile | None = None
     measured: bool = False
+    seed: int = 0  # of what is chosen at random
 
     @property
     def without_guesses(self) -> Profile:
@@ -63,7 +64,9 @@ class Method:
 
     name: str
     what: str
+    assumes: str = ""  # of what it leaves out
     uses: str
+    random: bool = False  # whether a seed decides what is chosen
     source: str = ""
     needs: Needs = Needs.PROFILE
     select: Callable[[Known], Selection] | None = None
@@ -91,7 +94,7 @@ class Method:
             return self.whole(program, aim)
         if known is None or self.select is None:
             return every_launch(simulate(program, range(len(program)), INSIDE[self.inside]))
-        selection = self.select(self.completed(program, known))
+        selection = self.select(replace(self.completed(program, known), seed=aim.seed))
         return self.estimate(selection, simulate(program, selection.units.tolist(), INSIDE[self.inside]))
 
 
@@ -100,7 +103,8 @@ def _by(path: str, guesses: bool = False) -> Callable[[Known], Selection]:
 
     def select(known: Known) -> Selection:
         module, _, name = path.rpartition(".")
-        method = getattr(import_module(f"sampling.{module}"), name)()
+        kind = getattr(import_module(f"sampling.{module}"), name)
+        method = kind(seed=known.seed) if any(own.name == "seed" for own in fields(kind)) else kind()
         return method.select(known.profile if guesses else known.without_guesses)  # type: ignore[no-any-return]
 
     return select
@@ -109,7 +113,7 @@ def _by(path: str, guesses: bool = False) -> Callable[[Known], Selection]:
 def _by_principal_launches(known: Known) -> Selection:
     from sampling import Pks
 
-    return Pks(measured=known.measured).select(known.profile)
+    return Pks(measured=known.measured, seed=known.seed).select(known.profile)
 
 
 def _by_two_levels(known: Known) -> Selection:
@@ -121,7 +125,9 @@ def _by_two_levels(known: Known) -> Selection:
     if weights is None:  # warp instructions of launches nobody counted: as many a thread as the detailed ones had
         threads = known.light.dimensions.prod(1)
         weights = threads * (known.profile.instructions.sum() / threads[: len(known.profile)].sum())
-    return TwoLevel(pks=Pks(measured=known.measured)).select(known.profile, known.light, weights)
+    return TwoLevel(pks=Pks(measured=known.measured, seed=known.seed), seed=known.seed).select(
+        known.profile, known.light, weights
+    )
 
 
 def _in_two_levels(program: SampledProgram, known: Known) -> Known:
@@ -166,32 +172,57 @@ def _ideal(name: str, what: str, uses: str) -> Method:
 
 _ALL = (
     Method(name="auto", what="as much of launches and inside of them as the error asked for takes",
+           assumes="launches whose counted work is alike last alike, as far as those that were simulated say",
+           random=True,
            uses="auto.LaunchSampling, auto.SegmentSampling", source="sampling.md", needs=Needs.ANY_ORDER, inside="",
            whole=_automatic),
     Method(name="photon", what="online: like launches, then warps or basic blocks that have settled",
+           assumes="a kernel whose warps or basic blocks have settled goes on as it is, and like launches last alike",
            uses="Photon, KernelSampling, WarpSampling, BlockSampling", source="MICRO 2023", needs=Needs.NOTHING,
            inside="", whole=_photon),
-    Method(name="tbpoint", what="like launches, then like regions of thread blocks", uses="InterLaunch, IntraLaunch",
+    Method(name="tbpoint", what="like launches, then like regions of thread blocks",
+           assumes="thread blocks of as many requests an instruction go on at the pace of those simulated",
+           uses="InterLaunch, IntraLaunch",
            source="IPDPS 2014", select=_by("tbpoint.InterLaunch"), inside="tbpoint"),
-    Method(name="pka", what="principal launches, each stopped when IPC has settled", uses="Pks, Pkp",
+    Method(name="pka", what="principal launches, each stopped when IPC has settled",
+           assumes="launches of like counts last alike, and each goes on at the pace at which it settled",
+           random=True, uses="Pks, Pkp",
            source="MICRO 2021", select=_by_principal_launches, inside="pkp"),
-    Method(name="pks", what="principal launches", uses="Pks", source="MICRO 2021", select=_by_principal_launches),
-    Method(name="pkp", what="every launch, stopped when IPC has settled", uses="Pkp", source="MICRO 2021",
+    Method(name="pks", what="principal launches",
+           assumes="launches of like counts last alike", random=True,
+           uses="Pks", source="MICRO 2021", select=_by_principal_launches),
+    Method(name="pkp", what="every launch, stopped when IPC has settled",
+           assumes="a launch goes on at the pace at which it settled",
+           uses="Pkp", source="MICRO 2021",
            needs=Needs.NOTHING, inside="pkp"),
-    Method(name="two-level", what="as pks; a classifier places launches not profiled in detail", uses="TwoLevel",
+    Method(name="two-level", what="as pks; a classifier places launches not profiled in detail",
+           assumes="launches of like names, shapes and sizes are in one group, and last alike", random=True,
+           uses="TwoLevel",
            source="MICRO 2021", select=_by_two_levels, completed=_in_two_levels),
-    Method(name="sieve", what="strata of instruction counts, one launch each", uses="Sieve", source="ISPASS 2023",
+    Method(name="sieve", what="strata of instruction counts, one launch each",
+           assumes="launches of one kernel with as many instructions last alike",
+           uses="Sieve", source="ISPASS 2023",
            select=_by("sieve.Sieve")),
-    Method(name="stem", what="as many launches of a kind as the error bound asks for", uses="Stem",
+    Method(name="stem", what="as many launches of a kind as the error bound asks for",
+           assumes="launches of one kernel and like expected time are drawn from one distribution", random=True,
+           uses="Stem",
            source="MICRO 2025", select=_by("stem.Stem", guesses=True)),
-    Method(name="simpoint", what="clusters of basic-block vectors, one launch each", uses="SimPoint",
+    Method(name="simpoint", what="clusters of basic-block vectors, one launch each",
+           assumes="launches of like basic blocks need as many cycles an instruction", random=True,
+           uses="SimPoint",
            source="ASPLOS 2002; TBPoint, Equation 1", select=_by("simpoint.SimPoint")),
     Method(name="full", what="every launch", uses="Full", needs=Needs.NOTHING, select=_by("baselines.Full")),
-    Method(name="first", what="the first billion warp instructions", uses="FirstInstructions",
+    Method(name="first", what="the first billion warp instructions",
+           assumes="what comes later is like the beginning",
+           uses="FirstInstructions",
            select=_by("baselines.FirstInstructions"), estimate=_as_neighbours),
-    Method(name="random", what="a tenth of the launches at random", uses="RandomUnits",
+    Method(name="random", what="a tenth of the launches at random",
+           assumes="the launches drawn are like the others, and none is alone in its size", random=True,
+           uses="RandomUnits",
            select=_by("baselines.RandomUnits")),
-    Method(name="systematic", what="one launch of every ten", uses="Systematic", select=_by("baselines.Systematic")),
+    Method(name="systematic", what="one launch of every ten",
+           assumes="nothing recurs with the period that is drawn", random=True,
+           uses="Systematic", select=_by("baselines.Systematic")),
     _ideal("ideal-first", "the first tenth of the instructions", "FirstInstructions"),
     _ideal("ideal-random", "a tenth of the units at random", "RandomUnits"),
     _ideal("ideal-systematic", "one unit of every ten", "Systematic"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.execution import OutputCheck, chosen_executor, default_budget
+from abstim.targets.execution import Traces, chosen_executor, default_budget
 from abstim.targets.workloads.dependence import ignores_block_order, signatures
 from abstim.targets.workloads.kernels import execute_launch
 from functional.launches.case import Case
@@ -88,7 +88,7 @@ class ThreadBlocks:
         self.trace = concatenate(parts, trace.warps_per_block)
 
 
-class OnDemand:
+class OnDemand(Traces):
     """`given`: an execution there is already. Without one, launches are executed as they are asked for.
 
     Where no launch of the program decides what another does (`workloads.dependence`), each is executed alone, and
@@ -97,8 +97,6 @@ class OnDemand:
     values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise each is
     dropped with its launch. `seconds` is wall-clock time of all threads.
     """
-
-    outputs: tuple[OutputCheck, ...] = ()  # of a sample nothing is compared
 
     def __init__(
         self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
@@ -125,7 +123,7 @@ class OnDemand:
         return self.given or not self.alone
 
     @property
-    def printed(self) -> str:
+    def printed(self) -> str:  # type: ignore[override]  # it grows
         """What the thread blocks executed so far wrote with `printf`."""
         return "" if self._memory is None else self._memory.printed.text()
 

@@ -61,21 +61,17 @@ class SampleResult:
     memory_model: str = ""
     stability: dict[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
+    earlier_seconds: float = 0.0  # those of `seconds` that what was kept of earlier runs had taken
     own_half_width: float = 0.0  # of the interval that the method itself states, of the estimate (`sampling.bounds`)
     true_cycles: float | None = None
     kernels: tuple[KernelShare, ...] = ()  # most cycles first
+    assumes: str = ""  # the method, of what it left out
     notes: tuple[str, ...] = ()  # what may be wrong with it
 
     @property
     def total_seconds(self) -> float:
         """All stages."""
         return sum(self.seconds.values())
-
-    @property
-    def saved_seconds(self) -> float:
-        """Of timing, if what was not simulated had taken as long an instruction as what was."""
-        fraction = 1.0 if self.estimate.ideal else self.estimate.detailed_fraction
-        return self.seconds["time"] * (1.0 / fraction - 1.0) if fraction else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
@@ -166,8 +162,9 @@ class Comparison:
 
 
 def plain_estimate(estimate: Estimate) -> dict[str, Any]:
-    """As JSON has it: without a bound, `low` and `high` are null."""
+    """As JSON has it: where it is not `bounded`, `low` and `high` are null."""
     found = {name: value for name, value in asdict(estimate).items() if name != "unit_cycles"}
+    found["bounded"] = estimate.bounded
     return found if estimate.bounded else found | {"low": None, "high": None}
 
 

@@ -54,6 +54,7 @@ class SampledProgram:
         self.loaded_analyses: Mapping[int, Analysis] = {}  # ... and those of them that were used
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self.earlier_seconds = 0.0  # of these, what was kept had taken
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -121,6 +122,7 @@ class SampledProgram:
             if number not in self.asked:
                 self.spent("execute", known.execute_seconds)
                 self.spent("time", known.time_seconds)
+                self.earlier_seconds += known.execute_seconds + known.time_seconds
         else:
             self.measured[number] = self._simulated(number)
             self.spent("time", self.measured[number].time_seconds)

@@ -59,6 +59,7 @@ def sample(
     known: Known | None = None,
     aim: Aim | None = None,
     partial: bool = False,
+    seed: int | None = None,
     instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> SampleResult:
@@ -69,13 +70,15 @@ def sample(
     simulated, a name of `INSIDE`. What is simulated of launches is kept on disk: an interrupted sample goes on where it
     was, and so does one that aims at less error. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by
     default). `known`: a profile made elsewhere. `aim`: the error that auto is to reach. `partial`: what is skipped is
-    not executed either, though later launches might read it (`SampledProgram`). Raises InputError for anything a user
-    got wrong.
+    not executed either, though later launches might read it (`SampledProgram`). `seed`: of what is chosen at random.
+    Raises InputError for anything a user got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
     chosen, before = _chosen(method or _default_method(case, model, known), inside), warm_up_named(warm_up)
     if aim and chosen.needs is not Needs.ANY_ORDER:
         raise InputError(f"{chosen.name} aims at no error; leave out --error and --confidence, or --method auto")
+    if seed is not None and not chosen.random:
+        raise InputError(f"{chosen.name} chooses nothing at random; leave out --seed")
     if chosen.needs is not Needs.PROFILE and known is not None:
         raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
     _refuse(chosen, case, point, model, before, warm_up)
@@ -87,7 +90,7 @@ def sample(
     program.measured, program.in_part = store.load(), parts.load()
     program.analyses, program.loaded_analyses = analyses, analyses.loaded
     try:
-        return run_method(chosen, program, known, aim=aim)
+        return run_method(chosen, program, known, aim=replace(aim or Aim(), seed=seed or 0))
     finally:  # after an interrupt too
         store.save(program.measured)
         parts.save(program.in_part)
@@ -190,9 +193,11 @@ def run_method(
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
+        earlier_seconds=program.earlier_seconds,
         own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
-        notes=_notes(program),
+        assumes="" if estimate.basis == "exact" else method.assumes,
+        notes=_notes(method, program, estimate),
         stability=program.stability(),
     )
 
@@ -203,9 +208,11 @@ def _code_of(program: SampledProgram) -> str:
     return {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")
 
 
-def _notes(program: SampledProgram) -> tuple[str, ...]:
+def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
     shares = ((program.kernels[n], program.measured[n].timed_shares) for n in sorted(program.asked))
     notes = [target_code_note(program.session, program.gpu, program.model), too_little_timed(shares)]
+    if method.name != "full" and estimate.detailed_fraction == 1.0 and not estimate.ideal:
+        notes.append(f"everything was simulated in detail: {method.name} left nothing out of this program")
     if reordered := ", ".join(program.launches.reordered()):
         notes += [
             f"thread blocks of {reordered} may read what others of the same launch write, and were executed in "

@@ -1,8 +1,7 @@
 """An executor whose kernels run in a process of their own, which can do nothing but compute.
 
 Nothing of what that process tells is taken for true: lengths have a limit, kinds are a list, and a trace is held
-against its launch before anybody uses it.
-"""
+against its launch before anybody uses it."""
 
 from __future__ import annotations
 
@@ -296,8 +295,7 @@ _KEPT_PROGRAMS = 64
 class IsolatedExecutor(Executor):
     """`inner`, in a process without privileges; here those of programs that are `trusted`.
 
-    Raises InputError where this system cannot isolate a process.
-    """
+    Raises InputError where this system cannot isolate a process."""
 
     def __init__(self, inner: Executor, trusted: Callable[[Program], bool] = lambda program: False) -> None:
         refuse_where_impossible()

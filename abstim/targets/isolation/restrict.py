@@ -2,8 +2,7 @@
 
 Landlock (Linux 5.13, landlock(7)) leaves it no files but those it may read, seccomp (seccomp(2)) no system calls but
 those that computing takes: its memory, its threads, the files it has, opening files to read, the time. No file is made
-or changed, no program or process started, no socket opened, no other process touched; such calls fail with EPERM.
-"""
+or changed, no program or process started, no socket opened, no other process touched; such calls fail with EPERM."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ from typing import NamedTuple
 
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
+from functional.files import rows_beside
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of every architecture
 _ASK_VERSION, _PATH_BENEATH = 1, 1
@@ -82,23 +82,7 @@ def _system_call(number: int, *arguments: object) -> int:
 
 _SET_SECCOMP, _GET_SECCOMP, _FILTER = 22, 21, 2  # of prctl
 _AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# System call -> its numbers on x86_64 and on aarch64
-_ALLOWED = {
-    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "lseek": (8, 62),
-    "close": (3, 57), "stat": (4, None), "lstat": (6, None), "fstat": (5, 80), "newfstatat": (262, 79),
-    "statx": (332, 291), "access": (21, None), "faccessat": (269, 48), "readlink": (89, None), "readlinkat": (267, 78),
-    "getcwd": (79, 17), "getdents64": (217, 61), "poll": (7, None), "ppoll": (271, 73),
-    "mmap": (9, 222), "munmap": (11, 215), "mremap": (25, 216), "mprotect": (10, 226), "madvise": (28, 233),
-    "brk": (12, 214), "get_mempolicy": (239, 236),
-    "futex": (202, 98), "set_robust_list": (273, 99), "set_tid_address": (218, 96), "rseq": (334, 293),
-    "sched_yield": (24, 124), "sched_getaffinity": (204, 123), "getcpu": (309, 168), "membarrier": (324, 283),
-    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
-    "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94),
-    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getuid": (102, 174), "geteuid": (107, 175),
-    "getgid": (104, 176), "getegid": (108, 177), "uname": (63, 160), "sysinfo": (99, 179), "getrlimit": (97, 163),
-    "getrandom": (318, 278), "gettimeofday": (96, 169), "clock_gettime": (228, 113), "clock_getres": (229, 114),
-    "nanosleep": (35, 101), "clock_nanosleep": (230, 115),
-}  # fmt: skip
+_ALLOWED = rows_beside(__file__, "system_calls.csv")  # the numbers of each on both
 _MISSING = {"clone3": (435, 435)}  # "not there": its flags are in memory, and libraries then ask `clone`
 _THREAD, _CHANGES = 0x10000, os.O_ACCMODE | os.O_CREAT | os.O_TRUNC  # CLONE_THREAD; flags to open with
 
@@ -150,8 +134,9 @@ def _program() -> Iterator[bytes]:
     yield _jump_if_equal(_AUDIT_ARCHITECTURE[platform.machine()], 1, 0)
     yield _answer(_ERROR | errno.EPERM)
     yield _load(0)
-    for numbers in _ALLOWED.values():
-        yield from _if_it_is(numbers[column], [_answer(_ALLOW)])
+    for row in _ALLOWED:
+        number = row[platform.machine()]
+        yield from _if_it_is(int(number) if number else None, [_answer(_ALLOW)])
     for numbers in _MISSING.values():
         yield from _if_it_is(numbers[column], [_answer(_ERROR | errno.ENOSYS)])
     for numbers, conditions in _restricted().values():
@@ -227,7 +212,9 @@ def restrict(rules: int) -> None:
     if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
     enter(rules)
-    _drop_capabilities(libc)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    if libc.capset(header, (ctypes.c_uint32 * 6)()):  # a process of root's has some
+        raise OSError(ctypes.get_errno(), "capset")
     give_up()
 
 
@@ -235,20 +222,9 @@ def _limit() -> None:
     import resource
 
     now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    limits = {
-        resource.RLIMIT_AS: now + 2 * memory_bytes(),  # much of it is never touched
-        resource.RLIMIT_NOFILE: _MOST_FILES,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: 0,
-    }
+    limits = {resource.RLIMIT_NOFILE: _MOST_FILES, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    limits[resource.RLIMIT_AS] = now + 2 * memory_bytes()  # much of it is never touched
     for what, most in limits.items():
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
-
-
-def _drop_capabilities(libc: ctypes.CDLL) -> None:
-    """A process of root's has them."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
-    if libc.capset(header, (ctypes.c_uint32 * 6)()):
-        raise OSError(ctypes.get_errno(), "capset")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from functional.launches.case import Case
@@ -51,46 +52,25 @@ def sized(name: str, sizes: Mapping[str, int]) -> Case:
 
 def _makers() -> dict[str, Callable[[], Case]]:
     return {
-        "pagerank_converged": _pagerank,
-        **{f"vgg{depth}": partial(_vgg, depth) for depth in VGGS},
-        **{f"resnet{depth}": partial(_resnet, depth) for depth in RESNETS},
-        "kernel_stream": _stream,
+        "pagerank_converged": partial(_made, "long_programs", "pagerank_converged"),
+        **{f"vgg{depth}": partial(_made, "networks", "vgg", depth) for depth in VGGS},
+        **{f"resnet{depth}": partial(_made, "networks", "resnet", depth) for depth in RESNETS},
+        "kernel_stream": partial(_made, "long_programs", "kernel_stream"),
         **{name: partial(_transformer, name) for name in SIZED},
-        **{f"{name}_{times}x": partial(_enlarged, name, times) for times, own in ENLARGED.items() for name in own},
+        **{
+            f"{name}_{times}x": partial(_made, "long_programs", "enlarged", name, times)
+            for times, own in ENLARGED.items()
+            for name in own
+        },
     }
 
 
-def _pagerank() -> Case:
-    from abstim.targets.workloads.long_programs import pagerank_converged
-
-    return pagerank_converged()
-
-
-def _vgg(depth: int) -> Case:
-    from abstim.targets.workloads.networks import vgg
-
-    return vgg(depth)
-
-
-def _resnet(depth: int) -> Case:
-    from abstim.targets.workloads.networks import resnet
-
-    return resnet(depth)
+def _made(module: str, maker: str, *arguments: Any) -> Case:
+    found: Case = getattr(import_module(f"abstim.targets.workloads.{module}"), maker)(*arguments)
+    return found
 
 
 def _transformer(name: str, prompt: int = PROMPT, steps: int = STEPS, batch: int = BATCH) -> Case:
     from abstim.targets.workloads.transformer import SMALL, transformer
 
     return transformer(name, SMALL[name], prompt, steps, batch).case()
-
-
-def _stream() -> Case:
-    from abstim.targets.workloads.long_programs import kernel_stream
-
-    return kernel_stream()
-
-
-def _enlarged(name: str, times: int) -> Case:
-    from abstim.targets.workloads.long_programs import enlarged
-
-    return enlarged(name, times)

@@ -3,8 +3,7 @@
 A trace is control flow and addresses. `trace_inputs` follows, through the registers of a program, where every value may
 come from: a parameter itself, or memory reached through a parameter. What arrives at a guard, a branch or an address is
 all that the trace can depend on. No order of execution is looked at, so the answer may name too much, never too little,
-as long as an address computed from a pointer stays in the buffer the pointer leads into, as C requires.
-"""
+as long as an address computed from a pointer stays in the buffer the pointer leads into, as C requires."""
 
 from __future__ import annotations
 
@@ -124,8 +123,7 @@ def ignores_block_order(launch: Launch) -> bool:
 def signatures(case: Case) -> list[Hashable] | None:
     """A key a launch, equal where traces are provably equal up to where buffers lie; None if that is not so for all.
 
-    Then no launch needs an earlier one to have run: what traces depend on is there from the start and never changes.
-    """
+    Then no launch needs an earlier one to have run: what traces depend on is there from the start and never changes."""
     known: dict[str, TraceInputs | None] = {}
     written: set[str] = set()
     needed: set[str] = set()

@@ -16,6 +16,7 @@ import numpy as np
 from functional import suite
 from functional.launches.case import Case
 from functional.launches.launch import Argument, Launch, Pointer, make_launch
+from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
@@ -31,32 +32,18 @@ if TYPE_CHECKING:
 
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
-# Registers a thread of the kernels of each, from `ptxas -v` 13.0 for sm_75, as the suite's resources.json
-REGISTERS = {
-    LAYERS: {
-        "conv2d": 40, "bias_relu": 10, "batchnorm": 16, "add_relu": 12, "maxpool2x2": 14, "average_pool": 15,
-        "fully_connected_single": 14,
-    },
-    TRANSFORMER: {
-        "embed": 15, "layernorm": 23, "rmsnorm": 19, "gemm": 39, "gemv": 22, "gemv_batch": 60, "append_cache": 26,
-        "attention": 23, "swiglu": 18, "gelu": 16, "add": 10, "argmax": 11,
-    },
-}  # fmt: skip
 
 
 class Kernels:
-    """Every kernel of some suite benchmarks, and of one of the files of REGISTERS."""
+    """Every kernel of some suite benchmarks, and of one of the files beside."""
 
     def __init__(self, benchmarks: Sequence[str], own: Path) -> None:
         paths = [*map(suite.ptx_path, benchmarks), own]
         self.modules: list[Module] = [parse(path) for path in paths]
-        self.registers = dict(REGISTERS[own])
+        self.registers = read_resources(Path(__file__).with_name("resources.json"))  # from `ptxas -v` 13.0 for sm_75
         for name in benchmarks:
             self.registers |= suite.registers(name)
-        self.programs: dict[str, Program] = {
-            name: link(module, name) for module in self.modules for name, kernel in module.kernels.items()
-            if kernel.is_entry
-        }  # fmt: skip
+        self.programs: dict[str, Program] = {name: link(m, name) for m in self.modules for name in m.entries}
 
     def memory(self) -> Memory:
         """Device memory with the variables of all files."""
@@ -68,6 +55,11 @@ class Kernels:
     ) -> Launch:  # fmt: skip
         """A launch whose pointers lead into `memory`."""
         return make_launch(self.programs[kernel], grid, block, arguments, memory, dynamic_shared_bytes, label)
+
+    def case(self, name: str, memory: Memory, launches: Any, dtypes: dict[str, np.dtype]) -> StreamedCase:
+        """Launches of them."""
+        about: dict[str, Any] = {"dtypes": dtypes, "group": "workloads", "resources": self.registers}
+        return StreamedCase(name, self.modules[0], memory, launches, **about)
 
 
 def drawn(seed: int, name: str, least: float, most: float) -> Contents:
@@ -89,8 +81,7 @@ KEPT = 64  # launches
 class StreamedCase(Case):
     """A case that is executed and timed launch by launch. `launches` may be `LazyLaunches`.
 
-    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into.
-    """
+    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into."""
 
 
 class LazyLaunches(Sequence[Launch]):
@@ -122,8 +113,7 @@ def execute_launch(
     """Execute a launch of a StreamedCase on `memory`, which changes.
 
     An executor may copy the memory it is given, to undo a launch that fails: that of this launch alone, not all weights
-    of a network.
-    """
+    of a network."""
     seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
     return executor.run(launch, seen, thread_blocks, budget, interleaving)
 
@@ -144,10 +134,7 @@ class LaunchedProgram:
         """All launches, and memory before the first."""
         dtypes: dict[str, np.dtype] = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
         dtypes |= dict.fromkeys(self.integers, np.dtype(np.int32))
-        return StreamedCase(
-            self.name, self.kernels.modules[0], self.memory, tuple(self.launches), dtypes=dtypes, group="workloads",
-            resources=self.kernels.registers,
-        )  # fmt: skip
+        return self.kernels.case(self.name, self.memory, tuple(self.launches), dtypes)
 
     def launch(
         self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int],

@@ -62,8 +62,8 @@ def _recipes() -> dict[str, Callable[[int], Recipe]]:
 
 LAUNCHES = 100_000
 BENCHMARKS = ("relu", "batchnorm_relu", "maxpool", "transpose", "matmul_tiled", "black_scholes", "reduction")
-KINDS = ("relu", "batchnorm_relu", "maxpool3x3s2", "transpose_naive", "transpose_padded", "matmul_tiled",
-         "black_scholes", "reduce_sum", "fully_connected_single", "conv2d")  # fmt: skip
+KINDS: tuple[str, ...] = ("relu", "batchnorm_relu", "maxpool3x3s2", "transpose_naive", "transpose_padded")
+KINDS += ("matmul_tiled", "black_scholes", "reduce_sum", "fully_connected_single", "conv2d")
 MOST = 1 << 18  # elements of a buffer
 BUFFERS = ("x", "y", "z", "out", "out2")  # the first three are never written
 
@@ -77,10 +77,7 @@ def kernel_stream(launches: int = LAUNCHES, seed: int = 7) -> StreamedCase:
     kind, scale = drift(launches, rng)
     make = partial(_launch, kernels, memory, kind, scale)
     dtypes = dict.fromkeys(BUFFERS, np.dtype(np.float32))
-    return StreamedCase(
-        "kernel_stream", kernels.modules[0], memory, LazyLaunches(launches, make),  # type: ignore[arg-type]
-        dtypes=dtypes, group="workloads", resources=kernels.registers,
-    )  # fmt: skip
+    return kernels.case("kernel_stream", memory, LazyLaunches(launches, make), dtypes)
 
 
 def drift(

@@ -114,13 +114,8 @@ class Network(LaunchedProgram):
 
 
 # Blocks of each of the four stages, and whether a block is a bottleneck (1x1, 3x3, 1x1 with four times the channels)
-DEPTHS = {
-    18: ((2, 2, 2, 2), False),
-    34: ((3, 4, 6, 3), False),
-    50: ((3, 4, 6, 3), True),
-    101: ((3, 4, 23, 3), True),
-    152: ((3, 8, 36, 3), True),
-}
+DEPTHS = {18: ((2, 2, 2, 2), False), 34: ((3, 4, 6, 3), False), 50: ((3, 4, 6, 3), True)}
+DEPTHS |= {101: ((3, 4, 23, 3), True), 152: ((3, 8, 36, 3), True)}
 EXPANSION = 4
 
 

@@ -42,32 +42,8 @@ class Model:
         """Features of a head."""
         return self.width // self.heads
 
-    @property
-    def parameters(self) -> int:
-        """Learnt numbers."""
-        qkv = (self.heads + 2 * self.kv_heads) * self.head_size
-        if self.rotary:
-            layer = self.width * (qkv + self.width + 3 * self.inner) + 2 * self.width
-            return 2 * self.vocabulary * self.width + self.layers * layer + self.width
-        layer = self.width * (qkv + self.width + 2 * self.inner) + qkv + self.inner + 2 * self.width + 4 * self.width
-        return (self.vocabulary + self.positions) * self.width + self.layers * layer + 2 * self.width
 
-
-PUBLISHED = {
-    "gpt2": Model(layers=12, width=768, heads=12, kv_heads=12, inner=3072, vocabulary=50257, positions=1024,
-                  rotary=False),
-    "gpt2-medium": Model(layers=24, width=1024, heads=16, kv_heads=16, inner=4096, vocabulary=50257, positions=1024,
-                         rotary=False),
-    "gpt2-xl": Model(layers=48, width=1600, heads=25, kv_heads=25, inner=6400, vocabulary=50257, positions=1024,
-                     rotary=False),
-    "tinyllama-1.1b": Model(layers=22, width=2048, heads=32, kv_heads=4, inner=5632, vocabulary=32000, positions=2048,
-                            rotary=True),
-    "llama-2-7b": Model(layers=32, width=4096, heads=32, kv_heads=32, inner=11008, vocabulary=32000, positions=4096,
-                        rotary=True),
-    "llama-3-8b": Model(layers=32, width=4096, heads=32, kv_heads=8, inner=14336, vocabulary=128256, positions=8192,
-                        rotary=True),
-}  # fmt: skip
-# Their shapes, so small that a full simulation of many steps takes minutes
+# The shapes of published models, so small that a full simulation of many steps takes minutes
 SMALL = {
     "gpt": Model(layers=4, width=384, heads=6, kv_heads=6, inner=1536, vocabulary=4096, positions=1024, rotary=False),
     "llama": Model(layers=4, width=512, heads=8, kv_heads=2, inner=1376, vocabulary=4096, positions=1024, rotary=True),
@@ -76,8 +52,7 @@ SMALL = {
 
 class Transformer(LaunchedProgram):
     """Tokens are drawn beforehand, as where a text is scored: what `argmax` chooses is not read again. So no launch
-    decides what another does, and each can be executed alone.
-    """
+    decides what another does, and each can be executed alone."""
 
     threads, spread, integers = THREADS, 3.0, ("tokens", "chosen")
 
@@ -163,12 +138,9 @@ class Transformer(LaunchedProgram):
         model, rows = self.model, self.batch * self.length
         qkv = (model.heads + 2 * model.kv_heads) * model.head_size
         up = 2 * model.inner if model.rotary else model.inner
-        self._shapes = {
-            f"layer{layer}.{name}": shape
-            for layer in range(model.layers)
-            for name, shape in {"qkv": (qkv, model.width), "out": (model.width, model.width), "up": (up, model.width),
-                                "down": (model.width, model.inner)}.items()
-        }  # fmt: skip
+        shapes = {"qkv": (qkv, model.width), "out": (model.width, model.width), "up": (up, model.width)}
+        shapes["down"] = (model.width, model.inner)
+        self._shapes = {f"layer{n}.{name}": shape for n in range(model.layers) for name, shape in shapes.items()}
         self.memory.allocate("tokens", 4 * rows, self._tokens)
         self.weight("embedding", model.vocabulary * model.width, model.width)
         if model.rotary:
