@@ -75,12 +75,7 @@ def sample(
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
     chosen, before = _chosen(method or _default_method(case, model, known), inside), warm_up_named(warm_up)
-    if aim and chosen.needs is not Needs.ANY_ORDER:
-        raise InputError(f"{chosen.name} aims at no error; leave out --error and --confidence, or --method auto")
-    if seed is not None and not chosen.random:
-        raise InputError(f"{chosen.name} chooses nothing at random; leave out --seed")
-    if chosen.needs is not Needs.PROFILE and known is not None:
-        raise InputError(f"{chosen.name} looks at each launch itself; leave out the profile")
+    _refuse_idle(chosen, known, aim, seed)
     _refuse(chosen, case, point, model, before, warm_up)
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
     program = opened(case, point, chosen.online, partial, warm_up=before, **options)
@@ -95,6 +90,16 @@ def sample(
         store.save(program.measured)
         parts.save(program.in_part)
         analyses.save()
+
+
+def _refuse_idle(method: Method, known: Known | None, aim: Aim | None, seed: int | None) -> None:
+    """Raises InputError for what was given and this method has no use for."""
+    if aim and method.needs is not Needs.ANY_ORDER:
+        raise InputError(f"{method.name} aims at no error; leave out --error and --confidence, or --method auto")
+    if seed is not None and not method.random:
+        raise InputError(f"{method.name} chooses nothing at random; leave out --seed")
+    if method.needs is not Needs.PROFILE and known is not None:
+        raise InputError(f"{method.name} looks at each launch itself; leave out the profile")
 
 
 def _default_method(case: Case, model: str, known: Known | None) -> str:
