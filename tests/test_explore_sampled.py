@@ -108,6 +108,7 @@ def test_a_point_that_cannot_be_is_a_row_with_its_reason():
     assert found.table()["speed_up"][0] is None
 
 
+ERROR = 0.08  # the kernel is short and rough: 3 % takes nearly all of its points
 SPACE = ["sm_count=4:32:4", "schedulers_per_sm=1,2", "scheduler=gto,lrr", "dram_gbps=60,90,120,150"]
 
 
@@ -118,15 +119,15 @@ def every():
 
 
 def learnt(**how):
-    return explore(["micro_global_stride:stride_4"], sweep_of(GPU, SPACE, aim=Aim(0.03), **how))
+    return explore(["micro_global_stride:stride_4"], sweep_of(GPU, SPACE, aim=Aim(ERROR), **how))
 
 
 def test_points_of_a_sweep_are_learnt_from_some_and_the_intervals_hold(every):
     found = learnt()
     table = {name: np.array(column) for name, column in found.table().items()}
     off, detailed = np.abs(found.cycles[:, 0] / every - 1), table["found"] == "detailed"
-    assert detailed.mean() < 0.7 and not off[detailed].any() and not table["cycles_half_width"][detailed].any()
-    assert (off <= 0.03).mean() >= 0.95 and (off <= table["cycles_half_width"]).mean() >= 0.94
+    assert detailed.mean() < 0.6 and not off[detailed].any() and not table["cycles_half_width"][detailed].any()
+    assert (off <= ERROR).mean() >= 0.95 and (off <= table["cycles_half_width"]).mean() >= 0.94
     assert (table["found"][found.best()[:10]] == "detailed").all() and every[found.best()[0]] == every.min()
 
 

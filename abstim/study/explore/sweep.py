@@ -267,8 +267,9 @@ def _with_best(
 ) -> list[ReadPoints]:
     """With the best points, or those on the front, timed in detail, until they stay the best."""
     while True:
-        values = objectives(points, np.stack([each.cycles for each in found], 1))
-        best = np.flatnonzero(front(values)) if values.shape[1] > 1 else ranked(values, sweep.top)
+        values = objectives(points, np.stack([np.rint(each.cycles) for each in found], 1))
+        first = np.sort(np.unique(values, axis=0, return_index=True)[1])  # of equal ones, as they are printed
+        best = np.flatnonzero(front(values)) if values.shape[1] > 1 else first[ranked(values[first], sweep.top)]
         if len(best) > MOST_ON_FRONT:
             best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, sweep.top).astype(np.int64)]
         open_rows = best[~np.all([each.detailed[best] for each in found], axis=0)]
