@@ -1,4 +1,5 @@
-"""A kernel whose thread blocks take work from a queue: executed in turn, the first takes all, which is said."""
+"""A kernel whose thread blocks take work from a queue: in turns they share it; where they ran one after another, the
+first has taken all, which is said."""
 
 from __future__ import annotations
 
@@ -26,16 +27,29 @@ LOOP:
 TAKE = "atom.global.add.u32 %r1, [%rd1], 1;"
 
 
+SHAPE = ("--grid", "30", "--block", "32", "--arg", "buf:u32:64")
+
+
 def said(tmp_path, queue, *more):
     (tmp_path / "k.ptx").write_text(KERNEL.replace("@QUEUE", queue))
-    shape = ("--grid", "30", "--block", "32", "--arg", "buf:u32:64")
-    return call("run", tmp_path / "k.ptx", *shape, "--gpu", "gtx480_perfect", *more)
+    return call("run", tmp_path / "k.ptx", *SHAPE, "--gpu", "gtx480_perfect", *more)
+
+
+def test_thread_blocks_that_take_turns_share_a_queue(tmp_path):
+    code, _, err = said(tmp_path, TAKE)
+    assert code == 0 and "was emptied" not in err
+    (launch,) = json.loads(said(tmp_path, TAKE, "--json").out)["launches"]
+    assert not launch["notes"]
 
 
 def test_the_atomic_of_an_emptied_queue_is_named(tmp_path):
-    code, _, err = said(tmp_path, TAKE)
+    """Of a trace, whose thread blocks ran one after another."""
+    (tmp_path / "k.ptx").write_text(KERNEL.replace("@QUEUE", TAKE))
+    assert call("trace", tmp_path / "k.ptx", *SHAPE, "-o", tmp_path / "k.trace").code == 0
+    code, _, err = call("run", tmp_path / "k.trace", "--gpu", "gtx480_perfect")
     assert code == 0 and "the queue at PTX line 11 (atom) was emptied by block 0 of 30" in err
-    (launch,) = json.loads(said(tmp_path, TAKE, "--json").out)["launches"]
+    found = call("run", tmp_path / "k.trace", "--gpu", "gtx480_perfect", "--json").out
+    (launch,) = json.loads(found)["launches"]
     assert len(launch["notes"]) == 1
 
 
