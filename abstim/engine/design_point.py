@@ -256,13 +256,21 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 
 
 # What code is compiled for: kinds of GPUs and programs, and no sizes, which a sweep varies
-KINDS_OF_GPU = (
+KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
     "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write",
-    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "crossbar_repeats",
-    "crossbar_output_queues", "l2_partitions", "slice_random", "slice_spread", "dram_two_commands",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors",
 )  # fmt: skip
-KINDS_OF_CODE = ("copies", "counted", "release", "round_cycles")  # if all instructions have the same
+KINDS_OF_MEMORY = (
+    "crossbar_repeats",
+    "crossbar_output_queues",
+    "l2_partitions",
+    "slice_random",
+    "slice_spread",
+    "dram_two_commands",
+)
+# What most programs have none of, and the value that says so
+KINDS_OF_CODE = {"copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0}
 READ_ONLY = frozenset(
     {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
 )
@@ -289,10 +297,9 @@ def prepared(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm:
 
 def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
     """What of a design point and a program code is compiled for."""
-    gpu = {name: int(machine[name]) for name in KINDS_OF_GPU}
-    program = {} if code is None else {
-        name: int(code[name][0]) for name in KINDS_OF_CODE if (code[name] == code[name][0]).all()
-    }  # fmt: skip
+    kinds = KINDS_OF_SM + (() if machine["perfect_memory"] else KINDS_OF_MEMORY)
+    gpu = {name: int(machine[name]) for name in kinds}
+    program = {} if code is None else {name: no for name, no in KINDS_OF_CODE.items() if (code[name] == no).all()}
     return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, READ_ONLY)
 
 

@@ -262,10 +262,10 @@ def predict(
     work: Work, sample: np.ndarray, measured: PerSample,
     kinds: LaunchKinds | None = None, fits: Sequence[Fit] | None = None,
 ) -> Prediction:  # fmt: skip
-    """`sample`: which launches have `measured` cycles; `kinds`,
-    from 0 on: equal where launches do the same but for where their data lie; each does something else unless told. A
-    launch lasts as long as those of its kind, and what is known of other kinds counts once a kind. Of the `fits`
-    (BY_WORK unless told) the one that predicts best what was simulated is taken."""
+    """`sample`: which launches have `measured` cycles; `kinds`, from 0 on: equal where launches do the same but for
+    where their data lie; each does something else unless told. A launch lasts as long as those of its kind, and what is
+    known of other kinds counts once a kind. Of the `fits` (BY_WORK unless told) the one that predicts best what was
+    simulated is taken."""
     fits = fits or BY_WORK
     if kinds is None:
         return _of_kinds(work, sample, measured, np.ones(len(work.given)), fits)

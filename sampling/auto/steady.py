@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64
 
 FIRST_WAVES, FIRST_SHARE = 4, 1 / 12  # at least: the first two fill the pipelines and are in step
+LOOKS = 1  # waves more that there must be room for: the first look alone seldom tells enough
 MOST = 0.4  # share of a launch beyond which the rest is simulated too
 # Coefficients of variation of what thread blocks, or waves of them, do: where a tile lies decides how many lines it has
 EQUAL_WORK, EQUAL_BLOCK_LINES = 0.02, 0.3
@@ -49,7 +50,7 @@ class SteadySampling:
 
     def worth_trying(self, shape: LaunchShape) -> bool:
         """Whether a narrow enough interval is possible for less than a launch of this shape costs."""
-        least = FIRST_WAVES + WARM_WAVES + LAST_WAVES
+        least = FIRST_WAVES + LOOKS + WARM_WAVES + LAST_WAVES
         return self.error >= LEAST and least * shape.wave_blocks <= MOST * shape.thread_blocks
 
     def launch(self, simulator: Simulator, instructions: float, done: list[Batch]) -> Estimate | None:
