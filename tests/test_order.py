@@ -202,6 +202,8 @@ def test_what_cannot_be_coupled_is_refused() -> None:
         run_many(lambda: small("queue"), [GPU], model="occupancy", coupled=True)
     with pytest.raises(InputError, match="leave out --flush"):
         run_many(lambda: small("queue"), [GPU], flush="none", coupled=True)
+    with pytest.raises(InputError, match="no effect on nn_euclid"):
+        run_many("nn_euclid", [GPU], coupled=True)
 
 
 def test_compare_and_swap_is_repeated_where_others_come_between() -> None:

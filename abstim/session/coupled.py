@@ -175,9 +175,11 @@ def execute_coupled(
 
 
 def refuse_coupled(case: Case, flush: str) -> None:
-    """Raises InputError for what cannot be executed by the engine's clock."""
+    """Raises InputError for what cannot be executed by the engine's clock, or would come out the same without it."""
     if case.traces or isinstance(case, StreamedCase | StoredCase):
         what = "is made launch by launch" if isinstance(case, StreamedCase) else "is a trace, nothing is executed"
         raise InputError(f"--coupled: {case.name} {what}")
     if flush != "all":
         raise InputError("--coupled executes each launch with empty caches; leave out --flush")
+    if not any(map(is_ordered, case.launches)):
+        raise InputError(f"--coupled: no effect on {case.name}, where no order of thread blocks decides anything")
