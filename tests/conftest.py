@@ -15,13 +15,24 @@ os.environ["ABSTIM_PROGRESS_SECONDS"] = "1000000"  # a slow machine prints no mo
 import pytest  # noqa: E402  after the cache is known
 from hypothesis import settings  # noqa: E402
 
-from functional.jit.machine_code import Native, Staged  # noqa: E402
+from functional.jit import machine_code  # noqa: E402
+from functional.jit.machine_code import FEW_PASSES, Native, Staged, assembled  # noqa: E402
 from functional.keep import folder  # noqa: E402
 
 # `make test` tries the same random examples every time; `make nightly` tries others
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("same")
+
+
+def _quickly_assembled(text: str, passes: tuple[str, ...] = FEW_PASSES, level: int = 0) -> bytes:
+    """The two hundred kinds of engines that tests ask for run a second in all: optimising them takes five minutes.
+    Commands that tests start, and `make nightly`, run what users run."""
+    return assembled(text, passes, level)
+
+
+if "ABSTIM_ALL_KEYS" not in os.environ:
+    machine_code.assembled = _quickly_assembled
 
 if "PYTEST_XDIST_WORKER" in os.environ:
 

@@ -70,13 +70,20 @@ _compiling = Lock()
 _making: dict[Any, Lock] = defaultdict(Lock)  # by function and what is known of it
 
 
-def assembled(text: str) -> bytes:
-    """An object file of LLVM IR, for this CPU. More than the first level of optimisation makes it no faster."""
-    llvm, host = binding(), machine(1)
+FEW_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
+
+
+def assembled(text: str, passes: tuple[str, ...] = (), level: int = 1) -> bytes:
+    """An object file of LLVM IR, for this CPU, by passes of these names, else by LLVM's own of the first level: more
+    make no code of ours faster. Raises RuntimeError for what is no IR."""
+    llvm, host = binding(), machine(level)
     module = llvm.parse_assembly(text, llvm.create_context())
     module.triple, module.data_layout = host.triple, str(host.target_data)
-    passes = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=1))
-    passes.getModulePassManager().run(module, passes)
+    builder = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=1))
+    manager = llvm.create_new_module_pass_manager() if passes else builder.getModulePassManager()
+    for name in passes:
+        getattr(manager, f"add_{name}_pass")()
+    manager.run(module, builder)
     return bytes(host.emit_object(module))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.jit import native, native_code
-from functional.jit.machine_code import binding, engine_of, features, machine, target
+from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_of, features, target
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
@@ -53,24 +53,14 @@ _WELL_BYTES = 1 << 20
 
 def _object(text: str, passes: tuple[str, ...]) -> bytes:
     """Machine code of a module."""
-    llvm, host = binding(), machine(int(len(text) <= _WELL_BYTES))
     try:
-        module = llvm.parse_assembly(text)
+        return assembled(text, passes, int(len(text) <= _WELL_BYTES))
     except RuntimeError as error:  # a form the generator gets wrong costs time, not the launch
         raise Unsupported from error
-    module.triple = host.triple
-    module.data_layout = str(host.target_data)
-    builder = llvm.create_pass_builder(host, llvm.create_pipeline_tuning_options(speed_level=1))
-    manager = llvm.create_new_module_pass_manager()
-    for name in passes:
-        getattr(manager, f"add_{name}_pass")()
-    manager.run(module, builder)
-    return host.emit_object(module)
 
 
-_FIRST = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
 _KERNEL_PASSES = ("sroa", "simplify_cfg")
-_RUNTIME_PASSES = (*_FIRST, "new_gvn", "instruction_combine", "simplify_cfg")
+_RUNTIME_PASSES = (*FEW_PASSES, "new_gvn", "instruction_combine", "simplify_cfg")
 
 
 PACKAGE = "functional.llvm_executor"
