@@ -60,9 +60,9 @@ def start_all(latencies, initiations, units, bus, due, taken, free, last):
 
     `due[cycle]`: results on the buses, `taken[unit, cycle]`: of each unit, modulo RING and stamped with the cycle.
     """
-    start = np.int64(0)
+    start = 0
     for i in range(len(latencies)):
-        found = np.int64(-1)
+        found = -1
         while found < 0:
             slot = (start + latencies[i]) % RING
             if due[slot, 0] != start + latencies[i]:

@@ -26,7 +26,7 @@ class Scratch(NamedTuple):
     """Of one warp: what has been said of each event, where its accesses begin; of one timed block: events it covers."""
 
     emitted: np.ndarray
-    matched: np.ndarray  # [access, stream]: a timed instruction makes it
+    matched: np.ndarray  # [stream, access]: a timed instruction makes it
     first_access: np.ndarray  # [event, stream]
     record_start: np.ndarray  # by access
     found: np.ndarray  # by cover
@@ -122,6 +122,6 @@ def _scratch(given: Any, rules: Any) -> Scratch:
     records = int(np.diff(given.record_offsets).max(initial=0)) + 2
     covers = int(np.diff(rules.covers_at).max(initial=0)) + 1
     accesses = max(records, int(np.diff(given.conflict_offsets).max(initial=0)) + 2)
-    of_events = np.zeros(events, np.uint64), np.zeros((accesses, 2), np.bool_), np.zeros((events, 2), np.int64)
+    of_events = np.zeros(events, np.uint64), np.zeros((2, accesses), np.bool_), np.zeros((events, 2), np.int64)
     of_blocks = np.zeros(covers, np.int64), np.zeros(_RECORDS, np.uint32), np.zeros(4, np.int64)
     return Scratch(*of_events, np.zeros(records, np.int64), *of_blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from functional.traces import line_record
 from precharacterize.timed_code import Mode
 
@@ -30,8 +30,8 @@ def begin_warp(given, rules, scratch, w):
         scratch.first_access[e - first, 0], scratch.first_access[e - first, 1] = records, passes
         records += rules.streams[block, 0]
         passes += rules.streams[block, 1]
-    scratch.matched[: records + 1, 0] = False
-    scratch.matched[: passes - given.conflict_offsets[w] + 1, 1] = False
+    scratch.matched[0][: records + 1] = 0
+    scratch.matched[1][: passes - given.conflict_offsets[w] + 1] = 0
     k, stop, n = given.record_offsets[w], given.record_offsets[w + 1], 0
     while k < stop:
         scratch.record_start[n] = k
@@ -120,9 +120,9 @@ def has_rounds(given, rules, scratch, n, e):
 @jit
 def popcount(mask):
     """Threads of a mask."""
-    left, count = np.uint32(mask), 0
+    left, count = mask, 0
     while left:
-        left &= left - np.uint32(1)
+        left &= left - 1
         count += 1
     return count
 
@@ -130,8 +130,8 @@ def popcount(mask):
 @jit
 def match(scratch, made, number, stream):
     """An access of the warp, by its number in a stream, is made; once, however many instructions make it."""
-    made.counts[MATCHED + stream] += not scratch.matched[number, stream]
-    scratch.matched[number, stream] = True
+    made.counts[MATCHED + stream] += not scratch.matched[stream, number]
+    scratch.matched[stream, number] = True
 
 
 @jit
@@ -146,7 +146,7 @@ def write_passes(given, rules, scratch, made, access, fill):
             if k < scratch.span[2]:
                 match(scratch, made, k - scratch.first_access[0, 1], 1)
                 rounds = popcount(given.masks[event]) if rules.accesses[access, 0] == ROUNDS else 0
-                most = max(most, np.int64(given.conflicts[k]), rounds)
+                most = max(most, given.conflicts[k], rounds)
     if rules.accesses[access, 0] == ONE_PASS:
         most = min(most, 1)
     if fill:
@@ -177,7 +177,7 @@ def gather(given, rules, scratch, made, access):
 def merge(gathered, count):
     """Records of several accesses as those of one: sorted by line, one a line; returns how many."""
     for k in range(1, count):  # mostly in order already
-        record, j = gathered[k] & ~np.uint32(1), k
+        record, j = gathered[k] & ~1, k
         while j > 0 and line_of(gathered[j - 1]) > line_of(record):
             gathered[j] = gathered[j - 1]
             j -= 1
@@ -190,7 +190,7 @@ def merge(gathered, count):
             last += 1
             gathered[last] = gathered[k]
     for k in range(last + 1):
-        gathered[k] = gathered[k] & ~np.uint32(1) if k == last else gathered[k] | np.uint32(1)
+        gathered[k] = gathered[k] & ~1 if k == last else gathered[k] | 1
     return last + 1
 
 

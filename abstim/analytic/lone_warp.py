@@ -11,8 +11,8 @@ import numpy as np
 
 from abstim.engine import accesses
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
+from functional.jit.marked import jit
 from precharacterize.classify import Kind
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
@@ -82,7 +82,7 @@ def access_of(node, row, records, reading, record, actions, transactions, consta
         action = LOOK_UP if row.kind == Kind.GLOBAL_LOAD else WRITE if row.kind == Kind.GLOBAL_STORE else UPDATE
         node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     while True:
-        word = np.int64(records[record])
+        word = records[record]
         line = accesses.line_of(word)
         segment = accesses.element_segment(row.bytes if action else 2)
         size = 32 if reading.by_sector and action != NOTHING else segment
@@ -94,7 +94,7 @@ def access_of(node, row, records, reading, record, actions, transactions, consta
         record += 1
         if not accesses.more_follow(word):
             break
-    line = accesses.line_of(np.int64(records[first]))
+    line = accesses.line_of(records[first])
     if action and node.work:
         node.work = max(1, accesses.pipe_cycles(reading.machine[0], records, first, record, row.kind, row.bytes))
     if not action:
@@ -121,14 +121,14 @@ def expand(code, streams, offsets, reading, warp, cold, nodes, actions, transact
         block = streams.blocks[event]
         for i in range(streams.block_start[block], streams.block_stop[block]):
             node, row = nodes[n], code[i]
-            left = fetch_of(node, np.int64(row.pc), previous_pc, left, reading, lines, cold)
+            left = fetch_of(node, row.pc, previous_pc, left, reading, lines, cold)
             node.instr, node.latency, node.work, node.record = i, row.latency, 1, record
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                 node.work = streams.conflicts[conflict]
                 conflict += 1
             elif row.kind >= Kind.PARAM_LOAD:
                 record = access_of(node, row, streams.records, reading, record, actions, transactions, constants, cold)
-            previous_pc = np.int64(row.pc)
+            previous_pc = row.pc
             n += 1
     nodes[n].record = record
     return n
@@ -246,19 +246,20 @@ def walk_blocks(
     """
     streams, offsets, reading = trace
     actions, transactions = records
-    nodes, kept, writer, lines, constants = scratch
-    found, longest, longest_end = 0, first, -1.0
+    both, writer, lines, constants = scratch
+    found, longest, longest_end, side = 0, first, -1.0, 0
     for block in range(first, stop):
         best, best_end, best_latest = 0, -1.0, 0
         for warp in range(block * warps, (block + 1) * warps):
+            nodes = both[side]
             count = expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants)
             latest = schedule(code, waits, writes, writer, count, nodes, latency)
             count_work(code, nodes, count, work[0], work[1])
             end = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
             if end > best_end:
                 best, best_end, best_latest = count, end, latest
-                nodes, kept = kept, nodes
-        found += longest_path(kept, best, best_latest, paths[block - first], batches[found:])
+                side = 1 - side
+        found += longest_path(both[1 - side], best, best_latest, paths[block - first], batches[found:])
         if best_end > longest_end:
             longest, longest_end = block, best_end
     result[0], result[1] = longest, found

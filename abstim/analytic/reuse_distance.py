@@ -12,8 +12,8 @@ import numpy as np
 
 from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE
 from abstim.engine.accesses import more_follow
-from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
+from functional.jit.marked import jit
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int64
@@ -126,11 +126,9 @@ def distances_in_sms(
     """First-level distances, SM after SM; `order` and `turn` of their records are filled in, and where each SM ends."""
     base, sm_count = 0, len(ends) - 1
     for sm in range(sm_count):
-        used = order_of_sm(
-            records, actions, first_record, cursors, slots, sm, sm_count, warps, order[base:], turn[base:]
-        )
-        own = slice(base, base + used)
-        distances_along(order[own], turn[own], ids, actions, lines, tree[: used + 2], True, near, wait)
+        own, turns = order[base:], turn[base:]
+        used = order_of_sm(records, actions, first_record, cursors, slots, sm, sm_count, warps, own, turns)
+        distances_along(own[:used], turns[:used], ids, actions, lines, tree[: used + 2], True, near, wait)
         base += used
         ends[sm + 1] = base
 

@@ -160,7 +160,7 @@ class _Walker:
         lines = np.zeros(int(table.pcs.max(initial=0)) // self.gpu.pipeline.fetch_line_instructions + 1, np.int8)
         walk_blocks(
             self.code, table.waits, table.writes, self.read, first, stop, warps, latency, cold, tuple(records),
-            paths, batches, (by_class, totals), (*nodes, writer, lines, constants), result,
+            paths, batches, (by_class, totals), (nodes, writer, lines, constants), result,
         )  # fmt: skip
         longest, found = result.tolist()
         return _Walked(paths, longest - first, batches[:found], records[0], records[1], by_class, totals)

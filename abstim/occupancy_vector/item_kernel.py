@@ -37,7 +37,7 @@ from abstim.occupancy_vector.records import (
     TENSOR,
     TO_UNIT_CYCLES,
 )
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item
@@ -49,9 +49,9 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's 
 def touch(access, touched, row, record, m):
     """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
     end = end_of_access(touched.records, record)
-    access.record, access.active, line = record, 0, line_of(np.int64(touched.records[record]))
+    access.record, access.active, line = record, 0, line_of(touched.records[record])
     for k in range(record, end):
-        access.active = access.active | (sectors_of(np.int64(touched.records[k])) != 0)
+        access.active = access.active | (sectors_of(touched.records[k]) != 0)
     access.cycles = max(1, pipe_cycles(m, touched.records, record, end, row.kind, row.bytes))
     access.space = CONSTANT_MEMORY
     if row.kind >= Kind.GLOBAL_LOAD:
@@ -123,7 +123,7 @@ def check_paths(code, accesses, offsets, leaders, paths, leader_of_path):
 @jit
 def fetch(warp, row, shape):
     """The gap of the front end before an instruction (docs/timing-rules.md, rule 7)."""
-    pc = np.int64(row.pc)
+    pc = row.pc
     if pc == warp.pc + 1 and warp.left > 0:
         warp.gap = 1
         warp.left -= 1
@@ -176,7 +176,7 @@ def begins_item(warp, row, items, time, earliest, wait, shape):
     return (
         shape.single[0] or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
         or (special and item.unit != POOLED) or row.kind == Kind.BARRIER or item.cycles >= LONGEST_RUN
-        or np.int64(row.pc) // shape.fetch_line[0] != item.line
+        or row.pc // shape.fetch_line[0] != item.line
     )  # fmt: skip
 
 
@@ -195,11 +195,11 @@ def begin_item(warp, row, items, time, wait, shape):
         before = items[warp.item]
         before.front = warp.time - warp.start + max(warp.gap, warp.stall)  # what the front end and machine code allow
         count_fetches(warp, before)
-        before.wait_far, before.wait_near = wait.mask
+        before.wait_far, before.wait_near = wait.mask[0], wait.mask[1]
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
     item = items[warp.item]
-    item.begins, item.line = warp.instructions, np.int64(row.pc) // shape.fetch_line[0]
+    item.begins, item.line = warp.instructions, row.pc // shape.fetch_line[0]
 
 
 @jit
@@ -361,7 +361,7 @@ def start_warp(warp, item, registers, free, wait):
 def cut_paths(code, shape, accesses, access_offsets, leaders, items, offsets, registers, free, wait, scratch):
     """Items of each of `leaders`, warps, one after the other from items[0] on (all zero before); offsets[k] is where
     those of leaders[k] begin. `registers` (REGISTER), `free`, `wait` (a Wait), `scratch` (a WARP) are scratch."""
-    warp, found = scratch[0], np.int64(0)
+    warp, found = scratch[0], 0
     for k in range(len(leaders)):
         offsets[k] = found
         start_warp(warp, found, registers, free, wait)

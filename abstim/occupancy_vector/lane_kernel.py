@@ -6,10 +6,11 @@ from itertools import accumulate
 
 import numpy as np
 
+from abstim.engine.warp_slots import ONE, bit, lowest
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.ready_slots import ONE, lowest, next_issue, prefetch, ready_at, units_changed
-from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put, zero
-from functional.jit.compile import indexed_from_zero, jit
+from abstim.occupancy_vector.ready_slots import next_issue, prefetch, ready_at, units_changed
+from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put
+from functional.jit.marked import jit, zero
 
 TO_UNIT = rec.TO_UNIT_CYCLES * rec.TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in rec.ACCESS_WORD[:-1])
@@ -34,7 +35,7 @@ def unit_free(g, needed):
 @jit
 def begin_of(lane, streams, shape, m, s, slot):
     """When a scheduler issues what a slot has next; the tick is SCHEDULER.horizon."""
-    item, g = streams.lane_items[np.uint64(lane.warps[slot].item)], s if shape.sub_cores else 0
+    item, g = streams.lane_items[lane.warps[slot].item], s if shape.sub_cores else 0
     time = later(get(lane.times, rec.CLOCK + s), get(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY))
     if item.unit == rec.MEMORY:
         time = later(time, memory_start(lane, shape, g, shape.memory_queue))
@@ -82,7 +83,7 @@ def beyond_l1d(lane, m, kind, word, here):
 def answered(lane, streams, m, kind, access, here):
     """When access number `access` is answered that the first level has at `here`. The first of a fill asks for what
     all of it wait for, whichever did in the walk."""
-    word, fill = np.int64(streams.accesses[access]), np.int64(streams.fills[access])
+    word, fill = streams.accesses[access], streams.fills[access]
     if not fill:
         return beyond_l1d(lane, m, kind, word, here)
     own = abs(fill)
@@ -100,7 +101,7 @@ def ask(lane, streams, m, kind, fill, here):
     """The first access of a fill meets the tags: its first line when they take it, its last when all it waits for is
     there, and so long the load/store unit waits, too."""
     lane.asked[fill] = 1
-    word, behind, trips = np.int64(streams.fill_words[fill]), streams.fill_behind[fill], streams.fill_trips[fill]
+    word, behind, trips = streams.fill_words[fill], streams.fill_behind[fill], streams.fill_trips[fill]
     first = last = here
     if behind and lane.asked[behind]:
         last = later(here, get(lane.arrivals, behind))
@@ -134,7 +135,7 @@ def with_code(lane, streams, m, late, ready):
     fill = streams.late_fills[late]
     if not lane.asked[fill]:
         lane.asked[fill] = 1
-        put(lane.arrivals, fill, ready + code_delay(m, np.int64(streams.fill_words[fill])))
+        put(lane.arrivals, fill, ready + code_delay(m, streams.fill_words[fill]))
     return later(ready, get(lane.arrivals, fill))
 
 
@@ -156,7 +157,7 @@ def code_delay(m, answer):
 @jit
 def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     """The result of a memory instruction that comes to the load/store unit at `arrive`."""
-    word = np.int64(streams.accesses[np.uint64(warp.access)])
+    word = streams.accesses[warp.access]
     warp.access += 1
     held = (word & OCCUPIES_MASK) * rec.TICKS
     begin = later(arrive, get(lane.times, rec.SERVER.memory_free))
@@ -170,7 +171,7 @@ def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     here = begin + latency + (held - rec.TICKS)
     if shape.perfect:
         return here
-    kind, access = streams.lane_items[np.uint64(warp.item)].access, warp.access - 1
+    kind, access = streams.lane_items[warp.item].access, warp.access - 1
     return answered(lane, streams, m, kind, access, here)
 
 
@@ -246,7 +247,7 @@ def remember(lane, times, warp, item, result):
 @jit
 def is_late(streams, warp):
     """Is the instruction line of a slot's next item late? Then it is not again."""
-    late = streams.late_begins[np.uint64(warp.late)] <= streams.lane_items[np.uint64(warp.item)].begins
+    late = streams.late_begins[warp.late] <= streams.lane_items[warp.item].begins
     warp.late += late
     return late
 
@@ -254,7 +255,7 @@ def is_late(streams, warp):
 @jit
 def next_item(lane, streams, shape, m, s, row, slot, warp, ready):
     """A warp can come to its next item at `ready`: returns when it does, its instruction line considered."""
-    lane.needs[s * rec.MOST_SLOTS + row] = streams.lane_items[np.uint64(warp.item)].needs
+    lane.needs[s * rec.MOST_SLOTS + row] = streams.lane_items[warp.item].needs
     if not shape.perfect and is_late(streams, warp):
         ready = with_code(lane, streams, m, warp.late - 1, ready)
     put(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY, ready)
@@ -267,9 +268,9 @@ def issue(lane, streams, shape, m, s, progress):
     own, g = lane.schedulers[s], s if shape.sub_cores else 0
     row, slot = own.picked, s * shape.rows + own.picked
     warp, start, times = lane.warps[slot], begins(lane, s), slot * rec.SLOT_TIMES
-    item, terms = streams.lane_items[np.uint64(warp.item)], warp.item * len(rec.TERMS)
+    item, terms = streams.lane_items[warp.item], warp.item * len(rec.TERMS)
     own.last = row
-    own.ready &= ~(ONE << np.uint64(row))
+    own.ready &= ~bit(row)
     arrive, result = start + (item.unit_offset * rec.TICKS + TO_UNIT), start - start
     if item.unit == rec.MEMORY:
         result = use_memory(lane, streams, shape, m, warp, g, arrive, get(streams.terms, terms + rec.TERM.latency))
@@ -365,7 +366,7 @@ def refill(lane, streams, shape, m, progress):
         )
         put(lane.times, rec.SERVER.dispatched, time)
         put(lane.times, rec.DRAINED + b, -rec.TICKS)
-        first = np.int64(streams.dealt[progress.next]) * shape.warps
+        first = streams.dealt[progress.next] * shape.warps
         for k in range(shape.warps):
             enter(lane, streams, shape, m, b, k, first + k, time)
         lane.blocks[b].running, lane.blocks[b].waiting = shape.warps, 0
@@ -419,11 +420,10 @@ def clear(lane):
     lane.bounds[:] = 0
 
 
-@indexed_from_zero
 def run_lanes(lane, streams, shapes, machines, own, ends, issued, stopped):
     """Lanes, one after the other, to their ends, or until `stopped` is set. `own`: OWN of each; those of a design point
     lie together."""
-    shape, steps, point, progress = shapes[0], np.int64(0), np.int64(-1), lane.progress[0]
+    shape, steps, point, progress = shapes[0], 0, -1, lane.progress[0]
     for n in range(len(own)):
         m = machines[n]
         clear(lane)

@@ -5,105 +5,73 @@ Eight slots, or eight needs, are looked at together, as a vector of the processo
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.cpython.unsafe.numbers import trailing_zeros
-from numba.extending import intrinsic
 
+from abstim.engine.warp_slots import bit, first_after, lowest
 from abstim.occupancy_vector.records import FAR_OFF, MOST_SLOTS, TOGETHER
-from functional.jit.compile import jit
+from functional.jit.marked import jit, operation
+from functional.jit.staged import SET, Word
 
-ONE, SHIFT = np.uint64(1), TOGETHER.bit_length() - 1
-_WORD, _BYTE, _SLOTS = ir.IntType(64), ir.IntType(8), ir.IntType(MOST_SLOTS)
-_TIMES = ir.VectorType(_WORD, TOGETHER)
-_NEEDS = ir.VectorType(_BYTE, MOST_SLOTS)
+_TIMES, _NEEDS = f"<{TOGETHER} x i64>", f"<{MOST_SLOTS} x i8>"
 
 
-def _loaded(context, builder, kind, array, k, vector):
+def _loaded(body: Any, array: Any, k: Any, vector: str) -> str:
     """Element `k` of an array and those behind it, as a vector."""
-    data = cgutils.create_struct_proxy(kind)(context, builder, array).data
-    found = builder.load(builder.bitcast(builder.gep(data, [k]), vector.as_pointer()))
-    found.align = vector.element.width // 8
-    return found
+    place = body.element(array, [k])
+    return body.new(f"load {vector}, ptr {place.name}, align {place.dtype.itemsize}")
 
 
-def _each(builder, number, vector):
+def _each(body: Any, number: str) -> str:
     """A vector of one number."""
-    undefined, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-    same = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), [0] * vector.count)
-    return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, same)
+    first = body.new(f"insertelement {_TIMES} poison, i64 {number}, i32 0")
+    return body.new(f"shufflevector {_TIMES} {first}, {_TIMES} poison, <{TOGETHER} x i32> zeroinitializer")
 
 
 @jit
 def first_beyond(times, k, count, time):
     """The least of `count` times, a multiple of TOGETHER, from `k` on that are later than `time`."""
     found = FAR_OFF
-    for n in range(np.uint64(k), np.uint64(k + count)):
+    for n in range(k, k + count):
         found = min(found, times[n] if times[n] > time else FAR_OFF)
     return found
 
 
-@intrinsic
-def those_by(typing, times, k, count, time):
+@operation
+def by(body: Any, times: Any, k: Any, time: Any) -> Word:
+    """Bits: which of the TOGETHER times from `k` on are not later than `time`."""
+    ends, limit = _loaded(body, times, k, _TIMES), _each(body, body.number(time))
+    bits = body.new(f"bitcast <{TOGETHER} x i1> {body.new(f'icmp sle {_TIMES} {ends}, {limit}')} to i{TOGETHER}")
+    return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
+
+
+@jit
+def those_by(times, k, count, time):
     """Bits: which of `count` times, a multiple of TOGETHER, from `k` on are not later than `time`."""
-
-    def code(context, builder, signature, arguments):
-        array, first, count, time = arguments
-        bits, groups = cgutils.alloca_once_value(builder, _WORD(0)), builder.lshr(count, _WORD(SHIFT))
-        with cgutils.for_range(builder, groups) as loop:
-            ahead = builder.shl(loop.index, _WORD(SHIFT))
-            found = _loaded(context, builder, signature.args[0], array, builder.add(first, ahead), _TIMES)
-            by = builder.icmp_signed("<=", found, _each(builder, time, _TIMES))
-            own = builder.shl(builder.zext(builder.bitcast(by, _BYTE), _WORD), ahead)
-            builder.store(builder.or_(builder.load(bits), own), bits)
-        return builder.load(bits)
-
-    return types.uint64(times, types.int64, types.int64, types.int64), code
+    bits = np.uint64(0)
+    for n in range(0, count, TOGETHER):
+        bits |= by(times, k + n, time) << np.uint64(n)
+    return bits
 
 
-@intrinsic
-def served(typing, needs, k, bounds, n, time):
+@operation
+def served(body: Any, needs: Any, k: Any, bounds: Any, n: Any, time: Any) -> Word:
     """The slots whose needs, from `k` on, have no bit of those of TOGETHER bounds, from `n` on, later than `time`."""
-
-    def code(context, builder, signature, arguments):
-        ends = _loaded(context, builder, signature.args[2], arguments[2], arguments[3], _TIMES)
-        busy = builder.bitcast(builder.icmp_signed(">", ends, _each(builder, arguments[4], _TIMES)), _BYTE)
-        found = _loaded(context, builder, signature.args[0], arguments[0], arguments[1], _NEEDS)
-        word = builder.mul(builder.zext(busy, _WORD), _WORD(0x0101010101010101))
-        lacking = builder.and_(found, builder.bitcast(_each(builder, word, _TIMES), _NEEDS))
-        return builder.bitcast(builder.icmp_unsigned("==", lacking, ir.Constant(_NEEDS, [0] * MOST_SLOTS)), _WORD)
-
-    return types.uint64(needs, types.int64, bounds, types.int64, types.int64), code
+    ends, limit = _loaded(body, bounds, n, _TIMES), _each(body, body.number(time))
+    late = body.new(f"bitcast <{TOGETHER} x i1> {body.new(f'icmp sgt {_TIMES} {ends}, {limit}')} to i{TOGETHER}")
+    word = body.new(f"mul i64 {body.new(f'zext i{TOGETHER} {late} to i64')}, {0x0101010101010101}")
+    busy = body.new(f"bitcast {_TIMES} {_each(body, word)} to {_NEEDS}")
+    lacking = body.new(f"and {_NEEDS} {_loaded(body, needs, k, _NEEDS)}, {busy}")
+    none = body.new(f"icmp eq {_NEEDS} {lacking}, zeroinitializer")
+    return Word(body.new(f"bitcast <{MOST_SLOTS} x i1> {none} to i64"), SET)
 
 
-@intrinsic
-def prefetch(typing, array, k):
+@operation
+def prefetch(body: Any, array: Any, k: Any) -> None:
     """The processor may bring element `k` of an array into its cache; there need not be one."""
-
-    def code(context, builder, signature, arguments):
-        data = cgutils.create_struct_proxy(signature.args[0])(context, builder, arguments[0]).data
-        pointer = ir.IntType(8).as_pointer()
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), pointer)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, *[ir.IntType(32)] * 3])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [address, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))])
-        return context.get_dummy_value()
-
-    return types.none(array, types.int64), code
-
-
-@jit
-def lowest(slots):
-    """The lowest of a set that is not empty."""
-    return np.int64(trailing_zeros(slots))
-
-
-@jit
-def first_after(slots, k):
-    """The first of a set after slot `k` in cyclic order; the set is not empty."""
-    higher = slots & ~(((ONE << np.uint64(k)) << ONE) - ONE)
-    return lowest(higher if higher else slots)
+    body.unit.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    body.do(f"call void @llvm.prefetch.p0(ptr {body.moved(array, k)}, i32 0, i32 3, i32 1)")
 
 
 @jit
@@ -114,7 +82,7 @@ def ready_at(lane, shape, s, row, due):
     if due > own.horizon:
         own.first = min(own.first, due)
     else:
-        own.ready |= ONE << np.uint64(row)
+        own.ready |= bit(row)
         own.sure = 0
         if due < own.horizon and own.horizon > own.clock:  # it was looked at further ahead
             own.horizon, own.first = max(own.clock, due), 0

@@ -8,273 +8,135 @@ both derivatives.
 
 from __future__ import annotations
 
-import operator
-
-import numba
-import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic, models, overload, register_model
+import ast
+from typing import Any
 
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
-from functional.jit.compile import jit
+from functional.jit.marked import INT, OPERATORS, jit, operation
+from functional.jit.staged import REAL, Word
 
-_VECTOR = ir.VectorType(ir.DoubleType(), DUAL_WIDTH)
+DUAL = f"<{DUAL_WIDTH} x double>"
+_LANE = f"<{DUAL_WIDTH} x i32>"
 
 
-class Dual(numba.types.Type):
-    """A tick and its derivatives."""
-
-    def __init__(self) -> None:
-        super().__init__("Dual")
-
-
-dual = Dual()
-
-
-@register_model(Dual)
-class DualModel(models.PrimitiveModel):
-    """One vector of floats."""
-
-    def __init__(self, manager, kind) -> None:
-        super().__init__(manager, kind, _VECTOR)
-
-
-def _are_duals(times) -> bool:
-    return isinstance(times, numba.types.Array) and times.ndim == 2
-
-
-def _place(context, builder, kind, times, k):
-    """Pointer to dual `k` of an array."""
-    array = cgutils.create_struct_proxy(kind)(context, builder, times)
-    address = builder.gep(array.data, [builder.mul(k, ir.Constant(k.type, DUAL_WIDTH))])
-    return builder.bitcast(address, _VECTOR.as_pointer())
-
-
-@intrinsic
-def _load(typing, times, k):
-    def code(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], arguments[0], arguments[1])
-        found = builder.load(place)
-        found.align = 8
-        return found
-
-    return dual(times, numba.types.int64), code
-
-
-@intrinsic
-def _store(typing, times, k, time):
-    def code(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], arguments[0], arguments[1])
-        builder.store(arguments[2], place).align = 8
-        return context.get_dummy_value()
-
-    return numba.types.none(times, numba.types.int64, dual), code
-
-
-def _tick(builder, time):
-    return builder.extract_element(time, ir.Constant(ir.IntType(32), 0))
-
-
-def _floor(builder, number):
-    return builder.call(builder.module.declare_intrinsic("llvm.floor", [ir.DoubleType()]), [number])
-
-
-def _nearest(builder, tick):
-    """The whole tick: what little is beyond it, where differences are taken, decides nothing."""
-    return _floor(builder, builder.fadd(tick, ir.Constant(ir.DoubleType(), 0.5)))
-
-
-@intrinsic
-def _at(typing, time):
-    def code(context, builder, signature, arguments):
-        return builder.fptosi(_nearest(builder, _tick(builder, arguments[0])), ir.IntType(64))
-
-    return numba.types.int64(dual), code
-
-
-@intrinsic
-def _later(typing, a, b):
-    def code(context, builder, signature, arguments):
-        first, second = arguments
-        one, other = _tick(builder, first), _tick(builder, second)
-        half = ir.Constant(_VECTOR, [0.5] * DUAL_WIDTH)
-        mean = builder.fmul(builder.fadd(first, second), half)
-        larger = builder.select(builder.fcmp_ordered(">", one, other), first, second)
-        return builder.select(builder.fcmp_ordered("==", one, other), mean, larger)
-
-    return dual(dual, dual), code
-
-
-def _ticks(builder, number):
-    """A whole number as a dual that nothing changes."""
-    zero = ir.Constant(_VECTOR, [0.0] * DUAL_WIDTH)
-    return builder.insert_element(zero, builder.sitofp(number, ir.DoubleType()), ir.Constant(ir.IntType(32), 0))
-
-
-@intrinsic
-def _whole(typing, number):
-    def code(context, builder, signature, arguments):
-        return _ticks(builder, arguments[0])
-
-    return dual(numba.types.int64), code
-
-
-def _of_both(operation):
-    """Intrinsic: an operation of two duals."""
-
-    @intrinsic
-    def combined(typing, a, b):
-        def code(context, builder, signature, arguments):
-            return getattr(builder, operation)(*arguments)
-
-        return dual(dual, dual), code
-
-    return combined
-
-
-def _with_number(operation):
-    """Intrinsic: an operation of a dual and a whole number of ticks."""
-
-    @intrinsic
-    def combined(typing, a, b):
-        def code(context, builder, signature, arguments):
-            return getattr(builder, operation)(arguments[0], _ticks(builder, arguments[1]))
-
-        return dual(dual, numba.types.int64), code
-
-    return combined
-
-
-def _everywhere(builder, number):
-    """A vector of one number."""
-    undefined, same = (
-        ir.Constant(_VECTOR, ir.Undefined),
-        ir.Constant(ir.VectorType(ir.IntType(32), DUAL_WIDTH), [0] * DUAL_WIDTH),
-    )
-    return builder.shuffle_vector(
-        builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0)), undefined, same
-    )
-
-
-@intrinsic
-def _scaled(typing, a, b):
-    def code(context, builder, signature, arguments):
-        return builder.fmul(arguments[0], _everywhere(builder, builder.sitofp(arguments[1], ir.DoubleType())))
-
-    return dual(dual, numba.types.int64), code
-
-
-@intrinsic
-def _shared(typing, a, b):
-    def code(context, builder, signature, arguments):
-        share = builder.fmul(
-            builder.sitofp(arguments[1], ir.DoubleType()), ir.Constant(ir.DoubleType(), 1 / PARTS)
-        )  # fmt: skip
-        found = builder.fmul(arguments[0], _everywhere(builder, share))
-        whole = builder.fmul(_nearest(builder, _tick(builder, arguments[0])), share)
-        tick = builder.fadd(_floor(builder, whole), builder.fsub(_tick(builder, found), whole))
-        return builder.insert_element(found, tick, ir.Constant(ir.IntType(32), 0))
-
-    return dual(dual, numba.types.int64), code
-
-
-def _overloaded(operation, both, with_number):
-    @overload(operation)
-    def chosen(a, b):
-        if isinstance(a, Dual) and isinstance(b, Dual) and both is not None:
-            return lambda a, b: both(a, b)
-        if isinstance(a, Dual) and isinstance(b, numba.types.Integer):
-            return lambda a, b: with_number(a, b)
-        return None
-
-
-_overloaded(operator.add, _of_both("fadd"), _with_number("fadd"))
-_overloaded(operator.sub, _of_both("fsub"), _with_number("fsub"))
-_overloaded(operator.mul, None, _scaled)
-
-
-def get(times, k):
-    """Time `k` of an array."""
-    return times[k]
-
-
-def put(times, k, time):
-    """Time `k` of an array becomes `time`, which may be a whole number of ticks that nothing changes."""
-    times[k] = time
-
-
-def has_slopes(times):
+@operation
+def has_slopes(body: Any, times: Any) -> bool:
     """Do the times of an array carry derivatives?"""
-    return times.ndim == 2
+    return len(times.sizes) == 2
 
 
-def at(time):
+@operation
+def _load(body: Any, times: Any, k: Any) -> Word:
+    """Dual `k` of an array."""
+    return Word(body.new(f"load {DUAL}, ptr {body.element(times, [k]).name}, align 8"), DUAL)
+
+
+@operation
+def _store(body: Any, times: Any, k: Any, time: Any) -> None:
+    body.do(f"store {DUAL} {_dual(body, time).name}, ptr {body.element(times, [k]).name}, align 8")
+
+
+def _is_dual(time: Any) -> bool:
+    return isinstance(time, Word) and time.kind == DUAL
+
+
+def _real(body: Any, number: Any) -> str:
+    """A whole number of ticks as a floating-point one."""
+    return body.new(f"sitofp i64 {body.number(number)} to double")
+
+
+def _dual(body: Any, time: Any) -> Word:
+    """A time as a dual; nothing changes a whole number."""
+    if _is_dual(time):
+        return time  # type: ignore[no-any-return]
+    return Word(body.new(f"insertelement {DUAL} zeroinitializer, double {_real(body, time)}, i32 0"), DUAL)
+
+
+def _everywhere(body: Any, number: str) -> str:
+    """A vector of one number."""
+    first = body.new(f"insertelement {DUAL} poison, double {number}, i32 0")
+    return body.new(f"shufflevector {DUAL} {first}, {DUAL} poison, {_LANE} zeroinitializer")
+
+
+def _combined(body: Any, name: str, a: Any, b: Any) -> Word:
+    """Sums and differences of duals and of ticks; a dual so many times."""
+    if name == "mul":
+        return Word(body.new(f"fmul {DUAL} {a.name}, {_everywhere(body, _real(body, b))}"), DUAL)
+    left, right = _dual(body, a), _dual(body, b)
+    return Word(body.new(f"f{name} {DUAL} {left.name}, {right.name}"), DUAL)
+
+
+OPERATORS[DUAL] = _combined
+
+
+def _tick(body: Any, time: Word) -> str:
+    return body.new(f"extractelement {DUAL} {time.name}, i32 0")
+
+
+def _floor(body: Any, number: str) -> str:
+    body.unit.declarations.add("declare double @llvm.floor.f64(double)")
+    return body.new(f"call double @llvm.floor.f64(double {number})")
+
+
+def _nearest(body: Any, time: Word) -> str:
+    """The whole tick: what little is beyond it, where differences are taken, decides nothing."""
+    return _floor(body, body.new(f"fadd double {_tick(body, time)}, {body.converted(0.5, Word('', REAL)).name}"))
+
+
+@operation
+def at(body: Any, time: Any) -> Any:
     """The tick of a time."""
-    return time
+    if not _is_dual(time):
+        return time
+    return Word(body.new(f"fptosi double {_nearest(body, time)} to i64"), INT)
 
 
-def later(a, b):
+@operation
+def later(body: Any, a: Any, b: Any) -> Any:
     """The later one of two times."""
-    return max(a, b)
+    if not (_is_dual(a) or _is_dual(b)):
+        return body.extreme(max, [a, b])
+    a, b = _dual(body, a), _dual(body, b)
+    one, other = _tick(body, a), _tick(body, b)
+    half = _everywhere(body, body.converted(0.5, Word("", REAL)).name)
+    mean = body.new(f"fmul {DUAL} {body.new(f'fadd {DUAL} {a.name}, {b.name}')}, {half}")
+    larger = body.new(f"select i1 {body.new(f'fcmp ogt double {one}, {other}')}, {DUAL} {a.name}, {DUAL} {b.name}")
+    return Word(
+        body.new(f"select i1 {body.new(f'fcmp oeq double {one}, {other}')}, {DUAL} {mean}, {DUAL} {larger}"), DUAL
+    )
 
 
-def portion(time, part):
+@operation
+def portion(body: Any, time: Any, part: Any) -> Any:
     """`part` of PARTS of a stretch of time, in whole ticks."""
-    return time * part // PARTS
-
-
-@overload(get, inline="always")
-def _get(times, k):
-    return (lambda times, k: _load(times, k)) if _are_duals(times) else (lambda times, k: times[np.uint64(k)])
-
-
-@overload(put, inline="always")
-def _put(times, k, time):
-    if _are_duals(times) and isinstance(time, numba.types.Integer):
-        return lambda times, k, time: _store(times, k, _whole(time))
-    if _are_duals(times):
-        return lambda times, k, time: _store(times, k, time)
-
-    def plain(times, k, time):
-        times[np.uint64(k)] = time  # without a sign, Numba does not look whether it counts from the end
-
-    return plain
-
-
-@overload(has_slopes, inline="always")
-def _has_slopes(times):
-    return (lambda times: True) if _are_duals(times) else (lambda times: False)
-
-
-@overload(at, inline="always")
-def _at_of(time):
-    return (lambda time: _at(time)) if isinstance(time, Dual) else (lambda time: time)
-
-
-@overload(later, inline="always")
-def _later_of(a, b):
-    return (lambda a, b: _later(a, b)) if isinstance(a, Dual) else (lambda a, b: max(a, b))
-
-
-@overload(portion, inline="always")
-def _portion(time, part):
-    if isinstance(time, Dual):
-        return lambda time, part: _shared(time, part)
-    return lambda time, part: time * part // PARTS
-
-
-@intrinsic
-def chosen(typing, if_not_zero, a, b):
-    """`a` where a number is not zero, else `b`, without a branch that a processor could not foresee."""
-
-    def code(context, builder, signature, arguments):
-        return builder.select(cgutils.is_not_null(builder, arguments[0]), *arguments[1:])
-
-    return a(if_not_zero, a, a), code
+    if not _is_dual(time):
+        return body.binary(ast.FloorDiv(), body.binary(ast.Mult(), time, part), PARTS)
+    share = body.new(f"fmul double {_real(body, part)}, {body.converted(1 / PARTS, Word('', REAL)).name}")
+    found = body.new(f"fmul {DUAL} {time.name}, {_everywhere(body, share)}")
+    whole = body.new(f"fmul double {_nearest(body, time)}, {share}")
+    beyond = body.new(f"fsub double {_tick(body, Word(found, DUAL))}, {whole}")
+    tick = body.new(f"fadd double {_floor(body, whole)}, {beyond}")
+    return Word(body.new(f"insertelement {DUAL} {found}, double {tick}, i32 0"), DUAL)
 
 
 @jit
-def zero(times):
-    """All times of an array become zero."""
-    times[:] = 0
+def get(times, k):
+    """Time `k` of an array."""
+    return _load(times, k) if has_slopes(times) else times[k]
+
+
+@jit
+def put(times, k, time):
+    """Time `k` of an array becomes `time`, which may be a whole number of ticks that nothing changes."""
+    if has_slopes(times):
+        _store(times, k, time)
+    else:
+        times[k] = time
+
+
+@operation
+def chosen(body: Any, if_not_zero: Any, a: Any, b: Any) -> Word:
+    """`a` where a number is not zero, else `b`, without a branch that a processor could not foresee."""
+    test = body.truth(if_not_zero)
+    first, second = (body.converted(v, a) for v in (a, b))
+    return Word(body.new(f"select i1 {test.name}, {a.type} {first.name}, {a.type} {second.name}"), a.kind)

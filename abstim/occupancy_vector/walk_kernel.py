@@ -10,7 +10,7 @@ from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.occupancy_vector import records as rec
-from functional.jit.compile import jit
+from functional.jit.marked import jit
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
@@ -67,11 +67,11 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     use(caches, row)
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
-        found.dram_sectors = min(255, found.dram_sectors + sectors_in(np.int64(row.dirty)))
-        caches.channel_sectors[channel] += sectors_in(np.int64(row.dirty))
-        caches.totals[0].port_sectors += sectors_in(np.int64(row.dirty))
+        found.dram_sectors = min(255, found.dram_sectors + sectors_in(row.dirty))
+        caches.channel_sectors[channel] += sectors_in(row.dirty)
+        caches.totals[0].port_sectors += sectors_in(row.dirty)
         row.tag, row.valid, row.dirty, row.there = line + 1, 0, 0, 0
-    missed = sectors & ~np.int64(row.valid)
+    missed = sectors & ~row.valid
     if row.there <= time:
         caches.totals[0].port_sectors += sectors_in(sectors & ~missed)
     row.valid |= sectors
@@ -92,7 +92,7 @@ def wait_for(found, row, access, time):
     if row.there - time > found.wait:
         found.wait, found.waits_for = row.there - time, row.asker
     if row.asker != access + 1:
-        found.way = max(np.int64(found.way), row.there - time)
+        found.way = max(found.way, row.there - time)
 
 
 @jit
@@ -104,7 +104,7 @@ def held_up(found, row, access, time):
         found.trips = min(rec.MOST_TRIPS, found.trips + 1)
     else:
         found.behind = row.asker
-    return np.int64(row.there)
+    return row.there
 
 
 @jit
@@ -128,7 +128,7 @@ def load(walk, caches, sm, line, sectors, time, access, found):
     k, there = find(lines, first, m.l1d_ways, line)
     missed = sectors if m.l1d_sectored else accesses.WHOLE_LINE
     if there:
-        missed &= ~np.int64(lines[k].valid)
+        missed &= ~lines[k].valid
         if not missed and lines[k].there > time:
             if lines[k].joined >= m.l1d_mshr_merges:
                 time = held_up(found, lines[k], access, time)
@@ -144,7 +144,7 @@ def load(walk, caches, sm, line, sectors, time, access, found):
         row, before = lines[k], found.dram_sectors
         row.valid |= missed
         answered = ask_l2(walk, caches, line, missed, False, time, found)
-        found.way = max(np.int64(found.way), answered - time)
+        found.way = max(found.way, answered - time)
         row.there = answered + queued(caches, sm, time, sectors_in(missed), found.dram_sectors - before)
         row.asker, row.joined = access + 1, 1
         for n in range(own, own + count):
@@ -158,8 +158,8 @@ def load(walk, caches, sm, line, sectors, time, access, found):
 @jit
 def passed(caches, sm, found, answered, time, sectors, read):
     """An access that leaves nothing in L1D."""
-    found.way = max(np.int64(found.way), answered - time)
-    found.wait = max(np.int64(found.wait), answered - time + queued(caches, sm, time, sectors_in(sectors), read))
+    found.way = max(found.way, answered - time)
+    found.wait = max(found.wait, answered - time + queued(caches, sm, time, sectors_in(sectors), read))
 
 
 @jit
@@ -189,14 +189,14 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
         return
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
-    wanted = accesses.WHOLE_LINE if not halves else np.int64(3) if sectors & 3 else np.int64(12)
+    wanted = accesses.WHOLE_LINE if not halves else 3 if sectors & 3 else 12
     k, there = find(caches.const[sm], (own & (m.const_sets - 1)) * m.const_ways, m.const_ways, own)
     row = caches.const[sm][k]
     use(caches, row)
     if not there:
         row.tag = own + 1
         row.there, row.asker = ask_l2(walk, caches, line, wanted, False, time, found), access + 1
-        found.way = max(np.int64(found.way), row.there - time)
+        found.way = max(found.way, row.there - time)
     wait_for(found, row, access, time)
 
 
@@ -214,16 +214,16 @@ def read_code(walk, caches, sm, line, time, fetch, found):
         row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
         row.asker = fetch + 1
     walk.fetch_askers[fetch] = row.asker
-    return max(time, np.int64(row.there))
+    return max(time, row.there)
 
 
 @jit
 def ask_caches(walk, caches, sm, kind, r, time, access, found):
     """All lines of a memory instruction, from line record `r` on; returns when the tags have taken the last."""
     m = walk.machine[0]
-    more = np.int64(1)
+    more = 1
     while more:
-        word = np.int64(walk.records[r])
+        word = walk.records[r]
         line, sectors = line_of(word), sectors_of(word)
         local = line >= accesses.LOCAL_LINE
         if sectors == 0 or line == accesses.SHARED_LINE:
@@ -282,10 +282,10 @@ def pick(walk, sm, slots):
 @jit
 def go_on(walk, caches, number, sm, slot):
     """A warp goes on to its next memory access, barrier, or wait."""
-    m, time, issued, soon = walk.machine[0], sm.clock, np.int64(0), np.int64(0)
+    m, time, issued, soon = walk.machine[0], sm.clock, 0, 0
     while slot.item < slot.stop:
         item, code = walk.items[slot.item], caches.code_found[0]
-        slot.ready = max(time, read_code(walk, caches, number, np.int64(item.line), time, slot.fetch, code))
+        slot.ready = max(time, read_code(walk, caches, number, item.line, time, slot.fetch, code))
         walk.fetch_waits[slot.fetch] = slot.ready - time
         issued += item.cycles
         slot.item += 1
@@ -313,7 +313,7 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     slot.access += 1
     if item.access != rec.NONE:
         taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
-        answered = taken + max(walk.nominal[rec.FIRST], np.int64(found.wait))
+        answered = taken + max(walk.nominal[rec.FIRST], found.wait)
         if item.access != rec.STORE:
             slot.back = max(slot.back, answered)
         if item.access == rec.CONSTANT:
@@ -344,7 +344,7 @@ def settle(walk, sm, slots, w):
 @jit
 def counted(counts):
     """(sum of all, the largest); all are zero then."""
-    whole = most = np.int64(0)
+    whole = most = 0
     for k in range(len(counts)):
         whole, most = whole + counts[k], max(most, counts[k])
         counts[k] = 0
@@ -365,7 +365,7 @@ def end_window(caches):
 
 def walk_launch(walk, caches, sms, slots):
     """All of a launch. `sms`: where each SM's thread blocks begin and end in `dealt`; `slots` [SM, warp slot]."""
-    m, limit, left = walk.machine[0], np.int64(0), np.int64(len(sms))
+    m, limit, left = walk.machine[0], 0, len(sms)
     for number in range(len(sms)):
         for b in range(m.blocks_per_sm):
             place(walk, sms[number], slots[number], b, 0)

@@ -6,11 +6,12 @@
         last_use[k] = sm.stamp
 
 They work on whole numbers, records, arrays and named tuples of these. `staged.py` compiles them for what is known when
-it does; Numba does as well, where code of its own calls one.
+it does.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -61,7 +62,10 @@ def layout(kind: Any) -> dict[str, Field]:
     own, fixed = kind if isinstance(kind, View) else (kind, None)
     word = 0
     for name, field in own._field_defaults.items():
-        if isinstance(field, Part):
+        if field == INT:
+            found[name] = Field(word, INT)
+            word += 1
+        elif isinstance(field, Part):
             found[name] = Field(word, View(field.kind, fixed) if fixed else field.kind)
             word += length(field.kind)
         else:
@@ -77,21 +81,50 @@ def length(kind: Any) -> int:
     """How many words a named tuple, or a View of it, is: as many, some of them not used."""
     own = kind.kind if isinstance(kind, View) else kind
     each = own._field_defaults.values()
-    return sum(length(f.kind) if isinstance(f, Part) else 1 + len(f.dimensions.split()) for f in each)
+    return sum(
+        1 if f == INT else length(f.kind) if isinstance(f, Part) else 1 + len(f.dimensions.split()) for f in each
+    )
 
 
 def words_of(value: Any) -> list[int]:
-    """The words of a named tuple of C-contiguous arrays."""
+    """The words of a named tuple of C-contiguous arrays, and whole numbers."""
     words: list[int] = []
     for one in value:
         if isinstance(one, tuple):
             words += words_of(one)
+        elif isinstance(one, (int, np.integer)):
+            words.append(int(one))
         else:
             array = np.asarray(one)
             if not (array.flags.c_contiguous and array.flags.aligned):
                 raise ValueError("an array is not contiguous, or not aligned")
             words += (array.ctypes.data, *array.shape)
     return words
+
+
+def kind_of(value: Any) -> Any:
+    """The kind of an argument: of an array, a record, a whole number, or a tuple of these."""
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", tuple(f"part{k}" for k in range(len(value))))
+        return _tuple_of(type(value).__name__, names, tuple(map(kind_of, value)))
+    if isinstance(value, (np.ndarray, np.void)):
+        return Array("n " * value.ndim, value.dtype)
+    return INT
+
+
+@cache
+def _tuple_of(name: str, names: tuple[str, ...], kinds: tuple[Any, ...]) -> Any:
+    """A class of named tuples whose fields are declared; one for all that are alike."""
+    parts = [kind if kind == INT or isinstance(kind, Array) else Part(kind) for kind in kinds]
+    return namedtuple(name, names, defaults=parts)
+
+
+def described(kind: Any) -> str:
+    """A kind in words, to tell it from others."""
+    if kind == INT or isinstance(kind, Array):
+        return str(kind)
+    own = kind.kind if isinstance(kind, (Part, View)) else kind
+    return f"{own.__name__}({', '.join(f'{name}: {described(one)}' for name, one in own._field_defaults.items())})"
 
 
 class Known(NamedTuple):
@@ -113,15 +146,6 @@ class Marked:
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
 
-    @property
-    def _numba_type_(self) -> Any:
-        """What Numba asks of a name that it does not know."""
-        if "_numba" not in self.__dict__:
-            from functional.jit.compile import jit as by_numba
-
-            self._numba = by_numba(self.function)
-        return self._numba._numba_type_
-
 
 def jit(function: Callable[..., Any]) -> Any:
     """Decorator: becomes a part of its callers, as far as the optimiser finds that worth it."""
@@ -134,10 +158,18 @@ def outlined(function: Callable[..., Any]) -> Any:
 
 
 class Operation:
-    """What compiled code does by a method of the compiler."""
+    """What compiled code does by a method of the compiler, or by the LLVM IR that `emit` writes."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, emit: Callable[..., Any] | None = None) -> None:
+        self.name, self.emit = name, emit
+
+
+def operation(emit: Callable[..., Any]) -> Operation:
+    """Decorator: `emit(body, ...)` is given the function that is compiled and the arguments, and returns the result."""
+    return Operation(emit.__name__, emit)
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {}  # by kind of a Word that is a vector: (body, name, left, right) -> Word
 
 
 lowest_bit = Operation("lowest_bit")  # lowest_bit(word): the number of the lowest one of a word that is not 0

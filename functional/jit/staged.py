@@ -4,7 +4,7 @@ Expressions are Python's where all they are made of is known, and values of LLVM
 to be taken is not compiled, nor what it alone calls. A function is compiled once for each combination of the types of
 its arguments, and of those arguments that are known.
 
-Numbers are int64, or uint64 (sets), or truth values. A record is known by its address. A named tuple is known by the
+Numbers are int64, uint64 (sets), float64, or truth values. A record is known by its address. A tuple is known by the
 address of words (`words_of`): of each array its address and its shape. No index is negative.
 """
 
@@ -19,18 +19,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import getsource
+from struct import pack
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional.jit.marked import INT, WORD_BYTES, Array, Known, Marked, Operation, layout, length
+from functional.jit.marked import INT, OPERATORS, WORD_BYTES, Array, Known, Marked, Operation, layout, length
 
-SET, TRUTH = "set", "truth"
+SET, TRUTH, REAL = "set", "truth", "real"
+_TYPES = {INT: "i64", SET: "i64", TRUTH: "i1", REAL: "double"}
 _BINARY: dict[type, tuple[str, Any]] = {
     ast.Add: ("add", operator.add), ast.Sub: ("sub", operator.sub), ast.Mult: ("mul", operator.mul),
     ast.LShift: ("shl", operator.lshift), ast.RShift: ("ashr", operator.rshift), ast.BitAnd: ("and", operator.and_),
     ast.BitOr: ("or", operator.or_), ast.BitXor: ("xor", operator.xor), ast.FloorDiv: ("sdiv", operator.floordiv),
-    ast.Mod: ("srem", operator.mod),
+    ast.Mod: ("srem", operator.mod), ast.Div: ("div", operator.truediv),
 }  # fmt: skip
 _COMPARED: dict[type, tuple[str, Any]] = {
     ast.Eq: ("eq", operator.eq), ast.NotEq: ("ne", operator.ne), ast.Lt: ("lt", operator.lt),
@@ -38,8 +40,11 @@ _COMPARED: dict[type, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+_CASTS = {("i1", "i64"): "zext", ("i64", "double"): "sitofp", ("i1", "double"): "uitofp"}
+
+
 class Word(NamedTuple):
-    """A number."""
+    """A number, or a vector of them, whose kind is LLVM's type."""
 
     name: str
     kind: str
@@ -47,7 +52,7 @@ class Word(NamedTuple):
     @property
     def type(self) -> str:
         """LLVM's."""
-        return "i1" if self.kind == TRUTH else "i64"
+        return _TYPES.get(self.kind, self.kind)
 
 
 class Row(NamedTuple):
@@ -58,12 +63,14 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An array; `sizes` are numbers, or where their words lie; arrays of different `tag`s do not overlap."""
+    """An array; `sizes` are numbers, or where their words lie; arrays of different `tag`s do not overlap. `stride`: of
+    a field of records, their bytes."""
 
     name: str
     dtype: np.dtype
     sizes: tuple[Any, ...]
     tag: Any
+    stride: int = 0
 
 
 class Tuple(NamedTuple):
@@ -142,8 +149,8 @@ def _kind(value: Any) -> Any:
             return kind
         case Row(_, dtype):
             return "row", dtype
-        case Rows(_, dtype, sizes, tag):
-            return "rows", dtype, tag, tuple(size if isinstance(size, int) else -1 for size in sizes)
+        case Rows(_, dtype, sizes, tag, stride):
+            return "rows", dtype, tag, stride, tuple(size if isinstance(size, int) else -1 for size in sizes)
         case Tuple(_, kind):
             return "tuple", kind
     return "known", type(value), value
@@ -169,6 +176,8 @@ def _like(value: Any) -> Any:
         return Word("", TRUTH)
     if isinstance(value, (int, np.integer)):
         return Word("", INT)
+    if isinstance(value, float):
+        return Word("", REAL)
     if not isinstance(value, VALUES):
         raise TypeError(f"{value} cannot come from a branch")
     return value
@@ -414,8 +423,10 @@ class _Body:
             case ast.Name(name):
                 self.set(name, value)
             case ast.Tuple(targets):
-                for each, one in zip(targets, value, strict=True):
+                for each, one in zip(targets, self.parts(value), strict=True):
                     self.assign(each, one)
+            case ast.Subscript(_, ast.Slice()):
+                self.fill(self.value(target), value)
             case _:
                 place = self.place(target)
                 if isinstance(place, Row):
@@ -427,7 +438,7 @@ class _Body:
 
     def set(self, name: str, value: Any) -> None:
         """Assign to a name."""
-        numeric = isinstance(value, (*VALUES, int, np.integer))
+        numeric = isinstance(value, (*VALUES, int, float, np.integer))
         if name not in self.often or not numeric:
             if self.names.get(name, value) is not value and name in self.often:
                 raise TypeError(f"{self.name}: {name} stands for two things")
@@ -452,13 +463,16 @@ class _Body:
             if type(value) is not type(like) or value[1] != like[1]:
                 raise TypeError(f"{self.name}: {value} in place of a {like}")
             return value
+        if isinstance(value, float) and like.kind == REAL:
+            return Word(f"0x{pack('>d', value).hex()}", REAL)
         if isinstance(value, (bool, int, np.integer, np.bool_)):
-            return Word(str(int(value)), like.kind)
-        if not isinstance(value, Word) or (value.type == "i64") > (like.type == "i64"):
-            raise TypeError(f"{self.name}: {value} in place of a {like}")
-        if value.type == like.type:
+            return self.converted(float(value), like) if like.kind == REAL else Word(str(int(value)), like.kind)
+        if isinstance(value, Word) and value.type == like.type:
             return value
-        return Word(self.new(f"zext i1 {value.name} to i64"), INT)
+        cast = _CASTS.get((value.type, like.type)) if isinstance(value, Word) else None
+        if cast is None:
+            raise TypeError(f"{self.name}: {value} in place of a {like}")
+        return Word(self.new(f"{cast} {value.type} {value.name} to {like.type}"), like.kind)
 
     def number(self, value: Any) -> str:
         """As 64 bits."""
@@ -499,6 +513,8 @@ class _Body:
                 return self.named(name)
             case ast.Tuple(elements):
                 return tuple(self.value(v) for v in elements)
+            case ast.Slice(first, stop):
+                return slice(first and self.value(first), stop and self.value(stop))
             case ast.BinOp(left, kind, right):
                 return self.binary(kind, self.value(left), self.value(right))
             case ast.UnaryOp(ast.Not(), operand):
@@ -522,7 +538,9 @@ class _Body:
                 found = self.value(of)
                 at = self.value(index)
                 if not isinstance(found, Rows):
-                    return found[at]
+                    return self.parts(found)[at]
+                if isinstance(at, slice):
+                    return self.part(found, at)
                 return self.seen(self.element(found, at if type(at) is tuple else (at,)))
             case ast.Call(function, arguments, []):
                 return self.called(self.value(function), [self.value(a) for a in arguments])
@@ -571,6 +589,12 @@ class _Body:
         if not isinstance(a, Word) and not isinstance(b, Word):
             return python(a, b)
         words = [v for v in (a, b) if isinstance(v, Word)]
+        for word in words:
+            if word.kind in OPERATORS:
+                return OPERATORS[word.kind](self, name, a, b)
+        if isinstance(kind, ast.Div) or self.is_real(a, b):
+            left, right = (self.converted(v, Word("", REAL)).name for v in (a, b))
+            return Word(self.new(f"f{name} double {left}, {right}"), REAL)
         if name in ("and", "or", "xor") and all(w.kind == TRUTH for w in words) and len(words) == 2:
             return Word(self.new(f"{name} i1 {a.name}, {b.name}"), TRUTH)
         both = SET if any(w.kind == SET for w in words) else INT
@@ -579,6 +603,10 @@ class _Body:
         if name in ("sdiv", "srem"):
             return self.divided(name == "sdiv", a, b)
         return Word(self.new(f"{name} i64 {self.number(a)}, {self.number(b)}"), both)
+
+    def is_real(self, *values: Any) -> bool:
+        """Is one of them no whole number?"""
+        return any(isinstance(v, float) or (isinstance(v, Word) and v.kind == REAL) for v in values)
 
     def divided(self, quotient: bool, a: Any, b: Any) -> Word:
         """Towards less, as Python divides."""
@@ -623,6 +651,9 @@ class _Body:
         words = [v for v in (a, b) if isinstance(v, Word)]
         if not words:
             return python(a, b)
+        if self.is_real(a, b):
+            left, right = (self.converted(v, Word("", REAL)).name for v in (a, b))
+            return Word(self.new(f"fcmp {'u' if name == 'ne' else 'o'}{name} double {left}, {right}"), TRUTH)
         if name not in ("eq", "ne"):
             name = ("u" if any(w.kind == SET for w in words) else "s") + name
         return Word(self.new(f"icmp {name} i64 {self.number(a)}, {self.number(b)}"), TRUTH)
@@ -635,9 +666,14 @@ class _Body:
                 return self.seen(self.field(of, name))
             case Rows(_, _, sizes, _) if name == "shape":
                 return tuple(self.size(s) for s in sizes)
+            case Rows():
+                column = self.field(Row(of.name, of.dtype), name)
+                return column._replace(sizes=of.sizes, stride=of.dtype.itemsize)
             case Tuple(at, kind):
                 field = layout(kind)[name]
                 place = self.new(f"getelementptr inbounds i64, ptr {at}, i64 {field.word}") if field.word else at
+                if field.kind == INT:
+                    return Word(self.new(f"load i64, ptr {place}, align 8, !invariant.load !1"), INT)
                 if field.kind is not None:
                     return Tuple(place, field.kind)
                 address = self.new(f"load ptr, ptr {place}, align 8, !invariant.load !1")
@@ -646,6 +682,10 @@ class _Body:
                 sizes = tuple(At(f"{at}, i64 {field.first_size + k}") for k in range(field.dimensions))
                 return Rows(address, field.dtype, sizes, field.tag)
         return self.known(getattr(of, name))
+
+    def parts(self, value: Any) -> Any:
+        """Of a tuple, named or not."""
+        return tuple(self.attribute(value, n) for n in layout(value.kind)) if isinstance(value, Tuple) else value
 
     def size(self, size: Any) -> Any:
         """Of a dimension."""
@@ -679,12 +719,34 @@ class _Body:
             if self.unit.known.checked and k < len(at):
                 self.check(index, self.size(array.sizes[k]))
             place = self.binary(ast.Add(), self.binary(ast.Mult(), place, sizes[k - 1]) if k else 0, index)
-        found = self.new(
-            f"getelementptr inbounds [{array.dtype.itemsize} x i8], ptr {array.name}, i64 {self.number(place)}"
-        )
+        found = self.moved(array, place)
         if len(at) < len(array.sizes):
             return array._replace(name=found, sizes=array.sizes[len(at) :])
         return Row(found, array.dtype) if array.dtype.names else array._replace(name=found, sizes=())
+
+    def moved(self, array: Rows, place: Any) -> str:
+        """The address of an element, by its number among all."""
+        size = array.stride or array.dtype.itemsize
+        return self.new(f"getelementptr inbounds [{size} x i8], ptr {array.name}, i64 {self.number(place)}")
+
+    def part(self, array: Rows, at: slice) -> Rows:
+        """Rows of an array from one on, up to another."""
+        first, stop = at.start or 0, self.size(array.sizes[0]) if at.stop is None else at.stop
+        place = first
+        for size in array.sizes[1:]:
+            place = self.binary(ast.Mult(), place, self.size(size))
+        sizes = (self.binary(ast.Sub(), stop, first), *array.sizes[1:])
+        return array._replace(name=self.moved(array, place), sizes=sizes)
+
+    def fill(self, what: Row | Rows, value: int) -> None:
+        """All of it becomes 0 or -1."""
+        if value not in (0, -1):
+            raise TypeError(f"{self.name}: arrays are filled with 0 or -1, not with {value}")
+        count: Any = what.dtype.itemsize
+        for size in what.sizes if isinstance(what, Rows) else ():
+            count = self.binary(ast.Mult(), count, self.size(size))
+        self.unit.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        self.do(f"call void @llvm.memset.p0.i64(ptr {what.name}, i8 {value}, i64 {self.number(count)}, i1 false)")
 
     def check(self, index: Any, size: Any) -> None:
         self.unit.declarations.add("declare void @llvm.trap()")
@@ -706,16 +768,23 @@ class _Body:
         bits = 8 * place.dtype.itemsize
         constant = not self.unit.known.constant.isdisjoint((place.tag, place.tag[0]))
         more = ", !invariant.load !1" if constant else self.unit.tag(place.tag)
-        found = self.new(f"load i{bits}, ptr {place.name}, align {place.dtype.itemsize}{more}")
+        type_ = "double" if place.dtype == np.float64 else f"i{bits}"
+        found = self.new(f"load {type_}, ptr {place.name}, align {place.dtype.itemsize}{more}")
+        if type_ == "double":
+            return Word(found, REAL)
         if bits < 64:
-            found = self.new(f"{'zext' if place.dtype.kind == 'u' else 'sext'} i{bits} {found} to i64")
+            found = self.new(f"{'sext' if place.dtype.kind == 'i' else 'zext'} i{bits} {found} to i64")
         return Word(found, SET if place.dtype == np.uint64 else INT)
 
     def store(self, place: Rows, value: Any) -> None:
-        bits, found = 8 * place.dtype.itemsize, self.number(value)
-        if bits < 64:
-            found = self.new(f"trunc i64 {found} to i{bits}")
-        self.do(f"store i{bits} {found}, ptr {place.name}, align {place.dtype.itemsize}{self.unit.tag(place.tag)}")
+        bits, type_ = 8 * place.dtype.itemsize, "double"
+        if place.dtype == np.float64:
+            found = self.converted(value, Word("", REAL)).name
+        else:
+            found, type_ = self.number(value), f"i{bits}"
+            found = self.new(f"trunc i64 {found} to {type_}") if bits < 64 else found
+        more = f"align {place.dtype.itemsize}{self.unit.tag(place.tag)}"
+        self.do(f"store {type_} {found}, ptr {place.name}, {more}")
 
     # Calls
 
@@ -723,12 +792,16 @@ class _Body:
         if isinstance(function, Marked):
             return self.call(function, given)
         if isinstance(function, Operation):
-            return getattr(self, f"op_{function.name}")(*given)
+            return function.emit(self, *given) if function.emit else getattr(self, f"op_{function.name}")(*given)
         if function is len:
             return self.size(given[0].sizes[0]) if isinstance(given[0], Rows) else len(given[0])
         if function in (min, max):
             return self.extreme(function, given)
+        if function is abs:
+            return self.extreme(max, [given[0], self.binary(ast.Sub(), 0, given[0])])
         if function in (np.int64, np.uint64):
+            if isinstance(given[0], Word) and given[0].kind == REAL:
+                return Word(self.new(f"fptosi double {given[0].name} to i64"), INT)
             if function is np.int64 and not isinstance(given[0], Word):
                 return int(given[0])
             return Word(self.number(given[0]), INT if function is np.int64 else SET)
@@ -740,12 +813,15 @@ class _Body:
         words = [v for v in given if isinstance(v, Word)]
         if not words:
             return function(known)
-        name = f"llvm.s{function.__name__}.i64"
-        self.unit.declarations.add(f"declare i64 @{name}(i64, i64)")
-        found = self.number(words[0])
-        for other in [*words[1:], *([function(known)] if known else [])]:
-            found = self.new(f"call i64 @{name}(i64 {found}, i64 {self.number(other)})")
-        return Word(found, INT)
+        like = Word("", REAL if self.is_real(*given) else INT)
+        kind, name = like.type, f"llvm.s{function.__name__}.i64"
+        if like.kind == REAL:
+            name = f"llvm.{function.__name__}num.f64"
+        self.unit.declarations.add(f"declare {kind} @{name}({kind}, {kind})")
+        first, *others = [self.converted(v, like).name for v in [*words, *([function(known)] if known else [])]]
+        for other in others:
+            first = self.new(f"call {kind} @{name}({kind} {first}, {kind} {other})")
+        return Word(first, like.kind)
 
     def call(self, function: Marked, given: Sequence[Any]) -> Any:
         """Another marked function. One that stays a function is not made anew for each number that is known."""
@@ -792,13 +868,8 @@ class _Body:
         if isinstance(what, Tuple):
             for name in layout(what.kind):
                 self.op_zero(self.attribute(what, name))
-            return
-        count: Any = what.dtype.itemsize
-        for size in what.sizes if isinstance(what, Rows) else ():
-            count = self.binary(ast.Mult(), count, self.size(size) if rows is None else rows)
-            rows = None
-        self.unit.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-        self.do(f"call void @llvm.memset.p0.i64(ptr {what.name}, i8 0, i64 {self.number(count)}, i1 false)")
+        else:
+            self.fill(what if rows is None else what._replace(sizes=(rows, *what.sizes[1:])), 0)
 
     def op_load(self, words: Rows, k: Any) -> Word:
         return Word(self.new(f"load atomic i64, ptr {self.element(words, [k]).name} seq_cst, align 8"), INT)

@@ -21,7 +21,7 @@ from functional.terminal import note
 
 _NATIVE = re.compile(r"\b(?:Native|Staged)\(\s*\"([\w.]+)\"")  # a module that is imported when its machine code is made
 PACKAGES = ("functional", "precharacterize", "abstim", "sampling", "configs")
-LIBRARIES = ("jax", "lark", "llvmlite", "msgspec", "numba", "numpy", "scipy", "zstandard")  # whose versions matter
+LIBRARIES = ("jax", "lark", "llvmlite", "msgspec", "numpy", "scipy", "zstandard")  # whose versions matter
 # Behind a new line, as text that a search finds faster than the start of a line
 _IMPORT = re.compile(r"\n[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([\w.]+))")
 _FILE_NAME = re.compile(r'"([\w-]+\.\w+)"')

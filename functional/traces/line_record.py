@@ -12,7 +12,7 @@ modulo 256. A count of 0 is an arrival of the warp, or of a copy of its own, in 
 many arrivals of its thread block have been made in it. What thread blocks of a cluster do for each other is not in the
 trace.
 
-The functions on single records take numbers and arrays, and can be compiled by Numba as they are. Those that make
+The functions on single records take numbers and arrays, and can be compiled as they are. Those that make
 records take one access a row and treat every column as an active lane: a caller replaces the address of an inactive
 lane by that of an active lane of the same warp, which changes no result.
 """

@@ -14,7 +14,7 @@ from typing import Any
 
 from functional.execution.computer import default_threads
 
-LIBRARIES = ("numpy", "numba", "llvmlite", "jax", "jaxlib")
+LIBRARIES = ("numpy", "llvmlite", "jax", "jaxlib")
 
 
 def describe_machine() -> dict[str, Any]:

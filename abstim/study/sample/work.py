@@ -16,8 +16,8 @@ from abstim.engine.tags import find, victim
 from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import before
 from abstim.study.sample.profiling import SomeBlocks
-from functional.jit.compile import jit
 from functional.jit.machine_code import compiled
+from functional.jit.marked import jit
 from functional.programs.program import Program
 from functional.traces.line_record import SECTORS_A_LINE, is_data
 from functional.traces.trace import SHARED_WINDOW_LINE, Trace
@@ -57,15 +57,15 @@ def missed(tags, used, first, ways, mark, clock):
 def crowded(slices, number):
     """Counts a line in its slice, and now and then looks (`most_crowded`), else 0."""
     slices[number] += 1
-    slices[-1] += 1
-    return most_crowded(slices) if slices[-1] >= CROWD * (len(slices) - 1) else np.int64(0)
+    slices[len(slices) - 1] += 1
+    return most_crowded(slices) if slices[len(slices) - 1] >= CROWD * (len(slices) - 1) else 0
 
 
 @jit
 def most_crowded(slices):
     """Lines since the last look, if all slices had as many as the busiest."""
     count = len(slices) - 1
-    most = np.int64(0)
+    most = 0
     for k in range(count):
         most = max(most, slices[k])
     slices[:] = 0
@@ -86,7 +86,7 @@ def wanted(m, readers, line):
 @jit
 def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, l2, rows, slices, found):
     """The record `k` of thread block `b`, which is resident with others of the same number `together`."""
-    line, bits = np.int64(line_of(records[k])), sectors_of(records[k])
+    line, bits = line_of(records[k]), sectors_of(records[k])
     if not in_memory(line):
         found[b, BANK_PASSES] += line == SHARED_WINDOW_LINE
         return
@@ -103,7 +103,7 @@ def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, 
     found[b, BUSIEST_SLICE] += crowded(slices, number)
     found[b, WANTED] += wanted(m, readers, line)
     if seen[line >> 5] >> (line & 31) & 1 == 0:
-        seen[line >> 5] |= np.uint32(1) << np.uint32(line & 31)
+        seen[line >> 5] |= 1 << (line & 31)
         found[b, NEW_LINES] += 1
     if missed(l2[0], l2[1], (line ^ line >> 11) % (len(l2[0]) // WAYS) * WAYS, WAYS, line, clock):
         found[b, L2_MISSES] += 1
@@ -136,7 +136,7 @@ def count_work(
                 for w in range(b * each, (b + 1) * each):
                     if at[w] == warp_offsets[w + 1]:
                         continue
-                    busy = more = True
+                    busy, more = True, 1
                     while more:
                         clock += 1
                         count_access(
