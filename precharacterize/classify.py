@@ -119,6 +119,8 @@ def _number_class(type_name: str) -> str:
 def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     """The timing event of an instruction. A `ret` of a called function is a branch, not an exit."""
     opcode = instruction.opcode
+    if instruction.meets:
+        return Kind.GLOBAL_ATOMIC  # as what is done at an `mbarrier`
     if instruction.is_memory:
         return _memory_kind(instruction)
     if opcode in ("bar", "barrier") and not {"warp", "arrive"} & set(instruction.modifiers):

@@ -5,8 +5,9 @@ are three families of groups: of `cp.async`, of bulk and tensor copies out of sh
 Groups of a family and warp are told apart modulo GROUPS; work in one that is older counts as of the one GROUPS later. A
 value from 0 on is a wait: family * WAITS + so many of the latest groups, the open one counted, that are not waited for.
 
-Numbers and counts of barriers are known where they are literals. In a program that computes one of them, all barriers
-are taken for number 0 and for all warps."""
+Numbers and counts of barriers are known where they are literals. In a program that computes one of them, the trace
+says of all barriers who meets whom. Machine code that the program's barriers are not found in has them all as number 0,
+for all warps."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def copies_of(instruction: Instruction) -> int:
         return starts(PRODUCTS) if "mma_async" in modifiers else _group(instruction, modifiers[0], PRODUCTS)
     if instruction.opcode == "tcgen05":
         return {"mma": starts(PRODUCTS), "cp": starts(PRODUCTS), "commit": COMMITS}.get(modifiers[0], NONE)
-    if instruction.opcode == "mbarrier" and instruction.is_memory:
+    if instruction.meets or (instruction.opcode == "mbarrier" and instruction.is_memory):
         return MEETS
     if instruction.opcode != "cp" or "prefetch" in modifiers:
         return NONE
@@ -121,7 +122,7 @@ def settled(found: Sequence[int | None], kinds: Sequence[int]) -> list[int]:
 def barrier_of(instruction: Instruction) -> int | None:
     """The number of the barrier that an instruction reaches, and for how many warps; None if that is not known."""
     modifiers = instruction.modifiers
-    if instruction.opcode not in ("bar", "barrier") or "warp" in modifiers:
+    if instruction.opcode not in ("bar", "barrier") or "warp" in modifiers or instruction.meets:
         return NONE
     if "cluster" in modifiers:
         return code_of(OF_CLUSTER, 0) if "wait" in modifiers else NONE

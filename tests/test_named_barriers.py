@@ -55,7 +55,9 @@ def test_two_groups():
     together = cycles(text.replace("{first}", "0").replace("{second}", "0"), 4)
     computed = cycles("mov.u32 %r9, 64;" + text.replace("{first}", "1, 64").replace("{second}", "2, %r9"), 4)
     assert apart < 0.7 * together
-    assert abs(computed - together) < 0.05 * together  # a count in a register: all barriers are for all warps
+    number = "mov.u32 %r9, 1; @%p0 mov.u32 %r9, 2;" + text.replace("{first}", "%r9, 64").replace("{second}", "%r9, 64")
+    # what is in a register is met as at an `mbarrier`, whose accesses take their time
+    assert all(apart < found < apart + 60 for found in (computed, cycles(number, 4)))
 
 
 def test_arrivals():

@@ -27,8 +27,8 @@ def deadlock(state: State, records: UInt32[np.ndarray, " record"]) -> str:
     more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return (
         f"deadlock in the detailed model: {_many(len(left), 'thread block')} wait for what nothing brings; of number "
-        f"{block}: {'; '.join(named[:MOST_NAMED])}{more}. A barrier whose number the program computes is timed as "
-        "barrier 0 (docs/deviations.md); --model analytic times it"
+        f"{block}: {'; '.join(named[:MOST_NAMED])}{more} (docs/deviations.md); "
+        "--model analytic times it"
     )
 
 

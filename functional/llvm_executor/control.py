@@ -230,7 +230,7 @@ def _barrier_operands(unit: Unit, inst: Instruction, lanes: str) -> list[Value]:
     """Barrier number and thread count of the first lane; empty for `bar.warp`."""
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     known = {"sync", "warp", "aligned", "cta"}
-    if not kinds or set(inst.modifiers) - known:
+    if not kinds or set(inst.modifiers) - known or inst.meets:
         raise Unsupported
     if "warp" in kinds:
         return []

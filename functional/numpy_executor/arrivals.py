@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from functional.traces.line_record import BARRIERS, MOST_COUNT, phase_record
+import numpy as np
+
+from functional.traces.line_record import BARRIERS, MORE, MOST_COUNT, SHARED_PASS, phase_record
 
 if TYPE_CHECKING:
-    import numpy as np
+    from jaxtyping import UInt32
+
+
+def access_records(phases: list[int], passes: int) -> UInt32[np.ndarray, " record"]:
+    """The records of one warp's access to barriers, with its passes of shared memory."""
+    made = np.array([*sorted(phases), *[SHARED_PASS] * passes], np.uint32)
+    made[:-1] |= MORE
+    return made
+
 
 PHASE_BIT = 40  # of an object (mbarrier.py): the parity of the running phase
 
@@ -28,7 +38,7 @@ class Phases:
 
     def __init__(self, block_of_row: np.ndarray, shared_stride: int) -> None:
         self._block_of_row, self._stride = block_of_row, shared_stride  # bytes of shared memory of a thread block
-        self._known: dict[int, Known] = {}
+        self._known: dict[int | tuple[int, int], Known] = {}
         self._numbers: dict[int, int] = {}  # barriers of each thread block
         self._noted: dict[int, list[int]] = {}  # by warp, of the instruction that runs
 
@@ -72,10 +82,17 @@ class Phases:
     def _own(self, row: int, word: int) -> bool:
         return 8 * word // self._stride == int(self._block_of_row[row])
 
-    def _of(self, word: int) -> Known:
-        if word not in self._known:
-            block = 8 * word // self._stride
+    def meet(self, row: int, name: int, phase: int, count: int) -> None:
+        """Warp `row` arrives at a barrier of its thread block that has a name, and waits for so many; 0: for none."""
+        number = self._of((int(self._block_of_row[row]), name)).number
+        for record in (phase_record(number, phase, 0), phase_record(number, phase, count)):
+            self._note(row, record, number)
+
+    def _of(self, which: int | tuple[int, int]) -> Known:
+        """Of the word of an object, or of (thread block, name)."""
+        if which not in self._known:
+            block = which[0] if isinstance(which, tuple) else 8 * which // self._stride
             number = self._numbers.get(block, 0)
             self._numbers[block] = number + 1
-            self._known[word] = Known(number)
-        return self._known[word]
+            self._known[which] = Known(number)
+        return self._known[which]

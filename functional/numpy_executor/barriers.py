@@ -88,6 +88,7 @@ class Barriers:
         self.arrived = np.zeros((blocks, BARRIERS), np.int32)  # warps
         self.expected = np.zeros((blocks, BARRIERS), np.int32)  # threads; 0: all warps that have not exited
         self.alive = np.bincount(block_of_row, minlength=blocks).astype(np.int32)
+        self.phase = np.zeros((blocks, BARRIERS), np.int32)  # how often each has been completed
         self.votes = np.zeros((blocks, BARRIERS, 2), np.int64)  # bar.red: threads, threads with a true predicate
 
     def arrive(
@@ -127,6 +128,7 @@ class Barriers:
         rows = np.flatnonzero(self.waiting != NONE)
         rows = rows[complete[self.block_of_row[rows], self.waiting[rows]]]
         self.completed(rows)
+        self.phase[complete] += 1
         self.arrived[complete] = 0
         self.expected[complete] = 0
         self.votes[complete] = 0

@@ -269,16 +269,26 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         here = lanes != 0
         rows = frame.index[here]
         if not here.all():
-            frame.machine.stack.advance(frame.index[~here], after)
+            _pass_by(frame, inst, frame.index[~here], after)
         if not rows.size:
             return
         barrier, threads = _barrier_operands(frame, inst, operands, lanes)
+        if inst.meets and kind == "arrive":
+            for row, name in zip(rows.tolist(), barrier[here].tolist(), strict=True):
+                frame.machine.meet(row, name, 0)
         if vote is not None:
             true = np.bitwise_count(lanes & pack(vote(frame), frame.count))
             frame.machine.barriers.vote(rows, barrier[here], np.bitwise_count(lanes)[here], true[here])
         frame.machine.barriers.arrive(rows, barrier[here], threads[here], inst.index, after, kind != "arrive")
 
     return step
+
+
+def _pass_by(frame: Frame, inst: Instruction, rows: np.ndarray, after: int) -> None:
+    """Warps without a thread at a barrier go on."""
+    frame.machine.stack.advance(rows, after)
+    if inst.meets:
+        frame.machine.log.records(rows, np.zeros(len(rows), np.uint32))
 
 
 def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:

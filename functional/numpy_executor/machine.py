@@ -14,7 +14,7 @@ from functional.isa.operation import raw
 from functional.isa.slots import CONSTANTS, IN_CLUSTER, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
-from functional.numpy_executor.arrivals import Phases
+from functional.numpy_executor.arrivals import Phases, access_records
 from functional.numpy_executor.barriers import Barriers, Clusters
 from functional.numpy_executor.log import Log
 from functional.numpy_executor.stack import Stack, unpack
@@ -145,7 +145,7 @@ class Machine:
         self.block_of_row = self.all_rows // self.warps_per_block
         self.stack = Stack(self._initial_masks(), 0)
         self.clusters = Clusters(launch, thread_blocks)
-        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._reduce)
+        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._completed)
         launched = code.program.directives.get("maxnreg", (0,))[0]
         self.register_counts = RegisterCounts(launched, np.full(self.warps, launched))
         self.held: dict[int, Any] = {}  # rows that wait for a phase of an mbarrier -> mbarriers.Waiting
@@ -238,6 +238,21 @@ class Machine:
         levels = self.stack.level[rows] - 1
         for level in np.unique(levels):
             self.saved[int(level)].restore(self, rows[levels == level])
+
+    def _completed(self, rows: np.ndarray) -> None:
+        """Warps whose barrier has just been completed go on."""
+        self._reduce(rows)
+        barriers, instructions = self.barriers, self.code.program.instructions
+        for row, name, i in zip(rows, barriers.waiting[rows], barriers.instruction[rows], strict=True):
+            if instructions[i].meets:
+                self.meet(int(row), int(name), int(barriers.arrived[self.block_of_row[row], name]))
+
+    def meet(self, row: int, name: int, count: int) -> None:
+        """Log that a warp has arrived at a barrier, and waited for so many (0: not at all)."""
+        phase = int(self.barriers.phase[self.block_of_row[row], name])
+        self.phases.meet(row, name, phase, count)
+        records = access_records(self.phases.take().get(row, []), 1)
+        self.log.records(np.full(len(records), row), records)
 
     def _reduce(self, rows: np.ndarray) -> None:
         """The results of `bar.red`, for warps whose barrier has just been completed."""

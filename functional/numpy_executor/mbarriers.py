@@ -19,7 +19,7 @@ import numpy as np
 from functional.isa.memory import space_of
 from functional.isa.operation import Operation, Unsupported, flags_of
 from functional.isa.slots import Slots
-from functional.numpy_executor.arrivals import PHASE_BIT
+from functional.numpy_executor.arrivals import PHASE_BIT, access_records
 from functional.numpy_executor.control import executing
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
@@ -46,13 +46,6 @@ def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.n
     some = np.zeros(frame.count, bool)
     some[list(touched)] = True
     log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)
-
-
-def wait_records(phases: list[int], passes: int) -> np.ndarray:
-    """The records of a lone warp's access to barriers."""
-    made = np.array([*sorted(phases), *[SHARED_PASS] * passes], np.uint32)
-    made[:-1] |= MORE
-    return made
 
 
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
@@ -274,7 +267,7 @@ def _go_on(machine: Machine, row: int, seen: dict[tuple[int, int], bool]) -> Non
         follow(machine, waiting.inst, row, word, 0, 0, seen[word, given])
     rows, lanes = np.array([row]), np.logical_or.reduce(list(waiting.lanes.values()))[None]
     machine.write(waiting.slot, value, rows, lanes)
-    records = wait_records(machine.phases.take().get(row, []), waiting.passes)
+    records = access_records(machine.phases.take().get(row, []), waiting.passes)
     machine.log.records(np.full(len(records), row), records)
     machine.stack.resume(rows, np.array([waiting.after]))
 

@@ -121,6 +121,7 @@ def link(module: ir.Module, kernel_name: str) -> Program:
         registers.update(dict.fromkeys(names.register(r) for r in function.registers))
         if not function.is_entry:
             signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
+    instructions = _meeting(instructions)
     return Program(
         name=entry.name,
         path=module.path,
@@ -139,6 +140,15 @@ def link(module: ir.Module, kernel_name: str) -> Program:
         launchable=launchable(module, functions),
         recursive=recursive,
     )
+
+
+def _meeting(instructions: list[ir.Instruction]) -> list[ir.Instruction]:
+    """Where a barrier's number or count is in a register, the trace says of all barriers who meets whom."""
+    named = [i for i in instructions if i.opcode in ("bar", "barrier") and not {"warp", "cluster"} & {*i.modifiers}]
+    operands = (i.sources[:-1] if "red" in i.modifiers else i.sources for i in named)
+    if all(isinstance(operand, ir.Immediate) for each in operands for operand in each):
+        return instructions
+    return [replace(i, meets=True) if i in named else i for i in instructions]
 
 
 def _blocks(

@@ -95,6 +95,7 @@ class Instruction:
     targets: tuple[int, ...] = ()  # brx.idx: every possible target
     callee: str | None = None  # call: function name
     negated_sources: frozenset[int] = frozenset()
+    meets: bool = False  # a barrier of which the trace says who meets whom (link.py)
 
     @property
     def name(self) -> str:

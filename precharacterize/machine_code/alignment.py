@@ -170,6 +170,8 @@ def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) 
     """Is it an effect that no assembler moves out of its block?"""
     if source.opcode in _BRANCHES:
         return ends_block(instruction)
+    if source.meets:
+        return instruction.name == "BAR"
     if copies_of(source) < LAST_PRODUCT:
         return kind_of(instruction) >= Kind.PARAM_LOAD
     stores = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC, Kind.BARRIER)
@@ -279,6 +281,8 @@ class Matching:
 
     def _makes(self, instruction: MachineInstruction, i: int) -> bool:
         """Is it a memory instruction that makes the access of PTX instruction `i`?"""
+        if i >= 0 and self.program.instructions[i].meets:
+            return instruction.name == "BAR"
         if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:
             return False
         made_by = _ALONE.get(copies_of(self.program.instructions[i]))

@@ -50,6 +50,8 @@ def machine_timed_blocks(
             row.pcs = first_row + block.code[k].address // INSTRUCTION_BYTES
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
+            if k in found and block.code[k].name == "BAR":
+                row.barrier = sync.NONE  # the trace says who meets whom
             if source is not None and source.opcode == "tcgen05" and _TENSOR_WORK.fullmatch(block.code[k].name):
                 _mark_tensor_work(row, source, program, pipeline)
             # what the assembler added counts at the PTX instruction before it in its block
