@@ -12,7 +12,7 @@ import numpy as np
 from abstim.engine.warp_slots import bit, first_after, lowest
 from abstim.occupancy_vector.records import FAR_OFF, MOST_SLOTS, TOGETHER
 from functional.jit.marked import jit, operation
-from functional.jit.staged import SET, Word
+from functional.jit.values import SET, Word
 
 _TIMES, _NEEDS = f"<{TOGETHER} x i64>", f"<{MOST_SLOTS} x i8>"
 

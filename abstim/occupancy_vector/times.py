@@ -12,8 +12,9 @@ import ast
 from typing import Any
 
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
-from functional.jit.marked import INT, OPERATORS, jit, operation
-from functional.jit.staged import REAL, Word
+from functional.jit.arithmetic import OPERATORS
+from functional.jit.marked import jit, operation
+from functional.jit.values import INT, REAL, Word
 
 DUAL = f"<{DUAL_WIDTH} x double>"
 _LANE = f"<{DUAL_WIDTH} x i32>"

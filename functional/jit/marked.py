@@ -11,6 +11,7 @@ it does.
 
 from __future__ import annotations
 
+import platform
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -18,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from functional.jit.values import INT, Rows, Tuple, Word
+
 WORD_BYTES = 8
-INT = "int"  # a whole number, among the kinds of arguments
 
 
 class Array(NamedTuple):
@@ -158,29 +160,86 @@ def outlined(function: Callable[..., Any]) -> Any:
 
 
 class Operation:
-    """What compiled code does by a method of the compiler, or by the LLVM IR that `emit` writes."""
+    """What compiled code does by LLVM IR: `emit(body, ...)` is given the function that is compiled and the arguments,
+    writes it, and returns the result."""
 
-    def __init__(self, name: str, emit: Callable[..., Any] | None = None) -> None:
-        self.name, self.emit = name, emit
-
-
-def operation(emit: Callable[..., Any]) -> Operation:
-    """Decorator: `emit(body, ...)` is given the function that is compiled and the arguments, and returns the result."""
-    return Operation(emit.__name__, emit)
+    def __init__(self, emit: Callable[..., Any]) -> None:
+        self.emit = emit
+        self.__doc__ = emit.__doc__
 
 
-OPERATORS: dict[str, Callable[..., Any]] = {}  # by kind of a Word that is a vector: (body, name, left, right) -> Word
+operation = Operation  # as a decorator
 
 
-lowest_bit = Operation("lowest_bit")  # lowest_bit(word): the number of the lowest one of a word that is not 0
-refer = Operation("refer")  # refer(kind, words): the named tuple of a kind that words describe (staged.words_of)
-zero = Operation(
-    "zero"
-)  # zero(x): a record, an array, or all arrays of a named tuple; zero(array, rows): the first of it
+@operation
+def lowest_bit(body: Any, word: Word) -> Word:
+    """The number of the lowest one of a word that is not 0."""
+    body.unit.declarations.add("declare i64 @llvm.cttz.i64(i64, i1)")
+    return Word(body.new(f"call i64 @llvm.cttz.i64(i64 {word.name}, i1 true)"), INT)
+
+
+@operation
+def refer(body: Any, kind: Any, words: Rows) -> Tuple:
+    """The named tuple of a kind that words describe."""
+    return Tuple(words.name, kind)
+
+
+@operation
+def zero(body: Any, what: Any, rows: Any = None) -> None:
+    """Make a record, an array, or all arrays of a named tuple zero; of an array with `rows`, so many of the first."""
+    if isinstance(what, Tuple):
+        for name in layout(what.kind):
+            zero.emit(body, body.attribute(what, name))
+    else:
+        body.fill(what if rows is None else what._replace(sizes=(rows, *what.sizes[1:])), 0)
+
+
 # Words that several threads read and write: what is written before a store is seen by whoever loads what it stored
-load = Operation("load")  # load(words, k): words[k]
-store = Operation("store")  # store(words, k, value): words[k] = value
-add = Operation("add")  # add(words, k, value): words[k] += value; returns what was there
-raise_to = Operation("raise_to")  # raise_to(words, k, value): words[k] = max(words[k], value); returns what was there
-pause = Operation("pause")  # pause(): a moment's rest for a thread that waits for another
-sleep = Operation("sleep")  # sleep(microseconds): let others have the processor; 0: only if they want it
+
+
+@operation
+def load(body: Any, words: Rows, k: Any) -> Word:
+    """words[k]"""
+    return Word(body.new(f"load atomic i64, ptr {body.element(words, [k]).name} seq_cst, align 8"), INT)
+
+
+@operation
+def store(body: Any, words: Rows, k: Any, value: Any) -> None:
+    """words[k] = value"""
+    place = body.element(words, [k]).name
+    body.do(f"store atomic i64 {body.number(value)}, ptr {place} seq_cst, align 8")
+
+
+def _replaced(body: Any, how: str, words: Rows, k: Any, value: Any) -> Word:
+    place = body.element(words, [k]).name
+    return Word(body.new(f"atomicrmw {how} ptr {place}, i64 {body.number(value)} seq_cst"), INT)
+
+
+@operation
+def add(body: Any, words: Rows, k: Any, value: Any) -> Word:
+    """words[k] += value; returns what was there."""
+    return _replaced(body, "add", words, k, value)
+
+
+@operation
+def raise_to(body: Any, words: Rows, k: Any, value: Any) -> Word:
+    """words[k] = max(words[k], value); returns what was there."""
+    return _replaced(body, "max", words, k, value)
+
+
+@operation
+def pause(body: Any) -> None:
+    """A moment's rest for a thread that waits for another."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        body.unit.declarations.add("declare void @llvm.x86.sse2.pause()")
+        body.do("call void @llvm.x86.sse2.pause()")
+
+
+@operation
+def sleep(body: Any, microseconds: Any) -> None:
+    """Let others have the processor; for 0 only if they want it."""
+    body.unit.declarations |= {"declare i32 @sched_yield()", "declare i32 @usleep(i32)"}
+    if microseconds == 0:
+        body.do("call i32 @sched_yield()")
+    else:
+        body.do(f"call i32 @usleep(i32 {body.new(f'trunc i64 {body.number(microseconds)} to i32')})")
