@@ -1,8 +1,8 @@
-"""The detailed engine with every index checked: `python tests/check_indices.py`, some minutes.
+"""Compiled code with every index checked: `python tests/check_indices.py`, some minutes.
 
-In the engine no index counts from an array's end; a negative one would be memory before the array. Here each index that
-is negative or beyond its dimension stops the process (SIGILL), on the suite's kernels of many kinds and on all GPUs,
-two launches each. Prints what it has been through.
+In compiled code no index counts from an array's end; a negative one would be memory before the array. Here each index
+that is negative or beyond its dimension stops the process (SIGILL): of the detailed engine on the suite's kernels of
+many kinds and on all GPUs, two launches each, and of the other models. Prints what it has been through.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ KERNELS = (
 
 
 def main(names: list[str]) -> None:
-    """Each kernel on each GPU, a log kept, caches kept from launch to launch."""
+    """Each kernel on each GPU, a log kept, caches kept from launch to launch; then by the other models."""
+    import abstim
     from abstim.engine import Caches, Simulation, design_point
     from abstim.gpu.config import gpu_names, load_gpu
     from abstim.session.session import open_session
     from functional.errors import InputError
+    from functional.jit.machine_code import Native
 
+    load = Native._load
+    Native._load = lambda own, name, known, *more: load(own, name, known._replace(checked=True), *more)
     known_of = design_point.known_of
     design_point.known_of = lambda *given: known_of(*given)._replace(checked=True)
     for name in names or KERNELS:
@@ -41,6 +45,9 @@ def main(names: list[str]) -> None:
                 launch.run(order, drain=True, log_rows=1 << 12)
                 launch.leave(caches)
                 print(name, gpu.spec.name, launch.result().cycles, flush=True)
+        for model in ("occupancy", "analytic"):
+            for gpu in gpu_names():
+                print(name, gpu, model, abstim.run(name, gpu=gpu, model=model).totals["cycles"], flush=True)
 
 
 if __name__ == "__main__":
