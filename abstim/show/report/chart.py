@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from abstim.brief import grouped
 from abstim.show.tables import Computed, cells
 
 # Where text goes, from the point: pixels to the right, pixels down, what of the text is there.
@@ -217,6 +218,15 @@ def stacked_bars(
     found.vbar_stack(shown, x="category", width=0.8, source=ColumnDataSource(data), legend_label=shown, **style)
     found.y_range.start = 0
     return legend_outside(found)
+
+
+def dots(plot: Any, rows: Sequence[Mapping[str, Any]], x: str, y: str, series: str, **style: Any) -> Any:
+    """Draw a dot a row, at two of its fields; rows of one of `series` have a colour, and an entry of the legend."""
+    keys = [key for key, value in rows[0].items() if isinstance(value, str | int | float)]  # for what is said of a dot
+    for k, (name, own) in enumerate(grouped(rows, lambda row: row[series]).items()):
+        data = {key: [row[key] for row in own] for key in keys}
+        plot.scatter(x, y, source=data, size=8, color=COLORS[k % len(COLORS)], legend_label=name, **style)
+    return legend_outside(plot)
 
 
 def legend_outside(found: Any) -> Any:
