@@ -131,7 +131,7 @@ def test_roofline_is_below_its_roofs_and_counts_bytes(files):
     work = launch["work"]["fp32"] or launch["warp_instructions"]
     assert rows["DRAM"][2] == pytest.approx(work / moved)
     if launch["work"]["fp32"]:
-        assert chart.table.columns[2:4] == ("FLOP a byte", "FP32 TFLOP/s")
+        assert [*chart.table.columns[2:4]] == ["FLOP a byte", "FP32 TFLOP/s"]
         assert rows["DRAM"][3] == pytest.approx(launch["rates"]["fp32_flops"] / 1e12)
     assert all(0 < float(row[4].rstrip("%")) <= 100 for row in rows.values())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from abstim.show.report.chart import (
     Section,
     SourceRow,
     Table,
+    dots,
     figure,
     stacked_bars,
 )
@@ -43,15 +44,14 @@ def roofline_chart(gpu: dict[str, Any], launches: Sequence[dict[str, Any]]) -> C
     if not gpu or gpu["perfect_memory"] or "dram_bytes" not in peaks:
         return None
     roof, levels = _roof(gpu, launches, peaks), {"L2": peaks["l2_bytes"], "DRAM": peaks["dram_bytes"]}
-    found = [_roofline_row(launch, level, levels[level], roof) for launch in launches for level in levels]
-    rows = [row for row in found if row is not None]
+    rows = [row for launch in launches for row in _roofline_rows(launch, levels, roof)]
     if not rows:
         return None
-    bounds = [f"{name} {share:.0%} of its {level} roof" for name, level, _, _, share in rows]
-    summary = f"The GPU does at most {roof.peak / roof.scale:.4g} {roof.rate_unit}. " + "; ".join(bounds[:6]) + "."
-    table = [(*row[:-1], f"{row[-1]:.1%}") for row in rows]
-    columns = ("launch", "level", f"{roof.unit} a byte", roof.rate_unit, "share of its roof")
-    return Chart("Roofline", summary, _roofline_plot(rows, levels, roof), Table(columns, table))
+    bounds = [f"{row['launch']} {row['share']:.0%} of its {row['level']} roof" for row in rows[:6]]
+    summary = f"The GPU does at most {roof.peak / roof.scale:.4g} {roof.rate_unit}. " + "; ".join(bounds) + "."
+    columns = f"launch | level | {roof.unit} a byte: {{intensity}} | {roof.rate_unit}: {{rate}} "
+    table = Table.of(f"{columns}| share of its roof: {{share:.1%}}", rows)
+    return Chart("Roofline", summary, _roofline_plot(rows, levels, roof), table)
 
 
 def _roof(gpu: dict[str, Any], launches: Sequence[dict[str, Any]], peaks: dict[str, float]) -> Roof:
@@ -66,30 +66,27 @@ def _roof(gpu: dict[str, Any], launches: Sequence[dict[str, Any]], peaks: dict[s
     return Roof(lambda launch: launch["work"][kind], peaks[f"{kind}_flops"], "FLOP", f"{name} TFLOP/s", 1e12)
 
 
-def _roofline_row(launch: dict[str, Any], level: str, bytes_a_second: float, roof: Roof) -> tuple | None:
+def _roofline_rows(launch: dict[str, Any], levels: Mapping[str, float], roof: Roof) -> Iterator[dict[str, Any]]:
+    """A row for each level of memory that a launch moved something from or to."""
     memory, work = launch["memory"], roof.work(launch)
-    moved = memory["l2_bytes"] if level == "L2" else memory["dram_read_bytes"] + memory["dram_write_bytes"]
-    if not moved or not work:
-        return None
-    intensity, rate = work / moved, work / launch["seconds"]
-    name = f"{launch['launch']} {launch['label'] or launch['kernel']}"
-    return name, level, intensity, rate / roof.scale, rate / min(roof.peak, intensity * bytes_a_second)
+    moved = {"L2": memory["l2_bytes"], "DRAM": memory["dram_read_bytes"] + memory["dram_write_bytes"]}
+    for level in (name for name in levels if moved[name] and work):
+        intensity, rate = work / moved[level], work / launch["seconds"]
+        name = f"{launch['launch']} {launch['label'] or launch['kernel']}"
+        row = {"launch": name, "level": level, "intensity": intensity, "rate": rate / roof.scale}
+        yield row | {"share": rate / min(roof.peak, intensity * levels[level])}
 
 
-def _roofline_plot(rows: list[tuple], levels: dict[str, float], roof: Roof) -> Any:
-    tooltips = [("launch", "@name"), (f"{roof.unit} a byte", "@x{0.000}"), (roof.rate_unit, "@y{0.000}")]
+def _roofline_plot(rows: list[dict[str, Any]], levels: dict[str, float], roof: Roof) -> Any:
+    tooltips = [("launch", "@launch"), (f"{roof.unit} a byte", "@intensity{0.000}"), (roof.rate_unit, "@rate{0.000}")]
     plot = figure(f"{roof.unit} a byte", roof.rate_unit, tooltips, x_axis_type="log", y_axis_type="log")
-    peak = roof.peak / roof.scale
-    knees = [roof.peak / bytes_a_second for bytes_a_second in levels.values()]
-    low = min([row[2] for row in rows] + knees) / 4
-    high = max([row[2] for row in rows] + knees) * 4
+    peak, knees = roof.peak / roof.scale, [roof.peak / bytes_a_second for bytes_a_second in levels.values()]
+    places = [row["intensity"] for row in rows] + knees
+    low, high = min(places) / 4, max(places) * 4
     for (level, bytes_a_second), knee, color in zip(levels.items(), knees, COLORS, strict=False):
-        slope = bytes_a_second / roof.scale
-        plot.line([low, knee, high], [low * slope, peak, peak], color=color, line_width=2, legend_label=level)
-        own = [row for row in rows if row[1] == level]
-        data = {"name": [r[0] for r in own], "x": [r[2] for r in own], "y": [r[3] for r in own]}
-        plot.scatter("x", "y", source=data, size=9, color=color, alpha=0.8, legend_label=level)
-    return chart.legend_outside(plot)
+        heights = [low * bytes_a_second / roof.scale, peak, peak]
+        plot.line([low, knee, high], heights, color=color, line_width=2, legend_label=level)
+    return dots(plot, rows, "intensity", "rate", "level", alpha=0.8)
 
 
 SHOWN = 10  # bars; the table has all
@@ -164,12 +161,10 @@ def _row(line: int, text: str, spots: Sequence[Spot], total: int) -> SourceRow:
 
 
 def _why(spots: Sequence[Spot]) -> str:
-    stalls: dict[str, int] = {}
+    stalls = Counter[str]()
     for spot in spots:
-        for name, cycles in spot["stalls"].items():
-            stalls[name] = stalls.get(name, 0) + cycles
-    worst = max(stalls, key=stalls.__getitem__, default="")
-    return worst.replace("_", " ") if worst and stalls[worst] else ""
+        stalls.update(spot["stalls"])
+    return next((name.replace("_", " ") for name, cycles in stalls.most_common(1) if cycles), "")
 
 
 def _summary(rows: Sequence[SourceRow]) -> str:
