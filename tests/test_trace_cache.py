@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abstim.session.result import OutputCheck
 from abstim.targets import execution as trace_cache
 from abstim.targets.execution import Execution
 from functional.errors import InputError
 from functional.keep.folder import evict, trace_cache_bytes, write_atomic
+from functional.traces.store import OutputCheck
 from functional.traces.trace import Trace
 
 

@@ -78,7 +78,7 @@ def trace(
 
 def summary(manifest: Manifest) -> dict[str, object]:
     """Totals of a store, and its launches one by one."""
-    from msgspec.structs import asdict
+    from dataclasses import asdict
 
     keys = ("thread_instructions", "warp_instructions", "trace_bytes", "file_bytes")
     totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}

@@ -4,10 +4,10 @@ trusted run in a process of their own."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from functional.programs.program import Program
 from functional.ptx.source import naming_source
 from functional.terminal import note
 from functional.traces.coding import decode, encode
-from functional.traces.store import OutputEntry, StoredCase, StoreWriter
+from functional.traces.store import OutputCheck, StoredCase, StoreWriter
 from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
@@ -113,16 +113,6 @@ MODULES: tuple[str, ...] = (
     "functional.ptx.parser",
 )
 MODULES += ("functional.traces.coding", "abstim.targets.isolation.isolated_executor")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputCheck:
-    """One output buffer against what it should hold."""
-
-    buffer: str
-    elements: int
-    mismatches: int
-    message: str = ""  # the first mismatch, if any
 
 
 class Traces:
@@ -220,13 +210,13 @@ def save(key: str, execution: Execution) -> None:
 
 
 def _encode(execution: Execution) -> bytes:
-    rest = {"outputs": [asdict(o) for o in execution.outputs], "printed": execution.printed}
+    rest = {"outputs": execution.outputs, "printed": execution.printed}
     return msgspec.msgpack.encode([*map(encode, execution.traces), rest])
 
 
 def _decode(content: bytes) -> Execution:
     *traces, rest = msgspec.msgpack.decode(content)
-    outputs = tuple(OutputCheck(**o) for o in rest["outputs"])
+    outputs = msgspec.convert(rest["outputs"], tuple[OutputCheck, ...])
     return Execution(tuple(map(decode, traces)), outputs, rest["printed"])
 
 
@@ -334,37 +324,37 @@ def execute_case(
     turns: Turns = in_block_order,
 ) -> Execution:  # fmt: skip
     """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
-    _check_executable(case)
-    memory, traces = case.memory.copy(), []
-    done, total = 0, sum(launch.thread_blocks for launch in case.launches)
+    memory, told, traces = _memory_of(case), _telling(f"execute {case.name}", case, progress), []
     for number, launch in enumerate(case.launches):
-        report = partial(_told, progress, f"execute {case.name}", done, total)
-        report(0)
         budget = instruction_budget or default_budget(launch)
         with naming_source(launch.program):
-            traces.append(_executed(launch, memory, executor, budget, report, turns(number)))
-        done += launch.thread_blocks
+            chunks = list(told(_chunks(launch, memory, executor, budget, turns(number))))
+        traces.append(chunks[0] if len(chunks) == 1 else concatenate(chunks, launch.warps_per_block))
     return Execution(tuple(traces), _checked_outputs(case, memory), memory.printed.text())
 
 
-def _told(progress: Progress, what: str, before: int, total: int, done: int) -> None:
-    progress(what, before + done, total)
-
-
-def _executed(
-    launch: Launch, memory: Memory, executor: Executor, budget: int, report: Callable[[int], None],
-    turns: Interleaving | None,
-) -> Trace:  # fmt: skip
-    """The trace of a launch; of a large one `report` is told on the way how many thread blocks have run."""
+def _chunks(
+    launch: Launch, memory: Memory, executor: Executor, budget: int, turns: Interleaving | None
+) -> Iterable[Trace]:
+    """The trace of a launch; of a large one in pieces."""
     if launch.thread_blocks * launch.threads_per_block < LARGE_THREADS:
-        return executor.run(launch, memory, instruction_budget=budget, interleaving=turns)
-    chunks: list[Trace] = []
-    done = 0
-    for chunk in executor.stream(launch, memory, None, budget, LARGE_CHUNK_BYTES, turns):
-        chunks.append(chunk)
-        done += len(chunk.thread_blocks)
-        report(done)
-    return concatenate(chunks, launch.warps_per_block)
+        return [executor.run(launch, memory, instruction_budget=budget, interleaving=turns)]
+    return executor.stream(launch, memory, None, budget, LARGE_CHUNK_BYTES, turns)
+
+
+def _telling(what: str, case: Case, progress: Progress) -> Callable[[Iterable[Trace]], Iterator[Trace]]:
+    """Passes the traces of a case's launches on, and tells how many thread blocks of all have run."""
+    done, total = 0, sum(launch.thread_blocks for launch in case.launches)
+    progress(what, done, total)
+
+    def told(chunks: Iterable[Trace]) -> Iterator[Trace]:
+        nonlocal done
+        for trace in chunks:
+            yield trace
+            done += len(trace.thread_blocks)
+            progress(what, done, total)
+
+    return told
 
 
 def write_store(
@@ -378,25 +368,14 @@ def write_store(
     """Run every launch of a case and write its trace to a store in `folder`, a chunk at a time.
 
     Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises."""
-    _check_executable(case)
-    writer, memory = StoreWriter(folder, case.module, overwrite), case.memory.copy()
-    done, total = 0, sum(launch.thread_blocks for launch in case.launches)
-
-    def reported(chunks: Iterator[Trace]) -> Iterator[Trace]:
-        nonlocal done
-        for trace in chunks:
-            yield trace
-            done += len(trace.thread_blocks)
-            progress(f"trace {case.name}", done, total)
-
+    memory, told = _memory_of(case), _telling(f"trace {case.name}", case, progress)
+    writer = StoreWriter(folder, case.module, overwrite)
     for launch in case.launches:
         say_block_order(launch)
-        budget = instruction_budget or default_budget(launch)
-        chunks = executor.stream(launch, memory, instruction_budget=budget)
+        chunks = executor.stream(launch, memory, instruction_budget=instruction_budget or default_budget(launch))
         with naming_source(launch.program):
-            writer.launch(launch, case.registers(launch), reported(chunks))
-    outputs = [OutputEntry(**asdict(check)) for check in _checked_outputs(case, memory)]
-    return writer.finish(case.name, outputs, memory.printed.text())
+            writer.launch(launch, case.registers(launch), told(chunks))
+    return writer.finish(case.name, _checked_outputs(case, memory), memory.printed.text())
 
 
 def _stored(case: StoredCase, progress: Progress) -> Execution:
@@ -405,13 +384,14 @@ def _stored(case: StoredCase, progress: Progress) -> Execution:
     for number in range(len(case.launches)):
         progress(f"read {case.name}", number, len(case.launches))
         traces.append(case.trace(number))
-    outputs = tuple(OutputCheck(**msgspec.structs.asdict(output)) for output in case.manifest.outputs)
-    return Execution(tuple(traces), outputs, case.manifest.printed)
+    return Execution(tuple(traces), case.manifest.outputs, case.manifest.printed)
 
 
-def _check_executable(case: Case) -> None:
+def _memory_of(case: Case) -> Memory:
+    """What the launches of a case work on. Raises InputError for one that has none."""
     if isinstance(case, StoredCase):
         raise InputError(f"{case.folder}: a trace store holds no data to execute on; name what it was made from")
+    return case.memory.copy()
 
 
 def _checked_outputs(case: Case, memory: Memory) -> tuple[OutputCheck, ...]:

@@ -52,8 +52,9 @@ class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     trace_bytes: int  # of the streams in memory
 
 
-class OutputEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """The verdict on an output buffer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputCheck:
+    """One output buffer against what it should hold."""
 
     buffer: str
     elements: int
@@ -67,7 +68,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     name: str  # of the target
     ptx_sha256: str
     launches: tuple[LaunchEntry, ...]
-    outputs: tuple[OutputEntry, ...]
+    outputs: tuple[OutputCheck, ...]
     printed: str = ""  # what the kernels wrote with printf
 
 
@@ -162,7 +163,7 @@ class StoreWriter:
         )  # fmt: skip
         self._launches.append(entry)
 
-    def finish(self, name: str, outputs: Sequence[OutputEntry], printed: str = "") -> Manifest:
+    def finish(self, name: str, outputs: Sequence[OutputCheck], printed: str = "") -> Manifest:
         """Make it a store: `name` is that of the target, `outputs` the verdict on what it computed, `printed` what its
         kernels wrote with `printf`."""
         whole = Manifest(name, self._ptx_sha256, tuple(self._launches), tuple(outputs), printed)
