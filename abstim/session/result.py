@@ -12,7 +12,7 @@ from abstim.brief import brief
 from abstim.gpu.config import Gpu, known_error_of
 from abstim.session.limits import limit_of
 from abstim.session.rates import FLOATS, TRAFFIC, peaks, rates, work_of
-from abstim.session.work_queue import queue_notes
+from abstim.session.turns import queue_notes
 from abstim.targets.execution import OutputCheck
 from precharacterize.timed_code import why_not_machine
 
