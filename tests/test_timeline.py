@@ -19,7 +19,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session import session
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
-from abstim.show.timeline import IssueLog, LaunchLog, slices, timeline, windows, write_timeline
+from abstim.show.timeline import LaunchLog, slices, timeline, windows, write_timeline
 from precharacterize.classify import Kind
 
 BLOCK_START = np.array([0, 3, 4, 9])  # blocks of 3, 1, 5 and 2 instructions
@@ -28,7 +28,7 @@ LENGTHS = (3, 1, 5, 2)
 
 @st.composite
 def schedules(draw):
-    """(IssueLog, block visits of every warp): warps go through random blocks, one issue a cycle an SM."""
+    """(LaunchLog, block visits of every warp): warps go through random blocks, one issue a cycle an SM."""
     sm_count = draw(st.integers(1, 3))
     paths = draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), min_size=1, max_size=6))
     random = draw(st.randoms(use_true_random=False))
@@ -50,14 +50,18 @@ def log_of(rows, random=None):
     for k, (_, cycle, _, _, warp, _) in enumerate(rows):
         stalls[k, random.randrange(len(STALLS)) if random else 0] = cycle - last.get(warp, cycle - 1) - 1
         last[warp] = cycle
-    return IssueLog(*columns, stalls, np.arange(len(rows)), np.ones(len(rows), np.int64))
+    order = np.lexsort((columns[1], columns[4]))
+    named = [*columns[:5], np.arange(len(rows)), np.ones(len(rows), np.int64)]
+    names = "sm,cycle,slot,instruction,warp,l2_accesses,dram_reads"
+    log = np.rec.fromarrays([column[order] for column in named], names=names)
+    return LaunchLog("k", log, stalls[order], BLOCK_START, np.array([10, 20, 30, 40]), int(log.cycle.max()) + 1, 2)
 
 
 @given(schedules(), st.integers(1, 4))
 @settings(max_examples=60)
 def test_slices_are_the_visits_of_every_warp(schedule, merge):
-    log, paths = schedule
-    found = slices(log, BLOCK_START, merge)
+    launch, paths = schedule
+    log, found = launch.log, slices(launch, merge)
     assert Counter(found.warp.tolist()) == {w: -(-len(path) // merge) for w, path in enumerate(paths)}
     assert [int(b) for b in found.block] == [b for path in paths for b in path[::merge]]
     assert found.visits.sum() == sum(map(len, paths)) and found.instructions.sum() == len(log.sm)
@@ -65,7 +69,7 @@ def test_slices_are_the_visits_of_every_warp(schedule, merge):
         own, issued = found.warp == warp, log.cycle[log.warp == warp]
         assert found.start[own][0] == issued[0] and found.stop[own][-1] == issued[-1] + 1
         assert (found.start[own][1:] == found.stop[own][:-1]).all()  # no gap, no overlap
-    assert (found.stalls >= 0).all() and found.stalls.sum() == log.stalls.sum()
+    assert (found.stalls >= 0).all() and found.stalls.sum() == launch.stalls.sum()
     # all of a slice is an issue, or a wait for something
     assert (found.stalls.sum(axis=1) + found.instructions == found.stop - found.start).all()
 
@@ -73,7 +77,8 @@ def test_slices_are_the_visits_of_every_warp(schedule, merge):
 @given(schedules(), st.integers(1, 40))
 @settings(max_examples=60)
 def test_windows_hold_every_issue_and_every_resident_cycle(schedule, most):
-    log, paths = schedule
+    launch, paths = schedule
+    log = launch.log
     cycles = int(log.cycle.max()) + 3
     found = windows(log, cycles, most)
     width = found["window_cycles"]
@@ -83,10 +88,6 @@ def test_windows_hold_every_issue_and_every_resident_cycle(schedule, most):
         here = range(k * width, min((k + 1) * width, cycles))
         assert issued == np.isin(log.cycle, here).sum()
         assert resident == sum(life[0] <= cycle <= life[-1] for life in lifetimes for cycle in here)
-
-
-def launch(log):
-    return LaunchLog("k", log, BLOCK_START, np.array([10, 20, 30, 40]), int(log.cycle.max()) + 1, 2)
 
 
 def a_log():
@@ -103,7 +104,7 @@ def a_log():
 
 def test_file_is_what_perfetto_reads(tmp_path):
     path = tmp_path / "timeline.json"
-    assert write_timeline(path, [launch(a_log()), launch(a_log())], core_clock_hz=1e6) == ""
+    assert write_timeline(path, [a_log(), a_log()], core_clock_hz=1e6) == ""
     data = json.loads(path.read_text())
     assert data["displayTimeUnit"] == "ns"
     events = data["traceEvents"]
@@ -173,18 +174,18 @@ def test_timeline_of_a_run_says_what_the_run_says(gpu, tmp_path):
     # reads, stores, atomics of data; several wait at once for one sector of what is read-only
     data_accesses = session.inputs(0, load_gpu(gpu)).table.kind[launches[0].log.instruction] >= Kind.GLOBAL_LOAD
     memory = found.launches[0].memory
-    assert 0.9 < launches[0].log.l2_sectors[data_accesses].sum() * 32 / memory["l2_bytes"] <= 1
-    assert 0.9 < launches[0].log.dram_sectors[data_accesses].sum() * 32 / memory["dram_read_bytes"] <= 1
+    assert 0.9 < launches[0].log.l2_accesses[data_accesses].sum() * 32 / memory["l2_bytes"] <= 1
+    assert 0.9 < launches[0].log.dram_reads[data_accesses].sum() * 32 / memory["dram_read_bytes"] <= 1
     l2 = [e["args"]["value"] for e in data["traceEvents"] if e["name"] == "L2 sectors a cycle"]
     assert len(l2) > 100 and max(l2) > 0
 
 
 def test_too_many_slices_are_merged_and_said():
-    data, said = timeline([launch(a_log())], 1e6, most_slices=3)
+    data, said = timeline([a_log()], 1e6, most_slices=3)
     drawn = [e for e in json.loads(data)["traceEvents"] if e["ph"] == "X"]
     assert [e["name"] for e in drawn] == ["BB 0 and 1 more", "BB 1", "BB 0"]
     assert said == "4 visits of basic blocks, drawn in groups of 2 of a warp"
-    data, said = timeline([launch(a_log())], 1e6, most_slices=2)
+    data, said = timeline([a_log()], 1e6, most_slices=2)
     assert len([e for e in json.loads(data)["traceEvents"] if e["ph"] == "X"]) == 2
     assert said.endswith("the first 2 groups of a launch")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,41 +27,21 @@ if TYPE_CHECKING:
     from abstim.engine import LaunchInputs, Simulation
     from functional.launches.launch import Launch
     from functional.programs.program import Program
-    from precharacterize.table import LatencyTable
     from precharacterize.timed_code import TimedCode
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 
 
 @dataclass(frozen=True)
-class IssueLog:
-    """Every warp instruction issued in a launch, ascending by cycle within an SM. `warp` counts those of the launch.
-
-    `stalls`: cycles that the warp waited before it, by STALLS; `l2_sectors`, `dram_sectors`: of 32 B, that it
-    waited for from L2, and from DRAM; several may wait for one sector of what is read-only."""
-
-    sm: Int64[np.ndarray, " issue"]
-    cycle: Int64[np.ndarray, " issue"]
-    slot: Int64[np.ndarray, " issue"]
-    instruction: Int64[np.ndarray, " issue"]  # flat position in the program
-    warp: Int64[np.ndarray, " issue"]
-    scheduler: Int64[np.ndarray, " issue"]
-    stalls: Int64[np.ndarray, "issue reason"]
-    l2_sectors: Int64[np.ndarray, " issue"]
-    dram_sectors: Int64[np.ndarray, " issue"]
-
-    def where(self, chosen: np.ndarray) -> IssueLog:
-        """Some of them."""
-        return IssueLog(*(getattr(self, column.name)[chosen] for column in fields(self)))
-
-
-@dataclass(frozen=True)
 class LaunchLog:
-    """A launch to be drawn. `block_start`: first instruction of every basic block, ascending; `block_line`: the line of
-    the PTX where it begins (of machine code: where the PTX block begins that it was made of)."""
+    """A launch to be drawn. `log`: every warp instruction issued (ISSUE of `abstim.engine.state`), by warp, then time;
+    `stalls`: cycles that the warp waited before each, by STALLS. `block_start`: first instruction of every basic block,
+    ascending; `block_line`: the line of the PTX where it begins (of machine code: where the PTX block begins that it
+    was made of)."""
 
     name: str
-    log: IssueLog
+    log: np.recarray
+    stalls: Int64[np.ndarray, "issue reason"]
     block_start: Int64[np.ndarray, " basic_block"]
     block_line: Int64[np.ndarray, " basic_block"]
     cycles: int
@@ -71,7 +51,8 @@ class LaunchLog:
 def _logged(
     session: Session, gpu: Gpu, flush: str, what: str, who: str, progress: Progress
 ) -> Iterator[tuple[Launch, TimedCode | None, Simulation, np.ndarray]]:
-    """Every launch, run in order, and its log of issues. Raises InputError for one too long for `who` asks."""
+    """Every launch, run in order, and its log of issues, by warp, then time. Raises InputError for one that is too long
+    for what `who` asks."""
     policy = Flushed(flush)
     for number, launch, trace in session.each():
         progress(f"{what} {session.case.name}", number, len(session))
@@ -91,20 +72,12 @@ def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progres
     """Time every launch in order, logging it. Raises InputError for a launch too long to log."""
     for launch, code, run, log in _logged(session, gpu, flush, "log", "a timeline", progress):
         name = shown_name(launch.program.name) + (f" ({launch.label})" if launch.label else "")
-        issues, table = _issue_log(log, run.inputs.table, gpu), run.inputs.table
+        table, stalls = run.inputs.table, np.zeros((len(log), len(STALLS)), np.int64)
+        add_stalls(log, table, np.arange(len(log)), stalls)
         blocks = range(len(table.block_start)) if code is None else code.numbers[:, 0].tolist()
         lines = np.array([launch.program.line_of(block) for block in blocks], np.int64)
-        yield LaunchLog(name, issues, table.block_start, lines, run.result().cycles, gpu.spec.sm_count)
-
-
-def _issue_log(log: np.ndarray, table: LatencyTable, gpu: Gpu) -> IssueLog:
-    stalls = np.zeros((len(log), len(STALLS)), np.int64)
-    add_stalls(log, table, np.arange(len(log)), stalls)
-    order = np.lexsort((log["cycle"], log["sm"]))
-    log = log[order]
-    names = ("sm", "cycle", "slot", "instruction", "warp", "l2_accesses", "dram_reads")
-    sm, cycle, slot, instruction, warp, l2, dram = (np.ascontiguousarray(log[name]) for name in names)
-    return IssueLog(sm, cycle, slot, instruction, warp, slot % gpu.spec.schedulers_per_sm, stalls[order], l2, dram)
+        drawn = log.view(np.recarray), stalls, table.block_start, lines
+        yield LaunchLog(name, *drawn, run.result().cycles, gpu.spec.sm_count)
 
 
 COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.engine.stalls import STALLS
-from abstim.session.issue_logs import IssueLog, LaunchLog
+from abstim.session.issue_logs import LaunchLog
 
 if TYPE_CHECKING:
     from jaxtyping import Int64
@@ -42,28 +42,27 @@ class Slices:
     stalls: Int64[np.ndarray, "slice reason"]  # cycles that the warp waited in it
 
 
-def slices(log: IssueLog, block_start: Int64[np.ndarray, " basic_block"], merge: int = 1) -> Slices:
+def slices(launch: LaunchLog, merge: int = 1) -> Slices:
     """Basic blocks as slices; `merge` neighbouring visits of a warp become one."""
-    order = np.lexsort((log.cycle, log.warp))
-    warp, cycle, instruction = log.warp[order], log.cycle[order], log.instruction[order]
-    block = np.searchsorted(block_start, instruction, side="right") - 1
-    new_warp = np.diff(warp, prepend=-1) != 0
+    log = launch.log
+    block = np.searchsorted(launch.block_start, log.instruction, side="right") - 1
+    new_warp = np.diff(log.warp, prepend=-1) != 0
     # a visit begins with another block, or where the same one starts again
-    begins = new_warp | (np.diff(block, prepend=-1) != 0) | (np.diff(instruction, prepend=-1) <= 0)
+    begins = new_warp | (np.diff(block, prepend=-1) != 0) | (np.diff(log.instruction, prepend=-1) <= 0)
     visit = np.cumsum(begins) - 1
-    warp_of_visit = warp[begins]
+    warp_of_visit = log.warp[begins]
     first_visit = np.searchsorted(warp_of_visit, warp_of_visit, side="left")
     kept = (np.arange(len(warp_of_visit)) - first_visit) % merge == 0
     first = np.flatnonzero(begins)[kept]
     group = np.cumsum(kept)[visit] - 1
-    last_of_warp = np.append(np.flatnonzero(new_warp)[1:] - 1, len(warp) - 1)[np.cumsum(new_warp) - 1]
-    next_start = np.append(cycle[first[1:]], 0)
-    ends_warp = np.append(np.diff(warp[first]) != 0, True)
+    last_of_warp = np.append(np.flatnonzero(new_warp)[1:] - 1, len(log) - 1)[np.cumsum(new_warp) - 1]
+    next_start = np.append(log.cycle[first[1:]], 0)
+    ends_warp = np.append(np.diff(log.warp[first]) != 0, True)
     visits, instructions = (np.bincount(of, minlength=len(first)) for of in (np.cumsum(kept) - 1, group))
-    where = (log.sm[order][first], log.slot[order][first], warp[first], block[first])
-    stop = np.where(ends_warp, cycle[last_of_warp[first]] + 1, next_start)
-    stalls = _stalls_within(log.stalls[order], first, ends_warp)
-    return Slices(*where, cycle[first], stop, visits, instructions, stalls)
+    where = (log.sm[first], log.slot[first], log.warp[first], block[first])
+    stop = np.where(ends_warp, log.cycle[last_of_warp[first]] + 1, next_start)
+    stalls = _stalls_within(launch.stalls, first, ends_warp)
+    return Slices(*where, log.cycle[first], stop, visits, instructions, stalls)
 
 
 def _stalls_within(
@@ -76,14 +75,15 @@ def _stalls_within(
     return found
 
 
-def windows(log: IssueLog, cycles: int, most: int = MOST_WINDOWS) -> dict[str, Any]:
-    """Issue over time, all SMs of the log together, in at most `most` windows of equal length (but the last).
+def windows(log: np.recarray, cycles: int, most: int = MOST_WINDOWS) -> dict[str, Any]:
+    """Issue over time, all SMs of a launch's log together, in at most `most` windows of equal length (but the last).
 
     Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
     warps between their first and last issue."""
     width = max(1, -(-cycles // most))
     count = max(1, -(-cycles // width))
-    first, last = _lifetimes(log)
+    begins = np.diff(log.warp, prepend=-1) != 0
+    first, last = log.cycle[begins], log.cycle[np.append(begins, True)[1:]]
     change = np.bincount(first, minlength=cycles + 1) - np.bincount(last + 1, minlength=cycles + 1)
     resident = np.add.reduceat(np.cumsum(change)[: max(cycles, 1)], np.arange(0, max(cycles, 1), width))
     return {
@@ -93,29 +93,20 @@ def windows(log: IssueLog, cycles: int, most: int = MOST_WINDOWS) -> dict[str, A
     }
 
 
-def _lifetimes(log: IssueLog) -> tuple[Int64[np.ndarray, " warp"], Int64[np.ndarray, " warp"]]:
-    """First and last issue of every warp."""
-    order = np.lexsort((log.cycle, log.warp))
-    warp, cycle = log.warp[order], log.cycle[order]
-    begins = np.diff(warp, prepend=-1) != 0
-    return cycle[begins], cycle[np.append(begins[1:], True)] if len(cycle) else cycle
-
-
 def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: int = MOST_SLICES) -> tuple[bytes, str]:
     """Launches one after the other as trace-event JSON, and what a user should know of it ("" if all is drawn)."""
     import msgspec
 
-    found = [slices(launch.log, launch.block_start) for launch in launches]
+    found = [slices(launch) for launch in launches]
     visits = sum(len(s.start) for s in found)
     merge = -(-visits // most_slices)
     if merge > 1:
-        found = [slices(launch.log, launch.block_start, merge) for launch in launches]
+        found = [slices(launch, merge) for launch in launches]
     most = max(1, most_slices // max(1, len(launches)))  # what still exceeds it has that many warps
     events, start = list(_names(launches)), 0
     for launch, drawn in zip(launches, found, strict=True):
         events += islice(_slice_events(launch, drawn, start, 1e6 / core_clock_hz), None if merge == 1 else most)
         events += _counter_events(launch, start, 1e6 / core_clock_hz, MOST_COUNTERS // len(launches))
-        events += _memory_events(launch, start, 1e6 / core_clock_hz)
         start += launch.cycles
     said = f"{visits:,} visits of basic blocks, drawn in groups of {merge} of a warp" if merge > 1 else ""
     if merge > 1 and max(len(s.start) for s in found) > most:
@@ -160,27 +151,24 @@ def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: fl
 def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: int) -> Iterator[dict[str, Any]]:
     log, most_windows = launch.log, max(1, min(MOST_WINDOWS, most // (2 * launch.sm_count)))
     for sm in range(launch.sm_count):
-        own = log.sm == sm
-        found = windows(log.where(own), launch.cycles, most_windows)
-        width = found["window_cycles"]
-        lengths = np.minimum(width, launch.cycles - width * np.arange(len(found["warp_instructions"])))
-        counts = (found["warp_instructions"], found["resident_warp_cycles"])
-        rates = [(np.array(count) / lengths).round(4).tolist() for count in counts]
-        for k, values in enumerate(zip(*rates, strict=True)):
-            event = {"ph": "C", "pid": sm, "ts": _us(start + k * width, us_per_cycle)}
-            for name, value in zip(("warp instructions a cycle", "resident warps"), values, strict=True):
-                yield event | {"name": name, "args": {"value": value}}
-
-
-def _memory_events(launch: LaunchLog, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
+        found = windows(log[log.sm == sm], launch.cycles, most_windows)
+        counts = {"warp instructions a cycle": found["warp_instructions"]}
+        counts["resident warps"] = found["resident_warp_cycles"]
+        yield from _rate_events(launch, sm, found["window_cycles"], counts, start, us_per_cycle)
     width = max(1, -(-launch.cycles // MOST_WINDOWS))
-    count = max(1, -(-launch.cycles // width))
-    lengths = np.minimum(width, launch.cycles - width * np.arange(count))
-    log = launch.log
-    for name, sectors in (("L2 sectors a cycle", log.l2_sectors), ("DRAM sectors a cycle", log.dram_sectors)):
-        rates = np.bincount(log.cycle // width, sectors, minlength=count) / lengths
-        for k, value in enumerate(rates.round(4).tolist()):
-            event = {"ph": "C", "pid": launch.sm_count, "name": name, "ts": _us(start + k * width, us_per_cycle)}
+    sectors = {"L2 sectors a cycle": log.l2_accesses, "DRAM sectors a cycle": log.dram_reads}
+    counts = {name: np.bincount(log.cycle // width, own, -(-launch.cycles // width)) for name, own in sectors.items()}
+    yield from _rate_events(launch, launch.sm_count, width, counts, start, us_per_cycle)
+
+
+def _rate_events(
+    launch: LaunchLog, process: int, width: int, counts: dict[str, Any], start: int, us_per_cycle: float
+) -> Iterator[dict[str, Any]]:
+    """What windows of so many cycles count, a cycle."""
+    for name, values in counts.items():
+        lengths = np.minimum(width, launch.cycles - width * np.arange(len(values)))
+        for k, value in enumerate((np.asarray(values) / lengths).round(4).tolist()):
+            event = {"ph": "C", "pid": process, "name": name, "ts": _us(start + k * width, us_per_cycle)}
             yield event | {"args": {"value": value}}
 
 
