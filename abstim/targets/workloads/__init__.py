@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,34 +43,33 @@ def case(name: str) -> Case:
 
 def sized(name: str, sizes: Mapping[str, int]) -> Case:
     """One of SIZED with some of `prompt`, `steps`, `batch`. Raises InputError for others, or sizes that cannot be."""
+    from abstim.targets.workloads.transformer import SMALL, transformer
     from functional.errors import InputError
 
     if name not in SIZED:
         raise InputError(f"{', '.join(f'--{size}' for size in sizes)}: of {' and '.join(SIZED)} alone, not of {name}")
-    return _transformer(name, **sizes)
+    return transformer(name, SMALL[name], **{"prompt": PROMPT, "steps": STEPS, "batch": BATCH, **sizes}).case()
 
 
 def _makers() -> dict[str, Callable[[], Case]]:
     return {
-        "pagerank_converged": partial(_made, "long_programs", "pagerank_converged"),
-        **{f"vgg{depth}": partial(_made, "networks", "vgg", depth) for depth in VGGS},
-        **{f"resnet{depth}": partial(_made, "networks", "resnet", depth) for depth in RESNETS},
-        "kernel_stream": partial(_made, "long_programs", "kernel_stream"),
-        **{name: partial(_transformer, name) for name in SIZED},
+        "pagerank_converged": partial(_made, "long_programs:pagerank_converged"),
+        **{f"vgg{depth}": partial(_launched, "networks:vgg_network", depth) for depth in VGGS},
+        **{f"resnet{depth}": partial(_launched, "networks:resnet_network", depth) for depth in RESNETS},
+        "kernel_stream": partial(_made, "long_programs:kernel_stream"),
+        **{name: partial(sized, name, {}) for name in SIZED},
         **{
-            f"{name}_{times}x": partial(_made, "long_programs", "enlarged", name, times)
+            f"{name}_{times}x": partial(_made, "long_programs:enlarged", name, times)
             for times, own in ENLARGED.items()
             for name in own
         },
     }
 
 
-def _made(module: str, maker: str, *arguments: Any) -> Case:
-    found: Case = getattr(import_module(f"abstim.targets.workloads.{module}"), maker)(*arguments)
-    return found
+def _made(maker: str, *arguments: Any) -> Any:
+    return resolve_name(f"abstim.targets.workloads.{maker}")(*arguments)
 
 
-def _transformer(name: str, prompt: int = PROMPT, steps: int = STEPS, batch: int = BATCH) -> Case:
-    from abstim.targets.workloads.transformer import SMALL, transformer
-
-    return transformer(name, SMALL[name], prompt, steps, batch).case()
+def _launched(maker: str, *arguments: Any) -> Case:
+    case: Case = _made(maker, *arguments).case()
+    return case

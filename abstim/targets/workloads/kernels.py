@@ -15,7 +15,7 @@ import numpy as np
 
 from functional import suite
 from functional.launches.case import Case
-from functional.launches.launch import Argument, Launch, Pointer, make_launch
+from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
@@ -48,13 +48,6 @@ class Kernels:
     def memory(self) -> Memory:
         """Device memory with the variables of all files."""
         return Memory(variable for module in self.modules for variable in module.variables)
-
-    def launch(
-        self, kernel: str, grid: int | Sequence[int], block: int | Sequence[int], arguments: Sequence[Argument],
-        memory: Memory, label: str = "", dynamic_shared_bytes: int = 0,
-    ) -> Launch:  # fmt: skip
-        """A launch whose pointers lead into `memory`."""
-        return make_launch(self.programs[kernel], grid, block, arguments, memory, dynamic_shared_bytes, label)
 
     def case(self, name: str, memory: Memory, launches: Any, dtypes: dict[str, np.dtype]) -> StreamedCase:
         """Launches of them."""
@@ -142,7 +135,8 @@ class LaunchedProgram:
     ) -> None:  # fmt: skip
         """The next launch; a name among its arguments is a buffer."""
         given = [Pointer(a) if isinstance(a, str) else a for a in arguments]
-        self.launches.append(self.kernels.launch(kernel, grid, block, given, self.memory, label, dynamic_shared_bytes))
+        program, memory = self.kernels.programs[kernel], self.memory
+        self.launches.append(make_launch(program, grid, block, given, memory, dynamic_shared_bytes, label))
 
     def elementwise(self, kernel: str, threads: int, arguments: Sequence[Any], label: str) -> None:
         """The next launch, of a thread for each of so many things."""

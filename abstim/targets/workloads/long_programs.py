@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import isqrt
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ import numpy as np
 from abstim.targets.workloads.kernels import LAYERS, Kernels, LazyLaunches, StreamedCase
 from functional import suite
 from functional.launches.case import Case
-from functional.launches.launch import Launch, Pointer, Scalar
-from functional.launches.memory import Memory
+from functional.launches.launch import Launch, Pointer, Scalar, make_launch
 from functional.suite._recipe import Recipe
 
 if TYPE_CHECKING:
@@ -75,7 +73,11 @@ def kernel_stream(launches: int = LAUNCHES, seed: int = 7) -> StreamedCase:
     for name in BUFFERS:
         memory.allocate(name, 4 * MOST, rng.uniform(0.5, 1.5, MOST).astype(np.float32))
     kind, scale = drift(launches, rng)
-    make = partial(_launch, kernels, memory, kind, scale)
+
+    def make(number: int) -> Launch:
+        name = KINDS[int(kind[number])]
+        return make_launch(kernels.programs[name], *_shape(name, float(scale[number])), memory)
+
     dtypes = dict.fromkeys(BUFFERS, np.dtype(np.float32))
     return kernels.case("kernel_stream", memory, LazyLaunches(launches, make), dtypes)
 
@@ -91,18 +93,6 @@ def drift(
         walk[number] = 0.999 * walk[number - 1] + steps[number]
     phase = 2 * np.pi * (np.arange(launches) / 20_000 + kind / len(KINDS))
     return kind, np.exp(np.clip(1.04 + 0.5 * np.sin(phase) + walk, 0.0, 2.08))
-
-
-def _launch(
-    kernels: Kernels,
-    memory: Memory,
-    kind: Int64[np.ndarray, " launch"],
-    scale: Float64[np.ndarray, " launch"],
-    number: int,
-) -> Launch:
-    name, size = KINDS[int(kind[number])], float(scale[number])
-    grid, block, arguments = _shape(name, size)
-    return kernels.launch(name, grid, block, arguments, memory)
 
 
 def _shape(name: str, size: float) -> tuple[int | tuple[int, ...], int | tuple[int, ...], list]:

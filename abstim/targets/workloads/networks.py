@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abstim.targets.workloads.kernels import LAYERS, Kernels, LaunchedProgram, StreamedCase
+from abstim.targets.workloads.kernels import LAYERS, Kernels, LaunchedProgram
 from functional.launches.launch import Pointer, Scalar
 
 TILE, WARP = 16, 32
@@ -119,13 +119,8 @@ DEPTHS |= {101: ((3, 4, 23, 3), True), 152: ((3, 8, 36, 3), True)}
 EXPANSION = 4
 
 
-def resnet(depth: int) -> StreamedCase:
-    """ResNet-`depth` on one 224 x 224 image."""
-    return resnet_network(depth).case()
-
-
 def resnet_network(depth: int, stages: int = 4, size: int = 224) -> Network:
-    """The layers, `stages` cuts it short."""
+    """ResNet-`depth` on one image of `size` x `size`; `stages` cuts it short."""
     counts, bottleneck = DEPTHS[depth]
     net = Network(f"resnet{depth}", seed=depth, size=size)
     x = net.batchnorm(net.conv(net.image, 64, 7, "conv1", stride=2), "bn1")
@@ -160,13 +155,8 @@ CHANNELS = (64, 128, 256, 512, 512)  # of the five groups of 3x3 convolutions, a
 CONVOLUTIONS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
-def vgg(depth: int) -> StreamedCase:
-    """VGG-`depth` on one 224 x 224 image."""
-    return vgg_network(depth).case()
-
-
 def vgg_network(depth: int, size: int = 224) -> Network:
-    """The layers."""
+    """VGG-`depth` on one image of `size` x `size`."""
     net = Network(f"vgg{depth}", seed=depth, size=size)
     x = net.image
     for group, (channels, convolutions) in enumerate(zip(CHANNELS, CONVOLUTIONS[depth], strict=True), 1):

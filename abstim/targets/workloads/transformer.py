@@ -192,17 +192,13 @@ class Transformer(LaunchedProgram):
         into.view(np.float32)[:] = np.hstack([np.cos(angle), np.sin(angle)]).astype(np.float32).ravel()
 
 
-def _check(model: Model, prompt: int, steps: int, batch: int) -> None:
+def transformer(name: str, model: Model, prompt: int, steps: int, batch: int) -> Transformer:
+    """A prompt of `prompt` tokens, then `steps` tokens one by one, of `batch` sequences at once. Raises InputError
+    for what the kernels or the model have no room for."""
     if not 1 <= batch <= MOST_BATCH:
         raise InputError(f"a batch of {batch}: 1 to {MOST_BATCH} sequences")
     if min(prompt, steps) < 0 or not 1 <= prompt + steps <= model.positions:
         raise InputError(f"a prompt of {prompt} and {steps} steps: together 1 to {model.positions} tokens")
-
-
-def transformer(name: str, model: Model, prompt: int, steps: int, batch: int) -> Transformer:
-    """A prompt of `prompt` tokens, then `steps` tokens one by one, of `batch` sequences at once. Raises InputError
-    for what the kernels or the model have no room for."""
-    _check(model, prompt, steps, batch)
     found = Transformer(name, model, batch, prompt + steps)
     if prompt:
         found.run(0, prompt)
