@@ -25,7 +25,6 @@ from abstim.show.report.sampling import (
     ErrorPoint,
     error_points,
     inside,
-    plain_numbers,
     times,
 )
 from abstim.show.tables import duration, quantity
@@ -68,7 +67,6 @@ def _methods_chart(methods: list[dict[str, Any]]) -> Chart:
     )
     named_beside(plot, points, "xy")
     hover_on(plot, [points])
-    plain_numbers(plot)
     summary = "; ".join(
         f"{m['method']}: error {m['mean_error']:.2%}, {times(m['speed_up'] or math.inf)} as fast" for m in methods
     )
@@ -106,7 +104,6 @@ def _errors_chart(rows: list[Row], targets: list[str]) -> Chart:
     for method, color, beside, own in _methods(rows):
         points = [ErrorPoint(f"{method}, {r['target']}", (r["target"], beside), r["error"], r["covered"]) for r in own]
         error_points(plot, points, color, legend_label=method)
-    plain_numbers(plot)
     worst = max(rows, key=lambda row: row["error"])
     summary = f"The worst is {worst['method']} on {worst['target']} with {worst['error']:.2%}. {LEGEND}"
     columns = ("target", "method", "true cycles", "cycles", "error", "in interval", "launches")
@@ -151,7 +148,6 @@ def _speed_up_chart(rows: list[Row], targets: list[str]) -> Chart:
     options = [Option(name, "target", f"speed-up of {name}") for name in SPEED_UPS]
     tooltips = [("", "@label"), ("speed-up", "@y{0.00}x")]
     plot = _over_targets(options[0].y_label, targets, tooltips, y_axis_type="log")
-    plain_numbers(plot)
     plot.y_range.only_visible = True
     for _, color, beside, own in _methods(rows):
         for name, key in SPEED_UPS.items():

@@ -232,7 +232,7 @@ def test_the_table_of_an_exploration_is_understood(tmp_path):
     assert [option.value for option in charts["Pareto front"].options][:2] == ["area", "sm_count"]
     assert "l1d_kib" in charts["Parallel coordinates"].table.columns
     assert "l1d_sets" not in charts["Parallel coordinates"].table.columns
-    assert charts["What matters"].table.rows == [("sm_count", "9.500x", "-1.000 %", "144")]
+    assert charts["What matters"].table.rows == [["sm_count", "9.500x", "-1.000 %", "144"]]
 
 
 def test_points_without_a_time_are_left_out_and_said(tmp_path):

@@ -189,10 +189,10 @@ def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **
 
 
 def plain_numbers(plot: Any) -> None:
-    """Ticks of linear axes as people write numbers: 250,000, and not 2.500e+5."""
-    from bokeh.models import LinearAxis, NumeralTickFormatter
+    """Ticks as people write numbers: 250,000, and not 2.500e+5 or a power of ten."""
+    from bokeh.models import LinearAxis, LogAxis, NumeralTickFormatter
 
-    for axis in plot.select(LinearAxis):
+    for axis in (*plot.select(LinearAxis), *plot.select(LogAxis)):
         axis.formatter = NumeralTickFormatter(format="0,0.[000]")
 
 
@@ -202,6 +202,15 @@ def turn_names(plot: Any, names: Sequence[str]) -> None:
         plot.xaxis.major_label_text_font_size = "0px"
     elif sum(LETTER_PX * len(str(name)) + LETTER_PX for name in names) > NARROW_PX - AXIS_PX:
         plot.xaxis.major_label_orientation = "vertical"
+
+
+def bars(x: str, y: str, values: Mapping[str, float], form: str = "0,0.[0000]", least: float = 0.0) -> Any:
+    """A bar for each of the named `values`, from `least` on."""
+    plot = figure(x, y, [(x, "@x"), (y, f"@y{{{form}}}")], x_range=list(values))
+    data = {"x": list(values), "y": list(values.values())}
+    plot.vbar("x", 0.8, "y", least, source=data, color=COLORS[0], line_color=None)
+    plot.y_range.start = least
+    return plot
 
 
 def stacked_bars(

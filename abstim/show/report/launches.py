@@ -19,6 +19,7 @@ from abstim.show.report.chart import (
     Section,
     SourceRow,
     Table,
+    bars,
     dots,
     figure,
     stacked_bars,
@@ -89,6 +90,7 @@ def _roofline_plot(rows: list[dict[str, Any]], levels: dict[str, float], roof: R
     return dots(plot, rows, "intensity", "rate", "level", alpha=0.8)
 
 
+SAVED = "cycles saved (%)"
 SHOWN = 10  # bars; the table has all
 
 
@@ -99,7 +101,7 @@ def limits_chart(limits: Sequence[dict[str, Any]]) -> Chart | None:
     shown = [limit for limit in limits[:SHOWN] if limit["gain"] > 0]
     best = limits[0]
     summary = f"Twice {best['resource']} would save most: {best['gain']:.1%} of the cycles."
-    plot = _savings("resource", {limit["resource"]: limit["gain"] for limit in shown})
+    plot = bars("resource", SAVED, {limit["resource"]: 100 * limit["gain"] for limit in shown})
     table = Table.of("resource | cycles | saved: {gain:+.2%}", limits)
     return Chart("Each resource twice as fast, alone", summary, plot, table)
 
@@ -111,19 +113,11 @@ def advice_section(advice: dict[str, Any]) -> Section:
     title = f"Advice on {advice['target']} on {advice['gpu']}"
     if not findings:
         return Section(title, facts, notes=["Nothing that abstim looks for would save 2 %."])
-    plot = _savings("change", {finding["kind"]: finding["gain"] for finding in findings})
+    plot = bars("change", SAVED, {finding["kind"]: 100 * finding["gain"] for finding in findings})
     summary = f"Most would be saved by {findings[0]['kind']}: {findings[0]['gain']:.1%} of the cycles."
     table = Table.of("change: {kind} | cycles without it: {cycles} | saved: {gain:.1%}", findings)
     notes = [f"{finding['kind']}: {finding['text']}." for finding in findings]
     return Section(title, facts, [Chart("What each change would save", summary, plot, table)], notes)
-
-
-def _savings(what: str, gains: Mapping[str, float]) -> Any:
-    """A bar for each share of the cycles that would be saved."""
-    parts = {"issued": [100 * gain for gain in gains.values()]}
-    plot = stacked_bars(what, "cycles saved (%)", list(gains), parts, SLOT_COLORS, "saved (%)")
-    plot.legend.visible = False
-    return plot
 
 
 Spot = dict[str, Any]  # `HotSpot.to_json`

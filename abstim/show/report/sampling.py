@@ -10,7 +10,18 @@ from typing import Any, NamedTuple
 
 from abstim.brief import OTHER_WAYS, by_way
 from abstim.show.report import chart
-from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, hover_on, legend_outside, unique
+from abstim.show.report.chart import (
+    COLORS,
+    Chart,
+    Option,
+    Section,
+    Table,
+    bars,
+    figure,
+    hover_on,
+    legend_outside,
+    unique,
+)
 from abstim.show.tables import duration, quantity
 
 # What an error counts at least: a logarithmic axis has no zero, and a single one would make a geometric mean 0
@@ -44,15 +55,6 @@ def error_points(plot: Any, points: Iterable[ErrorPoint], color: str = COLORS[0]
     }
     style = {"marker": "marker", "size": 9, "color": color, "fill_alpha": "fill", "line_width": 2}
     return plot.scatter("x", "y", source=data, **style, **options)
-
-
-def plain_numbers(plot: Any) -> None:
-    """Along logarithmic axes, in place of powers of ten."""
-    from bokeh.models import NumeralTickFormatter
-
-    for axis in plot.axis:
-        if axis.__class__.__name__ == "LogAxis":
-            axis.formatter = NumeralTickFormatter(format="0.[00]")
 
 
 Sample = dict[str, Any]  # `SampleResult.to_json`
@@ -206,7 +208,6 @@ def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
         for renderer in (points, chart.named_beside(plot, points, "xy")):
             renderer.name, renderer.visible = name, name == first
     hover_on(plot, shown)
-    plain_numbers(plot)
     plot.x_range.only_visible = plot.y_range.only_visible = True
     columns = "method | cycles | error: {error:.2%} | in interval: {inside} | detailed: {detailed_fraction:.2%} "
     columns += "| executed: {functional_fraction:.1%} | took: {seconds:time}"
@@ -365,13 +366,10 @@ def _cost_chart(policies: list[dict[str, Any]]) -> Chart:
 
 
 def _affected_chart(affected: dict[str, float]) -> Chart:
-    names = [f"{float(threshold):.0%} or more" for threshold in affected]
-    shares = [100 * share for share in affected.values()]
-    tooltips = [("change", "@x"), ("share", "@y{0.0} %")]
-    plot = figure("change of a launch's IPC", "share of the instructions (%)", tooltips, x_range=names)
-    plot.vbar("x", 0.6, "y", source={"x": names, "y": shares}, color=COLORS[0], line_color=None)
-    plot.y_range.start, plot.y_range.end = 0, 100
-    rows = list(zip(names, (f"{share:.1%}" for share in affected.values()), strict=True))
+    shares = {f"{float(threshold):.0%} or more": 100 * share for threshold, share in affected.items()}
+    plot = bars("change of a launch's IPC", "share of the instructions (%)", shares, "0.0")
+    plot.y_range.end = 100
+    rows = [(name, f"{share:.1f}%") for name, share in shares.items()]
     summary = "Instructions in launches whose IPC flushing changes, by how much: "
     summary += ", ".join(f"{name} {share}" for name, share in rows) + "."
     return Chart("What flushing affects", summary, plot, Table(("change of IPC", "share of the instructions"), rows))

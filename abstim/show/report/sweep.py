@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from abstim.gpu.spec import SECTIONS
-from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, figure, turn_names
-from abstim.show.tables import counted, duration, quantity
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, bars, figure, turn_names
+from abstim.show.tables import Computed, counted, duration, quantity
 from abstim.study.explore.result import of_columns
 
 if TYPE_CHECKING:
@@ -155,15 +155,13 @@ def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequen
 def sensitivity_chart(found: Sequence[dict[str, Any]]) -> Chart:
     """What a sweep says of each key: time at its worst value over that at its best, and per cent for one per cent."""
     rows = sorted(found, key=lambda row: -row["swing"])
-    keys = [row["key"] for row in rows]
-    tooltips = [("key", "@key"), ("swing", "@swing{0.00}x")]
-    plot = figure("key", "time at worst / at best value", tooltips, x_range=keys)
-    data = {"key": keys, "swing": [row["swing"] for row in rows]}
-    plot.vbar("key", 0.8, "swing", 1.0, source=data, color=COLORS[0])
-    summary = f"{keys[0]} matters most: its worst value takes {rows[0]['swing']:.2f} times as long as its best."
-    elastic = [None if row["elasticity"] is None else f"{row['elasticity']:+.3f} %" for row in rows]
-    cells = [(row["key"], f"{row['swing']:.3f}x", e, str(row["best"])) for row, e in zip(rows, elastic, strict=True)]
-    table = Table(("key", "worst / best", "time for +1 % of it", "best value"), cells)
+    first = rows[0]["key"]
+    plot = bars("key", "time at worst / at best value", {row["key"]: row["swing"] for row in rows}, "0.00", least=1.0)
+    summary = f"{first} matters most: its worst value takes {rows[0]['swing']:.2f} times as long as its best."
+    columns = "key | worst / best: {swing:.3f}x | time for +1 % of it: {change} | best value: {best_value}"
+    computed: dict[str, Computed] = {"best_value": lambda row: str(row["best"])}
+    computed["change"] = lambda row: None if row["elasticity"] is None else f"{row['elasticity']:+.3f} %"
+    table = Table.of(columns, rows, **computed)
     return Chart("What matters", summary, plot, table)
 
 
