@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from abstim.gpu import config
 from abstim.gpu.config import Gpu, Overrides, gpu_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
@@ -62,13 +61,6 @@ def model_named(name: str) -> Model:
     if name not in MODELS:
         raise InputError(f"no model {name!r}{nearest(name, MODELS)}")
     return cast(Model, import_module(MODELS[name]))
-
-
-def known_error_of(model: str, gpu: Gpu, code: str = "") -> str:
-    """What has been measured of a model's error on a GPU, for people. `code`: as of `config.known_error_of`."""
-    from abstim.session.result import NOTHING_KNOWN
-
-    return config.known_error_of(gpu, model, code) or NOTHING_KNOWN
 
 
 def run(

@@ -53,12 +53,9 @@ def in_parallel(
     work: Callable[[int], T], count: int, threads: int, report: Callable[[int, int], None] = lambda done, total: None
 ) -> list[T]:
     """`[work(0), ..., work(count - 1)]`; `report` is told how many of how many are done."""
-    if threads == 1 or count == 1:
-        return [_told(work(number), number, count, report) for number in range(count)]
-    results = pipelined((partial(work, number) for number in range(count)), threads)
-    return [_told(result, number, count, report) for number, result in enumerate(results)]
-
-
-def _told(result: T, number: int, count: int, report: Callable[[int, int], None]) -> T:
-    report(number, count)
-    return result
+    alone = threads == 1 or count == 1
+    jobs, found = (partial(work, number) for number in range(count)), list[T]()
+    for result in (job() for job in jobs) if alone else pipelined(jobs, threads):
+        report(len(found), count)
+        found.append(result)
+    return found

@@ -22,7 +22,7 @@ from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_envir
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
 from abstim.models import DETAILED
-from abstim.session.result import NOTHING_KNOWN, code_notes
+from abstim.session.result import code_notes
 from abstim.targets.execution import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
@@ -113,7 +113,7 @@ def application_result(
     seconds, clock = 0.0 if stopped else server.clock.settle() / PICOSECONDS, server.clock
     busy = {engine: time / PICOSECONDS for engine, time in clock.busy.items()}
     found = [code_notes(gpu, model, [timed.results[k] for timed in launches]) for k, gpu in enumerate(gpus)]
-    notes = tuple(known or NOTHING_KNOWN for known, _ in found), tuple(note for _, note in found)
+    notes = tuple(known for known, _ in found), tuple(note for _, note in found)
     times = (seconds, busy, clock.kernels_waited / PICOSECONDS)
     did = (name, tuple(gpu.name for gpu in gpus), status, tuple(launches), server.recorder.count)
     return ApplicationResult(*did, *times, server.problems, model, *notes, stopped)

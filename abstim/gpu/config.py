@@ -41,6 +41,7 @@ from precharacterize.table import Operation, PipelineParameters
 
 REFERENCE = "GPGPU-Sim 4.2, which itself is off by 13 % (SASS) to 34 % (PTX) on a V100"
 HARDWARE = "hardware"
+NOTHING_KNOWN = "nothing is known of it: no time of this GPU was compared"
 CODES = {"": "", "ptx": "PTX", "machine": "machine code", "hoisted": "PTX with loads hoisted"}
 BY_MODEL = {"detailed": "", "occupancy": "by occupancy vector ", "analytic": "by the formula "}
 
@@ -237,11 +238,11 @@ def _asked_code(settings: Settings, code: str, overrides: Sequence[str]) -> Sequ
 
 
 def known_error_of(gpu: Gpu, model: str, code: str = "") -> str:
-    """What is known of the error of a model. `code`: what was timed, if not what the GPU asks for."""
+    """What is known of the error of a model, for people. `code`: what was timed, if not what the GPU asks for."""
     if model == "detailed" and (not code or not gpu.described):
-        return gpu.known_error
+        return gpu.known_error or NOTHING_KNOWN
     found = known_error(gpu.described or gpu.name, model, code or gpu.spec.timed_code)
-    return _altered(found) if gpu.known_error.startswith(ALTERED) else found
+    return (_altered(found) if gpu.known_error.startswith(ALTERED) else found) or NOTHING_KNOWN
 
 
 def refuse_machine_code(gpu: Gpu, what: str) -> None:

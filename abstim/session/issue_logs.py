@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -204,8 +204,7 @@ def source_text(file: str) -> tuple[str, ...]:
         return ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class HotLine:
+class HotLine(NamedTuple):
     """A line of the source and all that was made of it."""
 
     file: str
@@ -225,5 +224,5 @@ def by_source_line(spots: Sequence[HotSpot]) -> list[HotLine]:
     for at in sorted(source for source in groups if source is not None):
         text = source_text(at.file)
         line = text[at.line - 1] if at.line <= len(text) else ""
-        found.append(HotLine(file=at.file, line=at.line, text=line, spots=tuple(groups[at])))
+        found.append(HotLine(at.file, at.line, line, tuple(groups[at])))
     return found

@@ -31,9 +31,6 @@ ESTIMATE, COUNTERFACTUAL = "estimate", "counterfactual"  # how a limit was found
 SLOT_REASONS = ("issued", "no_ready_warp", "unit_busy", "barrier", "memory", "empty")
 
 
-NOTHING_KNOWN = "nothing is known of it: no time of this GPU was compared"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A resource twice as fast, all else as it is: `cycles` then, and the share of them saved."""
@@ -168,10 +165,9 @@ class RunResult:
     @property
     def limits(self) -> list[Limit]:
         """Of all launches together, the greatest gain first; empty unless counterfactuals were asked for."""
-        cycles: dict[str, int] = {}
+        cycles = Counter[str]()
         for launch in self.launches:
-            for limit in launch.limits:
-                cycles[limit.resource] = cycles.get(limit.resource, 0) + limit.cycles
+            cycles.update({limit.resource: limit.cycles for limit in launch.limits})
         return ranked(cycles, int(self.totals["cycles"]))
 
     @property
@@ -262,7 +258,7 @@ def run_result(
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
-        known_error=known or NOTHING_KNOWN,
+        known_error=known,
         note="; ".join(filter(None, (note, session.order_note))),
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),

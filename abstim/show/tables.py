@@ -117,18 +117,8 @@ def _table(
 
 
 def _cell(text: str, width: int) -> str:
-    """Several words go on in the next line, at a blank or, where one is too long, at a sign; one alone is shortened."""
-    if " " not in text or len(text) <= width:
-        return shortened(text, width)
-    lines = [""]
-    for word in text.split():
-        for k, part in enumerate([word] if len(word) <= width else re.findall(r"\w+\W*|\W+", word)):
-            gap = " " if k == 0 and lines[-1] else ""
-            if lines[-1] and len(lines[-1]) + len(gap) + len(part) > width:
-                lines.append("")
-                gap = ""
-            lines[-1] += gap + shortened(part, width)
-    return "\n".join(lines)
+    """Several words go on in the next line; one that is too long is shortened."""
+    return "\n".join(shortened(line, width) for line in wrap(text, width, break_long_words=False)) or text
 
 
 WIDTH, PIPED_WIDTH = 100, 80  # columns at the most: of a terminal, and of what is no terminal

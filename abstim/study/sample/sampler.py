@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from abstim.application.run_application import ApplicationResult, run_application
-from abstim.gpu.config import Gpu, gpu_of
-from abstim.models import DETAILED, known_error_of, model_named
+from abstim.gpu.config import Gpu, gpu_of, known_error_of
+from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.limits import memory_use
 from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, too_little_timed
@@ -194,7 +194,7 @@ def run_method(
         memory_model=program.gpu.memory_model,
         method=method.name,
         model=program.model,
-        known_error=known_error_of(program.model, program.gpu, _code_of(program)),
+        known_error=known_error_of(program.gpu, program.model, _code_of(program)),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
