@@ -14,11 +14,11 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -34,17 +34,9 @@ from functional.programs.program import Program
 from functional.terminal import note, plain
 from functional.traces.trace import DTYPES, Trace
 
-if TYPE_CHECKING:
-    import numpy as np
-
-
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 _MOST_HEAD_BYTES = 1 << 24  # texts included
-_ERRORS: dict[str, type[Exception]] = {
-    "InputError": InputError,
-    "ExecutionError": ExecutionError,
-    "MemoryError": MemoryError,
-}
+_ERRORS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (InputError, ExecutionError, MemoryError)}
 
 
 class TraceFollows(msgspec.Struct, tag="trace"):
@@ -116,29 +108,23 @@ def receive(file: IO[bytes]) -> Trace | Done | Failed:
 
 
 def _trace(file: IO[bytes], head: TraceFollows) -> Trace:
-    sizes = zip(DTYPES.values(), head.lengths, strict=True)
-    if sum(np.dtype(dtype).itemsize * length for dtype, length in sizes) > memory_bytes():
+    sizes = [np.dtype(dtype).itemsize * n for dtype, n in zip(DTYPES.values(), head.lengths, strict=True)]
+    if sum(sizes) > memory_bytes():
         raise ValueError("a trace larger than memory")
-    arrays = {}
-    for (name, dtype), length in zip(DTYPES.items(), head.lengths, strict=True):
-        arrays[name] = np.empty(length, dtype)
-        _fill(file, arrays[name].data.cast("B"))
+    pairs = zip(DTYPES.items(), sizes, strict=True)
+    arrays = {name: np.frombuffer(exactly(file, size), dtype) for (name, dtype), size in pairs}
     return Trace(warps_per_block=head.warps_per_block, **arrays)
 
 
 def exactly(file: IO[bytes], count: int) -> bytearray:
     """So many bytes. Raises EOFError where there are fewer."""
-    found = bytearray(count)
-    _fill(file, memoryview(found))
-    return found
-
-
-def _fill(file: IO[bytes], into: memoryview) -> None:
-    while len(into):
-        count = file.readinto(into)  # type: ignore[attr-defined]
-        if not count:
+    found, at = bytearray(count), 0
+    while at < count:
+        got = file.readinto(memoryview(found)[at:])  # type: ignore[attr-defined]
+        if not got:
             raise EOFError
-        into = into[count:]
+        at += got
+    return found
 
 
 @dataclass(frozen=True)
@@ -147,10 +133,6 @@ class Asked:
 
     request: Request
     whole: bool
-
-    def traces(self, executor: Executor) -> Iterable[Trace]:
-        """Done."""
-        return [executor.whole(self.request)] if self.whole else executor.chunked(self.request)
 
 
 class IsolatedProcess:
@@ -193,8 +175,7 @@ class IsolatedProcess:
         except EOFError:
             raise self._ended(request) from None
         except ValueError as error:
-            name = request.launch.program.name
-            raise ExecutionError(f"kernel '{name}': its isolated process tells nonsense ({error})") from None
+            raise Nonsense(request.launch, str(error)) from None
 
     def end(self) -> None:
         """Kill it, and wait until it is gone."""
@@ -256,11 +237,12 @@ def _live(inner: Executor, known: dict[int, object], files: list[int]) -> None:
 
 
 def _answer(asked: Asked, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
+    request = asked.request
     try:
-        for trace in asked.traces(inner):
+        for trace in [inner.whole(request)] if asked.whole else inner.chunked(request):
             send_trace(answers, trace)
             answers.flush()
-        printed = asked.request.memory.printed
+        printed = request.memory.printed
         dropped = printed.dropped_calls, printed.dropped_bytes
         send(answers, Done(printed.calls, dropped, notes.getvalue().splitlines()))
     except Exception as error:
