@@ -10,8 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -53,7 +52,11 @@ def driver_calls() -> frozenset[str]:
 _PER_THREAD = ("_ptsz", "_ptds")
 
 
-def defined_calls(sources: str) -> frozenset[str]:
+def _calls() -> frozenset[str]:
+    return runtime_calls() | driver_calls()
+
+
+def _defined_calls(sources: str) -> frozenset[str]:
     """Names of the functions that C sources define."""
     text = sources.replace("**", " ").replace("*", " ").replace("_ASYNC(", "(")
     return frozenset(plain or in_macro for plain, in_macro in re.findall(r" (\w+)\(|CALL\((\w+),", text))
@@ -65,37 +68,23 @@ def per_thread_calls(defined: frozenset[str]) -> dict[str, str]:
     return {name: plain for name, plain in sorted(pairs.items()) if plain in defined and name not in defined}
 
 
-def missing_calls(defined: frozenset[str]) -> str:
-    """C source of every call of either API that no other source defines: each says that it is missing."""
-    names = sorted(_calls() - defined - per_thread_calls(defined).keys())
-    stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in names]
-    return '#include "shim.h"\n' + "\n".join(stubs) + "\n"
-
-
-def _calls() -> frozenset[str]:
-    return runtime_calls() | driver_calls()
-
-
 def library_folder(wanted: set[str]) -> Path:
     """A folder with the libraries of these names, compiled if they are not there. Raises InputError if they cannot."""
     sources = sorted(SOURCES.glob("*.c"))
     text = "\n".join(path.read_text() for path in sources)
-    defined = defined_calls(text)
-    calls = missing_calls(defined)
-    aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread_calls(defined).items())
+    defined = _defined_calls(text)
+    per_thread = per_thread_calls(defined)
+    aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread.items())
+    missing = sorted(_calls() - defined - per_thread.keys())  # each says so
+    stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in missing]
+    calls = "\n".join(['#include "shim.h"', *stubs, ""])
     headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
     folder = _folder_of(text, headers, calls, header(), repr(compiler()), repr((*_OPTIONS, *_LINKED, *aliases)))
-
-    def arguments(name: str, made: Path) -> list[str]:
-        (made / "protocol.h").write_text(header())
-        (made / "missing.c").write_text(calls)
-        (made / "version.map").write_text(f"{name} {{ global: *; }};\n")
-        options = [*aliases, *_OPTIONS, *_LINKED, f"-DRUNTIME={RUNTIMES[name]}", f"-I{made}", f"-I{SOURCES}"]
-        options += [f"-Wl,-soname,{name}", f"-Wl,--version-script={made / 'version.map'}"]
-        return [*options, *map(str, sources), str(made / "missing.c")]
-
     for name in sorted(wanted & set(RUNTIMES)):
-        _compiled(folder / name, partial(arguments, name))
+        made = {"protocol.h": header(), "missing.c": calls, "version.map": f"{name} {{ global: *; }};\n"}
+        options = [*aliases, *_OPTIONS, *_LINKED, f"-DRUNTIME={RUNTIMES[name]}", "-I.", f"-I{SOURCES}"]
+        options += [f"-Wl,-soname,{name}", "-Wl,--version-script=version.map"]
+        _compiled(folder / name, [*options, *map(str, sources), "missing.c"], made)
     return folder
 
 
@@ -104,14 +93,8 @@ def driver_folder(runtime: str) -> Path:
     one device. Raises InputError."""
     shared = library_folder({runtime})
     folder = shared / str(RUNTIMES[runtime])
-
-    def arguments(scratch: Path) -> list[str]:
-        empty = scratch / "nothing.c"
-        empty.write_text("")
-        needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")
-        return ["-shared", "-fPIC", str(empty), *needs]
-
-    _compiled(folder / DRIVER, arguments)
+    needs = ("-Wl,--no-as-needed", str(shared / runtime), f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN/..")
+    _compiled(folder / DRIVER, ["-shared", "-fPIC", "nothing.c", *needs], {"nothing.c": ""})
     return folder
 
 
@@ -120,7 +103,7 @@ def nvrtc_library() -> Path:
     place of any version's. Raises InputError."""
     arguments = ["-shared", "-fPIC", "-O2", str(NVRTC), "-ldl"]
     library = _folder_of(NVRTC.read_text(), *compiler(), *arguments) / "libnvrtc_ptx.so"
-    _compiled(library, lambda scratch: arguments)
+    _compiled(library, arguments, {})
     return library
 
 
@@ -128,16 +111,18 @@ def _folder_of(*parts: str) -> Path:
     return cache_dir("shim") / hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compiled(library: Path, arguments: Callable[[Path], list[str]]) -> None:
-    """Make a library, unless it is there and nobody else may have written it. `arguments`: the compiler's, of a folder
-    for files on the way. Raises InputError if it cannot be made."""
+def _compiled(library: Path, arguments: Sequence[str], files: Mapping[str, str]) -> None:
+    """Make a library, unless it is there and nobody else may have written it. `arguments`: the compiler's, in a folder
+    with these `files`. Raises InputError if it cannot be made."""
     if library.is_file() and not strangers(library):
         return
     make_folder(library.parent)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         made = Path(scratch) / library.name
-        command = [*compiler(), *arguments(Path(scratch)), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        for name, text in files.items():
+            (Path(scratch) / name).write_text(text)
+        command = [*compiler(), *arguments, "-o", library.name]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)
         if done.returncode:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
             raise InputError(f"the C compiler {command[0]} cannot make {library.name}: {first}")
