@@ -46,7 +46,6 @@ MESSAGES = tuple(
     )
     for name, said in toml_beside(__file__, "messages.toml").items()
 )
-BY_NAME = {message.name: message for message in MESSAGES}
 
 
 def takes_payload(message: Message) -> bool:

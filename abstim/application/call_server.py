@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from abstim.application.call_messages import BY_NAME, Request, receive, reply, takes_payload
+from abstim.application.call_messages import Request, receive, reply, takes_payload
 from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
 from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
@@ -35,6 +35,9 @@ _KINDS = {0: "s", 1: "u", 2: "f"}
 _MODES = ("wrap", "clamp", "mirror", "border")
 
 
+Answer = int | bytes | tuple[int | bytes, ...]  # of a reply: its fields, and what else it holds
+
+
 class CudaError(Exception):
     """An answer with an error. `why`: said to the user, once, where it is abstim that cannot; "": the program's own."""
 
@@ -51,6 +54,7 @@ class Shape:
     block: Dim3
     dynamic_shared_bytes: int = 0
     cluster: Dim3 | None = None
+    cooperative: bool = False
 
 
 @dataclass
@@ -77,7 +81,7 @@ class CallServer:
     def answer(self, request: Request) -> bytes:
         """The reply to one message (nothing is sent where it has none)."""
         name, payload = request.message.name, [request.payload] if takes_payload(request.message) else []
-        act: Callable[..., bytes | None] = getattr(self, f"_{name}", None) or getattr(self.clock, name)
+        act: Callable[..., Answer | None] = getattr(self, f"_{name}", None) or getattr(self.clock, name)
         try:
             found = act(*request.values.values(), *payload)
         except CudaError as error:
@@ -88,7 +92,9 @@ class CallServer:
         except InputError as error:
             self.problem(str(error))
             return reply(request.message, NOT_SUPPORTED)
-        return found if found is not None else reply(request.message)
+        parts = found if isinstance(found, tuple) else () if found is None else (found,)
+        data = b"".join(part for part in parts if isinstance(part, bytes))
+        return reply(request.message, 0, [part for part in parts if isinstance(part, int)], data)
 
     def problem(self, what: str) -> None:
         """Say what cannot be done; once."""
@@ -96,27 +102,23 @@ class CallServer:
             note(f"abstim: {what}")
         self.problems[what] = self.problems.get(what, 0) + 1
 
-    def _reply(self, name: str, *values: int, payload: bytes = b"") -> bytes:
-        return reply(BY_NAME[name], 0, values, payload)
-
     # -- the device
-    def _hello(self, process: int) -> bytes:
+    def _hello(self, process: int) -> Answer:
         self.clock.new_process()
-        return self._reply("hello", self.memory.start, self.memory.bytes)
+        return self.memory.start, self.memory.bytes
 
-    def _device(self) -> bytes:
-        about = described(self.clock.gpu, self.modules.architecture)
-        return self._reply("device", self.memory.global_bytes, payload=about)
+    def _device(self) -> Answer:
+        return self.memory.global_bytes, described(self.clock.gpu, self.modules.architecture)
 
-    def _usage(self) -> bytes:
-        return self._reply("usage", self.memory.free_bytes, self.memory.global_bytes)
+    def _usage(self) -> Answer:
+        return self.memory.free_bytes, self.memory.global_bytes
 
     def _missing(self, payload: bytes) -> None:
         self.problem(f"the program calls {payload.decode(errors='replace')}, which is not there")
 
     # -- modules
-    def _module(self, kind: int, payload: bytes) -> bytes:
-        return self._reply("module", self.modules.load(kind == 0, payload))
+    def _module(self, kind: int, payload: bytes) -> Answer:
+        return self.modules.load(kind == 0, payload)
 
     def _part(self, module: int, part: int) -> None:
         self.modules.join(module, part)
@@ -129,7 +131,7 @@ class CallServer:
         except InputError as error:
             raise CudaError(NO_BINARY, str(error)) from None
 
-    def _function(self, module: int, payload: bytes) -> bytes:
+    def _function(self, module: int, payload: bytes) -> Answer:
         loaded, name = self.modules[module], payload.decode(errors="replace")
         try:
             self._look_up(loaded, name, loaded.module.kernels)
@@ -139,13 +141,12 @@ class CallServer:
             number = INVALID_PTX if isinstance(error, PtxError) else NOT_FOUND
             raise CudaError(number, f"kernel '{name}': {error}") from None
         self._functions.append((loaded, program))
-        layout = b"".join(struct.pack("<II", p.offset, p.bytes) for p in program.parameters)
-        return self._reply("function", len(self._functions), payload=layout)
+        return len(self._functions), b"".join(struct.pack("<II", p.offset, p.bytes) for p in program.parameters)
 
-    def _variable(self, module: int, payload: bytes) -> bytes:
+    def _variable(self, module: int, payload: bytes) -> Answer:
         loaded, name = self.modules[module], payload.decode(errors="replace")
         self._look_up(loaded, name, [variable.name for variable in loaded.module.variables])
-        return self._reply("variable", *loaded.variable(name, self.memory))
+        return loaded.variable(name, self.memory)
 
     @staticmethod
     def _look_up(loaded: LoadedModule, name: str, names: Container[str]) -> None:
@@ -158,7 +159,7 @@ class CallServer:
             raise CudaError(INVALID_FUNCTION)
         return self._functions[function - 1]
 
-    def _attributes(self, function: int) -> bytes:
+    def _attributes(self, function: int) -> Answer:
         loaded, program = self._program(function)
         registers = self.case.registers_of(program).count
         major, minor = compute_capability(self.clock.gpu, self.modules.architecture)
@@ -168,12 +169,10 @@ class CallServer:
             threads = min(threads, x * y * z)
         constants = len(loaded.memory(self.memory).const_arena)
         sizes = (static_bytes(program, "shared"), constants, static_bytes(program, "local"))
-        versions = (loaded.architecture or 80, 10 * major + minor)
-        return self._reply("attributes", *sizes, threads, registers, *versions)
+        return *sizes, threads, registers, loaded.architecture or 80, 10 * major + minor
 
-    def _occupancy(self, function: int, threads: int, shared_bytes: int) -> bytes:
-        _, program = self._program(function)
-        return self._reply("occupancy", self._blocks_per_sm(program, threads, shared_bytes))
+    def _occupancy(self, function: int, threads: int, shared_bytes: int) -> Answer:
+        return self._blocks_per_sm(self._program(function)[1], threads, shared_bytes)
 
     def _blocks_per_sm(self, program: Program, threads: int, dynamic_shared_bytes: int) -> int:
         """0 for a thread block that no SM can hold."""
@@ -187,9 +186,9 @@ class CallServer:
             return 0
 
     # -- memory
-    def _allocate(self, bytes: int, kind: int) -> bytes:
+    def _allocate(self, bytes: int, kind: int) -> Answer:
         try:
-            return self._reply("allocate", self.memory.allocate(bytes))
+            return self.memory.allocate(bytes)
         except InputError:
             raise CudaError(OUT_OF_MEMORY, f"device memory of {self.memory.global_bytes >> 30} GiB is full") from None
 
@@ -204,7 +203,7 @@ class CallServer:
     def _texture(
         self, address: int, width: int, height: int, depth: int, pitch: int, bits: int, kind: int, channels: int,
         linear: int, normalized: int, as_float: int, modes: int, border: int,
-    ) -> bytes:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         region = self.memory.region_at(address)
         if region is None or kind not in _KINDS:
             raise CudaError(INVALID_VALUE)
@@ -217,19 +216,19 @@ class CallServer:
         interpolates, unit, floats = (bool(n) for n in (linear, normalized, as_float))  # cudaReadModeNormalizedFloat: 1
         texture = Texture(region.name, size, type_, channels, interpolates, mode, unit, floats, at, pitch)
         texture.check("the program's texture", region.bytes)
-        return self._reply("texture", self.memory.memory.texture_handle(texture))
+        return self.memory.memory.texture_handle(texture)
 
-    def _elapsed(self, start: int, end: int) -> bytes:
-        return self._reply("elapsed", self.clock.elapsed(start, end) % (1 << 64))
+    def _elapsed(self, start: int, end: int) -> Answer:
+        return self.clock.elapsed(start, end) % (1 << 64)
 
     def _tensor_map(
         self, element: int, address: int, interleave: int, swizzle: int, fill_nan: int, pixels: int, payload: bytes
-    ) -> bytes:
+    ) -> Answer:
         """`pixels`: 0 for a map of tiles."""
         axes = [tuple(values) for values in np.frombuffer(payload, "<i8").reshape(-1, 6).T.tolist()]
         made = driver_map(element, address, interleave, swizzle, bool(fill_nan), pixels, axes)
         try:
-            return self._reply("tensor_map", payload=made.encode())
+            return made.encode()
         except InputError as error:
             raise CudaError(INVALID_VALUE, str(error)) from None
 
@@ -238,28 +237,26 @@ class CallServer:
         self, function: int, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int,
         shared_bytes: int, stream: int, cooperative: int, cluster_x: int, cluster_y: int, cluster_z: int,
         payload: bytes,
-    ) -> bytes:  # fmt: skip
+    ) -> Answer:  # fmt: skip
         loaded, program = self._program(function)
         cluster = Dim3(cluster_x, cluster_y, cluster_z) if cluster_x else None
         given = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
-        shape = Shape(*cuda_shape(program, *given, shared_bytes), shared_bytes, cluster)
+        shape = Shape(*cuda_shape(program, *given, shared_bytes), shared_bytes, cluster, bool(cooperative))
         try:
-            text = self.execute(loaded, program, shape, payload, stream, bool(cooperative))
+            text = self.execute(loaded, program, shape, payload, stream)
         except PtxError as error:
             raise CudaError(NOT_SUPPORTED, f"kernel '{program.name}' is not executed: {error}") from None
         except ExecutionError as error:
             note(f"abstim: {error}")
             number = next((number for words, number in _FAULTS.items() if words in str(error)), LAUNCH_FAILURE)
             raise CudaError(number, lasting=True) from None
-        return self._reply("launch", 0, payload=text.encode())
+        return 0, text.encode()
 
-    def execute(
-        self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int, cooperative: bool
-    ) -> str:
+    def execute(self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int) -> str:
         """Launch a kernel, and then what it launches itself, each grid when the one before has ended, with all that it
         launched in turn. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the
         executor raises."""
-        text = self._execute_grid(loaded, program, shape, parameters, stream, cooperative)
+        text = self._execute_grid(loaded, program, shape, parameters, stream)
         if launches_kernels(program):
             for child in DeviceLaunches(loaded.memory(self.memory)).take():
                 text += self._execute_child(loaded, child, stream)
@@ -272,13 +269,13 @@ class CallServer:
             raise ExecutionError(f"a kernel launches '{program.name}' with {given} bytes of parameters: too few")
         extents = Dim3(*child.grid), Dim3(*child.block)
         shape = Shape(*cuda_shape(program, *extents, child.dynamic_shared_bytes), child.dynamic_shared_bytes)
-        return self.execute(loaded, program, shape, child.parameters, stream, False)
+        return self.execute(loaded, program, shape, child.parameters, stream)
 
     def _execute_grid(
-        self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int, cooperative: bool
+        self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int
     ) -> str:
-        self._check(program, shape, cooperative)
-        workspace = self._grid_workspace() if cooperative else 0
+        self._check(program, shape)
+        workspace = self._grid_workspace() if shape.cooperative else 0
         open_regions(program, self.memory.memory)
         memory, dynamic = loaded.memory(self.memory), shape.dynamic_shared_bytes
         launch = Launch(program, shape.grid, shape.block, parameters, dynamic, "", (), workspace, shape.cluster)
@@ -294,7 +291,7 @@ class CallServer:
         self.memory.memory.bytes_of(region)[:] = np.array([_WORKSPACE_BYTES, 0], np.uint32).view(np.uint8)
         return self._workspace
 
-    def _check(self, program: Program, shape: Shape, cooperative: bool) -> None:
+    def _check(self, program: Program, shape: Shape) -> None:
         """What a GPU would refuse. Raises CudaError."""
         try:
             check_shape(program, shape.grid, shape.block, shape.dynamic_shared_bytes, shape.cluster)
@@ -306,5 +303,5 @@ class CallServer:
         held = self._blocks_per_sm(program, shape.block.total, shape.dynamic_shared_bytes)
         if not held:
             raise CudaError(OUT_OF_RESOURCES)
-        if cooperative and shape.grid.total > held * self.clock.gpu.spec.sm_count:
+        if shape.cooperative and shape.grid.total > held * self.clock.gpu.spec.sm_count:
             raise CudaError(COOPERATIVE_TOO_LARGE)

@@ -97,10 +97,10 @@ class Launcher:
             scratch = [ranges.scratch(grid.total * size) for size in sizes]
             values += [np.uint64(address) for address in scratch]
             cluster = self._cluster if self._cluster.x > 1 else None
-            shape = Shape(grid, Dim3(32 * metadata.num_warps), metadata.shared, cluster)
             cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
+            shape = Shape(grid, Dim3(32 * metadata.num_warps), metadata.shared, cluster, cooperative)
             try:
-                said = server.execute(loaded, program, shape, _block(program, values), 0, cooperative)
+                said = server.execute(loaded, program, shape, _block(program, values), 0)
             except CudaError as error:
                 raise InputError(f"kernel '{program.name}': a GPU refuses this launch: {error}") from None
         if said:
