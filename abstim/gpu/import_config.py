@@ -14,9 +14,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from abstim.gpu.config import Setting, description, load_gpu
+from abstim.gpu.config import Setting, description, domains, load_gpu
 from abstim.gpu.gpgpusim_config import CacheString, Option, cache_of, read_options, timing_of
-from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES, SECTIONS
+from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from functional.errors import InputError
 from functional.files import toml_beside
 
@@ -289,7 +289,10 @@ def import_config(paths: Sequence[Path], base: str = "gtx480") -> Imported:
     settings, unused = _apply(options)
     if not settings:
         raise InputError(f"{paths[0]}: none of its {len(options)} options describes a GPU")
-    settings |= _defaults(options)
+    for name in DEFAULTS.keys() - options:
+        source = f"not in the file: {name} {DEFAULTS[name]}, GPGPU-Sim's default"
+        values = RULES[name](Option(name, DEFAULTS[name], "default"), options)
+        settings |= {key: Setting(value, source) for key, value in values.items()}
     missing = tuple(key for key in load_gpu(base).settings if key not in settings)
     files = ", ".join(str(path) for path in paths)
     toml = f"# Imported from {files}. What is not here comes from `base`.\n"
@@ -312,8 +315,7 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
         elif left_out := TABLE[name].get("but"):
             unused.append(Unused(name, option.value, f"used in part: not {left_out}"))
         for key, value in values.items():
-            section, short = _section(key)
-            domain = SECTIONS[section][short]
+            domain = domains()[key]
             if isinstance(value, (int, float) if domain.type is float else domain.type) and domain.accepts(value):
                 before, said = settings.get(key), f"{name} {option.value}"
                 alike = before is not None and before.value == value
@@ -321,22 +323,6 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
             else:
                 unused.append(Unused(name, option.value, f"{key} = {value}: this model takes {domain.text}"))
     return settings, tuple(unused)
-
-
-def _defaults(options: Options) -> dict[str, Setting]:
-    """Values of options that are not there, where GPGPU-Sim's default decides them and not the base."""
-    found: dict[str, Setting] = {}
-    for name, value in DEFAULTS.items():
-        if name not in options:
-            values = RULES[name](Option(name, value, "default"), options)
-            found |= {k: Setting(v, f"not in the file: {name} {value}, GPGPU-Sim's default") for k, v in values.items()}
-    return found
-
-
-def _section(key: str) -> tuple[str, str]:
-    """Section and name of a full key."""
-    section, _, name = key.rpartition(".")
-    return section or next(s for s in ("spec", "params") if name in SECTIONS[s]), name
 
 
 def _check(toml: str, path: Path) -> None:
