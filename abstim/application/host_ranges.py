@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ class HostRanges:
         self._memory = memory
         self._integers = [_range_of(argument) for argument in addresses if argument is not None]
         behind = tensors_behind(_words(_on_host(part)) for part in self._integers)
-        self._ranges = list(_merged(_range_of(a) for a in (*arguments, *behind) if a is not None))
+        self._ranges = _merged(_range_of(a) for a in (*arguments, *behind) if a is not None)
         self._scratch: list[int] = []
         self._translated: list[Translated] = []
 
@@ -171,16 +171,14 @@ def _range_of(argument: Any) -> _Range:
     return _Range(storage.data_ptr(), storage.nbytes(), True)
 
 
-def _merged(ranges: Iterable[_Range]) -> Iterator[_Range]:
+def _merged(ranges: Iterable[_Range]) -> list[_Range]:
     """Ranges that share bytes as one; none that is empty."""
-    open_: _Range | None = None
+    found: list[_Range] = []
     for part in sorted((r for r in ranges if r.bytes), key=lambda r: r.start):
-        if open_ is None or part.start >= open_.start + open_.bytes:
-            if open_ is not None:
-                yield open_
-            open_ = part
-            continue
-        open_.bytes = max(open_.start + open_.bytes, part.start + part.bytes) - open_.start
-        open_.writeable = open_.writeable or part.writeable
-    if open_ is not None:
-        yield open_
+        last = found[-1] if found else None
+        if last is None or part.start >= last.start + last.bytes:
+            found.append(part)
+        else:
+            last.bytes = max(last.start + last.bytes, part.start + part.bytes) - last.start
+            last.writeable = last.writeable or part.writeable
+    return found

@@ -81,12 +81,8 @@ def unit_use(inputs: LaunchInputs, gpu: Gpu, active_cycles: int) -> dict[str, fl
     for unit, name, cycles in zip(UNITS, UNIT_LIMITS, busy.tolist(), strict=True):
         units = getattr(gpu.spec, f"{unit}_units", 1)
         found[name] = max(found.get(name, 0.0), cycles / max(1, units * active_cycles))
-    return found | {CONFLICTS: extra_passes(inputs) / max(1, active_cycles)}
-
-
-def extra_passes(inputs: LaunchInputs) -> int:
-    """Of shared memory, after the first of each access."""
-    return int(inputs.trace.conflicts.sum()) - int(np.count_nonzero(inputs.trace.conflicts))
+    passes = inputs.trace.conflicts
+    return found | {CONFLICTS: (int(passes.sum()) - int(np.count_nonzero(passes))) / max(1, active_cycles)}
 
 
 def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], code_waits: float) -> dict[str, float]:

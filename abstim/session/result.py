@@ -156,9 +156,11 @@ class RunResult:
         """As notebooks show it."""
         from html import escape
 
-        columns = ("kernel", "cycles", "seconds", "ipc", "occupancy", "blocks_per_sm", "limit")
-        table = "".join(_html_row([getattr(launch, name) for name in columns], "td") for launch in self.launches)
-        table = f"<table>{_html_row(columns, 'th')}{table}</table>"
+        import pandas
+
+        columns = ["kernel", "cycles", "seconds", "ipc", "occupancy", "blocks_per_sm", "limit"]
+        with pandas.option_context("display.max_colwidth", None):
+            table = self.to_frame()[columns].to_html(index=False, float_format="{:.4g}".format)
         facts = f"{repr(self)[1:-1]}; memory: {self.memory_model}; error: {self.known_error}"
         return f"<p>{escape(facts)}</p>{table}"
 
@@ -193,13 +195,6 @@ class RunResult:
         """Everything, as what `json.dumps` takes."""
         limits = {"limit": self.limit, "limit_basis": self.limit_basis, "limits": [asdict(x) for x in self.limits]}
         return {"kind": "run"} | asdict(self) | limits | {"timed_code": self.timed_code}
-
-
-def _html_row(cells: Sequence[Any], tag: str) -> str:
-    from html import escape
-
-    texts = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
-    return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
 
 FORMULA_TIMES_PTX = "the formula times PTX, not the machine code that this GPU runs"

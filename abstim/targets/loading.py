@@ -163,15 +163,12 @@ class DeviceProgram(Case):
             if array is None:
                 raise InputError(f"{self.name}: a {type(argument).__name__} is no array")
             free = name if name not in self.arrays else f"{name} of launch {len(self.launches)}, {len(self.arrays)}"
-            self._allocate(free, array)
+            if array.dtype.kind not in "biufc":
+                raise InputError(f"{free}: an array of {array.dtype} cannot be passed to a kernel")
+            self.memory.allocate(free, array.nbytes, array)
+            self.arrays[free], self.dtypes[free], self._after = array, array.dtype, None
             self._names[id(argument)] = free, argument  # itself: as long as it is held, no other has its id
         return self._names[id(argument)][0]
-
-    def _allocate(self, name: str, array: np.ndarray) -> None:
-        if array.dtype.kind not in "biufc":
-            raise InputError(f"{name}: an array of {array.dtype} cannot be passed to a kernel")
-        self.memory.allocate(name, array.nbytes, array)
-        self.arrays[name], self.dtypes[name], self._after = array, array.dtype, None
 
     def _read(self, name: str) -> np.ndarray:
         return self.buffer(name, self._executed()).reshape(self.arrays[name].shape)

@@ -104,7 +104,9 @@ def ptx_of(source: str) -> Path:
         ptx = Path(folder) / f"{Path(source).stem}.ptx"
         done = subprocess.run([compiler, *OPTIONS, source, "-o", str(ptx)], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise InputError(f"{source}: nvcc refuses it: {_first_error(done.stderr + done.stdout)}")
+            lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+            errors = [line for line in lines if re.search("error|fatal", line, re.IGNORECASE)]
+            raise InputError(f"{source}: nvcc refuses it: {' '.join(errors[:1] or lines[:2])}")
         content = ptx.read_bytes()
     kept = cache_dir("ptx") / sha256(content).hexdigest()[:32] / ptx.name
     write_atomic(kept, lambda file: file.write(content))
@@ -113,18 +115,19 @@ def ptx_of(source: str) -> Path:
     return kept
 
 
-def _first_error(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower() or "fatal" in line.lower()), " ".join(lines[:2]))
-
-
 SOURCES = (".ptx", ".cu")  # of kernels, which say nothing of how they are launched
 
 
 def open_target(target: Target) -> Case:
     """A Case as it is (or made by a function), a benchmark or workload by name, a launches.json, store or trace."""
     if not isinstance(target, str):
-        return _case_of(target() if callable(target) else target)
+        from functional.launches.case import Case
+
+        case = target() if callable(target) else target
+        if not isinstance(case, Case):
+            given = f"{type(case).__name__}: {case!r:.60}"
+            raise InputError(f"a target is a name, a path, or what `kernel.launch(...)` gives, not {given}")
+        return case
     if not target:
         raise InputError("the target is empty; name a benchmark (`abstim suite`), a file or a folder")
     if target.endswith(".json"):
@@ -150,15 +153,6 @@ def open_target(target: Target) -> Case:
         near = nearest(target, suite.names() + workloads.names()) or "; `abstim suite` lists the benchmarks"
         raise InputError(f"{target!r} is no suite benchmark, launches.json, .ptx file or trace directory{near}")
     return suite.case(target)
-
-
-def _case_of(target: Any) -> Case:
-    from functional.launches.case import Case
-
-    if not isinstance(target, Case):
-        given = f"{type(target).__name__}: {target!r:.60}"
-        raise InputError(f"a target is a name, a path, or what `kernel.launch(...)` gives, not {given}")
-    return target
 
 
 def names_in(group: str) -> tuple[str, ...]:
