@@ -100,9 +100,11 @@ def test_timings_by_name_and_by_position_are_the_same():
 def test_cache_strings_of_versions_3_and_4():
     old = cache_of(Option("c", "64:128:8,L:B:m:W:L,A:32:4,4", ""))
     new = cache_of(Option("c", "S:64:128:8,L:B:m:W:L,A:32:4,4:0,32", ""))
-    assert (old.sets, old.line_bytes, old.ways, old.merges, old.miss_queue) == (64, 128, 8, 4, 4)
-    assert (old.sectored, new.sectored) == (False, True)
-    assert old.letters == new.letters
+    names = ("sets", "line_bytes", "ways", "merges", "miss_queue")
+    assert [old[name] for name in names] == [new[name] for name in names] == [64, 128, 8, 4, 4]
+    assert (old["sectored"], new["sectored"]) == (False, True)
+    letters = ("replacement", "write", "allocate", "write_allocate", "index", "mshr_type")
+    assert "".join(old[name] for name in letters) == "".join(new[name] for name in letters) == "LBmWLA"
     assert cache_of(Option("c", "none", "")) is None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from functional.errors import InputError
 from functional.files import read_text
@@ -107,33 +108,21 @@ def _keep(options: dict[str, Option], name: str, words: list[str], where: str) -
         options[name] = Option(name, words[0], where)
 
 
-@dataclass(frozen=True)
-class CacheString:
-    """`type:sets:line:ways,repl:write:alloc:wr_alloc:index,mshr:entries:merge,missq:fifo,port`; letters as written.
-
-    Version 3 of GPGPU-Sim has neither type nor port, and its oldest strings no index."""
-
-    sets: int
-    line_bytes: int
-    ways: int
-    sectored: bool
-    letters: dict[str, str]  # replacement, write, allocate, write_allocate, index, mshr_type
-    mshrs: int
-    merges: int
-    miss_queue: int
+_NUMBERS = ("sets", "line_bytes", "ways", "mshrs", "merges", "miss_queue")
 
 
-def cache_of(option: Option) -> CacheString | None:
-    """The cache an option describes, None for `none`. Raises InputError for anything else."""
+def cache_of(option: Option) -> dict[str, Any] | None:
+    """The parts of the cache an option describes by name: _NUMBERS, `sectored`, and letters as written; None for `none`.
+
+    Version 3 of GPGPU-Sim has neither type nor port, and its oldest strings no index. Raises InputError for anything
+    else."""
     if option.value == "none":
         return None
     match = _CACHE.fullmatch(option.value)
     if match is None:
         raise option.fail("a cache such as S:64:128:16,L:B:m:L:P,A:192:4,32:0,32, or none")
-    parts = match.groupdict()
-    letters = {k: parts[k] or "L" for k in ("replacement", "write", "allocate", "write_allocate", "index", "mshr_type")}
-    numbers = {k: int(parts[k]) for k in ("sets", "line_bytes", "ways", "mshrs", "merges", "miss_queue")}
-    return CacheString(sectored=parts["type"] == "S", letters=letters, **numbers)
+    parts = {name: int(text) if name in _NUMBERS else text or "L" for name, text in match.groupdict().items()}
+    return parts | {"sectored": match["type"] == "S"}
 
 
 def timing_of(option: Option) -> dict[str, float]:

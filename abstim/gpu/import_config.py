@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from abstim.gpu.config import Setting, description, domains, load_gpu
-from abstim.gpu.gpgpusim_config import CacheString, Option, cache_of, read_options, timing_of
+from abstim.gpu.gpgpusim_config import Option, cache_of, read_options, timing_of
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from functional.errors import InputError
 from functional.files import toml_beside
@@ -80,12 +80,12 @@ def _generic_collectors(option: Option, options: Options) -> Values:
 
 
 def _cache(name: str, keys: Mapping[str, str], option: Option, _: Options) -> Values:
-    """Sets and ways of `name`, and `keys`: ours -> attribute of the cache string."""
+    """Sets and ways of `name`, and `keys`: ours -> part of the cache string."""
     cache = cache_of(option)
     if cache is None:
         return {}
-    values = {f"{name}_sets": cache.sets, f"{name}_ways": cache.ways}
-    return values | {key: _cache_value(cache, what) for key, what in keys.items()}
+    values = {f"{name}_sets": cache["sets"], f"{name}_ways": cache["ways"]}
+    return values | {key: _LETTERS.get(what, {}).get(cache[what], cache[what]) for key, what in keys.items()}
 
 
 # Letters of a cache string that have a name here; others are taken as they are, and refused by the key's domain.
@@ -97,12 +97,6 @@ _LETTERS: dict[str, dict[str, Any]] = {
 }
 
 
-def _cache_value(cache: CacheString, what: str) -> Any:
-    if what not in _LETTERS:
-        return getattr(cache, what)
-    return _LETTERS[what].get(cache.letters[what], cache.letters[what])
-
-
 def _adaptive(option: Option, options: Options) -> Values:
     """L1D and shared memory in one: its size, the ways it has as L1D alone, and the partitions."""
     names = ("unified_l1d_size", "shmem_option", "cache:dl1")
@@ -110,7 +104,7 @@ def _adaptive(option: Option, options: Options) -> Values:
     if not option.whole() or cache is None or any(name not in options for name in names):
         return {}
     size_bytes = options[names[0]].whole() * 1024
-    ways = size_bytes // (cache.sets * cache.line_bytes)
+    ways = size_bytes // (cache["sets"] * cache["line_bytes"])
     return {"unified_l1d_bytes": size_bytes, "shared_options_kib": options[names[1]].value, "l1d_ways": ways}
 
 
