@@ -112,7 +112,7 @@ _NUMBERS = ("sets", "line_bytes", "ways", "mshrs", "merges", "miss_queue")
 
 
 def cache_of(option: Option) -> dict[str, Any] | None:
-    """The parts of the cache an option describes by name: _NUMBERS, `sectored`, and letters as written; None for `none`.
+    """Parts of the cache an option describes, by name: _NUMBERS, `sectored`, letters as written; None for `none`.
 
     Version 3 of GPGPU-Sim has neither type nor port, and its oldest strings no index. Raises InputError for anything
     else."""
