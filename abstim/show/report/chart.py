@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,12 +102,6 @@ class Option:
     x_factors: Sequence[str] = ()  # of a categorical axis; empty leaves the axis as it is
     y_factors: Sequence[str] = ()
 
-    @property
-    def axes(self) -> str:
-        """JSON for the page's script."""
-        names = ("x_label", "y_label", "x_factors", "y_factors")
-        return json.dumps({name: getattr(self, name) for name in names})
-
 
 @dataclass(frozen=True)
 class Chart:
@@ -130,11 +123,6 @@ class SourceRow:
     share: float
     why: str
     text: str
-
-    @property
-    def bar_percent(self) -> str:
-        """Width of its bar."""
-        return f"{100 * self.share:.1f}"
 
 
 @dataclass(frozen=True)
