@@ -13,7 +13,7 @@ import platform
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from functional.files import rows_beside
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of every architecture
 _ASK_VERSION, _PATH_BENEATH = 1, 1
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
@@ -44,40 +45,39 @@ def landlock_version() -> int:
     return max(0, _system_call(_CREATE_RULESET, None, 0, _ASK_VERSION))
 
 
-def ruleset(readable: Iterable[Path]) -> int:
-    """A file descriptor of rules: nothing of the file system but reading these folders, and what is in them, and, where
-    this kernel knows of them, no connections and signals. Raises OSError."""
+@cache
+def rules() -> int:
+    """A file descriptor of Landlock's rules: nothing of the file system but reading Python, its packages and the
+    system's libraries, and, where this kernel knows of them, no connections and signals. Raises OSError."""
     files = (1 << _of_version(_FILE_RIGHTS)) - 1
     wanted = _Ruleset(files, _of_version(_CONNECT_RIGHTS), _of_version(_SCOPES))
-    rules = _checked(_CREATE_RULESET, ctypes.byref(wanted), ctypes.sizeof(wanted), 0)
-    for path in readable:
+    found = _landlock(_CREATE_RULESET, ctypes.byref(wanted), ctypes.sizeof(wanted), 0)
+    for path in readable():
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        _checked(_ADD_RULE, rules, _PATH_BENEATH, ctypes.byref(_Beneath(_READ_FILE | _READ_FOLDER, folder)), 0)
+        _landlock(_ADD_RULE, found, _PATH_BENEATH, ctypes.byref(_Beneath(_READ_FILE | _READ_FOLDER, folder)), 0)
         os.close(folder)
-    return rules
-
-
-def enter(rules: int) -> None:
-    """Hold this thread, and all it starts, to the rules from now on. Raises OSError."""
-    _checked(_RESTRICT_SELF, rules, 0)
+    return found
 
 
 def _of_version(known: dict[int, int]) -> int:
     return max((value for first, value in known.items() if first <= landlock_version()), default=0)
 
 
-def _checked(number: int, *arguments: object) -> int:
-    found = _system_call(number, *arguments)
+def _landlock(number: int, *arguments: object) -> int:
+    return _checked("Landlock", _system_call(number, *arguments))
+
+
+def _checked(what: str, found: int) -> int:
+    """What a call has returned. Raises OSError where it failed."""
     if found < 0:
-        raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
+        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
     return found
 
 
 def _system_call(number: int, *arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
+    _LIBC.syscall.restype = ctypes.c_long
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    return int(libc.syscall(ctypes.c_long(number), *words))
+    return int(_LIBC.syscall(ctypes.c_long(number), *words))
 
 
 _SET_SECCOMP, _GET_SECCOMP, _FILTER = 22, 21, 2  # of prctl
@@ -114,17 +114,15 @@ def _restricted() -> dict[str, tuple[tuple[int, int], tuple[_Only, ...]]]:
 
 def available() -> bool:
     """Does this system know filters, and this file the numbers of its system calls?"""
-    return platform.machine() in _AUDIT_ARCHITECTURE and ctypes.CDLL(None).prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
+    return platform.machine() in _AUDIT_ARCHITECTURE and _LIBC.prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
 
 
-def give_up() -> None:
+def _give_up() -> None:
     """Give up all other system calls, for good, for this thread and all it starts. Raises OSError."""
     program = b"".join(_program())
     count, code = len(program) // 8, ctypes.create_string_buffer(program)
     packed = ctypes.create_string_buffer(struct.pack("@HP", count, ctypes.addressof(code)))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SET_SECCOMP, _FILTER, packed, 0, 0):
-        raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
+    _checked("seccomp", _LIBC.prctl(_SET_SECCOMP, _FILTER, packed, 0, 0))
 
 
 def _program() -> Iterator[bytes]:
@@ -189,12 +187,6 @@ def refuse_where_impossible() -> None:
         raise InputError(f"isolation needs {lacks}; run foreign kernels as a user without privileges instead")
 
 
-@cache
-def rules() -> int:
-    """Of Landlock: Python, its packages and the system's libraries can be read; nothing else."""
-    return ruleset(readable())
-
-
 def readable() -> list[Path]:
     """Folders of code."""
     paths = sysconfig.get_paths()
@@ -207,15 +199,12 @@ def readable() -> list[Path]:
 def restrict(rules: int) -> None:
     """Hold this process, which has one thread, to computing: it gains no privileges, keeps the files that are open, and
     opens others only to read what `rules` allow. Raises OSError where the system does not allow that."""
-    libc = ctypes.CDLL(None, use_errno=True)
     _limit()
-    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "no_new_privs")
-    enter(rules)
+    _checked("no_new_privs", _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _landlock(_RESTRICT_SELF, rules, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
-    if libc.capset(header, (ctypes.c_uint32 * 6)()):  # a process of root's has some
-        raise OSError(ctypes.get_errno(), "capset")
-    give_up()
+    _checked("capset", _LIBC.capset(header, (ctypes.c_uint32 * 6)()))  # a process of root's has some
+    _give_up()
 
 
 def _limit() -> None:
