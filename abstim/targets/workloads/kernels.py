@@ -1,5 +1,4 @@
-"""Kernels of several PTX files under one roof, with their registers and the memory of their variables, and programs
-whose launches are made, executed and dropped one by one."""
+"""Programs of kernels of several PTX files, whose launches are made, executed and dropped one by one."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
-from functional.ptx.ir import Module
 from functional.ptx.parser import parse
 
 if TYPE_CHECKING:
@@ -32,27 +30,6 @@ if TYPE_CHECKING:
 
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
-
-
-class Kernels:
-    """Every kernel of some suite benchmarks, and of one of the files beside."""
-
-    def __init__(self, benchmarks: Sequence[str], own: Path) -> None:
-        paths = [*map(suite.ptx_path, benchmarks), own]
-        self.modules: list[Module] = [parse(path) for path in paths]
-        self.registers = read_resources(Path(__file__).with_name("resources.json"))  # from `ptxas -v` 13.0 for sm_75
-        for name in benchmarks:
-            self.registers |= suite.registers(name)
-        self.programs: dict[str, Program] = {name: link(m, name) for m in self.modules for name in m.entries}
-
-    def memory(self) -> Memory:
-        """Device memory with the variables of all files."""
-        return Memory(variable for module in self.modules for variable in module.variables)
-
-    def case(self, name: str, memory: Memory, launches: Any, dtypes: dict[str, np.dtype]) -> StreamedCase:
-        """Launches of them."""
-        about: dict[str, Any] = {"dtypes": dtypes, "group": "workloads", "resources": self.registers}
-        return StreamedCase(name, self.modules[0], memory, launches, **about)
 
 
 def drawn(seed: int, name: str, least: float, most: float) -> Contents:
@@ -112,22 +89,29 @@ def execute_launch(
 
 
 class LaunchedProgram:
-    """A program in the making: launches of some kernels, call by call; `case()` is the whole. `parameters` counts its
-    learnt numbers; its buffers hold float32, but for those of `integers`."""
+    """A program in the making: launches of kernels of some suite benchmarks, and of one of the files beside, call by
+    call; `case()` is the whole. `parameters` counts its learnt numbers; its buffers hold float32, but for those of
+    `integers`."""
 
     threads, spread = 256, 1.0  # of a block of elementwise kernels; of learnt numbers, times their inputs
     integers: tuple[str, ...] = ()
 
-    def __init__(self, name: str, seed: int, kernels: Kernels) -> None:
-        self.name, self.seed, self.kernels, self.memory = name, seed, kernels, kernels.memory()
+    def __init__(self, name: str, seed: int, benchmarks: Sequence[str], own: Path) -> None:
+        modules = [parse(path) for path in (*map(suite.ptx_path, benchmarks), own)]
+        self.name, self.seed, self.module, self.parameters = name, seed, modules[0], 0
+        self.memory = Memory(variable for module in modules for variable in module.variables)
+        self.registers = read_resources(Path(__file__).with_name("resources.json"))  # from `ptxas -v` 13.0 for sm_75
+        for benchmark in benchmarks:
+            self.registers |= suite.registers(benchmark)
+        self.programs: dict[str, Program] = {kernel: link(m, kernel) for m in modules for kernel in m.entries}
         self.launches: list[Launch] = []
-        self.parameters = 0
 
-    def case(self) -> StreamedCase:
-        """All launches, and memory before the first."""
+    def case(self, launches: Any = None) -> StreamedCase:
+        """All launches (or others, of the same memory), and memory before the first."""
         dtypes: dict[str, np.dtype] = dict.fromkeys(self.memory.buffers, np.dtype(np.float32))
         dtypes |= dict.fromkeys(self.integers, np.dtype(np.int32))
-        return self.kernels.case(self.name, self.memory, tuple(self.launches), dtypes)
+        about: dict[str, Any] = {"dtypes": dtypes, "group": "workloads", "resources": self.registers}
+        return StreamedCase(self.name, self.module, self.memory, launches or tuple(self.launches), **about)
 
     def launch(
         self, kernel: str, grid: int | tuple[int, int], block: int | tuple[int, int],
@@ -135,8 +119,8 @@ class LaunchedProgram:
     ) -> None:  # fmt: skip
         """The next launch; a name among its arguments is a buffer."""
         given = [Pointer(a) if isinstance(a, str) else a for a in arguments]
-        program, memory = self.kernels.programs[kernel], self.memory
-        self.launches.append(make_launch(program, grid, block, given, memory, dynamic_shared_bytes, label))
+        program, dynamic = self.programs[kernel], dynamic_shared_bytes
+        self.launches.append(make_launch(program, grid, block, given, self.memory, dynamic, label))
 
     def elementwise(self, kernel: str, threads: int, arguments: Sequence[Any], label: str) -> None:
         """The next launch, of a thread for each of so many things."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.workloads.kernels import LAYERS, Kernels, LazyLaunches, StreamedCase
+from abstim.targets.workloads.kernels import LAYERS, LaunchedProgram, LazyLaunches, StreamedCase
 from functional import suite
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, Scalar, make_launch
@@ -68,18 +68,16 @@ BUFFERS = ("x", "y", "z", "out", "out2")  # the first three are never written
 
 def kernel_stream(launches: int = LAUNCHES, seed: int = 7) -> StreamedCase:
     """The stream: kinds repeat in bursts, sizes wander by a factor of eight around each kind's own."""
-    kernels = Kernels(BENCHMARKS, LAYERS)
-    memory, rng = kernels.memory(), np.random.default_rng(seed)
+    program, rng = LaunchedProgram("kernel_stream", seed, BENCHMARKS, LAYERS), np.random.default_rng(seed)
     for name in BUFFERS:
-        memory.allocate(name, 4 * MOST, rng.uniform(0.5, 1.5, MOST).astype(np.float32))
+        program.memory.allocate(name, 4 * MOST, rng.uniform(0.5, 1.5, MOST).astype(np.float32))
     kind, scale = drift(launches, rng)
 
     def make(number: int) -> Launch:
         name = KINDS[int(kind[number])]
-        return make_launch(kernels.programs[name], *_shape(name, float(scale[number])), memory)
+        return make_launch(program.programs[name], *_shape(name, float(scale[number])), program.memory)
 
-    dtypes = dict.fromkeys(BUFFERS, np.dtype(np.float32))
-    return kernels.case("kernel_stream", memory, LazyLaunches(launches, make), dtypes)
+    return program.case(LazyLaunches(launches, make))
 
 
 def drift(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abstim.targets.workloads.kernels import LAYERS, Kernels, LaunchedProgram
+from abstim.targets.workloads.kernels import LAYERS, LaunchedProgram
 from functional.launches.launch import Pointer, Scalar
 
 TILE, WARP = 16, 32
@@ -38,7 +38,7 @@ class Network(LaunchedProgram):
     spread = 6.0  # He's bound: activations neither vanish nor overflow over 152 layers
 
     def __init__(self, name: str, seed: int, size: int = 224, channels: int = 3) -> None:
-        super().__init__(name, seed, Kernels(("conv2d_implicit_gemm", "batchnorm_relu", "maxpool"), LAYERS))
+        super().__init__(name, seed, ("conv2d_implicit_gemm", "batchnorm_relu", "maxpool"), LAYERS)
         self.macs = 0
         self.drawn("image", channels * size * size, 0.0, 1.0)
         self.image = Tensor("image", channels, size, size)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.targets.workloads.kernels import TRANSFORMER, Kernels, LaunchedProgram
+from abstim.targets.workloads.kernels import TRANSFORMER, LaunchedProgram
 from functional.errors import InputError
 from functional.launches.launch import Pointer, Scalar
 from functional.launches.memory import Contents
@@ -57,7 +57,7 @@ class Transformer(LaunchedProgram):
     threads, spread, integers = THREADS, 3.0, ("tokens", "chosen")
 
     def __init__(self, name: str, model: Model, batch: int, length: int) -> None:
-        super().__init__(name, SEED, Kernels((), TRANSFORMER))
+        super().__init__(name, SEED, (), TRANSFORMER)
         self.model, self.batch, self.length = model, batch, length
         self._tokens = Contents(f"{batch} x {length} tokens below {model.vocabulary}, seed {SEED}", self._draw_tokens)
         self._allocate_inputs()
