@@ -179,8 +179,8 @@ def test_triton_with_tensor_descriptors(architecture):
 def test_addresses_in_a_tensor_lead_to_the_device_and_back():
     words = np.array([7, 0x7F0000001000, 0x7F0000001FFF, 0x7F0000002000, 0x7F0000000FFF], np.uint64)
     before = words.copy()
-    found = translate(words, 0x7F0000001000, 4096, 0x10000)
+    undo = translate(words, 0x7F0000001000, 4096, 0x10000)
     assert words.tolist() == [7, 0x10000, 0x10FFF, 0x7F0000002000, 0x7F0000000FFF]
     words[2] = 5  # the kernel's own
-    found.undo()
+    undo()
     assert words.tolist() == [*before[:2].tolist(), 5, *before[3:].tolist()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from jaxtyping import Int64, UInt8, UInt64
+    from jaxtyping import UInt8, UInt64
 
     from abstim.application.device_memory import DeviceMemory
 
@@ -43,27 +43,18 @@ def _holds(tensor: Any, wanted: UInt64[np.ndarray, " word"]) -> bool:
     return bool(first < len(wanted) and wanted[first] < storage.data_ptr() + storage.nbytes())
 
 
-@dataclass(frozen=True)
-class Translated:
-    """Words on the device of which some, at `places`, were `host` addresses and are addresses there."""
-
-    words: UInt64[np.ndarray, " word"]
-    places: Int64[np.ndarray, " place"]
-    host: UInt64[np.ndarray, " place"]
-    device: UInt64[np.ndarray, " place"]
-
-    def undo(self) -> None:
-        """Those that the kernel has not changed are what they were."""
-        same = self.words[self.places] == self.device
-        self.words[self.places[same]] = self.host[same]
-
-
-def translate(words: UInt64[np.ndarray, " word"], start: int, size_bytes: int, device: int) -> Translated:
-    """Numbers that lie in `size_bytes` from host address `start` become addresses from `device` on."""
+def translate(words: UInt64[np.ndarray, " word"], start: int, size_bytes: int, device: int) -> Callable[[], None]:
+    """Numbers that lie in `size_bytes` from host address `start` become addresses from `device` on. What is returned
+    undoes that: those that the kernel has not changed are what they were."""
     places = np.flatnonzero((words >= start) & (words < start + size_bytes))
     host = words[places].copy()
-    words[places] = host - np.uint64(start) + np.uint64(device)
-    return Translated(words, places, host, words[places].copy())
+    there = words[places] = host - np.uint64(start) + np.uint64(device)
+
+    def undo() -> None:
+        same = words[places] == there
+        words[places[same]] = host[same]
+
+    return undo
 
 
 @dataclass
@@ -88,7 +79,7 @@ class HostRanges:
         behind = tensors_behind(_words(_on_host(part)) for part in self._integers)
         self._ranges = _merged(_range_of(a) for a in (*arguments, *behind) if a is not None)
         self._scratch: list[int] = []
-        self._translated: list[Translated] = []
+        self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> HostRanges:
         for part in self._ranges:
@@ -100,15 +91,15 @@ class HostRanges:
             host = integers.start
             owner = next(part for part in self._ranges if part.start <= host < part.start + part.bytes)
             words = _words(self._on_device(owner)[integers.start - owner.start :][: integers.bytes])
-            self._translated += [translate(words, part.start, part.bytes, part.device) for part in self._ranges]
+            self._undo += [translate(words, part.start, part.bytes, part.device) for part in self._ranges]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            for translated in self._translated:
-                translated.undo()
+            for undo in self._undo:
+                undo()
             for part in self._ranges if kind is None else ():
                 self._write_back(part)
         finally:

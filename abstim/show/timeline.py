@@ -9,10 +9,9 @@ at the time of their issue. Times are microseconds of the GPU's clock, as the tr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ MOST_WINDOWS = 500  # of a launch
 MOST_COUNTERS = 50_000  # in a file
 
 
-@dataclass(frozen=True)
-class Slices:
+class Slices(NamedTuple):
     """Visits of basic blocks, by warp, then time."""
 
     sm: Int64[np.ndarray, " slice"]
@@ -137,7 +135,7 @@ def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
 
 
 def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
-    columns = [*(getattr(drawn, column.name) for column in fields(drawn)), launch.block_line[drawn.block]]
+    columns = [*drawn, launch.block_line[drawn.block]]
     rows = zip(*(column.tolist() for column in columns), strict=True)
     for sm, slot, warp, block, begin, end, visits, count, stalls, line in rows:
         waited = {reason.replace("_", " "): cycles for reason, cycles in zip(STALLS, stalls, strict=True) if cycles}

@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import IO, Annotated, Any
 
@@ -127,14 +127,6 @@ def exactly(file: IO[bytes], count: int) -> bytearray:
     return found
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request, and whether its trace is wanted in one piece."""
-
-    request: Request
-    whole: bool
-
-
 class IsolatedProcess:
     """A child that knows `programs` and the bytes of `memory`; the rest of a request is sent to it."""
 
@@ -158,15 +150,15 @@ class IsolatedProcess:
         """Can it be asked?"""
         return id(request.launch.program) in self._known and id(request.memory.store) in self._known
 
-    def ask(self, asked: Asked) -> None:
-        """Send a request."""
+    def ask(self, request: Request, whole: bool) -> None:
+        """Send a request. `whole`: its trace is wanted in one piece."""
         buffer = io.BytesIO()
-        _Pickler(buffer, self._known).dump(asked)
+        _Pickler(buffer, self._known).dump((request, whole))
         try:
             self._ask.write(len(buffer.getvalue()).to_bytes(8, "little") + buffer.getvalue())
             self._ask.flush()
         except BrokenPipeError:
-            raise self._ended(asked.request) from None
+            raise self._ended(request) from None
 
     def answer(self, request: Request) -> Trace | Done | Failed:
         """The next. Raises ExecutionError if the process has ended without one, or says what is none."""
@@ -230,16 +222,16 @@ def _live(inner: Executor, known: dict[int, object], files: list[int]) -> None:
         threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
         while True:
             length = int.from_bytes(exactly(requests, 8), "little")
-            _answer(_Unpickler(io.BytesIO(exactly(requests, length)), known).load(), inner, answers, notes)
+            request, whole = _Unpickler(io.BytesIO(exactly(requests, length)), known).load()
+            _answer(request, whole, inner, answers, notes)
             answers.flush()
             notes.seek(0)
             notes.truncate()
 
 
-def _answer(asked: Asked, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
-    request = asked.request
+def _answer(request: Request, whole: bool, inner: Executor, answers: IO[bytes], notes: io.StringIO) -> None:
     try:
-        for trace in [inner.whole(request)] if asked.whole else inner.chunked(request):
+        for trace in [inner.whole(request)] if whole else inner.chunked(request):
             send_trace(answers, trace)
             answers.flush()
         printed = request.memory.printed
@@ -331,7 +323,7 @@ class IsolatedExecutor(Executor):
             if process is None:
                 self.inner.prepare(request.launch.program)
                 process = IsolatedProcess(self.inner, [known for known, _ in self._programs.values()], request.memory)
-        process.ask(Asked(request, whole))
+        process.ask(request, whole)
         return process, counts
 
     def _counts(self, program: Program) -> BlockCounts:
