@@ -48,9 +48,11 @@ def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[Fit
     wide = [max(1, w, *map(len, head.split())) for head, w in zip(heads, wide, strict=True)]
     tried = [(gap, _name_widths(wide, left, width, gap)) for gap in GAPS]
     gap, names = min(tried, key=lambda way: len(_groups(wide, way[1], width, way[0])))
-    groups = _groups(wide, names, width, gap)
     widths = [*names, *wide[left:]]
-    return [Fitted(*_table(heads, rows, [*range(left), *group], widths), gap) for group in groups]
+    heads = ["\n".join(wrap(head, w, break_long_words=False)) for head, w in zip(heads, widths, strict=True)]
+    rows = [[_cell(text, w) for text, w in zip(row, widths, strict=True)] for row in rows]
+    parts = [[*range(left), *group] for group in _groups(wide, names, width, gap)]
+    return [Fitted([heads[k] for k in part], [[row[k] for k in part] for row in rows], gap) for part in parts]
 
 
 def _phrase_width(cells: Sequence[str], wide: int) -> int:
@@ -107,13 +109,6 @@ def _groups(wide: Sequence[int], names: Sequence[int], width: int, gap: int) -> 
             groups.append([])
         groups[-1].append(k)
     return groups
-
-
-def _table(
-    heads: Sequence[str], rows: Cells, columns: Sequence[int], widths: Sequence[int]
-) -> tuple[list[str], list[list[str]]]:
-    wrapped = ["\n".join(wrap(heads[k], widths[k], break_long_words=False)) for k in columns]
-    return wrapped, [[_cell(row[k], widths[k]) for k in columns] for row in rows]
 
 
 def _cell(text: str, width: int) -> str:
