@@ -69,20 +69,21 @@ def read_options(path: Path) -> dict[str, Option]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(f"{path}: {reason}") from None
-    options: dict[str, Option] = {}
-    name, where, words = "", "", list[str]()
+    said: list[tuple[str, str, list[str]]] = []  # name, where, words behind it
     for line, word, quoted in _words(path, text):
         if _OPTION.match(word) and not quoted:
-            _keep(options, name, words, where)
-            name, where, words = word[1:].removeprefix("gpgpu_"), f"{path}:{line}", []
-        elif name:
-            words.append(word)
+            said.append((word[1:].removeprefix("gpgpu_"), f"{path}:{line}", []))
+        elif said:
+            said[-1][2].append(word)
         else:
             raise InputError(f"{path}:{line}: expected an option such as -gpgpu_n_clusters, found {word[:40]!r}")
-    _keep(options, name, words, where)
-    if not options:
+    for name, where, words in said:
+        if len(words) != 1:
+            count = f"{len(words)} values: {' '.join(words)[:60]}" if words else "no value"
+            raise InputError(f"{where}: option {name} has {count}")
+    if not said:
         raise InputError(f"{path}: no options in this file")
-    return options
+    return {name: Option(name, words[0], where) for name, where, words in said}
 
 
 def _words(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
@@ -97,15 +98,6 @@ def _words(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
             yield line, "".join(match["quoted"].split()), True
         elif match["word"]:
             yield line, match["word"], False
-
-
-def _keep(options: dict[str, Option], name: str, words: list[str], where: str) -> None:
-    if name and not words:
-        raise InputError(f"{where}: option {name} has no value")
-    if name and len(words) > 1:
-        raise InputError(f"{where}: option {name} has {len(words)} values: {' '.join(words)[:60]}")
-    if name:
-        options[name] = Option(name, words[0], where)
 
 
 _NUMBERS = ("sets", "line_bytes", "ways", "mshrs", "merges", "miss_queue")
