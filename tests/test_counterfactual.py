@@ -124,7 +124,7 @@ def sectors(trace):
 
 def atomic_sectors(inputs):
     found = accesses_of(inputs)
-    owner = found.of_records(len(inputs.trace.records))
+    owner = found.owner
     mine = inputs.table.kind[found.instruction][owner] == 11
     return sum(bin(s).count("1") for s in sectors_of(inputs.trace.records[mine]).tolist())
 

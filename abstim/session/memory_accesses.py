@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 class Accesses:
     """Executed memory instructions, in the order of the trace.
 
-    `instruction` and `first`, the first record, of those with line records; `shared` the instruction of those with bank
-    passes (`Trace.conflicts`)."""
+    `instruction` and `first`, the first record, of those with line records, of which each record has an `owner` and a
+    `place` among its records; `shared` the instruction of those with bank passes (`Trace.conflicts`)."""
 
     instruction: Int64[np.ndarray, " access"]
     first: Int64[np.ndarray, " access"]
+    owner: Int64[np.ndarray, " record"]
+    place: Int64[np.ndarray, " record"]
     shared: Int64[np.ndarray, " shared_access"]
-
-    def of_records(self, count: int) -> Int64[np.ndarray, " record"]:
-        """The access of each of `count` records."""
-        return np.repeat(np.arange(len(self.first)), np.diff(self.first, append=count))
 
 
 def accesses_of(inputs: LaunchInputs) -> Accesses:
@@ -42,7 +40,9 @@ def accesses_of(inputs: LaunchInputs) -> Accesses:
     is_shared = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
     on_lines = (kind >= Kind.PARAM_LOAD) & ~is_shared
     instruction, shared = (executed(trace, table.block_start, table.block_stop, c) for c in (on_lines, is_shared))
-    return Accesses(instruction, np.flatnonzero(first_records(trace)), shared)
+    is_first = first_records(trace)
+    first, owner = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+    return Accesses(instruction, first, owner, np.arange(len(owner)) - first[owner], shared)
 
 
 def first_records(trace: Trace) -> Bool[np.ndarray, " record"]:
@@ -75,8 +75,7 @@ def atomic_transactions(inputs: LaunchInputs) -> tuple[Int64[np.ndarray, " line"
     if not atomics.any():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     found = accesses_of(inputs)
-    owner = found.of_records(len(inputs.trace.records))
-    records = inputs.trace.records[atomics[found.instruction][owner]]
+    records = inputs.trace.records[atomics[found.instruction][found.owner]]
     return np.unique(line_of(records[sectors_of(records) > 0]).astype(np.int64), return_counts=True)
 
 
@@ -98,14 +97,13 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     data = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.GLOBAL_STORE)) & (table.copies != FILLS)
     if not data.any():
         return inputs
-    owner = found.of_records(len(trace.records))
+    owner = found.owner
     size = np.where(line_of(trace.records) == SHARED_WINDOW_LINE, 0, np.bitwise_count(sectors_of(trace.records)))
     touched = np.bincount(owner, size, len(found.first))
     enough = np.maximum(4, _bytes_a_lane(table)[found.instruction])
     is_global = is_data(line_of(trace.records[found.first])) & (line_of(trace.records[found.first]) < LOCAL_WINDOW_LINE)
     wide = data[found.instruction] & (touched > enough) & is_global
-    place = np.arange(len(trace.records)) - found.first[owner]
-    keep = ~wide[owner] | (place < enough[owner] // 4)
+    keep = ~wide[owner] | (found.place < enough[owner] // 4)
     whole = wide[owner] & keep
     records = np.where(whole, trace.records | np.uint32(ALL_SECTORS << SECTOR_SHIFT), trace.records)
     return replace(inputs, trace=_kept(trace, records, owner, keep))
@@ -140,12 +138,12 @@ def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
     if not atomics.any():
         return inputs
     trace, found = inputs.trace, accesses_of(inputs)
-    owner = found.of_records(len(trace.records))
-    mine = atomics[found.instruction]
+    owner, mine = found.owner, atomics[found.instruction]
     count = np.diff(found.first, append=len(trace.records))
-    place = np.arange(len(trace.records)) - found.first[owner]
     several = (mine & (count > 1))[owner]
-    keep = ~several | ((place + owner) % 2 == 0)  # now the even ones, now the odd: no line is spared more than others
+    keep = ~several | (
+        (found.place + owner) % 2 == 0
+    )  # now the even ones, now the odd: no line is spared more than others
     records = trace.records.copy()
     single = found.first[mine & (count == 1)]
     records[single] = _half_of_the_sectors(records[single])

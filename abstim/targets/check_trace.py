@@ -24,14 +24,13 @@ from functional.traces.line_record import (
     more_follow,
     phase_of,
 )
-from functional.traces.trace import Trace
+from functional.traces.trace import OFFSETS, STREAMS, Trace
 from precharacterize.classify import Kind, kind_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int32, Int64
 
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
-STREAMS = {"blocks": "block_offsets", "records": "record_offsets", "conflicts": "conflict_offsets"}
 LANES = 32
 
 
@@ -77,7 +76,7 @@ def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]
     if not np.array_equal(trace.thread_blocks, thread_blocks):
         return f"its thread blocks are not the {len(thread_blocks)} that ran"
     warps = len(thread_blocks) * launch.warps_per_block
-    lengths = [len(getattr(trace, name)) - 1 for name in STREAMS.values()]
+    lengths = [len(getattr(trace, name)) - 1 for name in OFFSETS]
     lengths += [len(trace.warp_instructions), len(trace.thread_instructions)]
     if set(lengths) != {warps} or len(trace.masks) != len(trace.blocks):
         return f"not every array is as long as {warps} warps need"
