@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -93,33 +93,23 @@ def drift(
     return kind, np.exp(np.clip(1.04 + 0.5 * np.sin(phase) + walk, 0.0, 2.08))
 
 
-def _shape(name: str, size: float) -> tuple[int | tuple[int, ...], int | tuple[int, ...], list]:
+def _shape(name: str, size: float) -> tuple[Any, Any, list]:
     """Grid, block and arguments of a kernel at a size of 1 to 8."""
     x, y, z, out, out2 = (Pointer(buffer) for buffer in BUFFERS)
-    n = int(12_000 * size)
-    side = 32 * int(3 + 1.6 * size)
-    tile = 16 * int(2 + 0.7 * size)
-    edge = int(12 + 3 * size)
-    match name:
-        case "relu":
-            return -(-n // 256), 256, [x, out, n]
-        case "batchnorm_relu":
-            area = n // 16
-            shape = [16 * area, 16, area, Scalar("f32", 1e-5)]
-            return -(-16 * area // 256), 256, [x, y, z, y, z, out, *shape]
-        case "maxpool3x3s2":
-            half = (edge + 1) // 2
-            return -(-24 * half * half // 256), 256, [x, out, 24, edge, edge, half, half]
-        case "transpose_naive" | "transpose_padded":
-            return (side // 32, side // 32), (32, 8), [x, out, side, side]
-        case "matmul_tiled":
-            return (tile // 16, tile // 16), (16, 16), [x, y, out, tile, tile]
-        case "black_scholes":
-            rates = [Scalar("f32", 0.02), Scalar("f32", 0.3)]
-            return -(-n // 2048), 256, [x, y, z, out, out2, n // 8, *rates]
-        case "reduce_sum":
-            return -(-n // 256), 128, [x, out, n]
-        case "fully_connected_single":
-            return -(-(tile * 32) // 256), 256, [x, y, z, out, tile * 4, tile, 0]
-    shape = [8, edge, edge, 16, edge, edge, 3, 1, 1]
-    return (-(-edge * edge // 16), 1), (16, 16), [x, y, out, *shape]
+    n, side, tile, edge = int(12_000 * size), 32 * int(3 + 1.6 * size), 16 * int(2 + 0.7 * size), int(12 + 3 * size)
+    area, half = n // 16, (edge + 1) // 2
+    square, transposed = (-(-edge * edge // 16), 1), ((side // 32, side // 32), (32, 8), [x, out, side, side])
+    rates = [Scalar("f32", 0.02), Scalar("f32", 0.3)]
+    shapes: dict[str, tuple[Any, Any, list]] = {
+        "relu": (-(-n // 256), 256, [x, out, n]),
+        "batchnorm_relu": (-(-area // 16), 256, [x, y, z, y, z, out, 16 * area, 16, area, Scalar("f32", 1e-5)]),
+        "maxpool3x3s2": (-(-24 * half * half // 256), 256, [x, out, 24, edge, edge, half, half]),
+        "transpose_naive": transposed,
+        "transpose_padded": transposed,
+        "matmul_tiled": ((tile // 16, tile // 16), (16, 16), [x, y, out, tile, tile]),
+        "black_scholes": (-(-n // 2048), 256, [x, y, z, out, out2, n // 8, *rates]),
+        "reduce_sum": (-(-n // 256), 128, [x, out, n]),
+        "fully_connected_single": (-(-tile // 8), 256, [x, y, z, out, tile * 4, tile, 0]),
+        "conv2d": (square, (16, 16), [x, y, out, 8, edge, edge, 16, edge, edge, 3, 1, 1]),
+    }
+    return shapes[name]
