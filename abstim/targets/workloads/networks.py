@@ -135,13 +135,11 @@ def resnet_network(depth: int, stages: int = 4, size: int = 224) -> Network:
 
 def _block(net: Network, x: Tensor, channels: int, stride: int, bottleneck: bool, label: str) -> Tensor:
     wide = channels * EXPANSION if bottleneck else channels
-    if bottleneck:
-        y = _conv_bn(net, x, channels, 1, 1, f"{label}.conv1")
-        y = _conv_bn(net, y, channels, 3, stride, f"{label}.conv2")
-        y = _conv_bn(net, y, wide, 1, 1, f"{label}.conv3", relu=False)
-    else:
-        y = _conv_bn(net, x, channels, 3, stride, f"{label}.conv1")
-        y = _conv_bn(net, y, channels, 3, 1, f"{label}.conv2", relu=False)
+    narrow = [(channels, 1, 1), (channels, 3, stride), (wide, 1, 1)]
+    convolutions = narrow if bottleneck else [(channels, 3, stride), (channels, 3, 1)]
+    y = x
+    for number, shape in enumerate(convolutions, 1):
+        y = _conv_bn(net, y, *shape, f"{label}.conv{number}", relu=number < len(convolutions))
     if stride != 1 or x.channels != wide:
         x = _conv_bn(net, x, wide, 1, stride, f"{label}.downsample", relu=False)
     return net.add_relu(y, x, f"{label}.add")
