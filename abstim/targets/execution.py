@@ -143,7 +143,6 @@ class Execution(Traces):
     outputs: tuple[OutputCheck, ...] = ()
     printed: str = ""
     seconds: float = 0.0
-    from_cache: bool = False
 
     def trace(self, number: int) -> Trace:
         return self.traces[number]
@@ -242,17 +241,16 @@ def execute(
         if case.traces or isinstance(case, StoredCase) or turns(number) is None:
             say_block_order(launch)
     if case.traces:
-        return _checked(case, Execution(case.traces, from_cache=True))
+        return _checked(case, Execution(case.traces))
     started = perf_counter()
     if isinstance(case, StoredCase):
-        return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started, from_cache=True)
+        return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started)
     key = execution_key(case, name_of(executor), instruction_budget, turns)
     execution = kept_execution(case, key)
-    from_cache = execution is not None
     if execution is None:
         execution = execute_case(case, executor or chosen_executor(), instruction_budget, progress, turns)
         save(key, execution)
-    return replace(execution, seconds=perf_counter() - started, from_cache=from_cache)
+    return replace(execution, seconds=perf_counter() - started)
 
 
 def kept_execution(case: Case, key: str) -> Execution | None:
