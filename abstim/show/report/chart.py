@@ -218,8 +218,9 @@ def stacked_bars(
 
 
 def dots(plot: Any, rows: Sequence[Mapping[str, Any]], x: str, y: str, series: str, **style: Any) -> Any:
-    """Draw a dot a row, at two of its fields; rows of one of `series` have a colour, and an entry of the legend."""
-    keys = [key for key, value in rows[0].items() if isinstance(value, str | int | float)]  # for what is said of a dot
+    """Draw a dot a row, at two of its fields; rows of one of `series` have a colour, and an entry of the legend. What
+    is said of a dot may be any field with a number or a text."""
+    keys = [key for row in rows[:1] for key, value in row.items() if isinstance(value, str | int | float)]
     for k, (name, own) in enumerate(grouped(rows, lambda row: row[series]).items()):
         data = {key: [row[key] for row in own] for key in keys}
         plot.scatter(x, y, source=data, size=8, color=COLORS[k % len(COLORS)], legend_label=name, **style)
