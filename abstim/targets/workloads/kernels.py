@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -63,17 +63,9 @@ class LazyLaunches(Sequence[Launch]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, number: int) -> Launch: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Launch]: ...
-    def __getitem__(self, number: int | slice) -> Launch | Sequence[Launch]:
-        if isinstance(number, slice):
-            chosen = range(self._count)[number]
-            return LazyLaunches(len(chosen), lambda k: self._make(chosen[k]))
-        if not -self._count <= number < self._count:
-            raise IndexError(f"launch {number} of {self._count}")
-        return self._make(number % self._count)
+    def __getitem__(self, number: Any) -> Any:
+        found = range(self._count)[number]
+        return tuple(map(self._make, found)) if isinstance(number, slice) else self._make(found)
 
 
 def execute_launch(
