@@ -201,29 +201,27 @@ def _units(key: str, unit: str, otherwise: str, classes: list[str], option: Opti
     return where | {key: count}
 
 
-def _core_clock(_: Option, options: Options) -> Values:
-    return {"core_clock_hz": _clocks_hz(options)[0]}
-
-
-def _slice_index(option: Option, _: Options) -> Values:
-    return {"l2_slice_index": {0: "linear", 4: "random"}.get(option.whole(), "ipoly")}
-
-
-def _slice_queue(option: Option, _: Options) -> Values:
-    return {"l2_queue": int(min(option.numbers(":", (4,))))}
-
-
-def _coalescing(option: Option, _: Options) -> Values:
-    return {"coalescing": "sector" if option.whole() >= 40 else "fermi"}
-
-
-def _flit_bytes(option: Option, options: Options) -> Values:
-    return {} if _is_plain(options) else {"flit_bytes": option.whole()}
-
-
-def _l2_request(option: Option, options: Options) -> Values:
-    crossbar = PLAIN_CROSSBAR_CYCLES if _is_plain(options) else CROSSBAR_CYCLES
-    return {"l2_request_cycles": option.whole() + crossbar}
+# Rules that the table of options names, those of one expression as such
+NAMED: dict[str, Rule] = {
+    "sm_count": _sm_count,
+    "threads": _threads,
+    "core_clock": lambda _, options: {"core_clock_hz": _clocks_hz(options)[0]},
+    "scheduler": _scheduler,
+    "pipeline_widths": _pipeline_widths,
+    "generic_collectors": _generic_collectors,
+    "adaptive": _adaptive,
+    "slice_index": lambda option, _: {"l2_slice_index": {0: "linear", 4: "random"}.get(option.whole(), "ipoly")},
+    "slice_queue": lambda option, _: {"l2_queue": int(min(option.numbers(":", (4,))))},
+    "network": _network,
+    "coalescing": lambda option, _: {"coalescing": "sector" if option.whole() >= 40 else "fermi"},
+    "flit_bytes": lambda option, options: {} if _is_plain(options) else {"flit_bytes": option.whole()},
+    "mapping": _mapping,
+    "dram_timing": _dram_timing,
+    "l2_request": lambda option, options: {
+        "l2_request_cycles": option.whole() + (PLAIN_CROSSBAR_CYCLES if _is_plain(options) else CROSSBAR_CYCLES)
+    },
+    "dram_latency": _dram_latency,
+}
 
 
 def _rule_of(said: Mapping[str, Any]) -> Rule:
@@ -243,8 +241,7 @@ def _rule_of(said: Mapping[str, Any]) -> Rule:
             return partial(_traced, _classes(classes), said.get("also", {}))
         case {"part_of": whole}:
             return partial(_part_of, whole)
-    rule: Rule = globals()[f"_{said['rule']}"]  # a function above
-    return rule
+    return NAMED[said["rule"]]
 
 
 TABLE = toml_beside(__file__, "import_options.toml")
