@@ -1,9 +1,9 @@
-"""How results show themselves in Python: a screen at most; and results, or parts of an estimate, put into groups."""
+"""How results show themselves in Python: a screen at most; and results put into groups."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from reprlib import Repr
 from typing import Any, TypeVar
 
@@ -37,29 +37,3 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-MOST_WAYS = 12  # that are told apart
-OTHER_WAYS = "other ways"  # how many, before it: what the rest is called
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """All parts found one way: how many, their warp instructions, their cycles."""
-
-    how: str
-    parts: int
-    instructions: float
-    cycles: float
-
-
-def by_way(parts: Iterable[tuple[str, int, float, float]], most: int = MOST_WAYS) -> list[Way]:
-    """Ways of parts, each (how, units, instructions, cycles), most cycles first: `most`, then all others as one."""
-    groups = grouped(parts, lambda part: part[0])
-    ways = [Way(how, *(sum(p[k] for p in own) for k in (1, 2, 3))) for how, own in groups.items()]  # type: ignore[misc]
-    found = sorted(ways, key=lambda way: -way.cycles)
-    left = found[most:]
-    if len(left) < 2:  # a row for the rest would save none
-        return found
-    together = (sum(getattr(way, name) for way in left) for name in ("parts", "instructions", "cycles"))
-    return [*found[:most], Way(f"{len(left)} {OTHER_WAYS}", *together)]

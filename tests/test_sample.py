@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import abstim
-from abstim.brief import MOST_WAYS, by_way
 from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
+from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
 from abstim.study.sample.inside import analysis_share
 from abstim.study.sample.kept import AnalysisStore

@@ -236,7 +236,7 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
 
 def print_sample(result: SampleResult) -> None:
     """An estimate as tables: the interval, what it rests on, and how each part was found."""
-    from abstim.brief import by_way
+    from abstim.show.parts import by_way
     from abstim.show.tables import duration, on_gpu, print_table, quantity, say
 
     estimate = result.estimate

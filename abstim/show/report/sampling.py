@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from abstim.brief import OTHER_WAYS, by_way
+from abstim.show.parts import OTHER_WAYS, by_way
 from abstim.show.report import chart
 from abstim.show.report.chart import (
     COLORS,
