@@ -82,12 +82,9 @@ class LoadedModule:
     def variable(self, name: str, device: DeviceMemory) -> tuple[int, int]:
         """Address, as the program's process has it, and bytes. Raises InputError for one that is not there."""
         memory = self.memory(device)
-        if name in memory.global_variables:
-            region = memory.global_variables[name]
-            return region.address, region.bytes
-        if name in memory.const_variables:
-            region = memory.const_variables[name]
-            return self.constants_at + region.address, region.bytes
+        for variables, start in ((memory.global_variables, 0), (memory.const_variables, self.constants_at)):
+            if region := variables.get(name):
+                return start + region.address, region.bytes
         raise InputError(f"{self.module.path}: no variable '{name}'")
 
 

@@ -112,11 +112,6 @@ def _restricted() -> dict[str, tuple[tuple[int, int], tuple[_Only, ...]]]:
     }
 
 
-def available() -> bool:
-    """Does this system know filters, and this file the numbers of its system calls?"""
-    return platform.machine() in _AUDIT_ARCHITECTURE and _LIBC.prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
-
-
 def _give_up() -> None:
     """Give up all other system calls, for good, for this thread and all it starts. Raises OSError."""
     program = b"".join(_program())
@@ -178,7 +173,8 @@ def missing() -> str:
         return "Linux"
     if not landlock_version():
         return "Landlock (Linux 5.13 or newer, switched on)"
-    return "" if available() else "seccomp filters, on x86_64 or aarch64"
+    known = platform.machine() in _AUDIT_ARCHITECTURE and _LIBC.prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0
+    return "" if known else "seccomp filters, on x86_64 or aarch64"
 
 
 def refuse_where_impossible() -> None:
