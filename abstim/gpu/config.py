@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -80,26 +80,22 @@ def known_errors() -> tuple[KnownError, ...]:
 
 def known_error(gpu: str, model: str = "detailed", timed_code: str = "ptx") -> str:
     """One sentence on a GPU of `configs/`, or on any other (nothing). `timed_code`: one of CODES."""
-    return "; ".join(_parts(gpu, model, timed_code))
-
-
-def _parts(gpu: str, model: str, timed_code: str) -> Iterator[str]:
-    found = [e for e in known_errors() if e.gpu == gpu and e.model == model]
-    found = [e for e in found if e.code in ("", timed_code)] or found
-    against = {name: ", ".join(str(e) for e in found if e.against == name) for name in ("reference", HARDWARE)}
-    by = f" {BY_MODEL[model].strip()}" if BY_MODEL[model] else ""
-    if against["reference"]:
-        yield f"{BY_MODEL[model]}{against['reference']} against {REFERENCE}"
-    if against[HARDWARE] and not any(e.code in ("", timed_code) for e in found):
-        yield f"{HARDWARE}: no time of {CODES[timed_code]} was compared; otherwise {BY_MODEL[model]}{against[HARDWARE]}"
-    elif against[HARDWARE]:
-        yield f"{HARDWARE}: {BY_MODEL[model]}{against[HARDWARE]}"
-    elif against["reference"]:
-        yield f"{HARDWARE}: not compared"
+    found = [e for e in known_errors() if (e.gpu, e.model) == (gpu, model)]
+    of_code = [e for e in found if e.code in ("", timed_code)]
+    against = {name: [str(e) for e in of_code or found if e.against == name] for name in ("reference", HARDWARE)}
+    reference, hardware = (", ".join(errors) for errors in against.values())
+    by, said = BY_MODEL[model], []
+    if reference:
+        said.append(f"{by}{reference} against {REFERENCE}")
+    if hardware:
+        otherwise = "" if of_code else f"no time of {CODES[timed_code]} was compared; otherwise "
+        said.append(f"{HARDWARE}: {otherwise}{by}{hardware}")
+    elif reference:
+        said.append(f"{HARDWARE}: not compared")
     elif timed_code != "ptx":
-        yield f"{HARDWARE}: no time of a kernel was compared on this GPU{by}"
-        if model == "detailed":
-            yield "its latencies and bandwidths beside measured ones: abstim calibrate"
+        said.append(f"{HARDWARE}: no time of a kernel was compared on this GPU {by}".rstrip())
+        said += ["its latencies and bandwidths beside measured ones: abstim calibrate"] if model == "detailed" else []
+    return "; ".join(said)
 
 
 @dataclass(frozen=True, slots=True)
