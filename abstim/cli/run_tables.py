@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.session.issue_logs import HotSpot
     from abstim.session.result import LaunchResult, RunResult
+    from abstim.session.side_by_side import Overlap
     from abstim.study.baseline import Baseline
     from abstim.study.energy.launch_energy import Energy
 
@@ -91,6 +92,8 @@ def _print_run(result: RunResult) -> None:
         _print_limits(result)
     else:
         _print_bounds(result)
+    if result.overlap:
+        _print_overlap(result.overlap)
     size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     for line in _rate_lines(result):
@@ -102,6 +105,22 @@ def _print_run(result: RunResult) -> None:
         say(f"Note: {result.note}")
     say(f"Error on this GPU: {result.known_error}")
     say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+BAR = 24  # characters of a timeline
+
+
+def _print_overlap(overlap: Overlap) -> None:
+    """A row a launch, by streams, over time."""
+    rows = []
+    for x in sorted(overlap.launches, key=lambda x: (x.stream, x.start_cycle))[:MOST_ROWS]:
+        first, last = (cycle * BAR // max(1, overlap.cycles) for cycle in (x.start_cycle, x.end_cycle - 1))
+        bar = " " * first + "█" * (last - first + 1)
+        name = f"{x.launch} {shown_name(x.kernel)}"
+        rows.append((x.stream or "-", name, x.start_cycle, x.end_cycle, x.alone_cycles, f"{bar:{BAR}}"))
+    print_table("Streams, cycles", ("stream", "launch", "start", "end", "alone", "over time"), rows, left=2)
+    serial = f"one after the other {quantity(overlap.serial_cycles)}"
+    say(f"Side by side: {quantity(overlap.cycles)} cycles; {serial}: {overlap.speed_up:.2f}x")
 
 
 def _timed_parts(launches: Sequence[LaunchResult]) -> str:

@@ -1,5 +1,5 @@
-"""Room for a thread block on an SM (docs/timing-rules.md, rules 1 and 10). Side by side, kernels differ in what a thread
-block takes of an SM; alone, one fits where one was."""
+"""Room for a thread block on an SM (docs/timing-rules.md, rules 1 and 10). Of kernels side by side each takes something
+else of it; a block of a kernel that is alone fits where one was."""
 
 from __future__ import annotations
 

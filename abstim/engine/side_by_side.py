@@ -95,7 +95,7 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
 def _joined_tables(tables: Sequence[LatencyTable]) -> tuple[LatencyTable, dict[LatencyTable, int]]:
     """One table of the code of all, and where the basic blocks of each begin in it. Raises InputError for too many."""
     each, first, pc, instruction = list(dict.fromkeys(tables)), dict[LatencyTable, int](), 0, 0
-    moved = []
+    moved: list[LatencyTable] = []
     for table in each:
         first[table] = sum(len(other.block_start) for other in moved)
         starts = {name: getattr(table, name) + instruction for name in ("block_start", "block_stop")}

@@ -94,8 +94,8 @@ class Simulation:
     `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
     memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
     wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
-    launch is several, side by side; then `inputs.shared_bytes` is what all take of an SM, `blocks_per_sm` means nothing,
-    and they are run once, to the end.
+    launch is several, side by side; then `inputs.shared_bytes` is what all take of an SM, `blocks_per_sm` means
+    nothing, and they are run once, to the end.
     """
 
     def __init__(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
     from abstim.session.session import Session
+    from abstim.session.side_by_side import Overlap
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
     from precharacterize.projection import Projected
@@ -119,12 +120,15 @@ class RunResult:
     model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     version: str = __version__  # of abstim
+    overlap: Overlap | None = None  # of launches on streams; then `totals` are of all of them side by side
     totals: dict[str, float] = field(init=False)
     rates: dict[str, float] = field(init=False)  # those of a launch, of all of them one after the other
 
     def __post_init__(self) -> None:
         summed = ("cycles", "seconds", "thread_instructions", "warp_instructions")
         totals = {key: sum(getattr(launch, key) for launch in self.launches) for key in summed}
+        if self.overlap is not None:
+            totals |= {"seconds": totals["seconds"] / self.overlap.speed_up, "cycles": self.overlap.cycles}
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
         object.__setattr__(self, "rates", self._rates())
@@ -206,6 +210,7 @@ def _html_row(cells: Sequence[Any], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
 
+ONE_BY_ONE = "kernels of different streams are timed one by one; the detailed model times them side by side"
 FORMULA_TIMES_PTX = "the formula times PTX, not the machine code that this GPU runs"
 ENOUGH_TIMED = 0.85  # of what was executed of a class, less is said
 
@@ -248,9 +253,15 @@ def too_little_timed(launches: Iterable[tuple[str, Mapping[str, float]]]) -> str
     return f"{said}: the assembler merged the rest or left it out"
 
 
+def one_by_one(session: Session) -> str:
+    """What to say of launches that are timed one after the other, and that streams would let run side by side."""
+    return ONE_BY_ONE if session.may_overlap else ""
+
+
 def run_result(
-    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed", **others: float
-) -> RunResult:
+    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed",
+    overlap: Overlap | None = None, **others: float
+) -> RunResult:  # fmt: skip
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
     known, note = code_notes(gpu, model, launches)
@@ -263,7 +274,8 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known or NOTHING_KNOWN,
-        note="; ".join(filter(None, (note, session.order_note))),
+        note="; ".join(filter(None, (note, session.order_note, "" if overlap else one_by_one(session)))),
+        overlap=overlap,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )

@@ -100,6 +100,9 @@ class Launch:
     # Of a cooperative launch, whose thread blocks may wait for each other: the address where they count who has come
     grid_workspace: int = 0
     requested_cluster: Dim3 | None = None
+    stream: str = ""  # launches of one stream run one after the other
+    after: tuple[int, ...] = ()  # launches before it, by number, that must have ended, too: events, a graph's edges
+    priority: int = 0  # as CUDA has it: of several that may begin, the lower comes first
 
     @property
     def cluster(self) -> Dim3:
@@ -178,6 +181,12 @@ def make_launch(
     open_regions(program, memory)
     packed = pack_parameters(program, arguments, memory)
     return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
+
+
+def check_after(after: Sequence[int], number: int) -> None:
+    """Raises InputError for a launch that a launch waits for, and that does not come before it."""
+    if wrong := [other for other in after if not 0 <= other < number]:
+        raise InputError(f"'after' names launch {wrong[0]}; a launch waits for launches before it, by number from 0")
 
 
 def open_regions(program: Program, memory: Memory) -> None:
