@@ -103,9 +103,10 @@ def machine_of(
     `shared_bytes` an SM: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
     spec, m = gpu.spec, numbers_of(gpu)
+    there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
         "blocks_per_sm": blocks_per_sm, "side_by_side": side_by_side,
-        "capacity": [available for _, available, _ in map(demands_of(spec, (1, 1, 1), 0, 0).get, state.RESOURCES)],
+        "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
         "l1d_ways": l1d_ways(gpu, shared_bytes), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without

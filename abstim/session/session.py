@@ -286,8 +286,8 @@ def open_session(
     serial: bool = False,
 ) -> Session:
     """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is. `refused`: as of
-    `Session.check_fit`. `coupled`: the engine's clock says which thread block comes first where that matters. `serial`: launches
-    run one after the other, whatever their streams allow.
+    `Session.check_fit`. `coupled`: the engine's clock says which thread block comes first where that matters.
+    `serial`: launches run one after the other, whatever their streams allow.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
     minutes of execution."""
