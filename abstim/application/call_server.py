@@ -282,7 +282,7 @@ class CallServer:
         open_regions(program, self.memory.memory)
         memory, dynamic = loaded.memory(self.memory), shape.dynamic_shared_bytes
         launch = Launch(program, shape.grid, shape.block, parameters, dynamic, "", (), workspace, shape.cluster)
-        self.clock.kernel(stream, self.recorder.launch(launch, memory))
+        self.clock.kernel(stream, *self.recorder.launch(launch, memory, self.clock.may_overlap))
         return memory.printed.text()
 
     def _grid_workspace(self) -> int:

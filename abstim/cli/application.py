@@ -41,6 +41,7 @@ class ProgramOptions:
     --sample METHOD  Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...
     --flush all|l1|l1d|none  Caches emptied before each launch. Default: none, as on a GPU (by models that keep
         none: all).
+    --serial  Kernels one at a time, whatever their streams allow.
     --pass-options  The program's own options may look like abstim's.
     """
 
@@ -49,6 +50,7 @@ class ProgramOptions:
     record: Path | None = None
     sample: str = ""
     flush: str = ""
+    serial: bool = False
     pass_options: bool = False
     instruction_budget: InstructionBudget = None
     model: Model = "detailed"
@@ -59,6 +61,7 @@ class ProgramOptions:
 
         selection = Selection(self.only, *_stretch(self.launches))
         said = {"model": self.model, "flush": self.flush, "instruction_budget": self.instruction_budget}
+        said |= {"serial": self.serial}
         return said | {"selection": selection, "record": self.record, "output": output}
 
 
@@ -176,7 +179,9 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
+    from abstim.cli.run_tables import print_streams
     from abstim.cli.sample import print_sample
+    from functional.ptx.source import shown_name
 
     if samples is not None:
         for found in samples:
@@ -191,6 +196,13 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
+    if result.overlap:
+        spans = [(str(x.stream), shown_name(x.kernel), x.start_seconds, x.end_seconds) for x in result.overlap.kernels]
+        print_streams(spans, "time from the program's start", duration)
+        serial = f"with kernels one at a time {duration(result.overlap.serial_seconds)}"
+        say(
+            f"Side by side: {duration(result.seconds)}; {serial}: {result.overlap.serial_seconds / result.seconds:.2f}x"
+        )
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
     if not result.interrupted:
         say(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,16 +112,22 @@ BAR = 24  # characters of a timeline
 
 
 def _print_overlap(overlap: Overlap) -> None:
-    """A row a launch, by streams, over time."""
-    rows = []
-    for x in sorted(overlap.launches, key=lambda x: (x.stream, x.start_cycle))[:MOST_ROWS]:
-        first, last = (cycle * BAR // max(1, overlap.cycles) for cycle in (x.start_cycle, x.end_cycle - 1))
-        bar = " " * first + "█" * (last - first + 1)
-        name = f"{x.launch} {shown_name(x.kernel)}"
-        rows.append((x.stream or "-", name, x.start_cycle, x.end_cycle, x.alone_cycles, f"{bar:{BAR}}"))
-    print_table("Streams, cycles", ("stream", "launch", "start", "end", "alone", "over time"), rows, left=2)
+    spans = [(x.stream, f"{x.launch} {shown_name(x.kernel)}", x.start_cycle, x.end_cycle) for x in overlap.launches]
+    print_streams(spans, "cycles", quantity)
     serial = f"one after the other {quantity(overlap.serial_cycles)}"
     say(f"Side by side: {quantity(overlap.cycles)} cycles; {serial}: {overlap.speed_up:.2f}x")
+
+
+def print_streams(spans: Sequence[tuple[str, str, float, float]], unit: str, shown: Callable[[Any], str]) -> None:
+    """A row a kernel, stream by stream, over time: (stream, name, start, end)."""
+    whole, rows = max(end for *_, end in spans) or 1, []
+    for stream, name, start, end in sorted(spans, key=itemgetter(0, 2))[:MOST_ROWS]:
+        first = min(BAR - 1, int(start / whole * BAR))
+        bar = " " * first + "█" * max(1, round(end / whole * BAR) - first)
+        rows.append((stream or "-", name, shown(start), shown(end), f"{bar:{BAR}}"))
+    print_table(f"Streams, {unit}", ("stream", "kernel", "start", "end", "over time"), rows, left=2)
+    if len(spans) > MOST_ROWS:
+        say(f"and {len(spans) - MOST_ROWS:,} kernels more (--json has each)")
 
 
 def _timed_parts(launches: Sequence[LaunchResult]) -> str:

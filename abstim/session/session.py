@@ -10,13 +10,13 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
-from abstim.session.side_by_side import may_overlap
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
+from functional.launches.launch_order import may_overlap
 from functional.traces.store import StoredCase
 
 if TYPE_CHECKING:

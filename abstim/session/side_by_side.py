@@ -1,25 +1,22 @@
-"""Launches on streams: which may run side by side, and when each then begins and ends on a GPU."""
+"""Launches on streams side by side: when each begins and ends on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from abstim.brief import brief
 from abstim.engine.state import RESOURCES
 from abstim.gpu.occupancy import demands_of
 from functional.execution.computer import default_threads
+from functional.launches.launch_order import awaits_of, stretches
 
 if TYPE_CHECKING:
     from abstim.engine.side_by_side import Kernel
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session
     from abstim.session.warm_up import WarmUp
-    from functional.launches.launch import Launch
-
-Awaits = Sequence[Sequence[int]]  # of each launch those before it, by number, that must have ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,41 +41,6 @@ class Overlap:
     serial_cycles: int  # one after the other
     speed_up: float  # of the latter over the former
     launches: list[StreamedLaunch]
-
-
-def awaits_of(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
-    """Of each launch the one before it on its stream, and those that it names."""
-    latest: dict[str, int] = {}
-    found = []
-    for number, launch in enumerate(launches):
-        before = {latest[launch.stream]} if launch.stream in latest else set()
-        found.append(tuple(sorted(before | set(launch.after))))
-        latest[launch.stream] = number
-    return found
-
-
-def stretches(awaits: Awaits) -> list[range]:
-    """Launches cut where all that follow wait, directly or not, for all before: those of a stretch may run side by
-    side, at least some of them."""
-    before: list[int] = []  # sets of launches
-    for waits in awaits:
-        before.append(0)
-        for other in waits:
-            before[-1] |= before[other] | 1 << other
-    cuts, needed = [len(awaits)], (1 << len(awaits)) - 1
-    for number in reversed(range(len(awaits))):
-        needed &= before[number]
-        if needed & (1 << number) - 1 == (1 << number) - 1:
-            cuts.append(number)
-    cuts.reverse()
-    return [range(*pair) for pair in pairwise(cuts)]
-
-
-def may_overlap(launches: Sequence[Launch]) -> bool:
-    """May any two run side by side?"""
-    if len({launch.stream for launch in launches}) < 2:
-        return False
-    return any(len(stretch) > 1 for stretch in stretches(awaits_of(launches)))
 
 
 def kernel_of(session: Session, number: int, gpu: Gpu, awaits: Sequence[int], priority: int = 0) -> Kernel:
