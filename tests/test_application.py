@@ -141,7 +141,7 @@ def test_what_is_not_timed_is_not_held():
     launch = Launch(program, Dim3(1), Dim3(1), b"")
     recorder = LaunchRecorder(executor, None, None, Selection("other"), print, None, 1)
     assert recorder.launch(launch, Memory())[0].result() == 0.0
-        assert next(streamed, None) is None and recorder.count == 1
+    assert next(streamed, None) is None and recorder.count == 1
 
 
 def test_pinned_pages_and_memory_of_a_graph(build, capfd):
