@@ -109,6 +109,8 @@ def _print_run(result: RunResult) -> None:
 
 
 BAR = 24  # characters of a timeline
+MOST_SPANS = 40  # kernels that have a row each
+Span = tuple[str, str, float, float]  # stream, kernel, start, end
 
 
 def _print_overlap(overlap: Overlap) -> None:
@@ -118,16 +120,25 @@ def _print_overlap(overlap: Overlap) -> None:
     say(f"Side by side: {quantity(overlap.cycles)} cycles; {serial}: {overlap.speed_up:.2f}x")
 
 
-def print_streams(spans: Sequence[tuple[str, str, float, float]], unit: str, shown: Callable[[Any], str]) -> None:
-    """A row a kernel, stream by stream, over time: (stream, name, start, end)."""
-    whole, rows = max(end for *_, end in spans) or 1, []
-    for stream, name, start, end in sorted(spans, key=itemgetter(0, 2))[:MOST_ROWS]:
+def print_streams(spans: Sequence[Span], unit: str, shown: Callable[[Any], str]) -> None:
+    """A row a kernel, stream by stream, over time; a row a stream where kernels are many."""
+    streams = grouped(sorted(spans, key=itemgetter(0, 2)), itemgetter(0))
+    rows = [[span] for own in streams.values() for span in own] if len(spans) <= MOST_SPANS else [*streams.values()]
+    whole, cells = max(end for *_, end in spans) or 1, []
+    for row in rows:
+        stream, name, start, _ = row[0]
+        name = name if len(row) == 1 else f"{len(row):,} kernels"
+        cells.append((stream or "-", name, shown(start), shown(max(end for *_, end in row)), _bar(row, whole)))
+    print_table(f"Streams, {unit}", ("stream", "kernel", "start", "end", "over time"), cells, left=2)
+
+
+def _bar(spans: Sequence[Span], whole: float) -> str:
+    """Where in `whole` they run."""
+    places = set[int]()
+    for *_, start, end in spans:
         first = min(BAR - 1, int(start / whole * BAR))
-        bar = " " * first + "█" * max(1, round(end / whole * BAR) - first)
-        rows.append((stream or "-", name, shown(start), shown(end), f"{bar:{BAR}}"))
-    print_table(f"Streams, {unit}", ("stream", "kernel", "start", "end", "over time"), rows, left=2)
-    if len(spans) > MOST_ROWS:
-        say(f"and {len(spans) - MOST_ROWS:,} kernels more (--json has each)")
+        places |= set(range(first, max(first + 1, round(end / whole * BAR))))
+    return "".join("█" if place in places else "·" for place in range(BAR))
 
 
 def _timed_parts(launches: Sequence[LaunchResult]) -> str:
