@@ -132,7 +132,7 @@ class StreamClock:
 
     def stream(self, number: int, independent: bool, priority: int = 0) -> None:
         """A stream that is new."""
-        self._priorities[number] = priority
+        self._priorities[number] = priority - (1 << 64 if priority >> 63 else 0)
         if independent:
             self._independent.add(number)
 
@@ -176,6 +176,10 @@ class StreamClock:
         self._host = self._host.union(*done)
         if everything:  # whatever comes now begins after all of it
             self._close()
+
+    def finish(self, event: int) -> None:
+        """The program waits for an event."""
+        self._host |= self._events.get(event, frozenset())
 
     def elapsed(self, start: int, end: int) -> int:
         """Picoseconds between two events that were recorded."""

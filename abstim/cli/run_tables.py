@@ -122,7 +122,7 @@ def _print_overlap(overlap: Overlap) -> None:
 
 def print_streams(spans: Sequence[Span], unit: str, shown: Callable[[Any], str]) -> None:
     """A row a kernel, stream by stream, over time; a row a stream where kernels are many."""
-    streams = grouped(sorted(spans, key=itemgetter(0, 2)), itemgetter(0))
+    streams = grouped(spans, itemgetter(0))
     rows = [[span] for own in streams.values() for span in own] if len(spans) <= MOST_SPANS else [*streams.values()]
     whole, cells = max(end for *_, end in spans) or 1, []
     for row in rows:
