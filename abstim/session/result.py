@@ -210,7 +210,7 @@ def _html_row(cells: Sequence[Any], tag: str) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in texts)}</tr>"
 
 
-ONE_BY_ONE = "kernels of different streams are timed one by one; the detailed model times them side by side"
+ONE_BY_ONE = "kernels of different streams are timed one by one; `abstim run` times them side by side"
 FORMULA_TIMES_PTX = "the formula times PTX, not the machine code that this GPU runs"
 ENOUGH_TIMED = 0.85  # of what was executed of a class, less is said
 
@@ -233,7 +233,12 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
     return known_error_of(gpu, model, "hoisted" if other else ""), "; ".join(filter(None, notes))
 
 
-def target_code_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
+def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
+    """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
+    return "; ".join(filter(None, (_target_code_note(session, gpu, model), one_by_one(session))))
+
+
+def _target_code_note(session: Session, gpu: Gpu, model: str) -> str:
     """Of a target's kernels: why some are not timed from the machine code that a GPU runs; "" if all are."""
     if gpu.spec.timed_code != "machine" or model == "analytic":
         return FORMULA_TIMES_PTX if gpu.spec.timed_code == "machine" else ""
