@@ -111,6 +111,19 @@ def test_any_number_of_threads_gives_the_same_times(gpu):
         assert other.whole.counters == one.whole.counters
 
 
+def test_a_programmatic_launch_is_ready_when_the_one_before_it_ends():
+    gpu = load_gpu("gtx480", [*ALONE, "launch_latency_cycles=3000"])
+    kernels = [kernel(name, gpu, (k - 1,) if k else ()) for k, name in enumerate(("micro_int_add", "micro_sfu"))]
+    first, second = (alone(name, gpu) - 3000 for name in ("micro_int_add", "micro_sfu"))
+    plain = simulate_side_by_side(kernels, gpu)
+    assert plain.ends.tolist() == pytest.approx([3000 + first, 6000 + first + second], abs=8)
+    early = simulate_side_by_side([kernels[0], replace(kernels[1], programmatic=0)], gpu)
+    assert early.ends.tolist() == pytest.approx([3000 + first, 3000 + first + second], abs=8)
+    slow = load_gpu("gtx480", [*ALONE, "launch_latency_cycles=9000"])  # longer than the first kernel
+    kernels = [kernel("micro_int_add", slow), kernel("micro_sfu", slow, (0,), programmatic=0)]
+    assert simulate_side_by_side(kernels, slow).ends[1] == pytest.approx(18000 + second, abs=8)
+
+
 kernels_of_a_program = st.lists(
     st.tuples(st.sampled_from(NAMES), st.sets(st.integers(0, 4), max_size=2), st.integers(-1, 1)),
     min_size=2,
@@ -169,6 +182,8 @@ def test_launches_are_cut_where_all_that_follow_wait_for_all_before(chosen):
         before[number] = set(waits).union(*(before[k] for k in waits))
     cuts = [n for n in range(len(awaits)) if all(set(range(n)) <= before[m] for m in range(n, len(awaits)))]
     assert [stretch.start for stretch in stretches(awaits)] == cuts
+    early = [-1, *[0] * (len(awaits) - 1)]
+    assert [stretch.start for stretch in stretches(awaits, early)] == cuts[:1]
     assert [n for stretch in stretches(awaits) for n in stretch] == list(range(len(awaits)))
 
 
@@ -211,6 +226,10 @@ def test_launches_on_streams_run_side_by_side_and_serially_as_before(folder):
     )
     starts, ends = ([getattr(x, f"{what}_cycle") for x in overlap.launches] for what in ("start", "end"))
     assert starts[0] == starts[1] == 0 and starts[2] >= max(ends[:2]) and max(ends) == overlap.cycles
+    chain = run(str(written(folder, {}, {"programmatic": True})), "gtx480_perfect", ["launch_latency_cycles=900"])
+    assert chain.overlap.cycles == pytest.approx(chain.totals["cycles"], abs=0)
+    assert chain.overlap.serial_cycles - chain.overlap.cycles == pytest.approx(900, abs=40)
+    path = str(written(folder, *streams))
     other = run(path, gpu, model="occupancy")
     assert other.overlap is None and "one by one" in other.note
 
@@ -290,7 +309,7 @@ def test_kernels_of_two_streams_are_timed_together_between_their_copies():
     def beside(part):
         if overlaps := overlapping(part):
             parts.append(len(part))
-            time_together(part, lambda one, awaits: kernel("micro_sfu", PERFECT, tuple(awaits)), PERFECT, None)
+            time_together(part, lambda one, awaits, _: kernel("micro_sfu", PERFECT, tuple(awaits)), PERFECT, None)
         return overlaps
 
     clock = StreamClock(PERFECT, beside)

@@ -51,6 +51,7 @@ class Shape:
     block: Dim3
     dynamic_shared_bytes: int = 0
     cluster: Dim3 | None = None
+    programmatic: bool = False  # launched while the kernel before it on its stream runs
 
 
 @dataclass
@@ -237,12 +238,12 @@ class CallServer:
     def _launch(
         self, function: int, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int,
         shared_bytes: int, stream: int, cooperative: int, cluster_x: int, cluster_y: int, cluster_z: int,
-        payload: bytes,
+        programmatic: int, payload: bytes,
     ) -> bytes:  # fmt: skip
         loaded, program = self._program(function)
         cluster = Dim3(cluster_x, cluster_y, cluster_z) if cluster_x else None
         given = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
-        shape = Shape(*cuda_shape(program, *given, shared_bytes), shared_bytes, cluster)
+        shape = Shape(*cuda_shape(program, *given, shared_bytes), shared_bytes, cluster, bool(programmatic))
         try:
             text = self.execute(loaded, program, shape, payload, stream, bool(cooperative))
         except PtxError as error:
@@ -282,7 +283,8 @@ class CallServer:
         open_regions(program, self.memory.memory)
         memory, dynamic = loaded.memory(self.memory), shape.dynamic_shared_bytes
         launch = Launch(program, shape.grid, shape.block, parameters, dynamic, "", (), workspace, shape.cluster)
-        self.clock.kernel(stream, *self.recorder.launch(launch, memory, self.clock.may_overlap))
+        timed = self.recorder.launch(launch, memory, self.clock.may_overlap or shape.programmatic)
+        self.clock.kernel(stream, *timed, shape.programmatic)
         return memory.printed.text()
 
     def _grid_workspace(self) -> int:

@@ -151,11 +151,11 @@ class LaunchTimer:
             self._before = replace(policy.caches)
         return overlaps
 
-    def _kernel(self, operation: Operation, awaits: Sequence[int]) -> Kernel:
+    def _kernel(self, operation: Operation, awaits: Sequence[int], programmatic: int) -> Kernel:
         assert operation.launch is not None and operation.trace is not None
         self._session.case.launches = (operation.launch,)
         self._session.traces = Execution((operation.trace,))
-        return kernel_of(self._session, 0, self.gpus[0], awaits, operation.priority)
+        return kernel_of(self._session, 0, self.gpus[0], awaits, operation.priority, programmatic)
 
     def stop(self) -> list[Timed]:
         """The results that are there; nothing new is begun."""

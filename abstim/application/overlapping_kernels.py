@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def overlapping(operations: Sequence[Operation]) -> bool:
-    """May any two kernels of these run side by side?"""
+    """May any two kernels of these run side by side, or one be launched while another runs?"""
+    if {one.programmatic for one in operations} & set(operations):
+        return True
     before: dict[Operation, set[Operation]] = {}  # kernels
     kernels = 0
     for one in operations:
@@ -31,12 +33,13 @@ def overlapping(operations: Sequence[Operation]) -> bool:
 
 def time_together(
     operations: Sequence[Operation],
-    kernel_of: Callable[[Operation, Sequence[int]], Kernel],
+    kernel_of: Callable[[Operation, Sequence[int], int], Kernel],
     gpu: Gpu,
     caches: Caches | None,
 ) -> None:
     """Give operations their start and end; the end of what others wait for from before is known. `kernel_of` makes a
-    kernel of one that has a launch, and of the places of what it waits for. Caches are left as they are after all."""
+    kernel of one that has a launch, of the places of what it waits for, and of the one that lets it be launched while
+    it runs (-1: none does). Caches are left as they are after all."""
     from abstim.engine.side_by_side import Kernel, simulate_side_by_side
 
     places: dict[Operation, int] = {}
@@ -53,7 +56,7 @@ def time_together(
         if one.launch is None:
             kernels.append(Kernel(None, awaits=tuple(awaits), delay_cycles=ceil(one.picoseconds / cycle)))
         else:
-            kernels.append(kernel_of(one, awaits))
+            kernels.append(kernel_of(one, awaits, places.get(one.programmatic, -1) if one.programmatic else -1))
     timed = simulate_side_by_side(kernels, gpu, caches, default_threads())
     for one, place in places.items():
         one.end = min(ready) + round(timed.ends[place] * cycle)

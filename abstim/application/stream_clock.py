@@ -50,6 +50,7 @@ class Operation:
     launch: Launch | None = None  # of a kernel that may run beside others,
     trace: Trace | None = None  # and what it did, until it is timed
     priority: int = 0
+    programmatic: Operation | None = None  # the kernel that lets it be launched while it runs
     start: int = -1
     end: int = -1
     serial_end: int = -1
@@ -116,13 +117,14 @@ class StreamClock:
     _host: Moment = frozenset()
     _open: list[Operation] = field(default_factory=list)  # that may still get company
     _open_bytes: int = 0
+    _programmatic: bool = False  # has a kernel been launched while the one before it ran?
     _closed: list[Future[None]] = field(default_factory=list)  # parts whose times are being found
     is_overlapping: bool = False  # have any kernels been timed side by side?
 
     @property
     def may_overlap(self) -> bool:
         """Has the program streams on which kernels may run side by side?"""
-        return self.beside is not None and len(self._priorities) > 0
+        return self.beside is not None and (len(self._priorities) > 0 or self._programmatic)
 
     def new_process(self) -> None:
         """Streams and events are numbered anew: another process of the program has come."""
@@ -137,11 +139,17 @@ class StreamClock:
             self._independent.add(number)
 
     def kernel(
-        self, stream: int, seconds: Future[float], launch: Launch | None = None, trace: Trace | None = None
-    ) -> None:
-        """A launch; how long it takes may become known later. With its `trace` it may run beside others."""
+        self, stream: int, seconds: Future[float], launch: Launch | None = None, trace: Trace | None = None,
+        programmatic: bool = False,
+    ) -> None:  # fmt: skip
+        """A launch; how long it takes may become known later. With its `trace` it may run beside others;
+        `programmatic`: it is launched while the kernel before it on its stream runs."""
+        self._programmatic |= programmatic
+        before = self._ready.get(stream, frozenset())
         given = (launch, trace) if self.beside is not None and trace is not None else (None, None)
         self.kernels.append(self._submit(KERNELS, stream, seconds, *given))
+        if programmatic and len(before) == 1:
+            self.kernels[-1].programmatic = next((one for one in before if one.engine == KERNELS), None)
         self._open_bytes += trace.nbytes if trace is not None else 0
         if not self.may_overlap or self._open_bytes > MOST_OPEN_BYTES or len(self._open) >= MOST_OPEN:
             self._close()
@@ -259,4 +267,4 @@ class StreamClock:
         one.serial_end = max(serial, last.serial_end if last is not None else 0) + taken
         self.serial_end = max(self.serial_end, one.serial_end)
         self.busy[one.engine] = self.busy.get(one.engine, 0) + taken
-        one.before_on_engine, one.after = None, frozenset()  # which hold all that was before
+        one.before_on_engine, one.programmatic, one.after = None, None, frozenset()  # which hold all that was before

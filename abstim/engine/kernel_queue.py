@@ -30,11 +30,14 @@ def follow_kernels(gpu):
     for k in range(len(kernels)):
         kernel = kernels[k]
         if kernel.ready == NEVER:
-            before = 0
+            ready = kernel.delay_cycles
             for j in range(kernel.awaits_at, kernel.awaits_end):
-                before = max(before, kernels[gpu.record.awaited[j]].end)
-            if before < NEVER:
-                kernel.ready = before + kernel.delay_cycles
+                other = kernels[gpu.record.awaited[j]]
+                if gpu.record.awaited[j] == kernel.programmatic:  # which lets it be launched when it begins itself
+                    ready = max(ready, other.end, other.ready + kernel.delay_cycles)
+                else:
+                    ready = max(ready, other.end + kernel.delay_cycles)
+            kernel.ready = min(ready, NEVER)
         if kernel.end == NEVER and kernel.ready < NEVER and load(gpu.record.left, k) == 0:
             kernel.end = kernel.ready if kernel.first_block == kernel.stop else end_of(gpu, kernel)
 

@@ -32,7 +32,7 @@ class Kernel:
 
     `needs`: what a thread block takes of an SM (engine.state.RESOURCES); `shared_bytes` of all on an SM at most;
     `awaits`: those before it, by position, that must be over; `delay_cycles` from then to its first thread block, or to
-    the end of a copy. Of several that may begin those of higher `priority` do."""
+    the end of a copy; of a `programmatic` one of them, from when that could begin, and not before its end. Of several that may begin those of higher `priority` do."""
 
     inputs: LaunchInputs | None
     needs: tuple[int, ...] = (0, 0, 0, 0, 0)
@@ -40,6 +40,7 @@ class Kernel:
     awaits: tuple[int, ...] = ()
     delay_cycles: int = 0
     priority: int = 0
+    programmatic: int = -1
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
         row["next"] = row["first_block"] = row["stop"] = block
         row["first_warp"], row["needs"] = warp, kernel.needs
         row["delay_cycles"], row["priority"] = kernel.delay_cycles, kernel.priority
+        row["programmatic"] = kernel.programmatic
         if kernel.inputs is not None:
             trace = kernel.inputs.trace
             row["warps_per_block"] = trace.warps_per_block

@@ -425,6 +425,7 @@ KERNEL = record(  # one of those side by side; alone, the first row
     "first_block first_warp warps_per_block",  # the first two in the trace
     "priority",  # the higher comes first
     "awaits_at awaits_end",  # Record.awaited: the kernels that must have ended,
+    "programmatic",  # of them, the one whose launch does not hold up its own; -1: there is none
     "delay_cycles",  # and how long after that its first thread block comes; of one without, how long it takes
     "ready end",  # from when it may be handed out; when it was over; NEVER: not known
     ("needs", np.int64, len(RESOURCES)),  # of a thread block

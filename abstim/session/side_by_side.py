@@ -10,7 +10,7 @@ from abstim.brief import brief
 from abstim.engine.state import RESOURCES
 from abstim.gpu.occupancy import demands_of
 from functional.execution.computer import default_threads
-from functional.launches.launch_order import awaits_of, stretches
+from functional.launches.launch_order import awaits_of, programmatic_of, stretches
 
 if TYPE_CHECKING:
     from abstim.engine.side_by_side import Kernel
@@ -43,15 +43,19 @@ class Overlap:
     launches: list[StreamedLaunch]
 
 
-def kernel_of(session: Session, number: int, gpu: Gpu, awaits: Sequence[int], priority: int = 0) -> Kernel:
-    """A launch as the engine takes it; `awaits`: positions among those side by side."""
+def kernel_of(
+    session: Session, number: int, gpu: Gpu, awaits: Sequence[int], priority: int = 0, programmatic: int = -1
+) -> Kernel:
+    """A launch as the engine takes it; `awaits`, `programmatic`: positions among those side by side."""
     from abstim.engine.side_by_side import Kernel
 
     launch, registers = session.launch(number), session.registers(number).count
     needs = demands_of(gpu.spec, launch.block, registers, launch.shared_bytes, session.tensor_columns(number))
     taken = launch.shared_bytes * session.blocks_per_sm(number, gpu)
     inputs, latency = session.inputs(number, gpu), int(gpu.params.launch_latency_cycles)
-    return Kernel(inputs, tuple(needs[name][0] for name in RESOURCES), taken, tuple(awaits), latency, -priority)
+    return Kernel(
+        inputs, tuple(needs[name][0] for name in RESOURCES), taken, tuple(awaits), latency, -priority, programmatic
+    )
 
 
 def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Callable[[int], int]) -> Overlap:
@@ -59,15 +63,17 @@ def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Callabl
     from abstim.engine.side_by_side import simulate_side_by_side
 
     launches, cycle, found = session.case.launches, 0, []
-    awaits = awaits_of(launches)
-    for stretch in stretches(awaits):
+    awaits, programmatic = awaits_of(launches), programmatic_of(launches)
+    for stretch in stretches(awaits, programmatic):
+        first = stretch.start
         kernels = [
             kernel_of(
-                session, number, gpu, [k - stretch.start for k in awaits[number] if k in stretch], launch.priority
+                session, number, gpu, [k - first for k in awaits[number] if k >= first], launches[number].priority,
+                max(-1, programmatic[number] - first),
             )
-            for number, launch in zip(stretch, launches[stretch.start : stretch.stop], strict=True)
-        ]
-        caches = policy.before(session, stretch.start, gpu)
+            for number in stretch
+        ]  # fmt: skip
+        caches = policy.before(session, first, gpu)
         timed = simulate_side_by_side(kernels, gpu, caches, default_threads())
         for number, start, end in zip(stretch, timed.starts.tolist(), timed.ends.tolist(), strict=True):
             launch = launches[number]

@@ -73,10 +73,11 @@ class DeviceProgram(Case):
         stream: str = "",
         after: Sequence[Launch] = (),
         priority: int = 0,
+        programmatic: bool = False,
     ) -> Launch:
         """One more launch, of a kernel by its name in PTX or of its C++ function. `args`: see `LoadedKernel.launch`.
         Launches of other streams may run beside it, but those that it comes `after`; of several that may begin that of
-        the lowest `priority` does.
+        the lowest `priority` does. `programmatic`: it is launched while the one before it on its stream runs.
 
         Raises InputError for what cannot be launched; then nothing has changed but for buffers of its arrays."""
         if isinstance(kernel, str):
@@ -91,7 +92,7 @@ class DeviceProgram(Case):
         if any(id(other) not in numbers for other in after):
             raise InputError(f"{self.name}: `after` holds what this program has not launched")
         awaited = tuple(numbers[id(other)] for other in after)
-        launch = replace(launch, stream=stream, after=awaited, priority=priority)
+        launch = replace(launch, stream=stream, after=awaited, priority=priority, programmatic=programmatic)
         self.launches += (launch,)
         return launch
 

@@ -103,6 +103,7 @@ class Launch:
     stream: str = ""  # launches of one stream run one after the other
     after: tuple[int, ...] = ()  # launches before it, by number, that must have ended, too: events, a graph's edges
     priority: int = 0  # as CUDA has it: of several that may begin, the lower comes first
+    programmatic: bool = False  # it is launched while the one before it on its stream runs
 
     @property
     def cluster(self) -> Dim3:

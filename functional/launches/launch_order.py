@@ -23,9 +23,19 @@ def awaits_of(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
     return found
 
 
-def stretches(awaits: Awaits) -> list[range]:
+def programmatic_of(launches: Sequence[Launch]) -> list[int]:
+    """Of each launch the one before it on its stream, if it is launched while that runs; -1: it is not."""
+    latest: dict[str, int] = {}
+    found = []
+    for number, launch in enumerate(launches):
+        found.append(latest.get(launch.stream, -1) if launch.programmatic else -1)
+        latest[launch.stream] = number
+    return found
+
+
+def stretches(awaits: Awaits, programmatic: Sequence[int] = ()) -> list[range]:
     """Launches cut where all that follow wait, directly or not, for all before: those of a stretch may run side by
-    side, at least some of them."""
+    side, at least some of them, or are launched while others of it run (`programmatic_of`)."""
     before: list[int] = []  # sets of launches
     for waits in awaits:
         before.append(0)
@@ -34,7 +44,7 @@ def stretches(awaits: Awaits) -> list[range]:
     cuts, needed = [len(awaits)], (1 << len(awaits)) - 1
     for number in reversed(range(len(awaits))):
         needed &= before[number]
-        if needed & (1 << number) - 1 == (1 << number) - 1:
+        if needed & (1 << number) - 1 == (1 << number) - 1 and (not programmatic or programmatic[number] < 0):
             cuts.append(number)
     cuts.reverse()
     return [range(*pair) for pair in pairwise(cuts)]
@@ -42,6 +52,6 @@ def stretches(awaits: Awaits) -> list[range]:
 
 def may_overlap(launches: Sequence[Launch]) -> bool:
     """May any two run side by side?"""
-    if len({launch.stream for launch in launches}) < 2:
+    if len({launch.stream for launch in launches}) < 2 and not any(launch.programmatic for launch in launches):
         return False
-    return any(len(stretch) > 1 for stretch in stretches(awaits_of(launches)))
+    return any(len(stretch) > 1 for stretch in stretches(awaits_of(launches), programmatic_of(launches)))

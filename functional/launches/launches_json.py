@@ -63,6 +63,7 @@ class _LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     stream: str = ""
     after: list[int] = []  # numbers of launches before it
     priority: int = 0
+    programmatic: bool = False
 
 
 class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -190,7 +191,8 @@ def _launches(
             check_after(entry.after, number)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        made.append(replace(launch, stream=entry.stream, after=tuple(entry.after), priority=entry.priority))
+        after, early = tuple(entry.after), entry.programmatic
+        made.append(replace(launch, stream=entry.stream, after=after, priority=entry.priority, programmatic=early))
     return tuple(made)
 
 

@@ -53,6 +53,7 @@ class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     stream: str = ""
     after: tuple[int, ...] = ()
     priority: int = 0
+    programmatic: bool = False
 
 
 class OutputEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,6 +164,7 @@ class StoreWriter:
             registers=registers.count, registers_source=registers.source, file=name, file_bytes=size,
             checksum=checksum, thread_instructions=threads, warp_instructions=warps, trace_bytes=trace_bytes,
             stream=launch.stream, after=launch.after, priority=launch.priority,
+            programmatic=launch.programmatic,
         )  # fmt: skip
         self._launches.append(entry)
 
@@ -266,7 +268,7 @@ def open_store(folder: str | Path) -> StoredCase:
         check_after(entry.after, len(launches))
         launch = Launch(
             program, grid, block, b"", entry.dynamic_shared_bytes, entry.label,
-            stream=entry.stream, after=entry.after, priority=entry.priority,
+            stream=entry.stream, after=entry.after, priority=entry.priority, programmatic=entry.programmatic,
         )  # fmt: skip
         if entry.shared_bytes != launch.shared_bytes or not 0 < entry.registers <= MOST_REGISTERS:
             said = f"{entry.shared_bytes} B of shared memory, {entry.registers} registers"

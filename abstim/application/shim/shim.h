@@ -50,7 +50,7 @@ enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD
 typedef struct {
     int what;
     union {
-        struct { Kernel *kernel; Dim3 grid, block, cluster; uint64_t shared_bytes; int cooperative; uint8_t *parameters; } launch;
+        struct { Kernel *kernel; Dim3 grid, block, cluster; uint64_t shared_bytes; int cooperative, programmatic; uint8_t *parameters; } launch;
         struct {
             uint8_t *to; const uint8_t *from;
             size_t to_pitch, to_slice, from_pitch, from_slice, width, height, depth;  // bytes, rows, slices
@@ -116,7 +116,7 @@ Error symbol(const void *host, uint8_t **address, size_t *bytes);
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
 // What attributes say of a launch; a cluster of no blocks is that of the kernel itself
-typedef struct { int cooperative; Dim3 cluster; } LaunchTraits;
+typedef struct { int cooperative, programmatic; Dim3 cluster; } LaunchTraits;
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
 
 // arrays.c

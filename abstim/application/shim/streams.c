@@ -70,7 +70,7 @@ static Error launch(Operation *o, Stream *stream) {
     struct launch_request request = {
         o->launch.kernel->id, o->launch.grid.x, o->launch.grid.y, o->launch.grid.z, o->launch.block.x,
         o->launch.block.y, o->launch.block.z, o->launch.shared_bytes, stream_id(stream), (uint64_t)o->launch.cooperative,
-        o->launch.cluster.x, o->launch.cluster.y, o->launch.cluster.z,
+        o->launch.cluster.x, o->launch.cluster.y, o->launch.cluster.z, (uint64_t)o->launch.programmatic,
     };
     struct launch_reply reply;
     size_t bytes;
