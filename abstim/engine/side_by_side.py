@@ -32,7 +32,8 @@ class Kernel:
 
     `needs`: what a thread block takes of an SM (engine.state.RESOURCES); `shared_bytes` of all on an SM at most;
     `awaits`: those before it, by position, that must be over; `delay_cycles` from then to its first thread block, or to
-    the end of a copy; of a `programmatic` one of them, from when that could begin, and not before its end. Of several that may begin those of higher `priority` do."""
+    the end of a copy; of a `programmatic` one of them, from when that could begin, and not before its end. Of several
+    that may begin those of higher `priority` do."""
 
     inputs: LaunchInputs | None
     needs: tuple[int, ...] = (0, 0, 0, 0, 0)
