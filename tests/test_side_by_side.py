@@ -6,6 +6,7 @@ import json
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from abstim.session.session import open_session
 from abstim.session.side_by_side import kernel_of
 from abstim.targets.loading import load
 from functional.errors import InputError
+from functional.launches.launch import Order
 from functional.launches.launch_order import awaits_of, stretches
 from functional.launches.launches_json import load_case
 from functional.suite.export import export
@@ -140,7 +142,7 @@ def test_whatever_runs_side_by_side_fits_and_waits(chosen, gpu, sms):
         for number, (name, waits, priority) in enumerate(chosen)
     ]
     inputs, beside = _joined(kernels, gpu)
-    launch = Simulation(inputs, gpu, 0, beside=beside)
+    launch = Simulation(inputs, gpu, gpu.spec.max_blocks_per_sm, beside=beside)
     launch.run(np.arange(len(launch.blocks)), drain=True)
     rows, blocks = launch.kernels, launch.blocks
     assert (blocks["retire_cycle"] > blocks["dispatch_cycle"]).all() and (blocks["dispatch_cycle"] >= 0).all()
@@ -174,22 +176,18 @@ def _check_turns(rows, blocks):
 @given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, 7), max_size=2)), min_size=1, max_size=8))
 def test_launches_are_cut_where_all_that_follow_wait_for_all_before(chosen):
     launches = [
-        Row(str(stream), tuple(sorted(k for k in after if k < number))) for number, (stream, after) in enumerate(chosen)
+        SimpleNamespace(order=Order(str(stream), tuple(k for k in after if k < number)))
+        for number, (stream, after) in enumerate(chosen)
     ]
-    awaits = awaits_of(launches)
+    awaits, none = awaits_of(launches)
     before = [set() for _ in awaits]
     for number, waits in enumerate(awaits):
         before[number] = set(waits).union(*(before[k] for k in waits))
     cuts = [n for n in range(len(awaits)) if all(set(range(n)) <= before[m] for m in range(n, len(awaits)))]
-    assert [stretch.start for stretch in stretches(awaits)] == cuts
+    assert [stretch.start for stretch in stretches(awaits, none)] == cuts
     early = [-1, *[0] * (len(awaits) - 1)]
     assert [stretch.start for stretch in stretches(awaits, early)] == cuts[:1]
-    assert [n for stretch in stretches(awaits) for n in stretch] == list(range(len(awaits)))
-
-
-class Row:
-    def __init__(self, stream, after):
-        self.stream, self.after = stream, after
+    assert [n for stretch in stretches(awaits, none) for n in stretch] == list(range(len(awaits)))
 
 
 @pytest.fixture
@@ -245,8 +243,8 @@ def test_a_store_keeps_streams(folder, tmp_path):
     for launch in case.launches:
         writer.launch(launch, case.registers(launch), [])
     writer.finish("kept", [])
-    kept = [(launch.stream, launch.after, launch.priority) for launch in open_store(tmp_path / "store").launches]
-    assert kept == [("a", (), -2), ("b", (0,), 0)]
+    kept = [launch.order for launch in open_store(tmp_path / "store").launches]
+    assert kept == [Order("a", (), -2), Order("b", (0,), 0)]
 
 
 def test_launches_of_python_name_those_that_they_come_after(folder):
@@ -255,7 +253,7 @@ def test_launches_of_python_name_those_that_they_come_after(folder):
     arguments = [x, *[1] * (len(program.module.kernels[name].parameters) - 1)]
     first = program.launch(name, 1, 32, arguments, stream="a")
     second = program.launch(name, 1, 32, arguments, stream="b", after=[first], priority=-1)
-    assert (first.stream, first.after) == ("a", ()) and (second.after, second.priority) == ((0,), -1)
+    assert first.order == Order("a") and second.order == Order("b", (0,), -1)
     with pytest.raises(InputError, match="`after` holds what this program has not launched"):
         program.launch(name, 1, 32, arguments, after=[replace(first)])
 
@@ -320,7 +318,7 @@ def test_kernels_of_two_streams_are_timed_together_between_their_copies():
         clock.kernel(stream, done(cycles / PERFECT.spec.core_clock_hz), launch, trace)
     end, (first, second) = clock.settle(), clock.kernels
     copy = COPY_SECONDS * PICOSECONDS
-    assert parts == [4] and clock.is_overlapping and clock.overlap().kernels[1].stream == 2
+    assert parts == [4] and clock.is_overlapping and clock.overlap().launches[1].stream == "2"
     assert first.start == pytest.approx(copy, rel=0.01) and second.start == pytest.approx(2 * copy, rel=0.01)
     assert first.end == pytest.approx(copy + first.picoseconds, rel=0.01) and second.start < first.end
     assert end == second.end == pytest.approx(2 * copy + second.picoseconds, rel=0.01)

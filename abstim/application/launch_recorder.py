@@ -90,7 +90,7 @@ class LaunchTimer:
         self._before = Caches()  # that the next kernels side by side find
         self.in_order = any(policy.in_order for policy in self._policies)  # a launch depends on those before it
         self._session = Session(case)
-        self._pool = ThreadPoolExecutor(1)
+        self.pool = ThreadPoolExecutor(1)
         self._known: dict[str, tuple[LaunchResult, ...]] = {}
         self._waiting: deque[tuple[Future[Timed], int]] = deque()
         self.done: list[Future[Timed]] = []
@@ -108,7 +108,7 @@ class LaunchTimer:
             size_bytes = 0 if trace is None else trace.nbytes
             while self._is_full(size_bytes):
                 self._waiting.popleft()[0].result()
-            future = self._pool.submit(self._timed, key, number, launch, trace)
+            future = self.pool.submit(self._timed, key, number, launch, trace)
             self._waiting.append((future, size_bytes))
         self.done.append(future)
         seconds: Future[float] = Future()
@@ -129,12 +129,8 @@ class LaunchTimer:
 
     def finish(self) -> list[Timed]:
         """All results, in order. Raises what timing raised."""
-        self._pool.shutdown()
+        self.pool.shutdown()
         return [future.result() for future in self.done]
-
-    def submit(self, task: Callable[[], None]) -> Future[None]:
-        """Do something when all that was given before is done."""
-        return self._pool.submit(task)
 
     def side_by_side(self, operations: Sequence[Operation]) -> bool:
         """Time kernels beside each other and the copies between them, on the first GPU, if any overlap; do they? To be
@@ -159,7 +155,7 @@ class LaunchTimer:
 
     def stop(self) -> list[Timed]:
         """The results that are there; nothing new is begun."""
-        self._pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)
         ended = [future for future in self.done if future.done() and not future.cancelled()]
         return [future.result() for future in ended if future.exception() is None]
 

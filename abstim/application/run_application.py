@@ -19,7 +19,7 @@ from abstim.application.device_memory import DeviceMemory
 from abstim.application.launch_recorder import EVERYTHING, LaunchRecorder, LaunchStores, LaunchTimer, Selection, Timed
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
-from abstim.application.stream_clock import PICOSECONDS, StreamClock, StreamOverlap
+from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
 from abstim.models import DETAILED
 from abstim.session.result import NOTHING_KNOWN, code_notes
@@ -29,6 +29,7 @@ from functional.execution.default_executor import default_executor
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
+    from abstim.session.side_by_side import Overlap
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ApplicationResult:
     known_errors: tuple[str, ...]  # of the model on each GPU
     notes: tuple[str, ...]  # as of a RunResult
     interrupted: bool = False
-    overlap: StreamOverlap | None = None  # of kernels, where any ran side by side
+    overlap: Overlap | None = None  # of kernels, where any ran side by side
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
@@ -112,7 +113,7 @@ def stream_clock(gpu: Gpu, model: str, timer: LaunchTimer | None, serial: bool =
     """The clock of a program's streams: kernels side by side by the detailed model, which alone can."""
     if timer is None:
         return StreamClock(gpu)
-    return StreamClock(gpu, None if serial or model != DETAILED else timer.side_by_side, timer.submit)
+    return StreamClock(gpu, None if serial or model != DETAILED else timer.side_by_side, timer.pool.submit)
 
 
 def application_result(
@@ -121,13 +122,13 @@ def application_result(
     """What a server's program did. `stopped`: what is not timed yet is left out."""
     timer = server.recorder.timer
     seconds, clock = 0.0 if stopped else server.clock.settle() / PICOSECONDS, server.clock
+    overlap = None if stopped else server.clock.overlap()
     launches = [] if timer is None else timer.stop() if stopped else timer.finish()
     busy = {engine: time / PICOSECONDS for engine, time in clock.busy.items()}
     found = [code_notes(gpu, model, [timed.results[k] for timed in launches]) for k, gpu in enumerate(gpus)]
     notes = tuple(known or NOTHING_KNOWN for known, _ in found), tuple(note for _, note in found)
     times = (seconds, busy, clock.kernels_waited / PICOSECONDS)
     did = (name, tuple(gpu.name for gpu in gpus), status, tuple(launches), server.recorder.count)
-    overlap = clock.overlap() if clock.is_overlapping and not stopped else None
     return ApplicationResult(*did, *times, server.problems, model, *notes, stopped, overlap)
 
 

@@ -8,10 +8,12 @@ submits after waiting begins after what it waited for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from abstim.session.side_by_side import Overlap, StreamedLaunch
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -70,31 +72,11 @@ def latest(moment: Iterable[Operation], end: Callable[[Operation], int] = lambda
     return max(map(end, moment), default=0)
 
 
-@dataclass(frozen=True)
-class StreamKernel:
-    """When a kernel ran, from the program's start, and what it takes if nothing runs beside it."""
-
-    kernel: str
-    stream: int
-    start_seconds: float
-    end_seconds: float
-    alone_seconds: float
-
-
-@dataclass(frozen=True)
-class StreamOverlap:
-    """Kernels over time. `serial_seconds`: from start to end of the program, if kernels ran one at a time."""
-
-    serial_seconds: float
-    kernels: list[StreamKernel]
-
-
-def at_once(task: Callable[[], None]) -> Future[None]:
-    """Done here."""
-    task()
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future
+def pruned(moment: Moment) -> Moment:
+    """The same without what others of it have waited for, and without operations that ended before others."""
+    ended = [one for one in moment if one.serial_end >= 0]
+    last = {max(ended, key=lambda one: one.end), max(ended, key=lambda one: one.serial_end)} if ended else set()
+    return moment.difference(ended, *(one.after for one in moment)) | last
 
 
 @dataclass
@@ -104,7 +86,7 @@ class StreamClock:
 
     gpu: Gpu
     beside: Beside | None = None
-    run: Callable[[Callable[[], None]], Future[None]] = at_once
+    run: Callable[[Callable[[], None]], Future[None]] = field(default_factory=lambda: ThreadPoolExecutor(1).submit)
     busy: dict[str, int] = field(default_factory=dict)  # time that each engine has worked
     kernels_waited: int = 0  # for kernels of other streams, beside which a GPU might have run them
     kernels: list[Operation] = field(default_factory=list)  # in the order of submission
@@ -180,14 +162,13 @@ class StreamClock:
 
     def synchronize(self, stream: int, everything: bool) -> None:
         """The program waits, for a stream or all."""
-        done = self._ready.values() if everything else [self._start(stream)]
-        self._host = self._host.union(*done)
+        self._host = pruned(self._start(stream).union(*(self._ready.values() if everything else ())))
         if everything:  # whatever comes now begins after all of it
             self._close()
 
     def finish(self, event: int) -> None:
         """The program waits for an event."""
-        self._host |= self._events.get(event, frozenset())
+        self._host = pruned(self._host | self._events.get(event, frozenset()))
 
     def elapsed(self, start: int, end: int) -> int:
         """Picoseconds between two events that were recorded."""
@@ -202,16 +183,16 @@ class StreamClock:
         self._closed.clear()
         return latest(self._host.union(*self._ready.values()))
 
-    def overlap(self) -> StreamOverlap:
-        """Of all kernels, everything settled."""
-        kernels = [
-            StreamKernel(
-                one.launch.program.name, one.stream,
-                *(time / PICOSECONDS for time in (one.start, one.end, one.picoseconds)),
-            )
-            for one in self.kernels if one.launch is not None
-        ]  # fmt: skip
-        return StreamOverlap(self.serial_end / PICOSECONDS, kernels)
+    def overlap(self) -> Overlap | None:
+        """All kernels over time, in the GPU's cycles, if any were timed side by side."""
+        end, hz = self.settle(), self.gpu.spec.core_clock_hz
+        if not self.is_overlapping:
+            return None
+        rows = [(one.start, one.end, one.picoseconds) for one in self.kernels]
+        names = [(one.launch.program.name if one.launch else "-", str(one.stream)) for one in self.kernels]
+        whole, serial, *times = (round(time * hz / PICOSECONDS) for time in (end, self.serial_end, *chain(*rows)))
+        launches = [StreamedLaunch(k, *name, *times[3 * k : 3 * k + 3]) for k, name in enumerate(names)]
+        return Overlap(whole, serial, launches)
 
     def seconds_since(self, picoseconds: int) -> float:
         """From a moment until everything is done."""
@@ -225,7 +206,7 @@ class StreamClock:
             before = [done for other, done in self._ready.items() if other not in self._independent]
         else:
             before = [self._ready.get(other, frozenset()) for other in (stream, DEFAULT_STREAM)]
-        return self._host.union(*before)
+        return pruned(self._host.union(*before))
 
     def _submit(
         self, engine: str, stream: int, seconds: Future[float], launch: Launch | None = None, trace: Trace | None = None
@@ -241,9 +222,8 @@ class StreamClock:
     def _close(self) -> None:
         """What was submitted gets no more company: its times can be found."""
         operations, self._open, self._open_bytes = self._open, [], 0
-        if not operations:
-            return
-        self._closed.append(self.run(lambda: self._find_times(operations)))
+        if operations:
+            self._closed.append(self.run(lambda: self._find_times(operations)))
 
     def _find_times(self, operations: Sequence[Operation]) -> None:
         """Of a part, those before it done with."""

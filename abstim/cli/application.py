@@ -179,9 +179,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
-    from abstim.cli.run_tables import print_streams
+    from abstim.cli.run_tables import print_overlap
     from abstim.cli.sample import print_sample
-    from functional.ptx.source import shown_name
 
     if samples is not None:
         for found in samples:
@@ -197,12 +196,8 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
     if result.overlap:
-        spans = [(str(x.stream), shown_name(x.kernel), x.start_seconds, x.end_seconds) for x in result.overlap.kernels]
-        print_streams(spans, "time from the program's start", duration)
-        serial = f"with kernels one at a time {duration(result.overlap.serial_seconds)}"
-        say(
-            f"Side by side: {duration(result.seconds)}; {serial}: {result.overlap.serial_seconds / result.seconds:.2f}x"
-        )
+        hz = result.overlap.cycles / result.seconds
+        print_overlap(result.overlap, "time from the program's start", lambda cycles: duration(cycles / hz))
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
     if not result.interrupted:
         say(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")

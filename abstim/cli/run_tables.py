@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.session.issue_logs import HotSpot
     from abstim.session.result import LaunchResult, RunResult
-    from abstim.session.side_by_side import Overlap
+    from abstim.session.side_by_side import Overlap, StreamedLaunch
     from abstim.study.baseline import Baseline
     from abstim.study.energy.launch_energy import Energy
 
@@ -94,7 +93,7 @@ def _print_run(result: RunResult) -> None:
     else:
         _print_bounds(result)
     if result.overlap:
-        _print_overlap(result.overlap)
+        print_overlap(result.overlap, "cycles", quantity)
     size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     for line in _rate_lines(result):
@@ -110,34 +109,27 @@ def _print_run(result: RunResult) -> None:
 
 BAR = 24  # characters of a timeline
 MOST_SPANS = 40  # kernels that have a row each
-Span = tuple[str, str, float, float]  # stream, kernel, start, end
 
 
-def _print_overlap(overlap: Overlap) -> None:
-    spans = [(x.stream, f"{x.launch} {shown_name(x.kernel)}", x.start_cycle, x.end_cycle) for x in overlap.launches]
-    print_streams(spans, "cycles", quantity)
-    serial = f"one after the other {quantity(overlap.serial_cycles)}"
-    say(f"Side by side: {quantity(overlap.cycles)} cycles; {serial}: {overlap.speed_up:.2f}x")
+def print_overlap(overlap: Overlap, unit: str, shown: Callable[[int], str]) -> None:
+    """A row a kernel, stream by stream, over time; a row a stream where kernels are many. `shown`: cycles in words."""
+    streams, rows = [*grouped(overlap.launches, lambda x: x.stream).values()], []
+    many = len(overlap.launches) > MOST_SPANS
+    for own in streams if many else [[x] for one in streams for x in one]:
+        name = f"{len(own):,} kernels" if many else f"{own[0].launch} {shown_name(own[0].kernel)}"
+        times = shown(min(x.start_cycle for x in own)), shown(max(x.end_cycle for x in own))
+        rows.append((own[0].stream or "-", name, *times, _bar(own, overlap.cycles)))
+    print_table(f"Streams, {unit}", ("stream", "kernel", "start", "end", "over time"), rows, left=2)
+    serial = f"one after the other {shown(overlap.serial_cycles)}"
+    say(f"Side by side: {shown(overlap.cycles)}; {serial}: {overlap.speed_up:.2f}x")
 
 
-def print_streams(spans: Sequence[Span], unit: str, shown: Callable[[Any], str]) -> None:
-    """A row a kernel, stream by stream, over time; a row a stream where kernels are many."""
-    streams = grouped(spans, itemgetter(0))
-    rows = [[span] for own in streams.values() for span in own] if len(spans) <= MOST_SPANS else [*streams.values()]
-    whole, cells = max(end for *_, end in spans) or 1, []
-    for row in rows:
-        stream, name, start, _ = row[0]
-        name = name if len(row) == 1 else f"{len(row):,} kernels"
-        cells.append((stream or "-", name, shown(start), shown(max(end for *_, end in row)), _bar(row, whole)))
-    print_table(f"Streams, {unit}", ("stream", "kernel", "start", "end", "over time"), cells, left=2)
-
-
-def _bar(spans: Sequence[Span], whole: float) -> str:
-    """Where in `whole` they run."""
+def _bar(launches: Sequence[StreamedLaunch], cycles: int) -> str:
+    """When they run."""
     places = set[int]()
-    for *_, start, end in spans:
-        first = min(BAR - 1, int(start / whole * BAR))
-        places |= set(range(first, max(first + 1, round(end / whole * BAR))))
+    for x in launches:
+        first = min(BAR - 1, x.start_cycle * BAR // cycles)
+        places |= set(range(first, max(first + 1, round(x.end_cycle * BAR / cycles))))
     return "".join("█" if place in places else "·" for place in range(BAR))
 
 

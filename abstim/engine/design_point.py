@@ -100,14 +100,14 @@ def machine_of(
 ) -> np.ndarray:
     """The numbers of a design point for a launch, or several `side_by_side`: a 0-dimensional MACHINE record.
 
-    `shared_bytes` an SM: where one memory serves as L1D and as shared memory, L1D gets what is left.
+    `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
     spec, m = gpu.spec, numbers_of(gpu)
     there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
         "blocks_per_sm": blocks_per_sm, "side_by_side": side_by_side,
         "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
-        "l1d_ways": l1d_ways(gpu, shared_bytes), "register_count": table.register_count,
+        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
@@ -291,20 +291,12 @@ class Prepared(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def prepared(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> Prepared:
-    """Of a launch. Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
+def prepared(
+    gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int, side_by_side: bool
+) -> Prepared:
+    """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
-    return _prepared(machine_of(gpu, blocks_per_sm, table, shared_bytes * blocks_per_sm), table)
-
-
-def prepared_side_by_side(gpu: Gpu, table: LatencyTable, shared_bytes: int) -> Prepared:
-    """Of launches side by side that take so much of an SM's shared memory. Raises InputError as `prepared`."""
-    refuse_unsupported(gpu, table, 1, 1)
-    return _prepared(machine_of(gpu, gpu.spec.max_blocks_per_sm, table, shared_bytes, True), table)
-
-
-def _prepared(machine: np.ndarray, table: LatencyTable) -> Prepared:
-    code, operands = code_of(table)
+    machine, (code, operands) = machine_of(gpu, blocks_per_sm, table, shared_bytes, side_by_side), code_of(table)
     return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
 
 

@@ -59,9 +59,9 @@ def simulate_side_by_side(
 ) -> SideBySide:
     """Time them on a design point; the arguments behind as of `simulate_point`. Raises InputError for what the engine
     cannot time."""
-    inputs, beside = _joined(kernels, gpu)
+    (inputs, beside), most = _joined(kernels, gpu), gpu.spec.max_blocks_per_sm
     launch = Simulation(
-        inputs, gpu, 0, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads, beside=beside
+        inputs, gpu, most, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads, beside=beside
     )
     launch.run(np.arange(len(launch.blocks)), drain=True)
     if caches is not None:
@@ -92,7 +92,8 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
     rows["awaits_at"], rows["awaits_end"] = counts[:-1], counts[1:]
     awaited = np.array([k for kernel in kernels for k in kernel.awaits], np.int64)
     shared_bytes = min(gpu.spec.shared_bytes_per_sm, sum(kernel.shared_bytes for kernel in kernels))
-    return LaunchInputs(table, concatenate(traces, 0), shared_bytes), Beside(rows, awaited, warp)
+    each = -(-shared_bytes // gpu.spec.max_blocks_per_sm)  # if an SM held as many as it can
+    return LaunchInputs(table, concatenate(traces, 0), each), Beside(rows, awaited, warp)
 
 
 def _joined_tables(tables: Sequence[LatencyTable]) -> tuple[LatencyTable, dict[LatencyTable, int]]:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.engine.deadlock import deadlock
-from abstim.engine.design_point import (
-    known_of,
-    machine_of,
-    prepared,
-    prepared_side_by_side,
-    refuse_unsupported,
-    streams_of,
-)
+from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
 from abstim.engine.initial_state import Beside, States, new_record, new_state
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
@@ -94,8 +87,7 @@ class Simulation:
     `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
     memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
     wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
-    launch is several, side by side; then `inputs.shared_bytes` is what all take of an SM, `blocks_per_sm` means
-    nothing, and they are run once, to the end.
+    launch is several, side by side, which are run once, to the end; thread blocks differ in what they take of an SM.
     """
 
     def __init__(
@@ -104,10 +96,8 @@ class Simulation:
         beside: Beside | None = None,
     ) -> None:  # fmt: skip
         trace = inputs.trace
-        if beside is None:
-            self._prepared = prepared(gpu, inputs.table, trace.warps_per_block, blocks_per_sm, inputs.shared_bytes)
-        else:
-            self._prepared = prepared_side_by_side(gpu, inputs.table, inputs.shared_bytes)
+        shape = trace.warps_per_block, blocks_per_sm, inputs.shared_bytes
+        self._prepared = prepared(gpu, inputs.table, *shape, beside is not None)
         self.machine = self._prepared.machine  # the numbers of the design point, a MACHINE
         if coupled_cycles:
             self.machine = self.machine.copy()
@@ -369,7 +359,7 @@ def bank_loads(
 ) -> Int64[np.ndarray, "controller bank"]:
     """How many of some lines each bank of each memory controller holds."""
     refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks_per_sm)
-    machine = machine_of(gpu, blocks_per_sm, inputs.table, inputs.shared_bytes * blocks_per_sm)
+    machine = machine_of(gpu, blocks_per_sm, inputs.table, inputs.shared_bytes)
     found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
     _controllers(known_of(machine), machine, lines.astype(np.int64), found)
     return found

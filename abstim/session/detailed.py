@@ -25,7 +25,7 @@ from abstim.session.limits import (
 )
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
-from abstim.session.side_by_side import Overlap, overlap_of
+from abstim.session.side_by_side import overlap_of
 from abstim.session.warm_up import Flushed, check_flush
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.execution.computer import default_threads
@@ -99,19 +99,13 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         for k, gpu in enumerate(gpus):
             row = launch_result(session, number, launch, trace, gpu, results[k])
             found[k].append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
-    overlaps = [_overlap(session, gpu, flush, rows) for gpu, rows in zip(gpus, found, strict=True)]
+    alone = [[launch.cycles for launch in launches] for launches in found]
+    overlaps = [overlap_of(session, gpu, Flushed(flush), cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
     seconds = perf_counter() - started - (session.prepared_seconds - before)
     return [
         run_result(session, gpu, launches, seconds, overlap=overlap)
         for gpu, launches, overlap in zip(gpus, found, overlaps, strict=True)
     ]
-
-
-def _overlap(session: Session, gpu: Gpu, flush: str, alone: Sequence[LaunchResult]) -> Overlap | None:
-    """The launches side by side, if they are to be; `alone`: each by itself."""
-    if session.serial or not session.may_overlap:
-        return None
-    return overlap_of(session, gpu, Flushed(flush), lambda number: alone[number].cycles)
 
 
 def timed(

@@ -235,7 +235,7 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
 
 def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
     """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
-    return "; ".join(filter(None, (_target_code_note(session, gpu, model), one_by_one(session))))
+    return "; ".join(filter(None, (_target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap)))
 
 
 def _target_code_note(session: Session, gpu: Gpu, model: str) -> str:
@@ -258,11 +258,6 @@ def too_little_timed(launches: Iterable[tuple[str, Mapping[str, float]]]) -> str
     return f"{said}: the assembler merged the rest or left it out"
 
 
-def one_by_one(session: Session) -> str:
-    """What to say of launches that are timed one after the other, and that streams would let run side by side."""
-    return ONE_BY_ONE if session.may_overlap else ""
-
-
 def run_result(
     session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed",
     overlap: Overlap | None = None, **others: float
@@ -279,7 +274,9 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known or NOTHING_KNOWN,
-        note="; ".join(filter(None, (note, session.order_note, "" if overlap else one_by_one(session)))),
+        note="; ".join(
+            filter(None, (note, session.order_note, ONE_BY_ONE * (session.may_overlap and overlap is None)))
+        ),
         overlap=overlap,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from abstim.brief import brief
 from abstim.engine.state import RESOURCES
 from abstim.gpu.occupancy import demands_of
 from functional.execution.computer import default_threads
-from functional.launches.launch_order import awaits_of, programmatic_of, stretches
+from functional.launches.launch_order import awaits_of, stretches
 
 if TYPE_CHECKING:
     from abstim.engine.side_by_side import Kernel
@@ -19,28 +19,33 @@ if TYPE_CHECKING:
     from abstim.session.warm_up import WarmUp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class StreamedLaunch:
-    """When a launch had its first thread block on an SM, and when it was over: cycles from the beginning of all."""
+    """When a launch had its first thread block on an SM, and when it was over, from the beginning of all; and what it
+    takes if nothing runs beside it."""
 
     launch: int
     kernel: str
     stream: str
     start_cycle: int
     end_cycle: int
-    alone_cycles: int  # what it takes if nothing runs beside it
+    alone_cycles: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Overlap:
-    """Launches side by side, where their streams, and what they wait for, allow it."""
+    """Launches side by side, where what they wait for allows it: from the beginning to the end of all, and one after
+    the other."""
 
     __repr__ = brief
 
-    cycles: int  # from the beginning to the end of all
-    serial_cycles: int  # one after the other
-    speed_up: float  # of the latter over the former
+    cycles: int
+    serial_cycles: int
     launches: list[StreamedLaunch]
+    speed_up: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "speed_up", self.serial_cycles / max(1, self.cycles))
 
 
 def kernel_of(
@@ -58,31 +63,26 @@ def kernel_of(
     )
 
 
-def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Callable[[int], int]) -> Overlap:
-    """All launches of a session on a GPU; `policy` says what caches the first of each stretch finds."""
+def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequence[int]) -> Overlap | None:
+    """The launches of a session side by side on a GPU, if they may be; `policy` says what caches the first of each
+    stretch finds, `alone_cycles` what each launch takes by itself."""
     from abstim.engine.side_by_side import simulate_side_by_side
 
-    launches, cycle, found = session.case.launches, 0, []
-    awaits, programmatic = awaits_of(launches), programmatic_of(launches)
+    if session.serial or not session.may_overlap:
+        return None
+    launches, cycle, found = session.case.launches, 0, list[StreamedLaunch]()
+    awaits, programmatic = awaits_of(launches)
     for stretch in stretches(awaits, programmatic):
-        first = stretch.start
         kernels = [
             kernel_of(
-                session, number, gpu, [k - first for k in awaits[number] if k >= first], launches[number].priority,
-                max(-1, programmatic[number] - first),
+                session, number, gpu, [k - stretch.start for k in awaits[number] if k in stretch],
+                launches[number].order.priority, max(-1, programmatic[number] - stretch.start),
             )
             for number in stretch
         ]  # fmt: skip
-        caches = policy.before(session, first, gpu)
-        timed = simulate_side_by_side(kernels, gpu, caches, default_threads())
+        timed = simulate_side_by_side(kernels, gpu, policy.before(session, stretch.start, gpu), default_threads())
         for number, start, end in zip(stretch, timed.starts.tolist(), timed.ends.tolist(), strict=True):
-            launch = launches[number]
-            found.append(
-                StreamedLaunch(
-                    launch=number, kernel=launch.program.name, stream=launch.stream, start_cycle=cycle + start,
-                    end_cycle=cycle + end, alone_cycles=alone_cycles(number),
-                )
-            )  # fmt: skip
+            name, stream = launches[number].program.name, launches[number].order.stream
+            found.append(StreamedLaunch(number, name, stream, cycle + start, cycle + end, alone_cycles[number]))
         cycle += timed.whole.cycles
-    serial = sum(one.alone_cycles for one in found)
-    return Overlap(cycles=cycle, serial_cycles=serial, speed_up=serial / cycle, launches=found)
+    return Overlap(cycle, sum(alone_cycles), found)

@@ -27,7 +27,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import Argument, Pointer, Scalar, Struct, device_address, make_launch
+from functional.launches.launch import Argument, Order, Pointer, Scalar, Struct, device_address, make_launch
 from functional.launches.launches_json import DTYPES, SCALARS
 from functional.launches.memory import Memory
 from functional.programs.link import link
@@ -91,8 +91,8 @@ class DeviceProgram(Case):
         numbers = {id(other): number for number, other in enumerate(self.launches)}
         if any(id(other) not in numbers for other in after):
             raise InputError(f"{self.name}: `after` holds what this program has not launched")
-        awaited = tuple(numbers[id(other)] for other in after)
-        launch = replace(launch, stream=stream, after=awaited, priority=priority, programmatic=programmatic)
+        order = Order(stream, tuple(numbers[id(other)] for other in after), priority, programmatic)
+        launch = replace(launch, order=order)
         self.launches += (launch,)
         return launch
 

@@ -87,6 +87,18 @@ Argument = Pointer | Scalar | Texture | TensorMap | Struct | int | float | bytes
 
 
 @dataclass(frozen=True)
+class Order:
+    """When a launch may begin: `after` launches before it, by number (events, a graph's edges), and the one before it
+    on its stream; a `programmatic` one is launched while that runs. Of several that may begin, the lowest priority
+    does."""
+
+    stream: str = ""
+    after: tuple[int, ...] = ()
+    priority: int = 0
+    programmatic: bool = False
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch. Checked when made: see `check_shape` and `pack_parameters`."""
 
@@ -100,10 +112,7 @@ class Launch:
     # Of a cooperative launch, whose thread blocks may wait for each other: the address where they count who has come
     grid_workspace: int = 0
     requested_cluster: Dim3 | None = None
-    stream: str = ""  # launches of one stream run one after the other
-    after: tuple[int, ...] = ()  # launches before it, by number, that must have ended, too: events, a graph's edges
-    priority: int = 0  # as CUDA has it: of several that may begin, the lower comes first
-    programmatic: bool = False  # it is launched while the one before it on its stream runs
+    order: Order = Order()
 
     @property
     def cluster(self) -> Dim3:

@@ -12,30 +12,22 @@ if TYPE_CHECKING:
 Awaits = Sequence[Sequence[int]]  # of each launch those before it, by number, that must have ended
 
 
-def awaits_of(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
-    """Of each launch the one before it on its stream, and those that it names."""
+def awaits_of(launches: Sequence[Launch]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Of each launch the one before it on its stream, and those that it names; and the former again where it is
+    launched while that runs, -1 elsewhere."""
     latest: dict[str, int] = {}
-    found = []
-    for number, launch in enumerate(launches):
-        before = {latest[launch.stream]} if launch.stream in latest else set()
-        found.append(tuple(sorted(before | set(launch.after))))
-        latest[launch.stream] = number
-    return found
+    awaits, programmatic = [], []
+    for number, order in enumerate(launch.order for launch in launches):
+        before = latest.get(order.stream, -1)
+        awaits.append(tuple(sorted({before, *order.after} - {-1})))
+        programmatic.append(before if order.programmatic else -1)
+        latest[order.stream] = number
+    return awaits, programmatic
 
 
-def programmatic_of(launches: Sequence[Launch]) -> list[int]:
-    """Of each launch the one before it on its stream, if it is launched while that runs; -1: it is not."""
-    latest: dict[str, int] = {}
-    found = []
-    for number, launch in enumerate(launches):
-        found.append(latest.get(launch.stream, -1) if launch.programmatic else -1)
-        latest[launch.stream] = number
-    return found
-
-
-def stretches(awaits: Awaits, programmatic: Sequence[int] = ()) -> list[range]:
+def stretches(awaits: Awaits, programmatic: Sequence[int]) -> list[range]:
     """Launches cut where all that follow wait, directly or not, for all before: those of a stretch may run side by
-    side, at least some of them, or are launched while others of it run (`programmatic_of`)."""
+    side, at least some of them, or are launched while others of it run (`programmatic`)."""
     before: list[int] = []  # sets of launches
     for waits in awaits:
         before.append(0)
@@ -44,7 +36,7 @@ def stretches(awaits: Awaits, programmatic: Sequence[int] = ()) -> list[range]:
     cuts, needed = [len(awaits)], (1 << len(awaits)) - 1
     for number in reversed(range(len(awaits))):
         needed &= before[number]
-        if needed & (1 << number) - 1 == (1 << number) - 1 and (not programmatic or programmatic[number] < 0):
+        if needed & (1 << number) - 1 == (1 << number) - 1 and programmatic[number] < 0:
             cuts.append(number)
     cuts.reverse()
     return [range(*pair) for pair in pairwise(cuts)]
@@ -52,6 +44,6 @@ def stretches(awaits: Awaits, programmatic: Sequence[int] = ()) -> list[range]:
 
 def may_overlap(launches: Sequence[Launch]) -> bool:
     """May any two run side by side?"""
-    if len({launch.stream for launch in launches}) < 2 and not any(launch.programmatic for launch in launches):
+    if len({launch.order.stream for launch in launches}) < 2 and not any(x.order.programmatic for x in launches):
         return False
-    return any(len(stretch) > 1 for stretch in stretches(awaits_of(launches), programmatic_of(launches)))
+    return any(len(stretch) > 1 for stretch in stretches(*awaits_of(launches)))

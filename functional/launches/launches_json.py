@@ -18,7 +18,17 @@ import numpy as np
 from functional.errors import InputError
 from functional.files import read_bytes
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import Argument, Launch, Pointer, Scalar, Struct, check_after, encode_typed, make_launch
+from functional.launches.launch import (
+    Argument,
+    Launch,
+    Order,
+    Pointer,
+    Scalar,
+    Struct,
+    check_after,
+    encode_typed,
+    make_launch,
+)
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
@@ -191,8 +201,8 @@ def _launches(
             check_after(entry.after, number)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        after, early = tuple(entry.after), entry.programmatic
-        made.append(replace(launch, stream=entry.stream, after=after, priority=entry.priority, programmatic=early))
+        order = Order(entry.stream, tuple(entry.after), entry.priority, entry.programmatic)
+        made.append(replace(launch, order=order))
     return tuple(made)
 
 
