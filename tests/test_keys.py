@@ -51,7 +51,7 @@ def given(gpu: Gpu) -> tuple:
     """All that decides a launch's cycles on a GPU, beside the trace."""
     program = table()
     refuse_unsupported(gpu, program, 1, 1)
-    m = np.array(machine_of(gpu, 1, program), copy=True)
+    m = np.array(machine_of(gpu, 1, 1, program), copy=True)
     m["ring"] = 0  # room, no time
     sizes = [(r, s) for r in (17, 33, 63, 200) for s in (0, 1024, 20000)]
     fits = []

@@ -47,7 +47,7 @@ def random_requests(rng: np.random.Generator, gpu: Gpu, count: int) -> np.ndarra
 def by_the_engine(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
     table = straight_launch([Kind.ALU, Kind.EXIT], warps=1).table
     due = np.full((len(asked), 4), -1, np.int64)
-    state = new_state(machine_of(gpu, 1, table))
+    state = new_state(machine_of(gpu, 1, 1, table))
     replay(known_of(state.machine), state.contexts.ctypes.data, np.ascontiguousarray(asked), due)
     return due
 

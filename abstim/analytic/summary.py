@@ -134,7 +134,7 @@ class _Walker:
         self.trace, self.table, self.gpu = trace, table, gpu
         self.base = base_latencies(gpu)
         pipeline = gpu.pipeline
-        machine = np.array([machine_of(gpu, 1, table)])
+        machine = np.array([machine_of(gpu, trace.warps_per_block, 1, table)])
         by_sector = int(gpu.spec.coalescing != "fermi")
         reading = Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
         self.read = (*streams_of(trace, table), reading)

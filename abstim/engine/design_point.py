@@ -96,8 +96,9 @@ AS_THEY_ARE: dict[type, list[str]] = {
 
 
 def machine_of(
-    gpu: Gpu, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0, side_by_side: bool = False
-) -> np.ndarray:
+    gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0,
+    side_by_side: bool = False,
+) -> np.ndarray:  # fmt: skip
     """The numbers of a design point for a launch, or several `side_by_side`: a 0-dimensional MACHINE record.
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
@@ -105,7 +106,7 @@ def machine_of(
     spec, m = gpu.spec, numbers_of(gpu)
     there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
-        "blocks_per_sm": blocks_per_sm, "side_by_side": side_by_side,
+        "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm, "side_by_side": side_by_side,
         "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
@@ -296,7 +297,8 @@ def prepared(
 ) -> Prepared:
     """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
-    machine, (code, operands) = machine_of(gpu, blocks_per_sm, table, shared_bytes, side_by_side), code_of(table)
+    machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side)
+    code, operands = code_of(table)
     return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
 
 

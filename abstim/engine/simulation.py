@@ -359,7 +359,7 @@ def bank_loads(
 ) -> Int64[np.ndarray, "controller bank"]:
     """How many of some lines each bank of each memory controller holds."""
     refuse_unsupported(gpu, inputs.table, inputs.trace.warps_per_block, blocks_per_sm)
-    machine = machine_of(gpu, blocks_per_sm, inputs.table, inputs.shared_bytes)
+    machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
     found = np.zeros((gpu.spec.dram_channels, gpu.spec.dram_banks), np.int64)
     _controllers(known_of(machine), machine, lines.astype(np.int64), found)
     return found

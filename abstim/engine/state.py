@@ -86,9 +86,9 @@ REAL_MEMORY = (
     ("slice_residues l2_residues", np.int64, RESIDUES),  # of x^i modulo the hash's polynomial
 )
 MACHINE = record(
-    "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm",
-    "blocks_per_sm side_by_side sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width",
-    "register_banks",
+    "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
+    "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
+    "side_by_side",
     "instructions_per_fetch fetch_line_instructions fetch_line_log2 fetches_per_cycle perfect_memory",
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",

@@ -22,10 +22,10 @@ STEP_CYCLES = 1 << 13
 
 
 @jit
-def place_block(sm, warps, offsets, slot, block):
+def place_block(sm, m, offsets, slot, block):
     """The warps of thread block `block` (a position in the trace) enter a slot."""
-    for k in range(warps):
-        w, warp = slot * warps + k, block * warps + k
+    for k in range(m.warps_per_block):
+        w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
         sm.block_of[w] = slot
         sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
         sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
@@ -136,17 +136,17 @@ def next_access(c, w, time):
 @outlined
 def walk(gpu, first, stop):
     """The thread blocks `first` .. `stop` - 1, as many at once as the SMs hold, dealt to the SMs in turn."""
-    m, sms, warps, time = gpu.machine, gpu.sm, gpu.record.kernels[0].warps_per_block, 0
+    m, sms, time = gpu.machine, gpu.sm, 0
     begin(gpu)
     while first < stop:
         count = min(m.sm_count * m.blocks_per_sm, stop - first)
         for k in range(count):
-            place_block(sms[k % m.sm_count], warps, gpu.offsets, k // m.sm_count, first + k)
+            place_block(sms[k % m.sm_count], m, gpu.offsets, k // m.sm_count, first + k)
         busy = True
         while busy:
             busy = False
-            for w in range(((count - 1) // m.sm_count + 1) * warps):
-                for n in range(min(m.sm_count, count - w // warps * m.sm_count)):
+            for w in range(((count - 1) // m.sm_count + 1) * m.warps_per_block):
+                for n in range(min(m.sm_count, count - w // m.warps_per_block * m.sm_count)):
                     time += STEP_CYCLES
                     busy |= next_access(context_of(gpu, n), w, time)
         first += count

@@ -138,7 +138,7 @@ def walk_caches(
 ) -> Found:  # fmt: skip
     """Walk a launch through the caches of a GPU. `items`: those of `cut_for_walk`; `dealt`: blocks of each SM;
     `waiting`: memory instructions of an SM that can wait for the load/store unit."""
-    m = machine_of(gpu, blocks_per_sm, table, shared_bytes)
+    m = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, shared_bytes)
     caches = _empty_caches(gpu, len(dealt), waiting)
     sms, slots = np.zeros(len(dealt), SM), np.zeros((len(dealt), blocks_per_sm * trace.warps_per_block), SLOT)
     ends = np.cumsum([len(blocks) for blocks in dealt])

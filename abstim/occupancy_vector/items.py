@@ -81,7 +81,7 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    machine = machine_of(gpu, 1, table)
+    machine = machine_of(gpu, trace.warps_per_block, 1, table)
     code, count = _code(table, trace, _rows(table)), len(trace.warp_instructions)
     offsets = _access_offsets(table, trace)
     accesses, digests = np.zeros(offsets[-1] + 1, ACCESS), np.zeros(count, np.uint64)

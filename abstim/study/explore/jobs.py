@@ -237,7 +237,7 @@ def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
     from abstim.engine.design_point import machine_of
     from abstim.engine.state import REAL_MEMORY, record
 
-    machine = machine_of(gpu, blocks_per_sm, inputs.table, inputs.shared_bytes)
+    machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
     machine["ring"] = 0  # where bookings lie, not what they are
     if gpu.spec.perfect_memory:
         for name in record(*REAL_MEMORY).names or ():
