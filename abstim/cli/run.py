@@ -210,6 +210,8 @@ def _found(
     spots = _hot_spots(session, gpus[0], options.flush, report) if options.hot else []
     beside = compare(old, results[0]) if old else None
     energy = energy_of(results[0], gpus[0]) if options.energy else None
+    if energy and results[0].overlap:
+        note("abstim: --energy is of kernels one after the other, not side by side")
     return Found(results, spots, beside, energy, refused)
 
 
