@@ -13,6 +13,12 @@ void follow(Tails *tails, Node *const *before, size_t count) {
     }
 }
 
+void join(Stream *stream, Graph *graph) {
+    stream->capture = graph, stream->tails.count = 0;
+    graph->joined = realloc(graph->joined, (graph->joined_count + 1) * sizeof(Stream *));
+    graph->joined[graph->joined_count++] = stream;
+}
+
 void capture(Stream *stream, Operation *operation) {
     Node *node = add_node(stream->capture, operation, stream->tails.nodes, stream->tails.count);
     stream->tails.count = 0;
@@ -39,7 +45,10 @@ PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
     if (graph) *graph = stream->capture;
-    stream->capture->done = 1, stream->capture = NULL, stream->origin = 0;
+    Graph *captured = stream->capture;
+    for (size_t k = 0; k < captured->joined_count; k++)
+        if (is_stream(captured->joined[k]) && captured->joined[k]->capture == captured) captured->joined[k]->capture = NULL;
+    captured->joined_count = 0, captured->done = 1, stream->capture = NULL, stream->origin = 0;
     return failed(SUCCESS);
 }
 static Error capture_info(Stream *stream, int *status, unsigned long long *id, Graph **graph, Node *const **before,

@@ -169,6 +169,7 @@ static Error destroy(Graph *graph) {
     }
     free(graph->nodes);
     free(graph->defaults);
+    free(graph->joined);
     free(graph);
     return failed(SUCCESS);
 }

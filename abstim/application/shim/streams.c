@@ -146,6 +146,7 @@ Error perform(Operation *o, Stream *stream) {
 }
 
 void capture(Stream *stream, Operation *operation);
+void join(Stream *stream, Graph *graph);
 void follow(Tails *tails, struct Node *const *before, size_t count);
 
 Error submit(Operation *operation, Stream *stream) {
@@ -244,7 +245,7 @@ PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
     Stream *on = actual(stream);
     if (on && event->capture) {  // the stream joins the capture that the event was recorded in
-        if (!on->capture) on->capture = event->capture, on->tails.count = 0;
+        if (!on->capture) join(on, event->capture);
         follow(&on->tails, event->tails.nodes, event->tails.count);
         return failed(SUCCESS);
     }
