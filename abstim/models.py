@@ -73,6 +73,7 @@ def run(
     instruction_budget: int | None = None,
     flush: str = "all",
     coupled: bool = False,
+    serial: bool = False,
     progress: Progress = silent,
 ) -> RunResult:
     """Every launch of a target on one GPU.
@@ -80,12 +81,13 @@ def run(
     `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session;
     `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`; `progress(what, done, total)` is told how far it is.
     `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). `coupled`: which thread
-    block comes first, where that matters, the engine's clock says while the kernel is executed. Raises InputError for
+    block comes first, where that matters, the engine's clock says while the kernel is executed. `serial`: launches run
+    one after the other, whatever their streams allow. Raises InputError for
     anything a user got wrong; then there is no result.
     """
     return run_many(
         target, [gpu_of(gpu, overrides)], model=model, executor=executor, instruction_budget=instruction_budget,
-        flush=flush, coupled=coupled, progress=progress,
+        flush=flush, coupled=coupled, serial=serial, progress=progress,
     )[0]  # fmt: skip
 
 
@@ -98,13 +100,14 @@ def run_many(
     instruction_budget: int | None = None,
     flush: str = "all",
     coupled: bool = False,
+    serial: bool = False,
     progress: Progress = silent,
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each. Where what thread blocks do depends on
     their order, it is executed for each GPU. Options and errors as of `run`."""
     session = open_for(
         model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, coupled=coupled,
-        progress=progress,
+        serial=serial, progress=progress,
     )  # fmt: skip
     time = model_named(model).time
     if not session.is_ordered:
@@ -121,6 +124,7 @@ def open_for(
     instruction_budget: int | None = None,
     flush: str = "all",
     coupled: bool = False,
+    serial: bool = False,
     progress: Progress = silent,
     refused: list[tuple[Gpu, str]] | None = None,
 ) -> Session:
@@ -136,5 +140,5 @@ def open_for(
         refuse_coupled(target, flush)
     return open_session(
         target, gpus, executor=executor, instruction_budget=instruction_budget, executing=execute_in_turn,
-        progress=progress, refused=refused, coupled=coupled,
+        progress=progress, refused=refused, coupled=coupled, serial=serial,
     )  # fmt: skip

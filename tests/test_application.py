@@ -140,7 +140,8 @@ def test_what_is_not_timed_is_not_held():
     program = SimpleNamespace(name="k", digest="", directives={})
     launch = Launch(program, Dim3(1), Dim3(1), b"")
     recorder = LaunchRecorder(executor, None, None, Selection("other"), print, None, 1)
-    assert recorder.launch(launch, Memory()).result() == 0.0 and next(streamed, None) is None and recorder.count == 1
+    assert recorder.launch(launch, Memory())[0].result() == 0.0
+    assert next(streamed, None) is None and recorder.count == 1
 
 
 def test_pinned_pages_and_memory_of_a_graph(build, capfd):
@@ -222,6 +223,22 @@ def test_nodes_of_graphs_that_run_if_while_or_where_a_value_says_so(build, capfd
     assert "PASSED" in capfd.readouterr().out and not result.problems
     names = [timed.launch.program.name for timed in result.launches]
     assert names == ["step", "mark"] * 5 + ["mark"] + ["step", "mark"] * 6 + ["mark"]
+
+
+def test_branches_of_a_graph_and_streams_run_side_by_side_and_the_program_waits_for_events(build, capfd):
+    program = build("branches")
+    overlap = run(program).overlap
+    assert "PASSED" in capfd.readouterr().out
+    starts, ends = ([getattr(x, f"{what}_cycle") for x in overlap.launches] for what in ("start", "end"))
+    for first in (0, 5):  # a launch of the graph
+        before, beside, after = first, slice(first + 1, first + 4), first + 4
+        assert ends[before] <= min(starts[beside]) and max(starts[beside]) < min(ends[beside])
+        assert max(ends[beside]) <= starts[after]
+    assert ends[4] <= starts[5] and ends[9] <= starts[10]
+    assert ends[10] <= min(starts[11:13]) and max(starts[11:13]) < min(ends[11:13])  # after the event
+    serial = run(program, serial=True)
+    assert serial.overlap is None and serial.seconds > overlap.cycles / load_gpu("rtx3070").spec.core_clock_hz
+    assert overlap.serial_cycles == round(serial.seconds * load_gpu("rtx3070").spec.core_clock_hz)
 
 
 def test_clusters_by_attribute_and_grids_that_count_them(build, capfd):

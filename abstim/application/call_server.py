@@ -55,6 +55,7 @@ class Shape:
     dynamic_shared_bytes: int = 0
     cluster: Dim3 | None = None
     cooperative: bool = False
+    programmatic: bool = False  # launched while the kernel before it on its stream runs
 
 
 @dataclass
@@ -236,12 +237,13 @@ class CallServer:
     def _launch(
         self, function: int, grid_x: int, grid_y: int, grid_z: int, block_x: int, block_y: int, block_z: int,
         shared_bytes: int, stream: int, cooperative: int, cluster_x: int, cluster_y: int, cluster_z: int,
-        payload: bytes,
+        programmatic: int, payload: bytes,
     ) -> Answer:  # fmt: skip
         loaded, program = self._program(function)
         cluster = Dim3(cluster_x, cluster_y, cluster_z) if cluster_x else None
         given = Dim3(grid_x, grid_y, grid_z), Dim3(block_x, block_y, block_z)
-        shape = Shape(*cuda_shape(program, *given, shared_bytes), shared_bytes, cluster, bool(cooperative))
+        extents = cuda_shape(program, *given, shared_bytes)
+        shape = Shape(*extents, shared_bytes, cluster, cooperative=bool(cooperative), programmatic=bool(programmatic))
         try:
             text = self.execute(loaded, program, shape, payload, stream)
         except PtxError as error:
@@ -279,7 +281,8 @@ class CallServer:
         open_regions(program, self.memory.memory)
         memory, dynamic = loaded.memory(self.memory), shape.dynamic_shared_bytes
         launch = Launch(program, shape.grid, shape.block, parameters, dynamic, "", (), workspace, shape.cluster)
-        self.clock.kernel(stream, self.recorder.launch(launch, memory))
+        timed = self.recorder.launch(launch, memory, self.clock.may_overlap or shape.programmatic)
+        self.clock.kernel(stream, *timed, shape.programmatic)
         return memory.printed.text()
 
     def _grid_workspace(self) -> int:

@@ -17,9 +17,8 @@ from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Selection, Timed
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
-from abstim.application.run_application import ApplicationResult, application_result
+from abstim.application.run_application import ApplicationResult, application_result, stream_clock
 from abstim.application.runtime_environment import DRIVER, MEMORY, SOCKET, driver_folder
-from abstim.application.stream_clock import StreamClock
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 
@@ -41,8 +40,10 @@ class PythonDevice:
     def begin(self, gpus: Sequence[Gpu], model: str, **options: Any) -> CallServer:
         """From now on launches are timed on these GPUs. `options`: of a LaunchRecorder. Raises InputError for what the
         model cannot do."""
-        case, clock = ProgramCase.of("python", self.modules), StreamClock(gpus[0])
-        recorder = LaunchRecorder(default_executor(), case, LaunchTimer(gpus, model, case), **options)
+        case = ProgramCase.of("python", self.modules)
+        timer = LaunchTimer(gpus, model, case)
+        clock = stream_clock(gpus[0], model, timer)
+        recorder = LaunchRecorder(default_executor(), case, timer, **options)
         if self.server is None:
             self.server = CallServer(self.memory, self.modules, clock, case, recorder)
         self.server.clock, self.server.case, self.server.recorder = clock, case, recorder

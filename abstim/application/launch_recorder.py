@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from abstim.application.loaded_modules import ProgramCase
+from abstim.application.overlapping_kernels import overlapping, time_together
+from abstim.engine.kept_caches import Caches
 from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.detailed import launch_result
 from abstim.session.session import Session
+from abstim.session.side_by_side import kernel_of
 from abstim.session.turns import order_note, turns_of
 from abstim.session.warm_up import Flushed
 from abstim.targets.execution import Execution, default_budget, is_ordered
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from jaxtyping import UInt8
 
     from abstim.application.loaded_modules import LoadedModules
+    from abstim.application.stream_clock import Operation
+    from abstim.engine.side_by_side import Kernel
     from abstim.session.result import LaunchResult
     from functional.execution.executor import Executor
     from functional.execution.interleaving import Interleaving
@@ -82,9 +87,10 @@ class LaunchTimer:
         self.gpus, self.case, self._model = list(gpus), case, model_named(model)
         self._model.refuse(self.gpus, flush)
         self._policies = [Flushed(flush) for _ in gpus]
+        self._before = Caches()  # that the next kernels side by side find
         self.in_order = any(policy.in_order for policy in self._policies)  # a launch depends on those before it
         self._session = Session(case)
-        self._pool = ThreadPoolExecutor(1)
+        self.pool = ThreadPoolExecutor(1)
         self._known: dict[str, tuple[LaunchResult, ...]] = {}
         self._waiting: deque[tuple[Future[Timed], int]] = deque()
         self.done: list[Future[Timed]] = []
@@ -102,7 +108,7 @@ class LaunchTimer:
             size_bytes = 0 if trace is None else trace.nbytes
             while self._is_full(size_bytes):
                 self._waiting.popleft()[0].result()
-            future = self._pool.submit(self._timed, key, number, launch, trace)
+            future = self.pool.submit(self._timed, key, number, launch, trace)
             self._waiting.append((future, size_bytes))
         self.done.append(future)
         seconds: Future[float] = Future()
@@ -123,12 +129,33 @@ class LaunchTimer:
 
     def finish(self) -> list[Timed]:
         """All results, in order. Raises what timing raised."""
-        self._pool.shutdown()
+        self.pool.shutdown()
         return [future.result() for future in self.done]
+
+    def side_by_side(self, operations: Sequence[Operation]) -> bool:
+        """Time kernels beside each other and the copies between them, on the first GPU, if any overlap; do they? To be
+        called as a task, the times of what they wait for known."""
+        policy = self._policies[0]
+        overlaps = overlapping(operations)
+        if overlaps:
+            caches = None
+            if self.in_order:
+                self._before.flush(policy.flush)
+                caches = self._before
+            time_together(operations, self._kernel, self.gpus[0], caches)
+        elif self.in_order:
+            self._before = replace(policy.caches)
+        return overlaps
+
+    def _kernel(self, operation: Operation, awaits: Sequence[int], programmatic: int) -> Kernel:
+        assert operation.launch is not None and operation.trace is not None
+        self._session.case.launches = (operation.launch,)
+        self._session.traces = Execution((operation.trace,))
+        return kernel_of(self._session, 0, self.gpus[0], awaits, operation.priority, programmatic)
 
     def stop(self) -> list[Timed]:
         """The results that are there; nothing new is begun."""
-        self._pool.shutdown(cancel_futures=True)
+        self.pool.shutdown(cancel_futures=True)
         ended = [future for future in self.done if future.done() and not future.cancelled()]
         return [future.result() for future in ended if future.exception() is None]
 
@@ -295,13 +322,16 @@ class LaunchRecorder:
     idle: IdleLaunches = field(default_factory=IdleLaunches)
     _interleavings: dict[Hashable, Interleaving | None] = field(default_factory=dict)
 
-    def launch(self, launch: Launch, memory: Memory) -> Future[float]:
+    def launch(
+        self, launch: Launch, memory: Memory, may_overlap: bool = False
+    ) -> tuple[Future[float], Launch, Trace | None]:
         """Execute, unless it would change nothing; the future has the seconds on the first GPU, 0 for a launch that is
-        left out. Raises what the executor raises."""
+        left out. With it comes the trace that was timed; one that `may_overlap` others has one always. Raises what the
+        executor raises."""
         number, self.count = self.count, self.count + 1
         chosen = self.selection.holds(number, launch.program.name)
         is_timed, is_kept = chosen and self.timer is not None, chosen and self.stores is not None
-        needs_trace = is_kept or (is_timed and self.timer is not None and self.timer.in_order)
+        needs_trace = is_kept or (is_timed and (may_overlap or (self.timer is not None and self.timer.in_order)))
         likeness = None if needs_trace else self.idle.likeness(launch, memory)
         trace = None
         if likeness is None or (is_timed and not likeness):
@@ -310,9 +340,9 @@ class LaunchRecorder:
             likeness = "" if trace is None else likeness_of(launch, trace)
             self.idle.ended(launch, memory, before, instructions, likeness)
         if not is_timed:
-            return answered(0.0)
+            return answered(0.0), launch, None
         assert self.timer is not None
-        return self.timer.time(number, launch, likeness, trace, self.told)
+        return self.timer.time(number, launch, likeness, trace, self.told), launch, trace
 
     def _interleaving(self, launch: Launch) -> Interleaving | None:
         """How the thread blocks of a launch take turns, where that matters: as on the first GPU."""

@@ -29,6 +29,7 @@ from functional.execution.default_executor import default_executor
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
+    from abstim.session.side_by_side import Overlap
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class ApplicationResult:
     known_errors: tuple[str, ...]  # of the model on each GPU
     notes: tuple[str, ...]  # as of a RunResult
     interrupted: bool = False
+    overlap: Overlap | None = None  # of kernels, where any ran side by side
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
@@ -63,7 +65,8 @@ class ApplicationResult:
             runs.append({"gpu": gpu, "known_error": known, "note": note, "launches": launches})
         said = ("program", "status", "executed", "seconds", "busy_seconds", "kernels_waited_seconds", "problems")
         own = {name: getattr(self, name) for name in (*said, "interrupted", "model")}
-        return {"kind": "application"} | own | {"runs": runs}
+        overlap = None if self.overlap is None else asdict(self.overlap)
+        return {"kind": "application"} | own | {"overlap": overlap, "runs": runs}
 
 
 def run_application(
@@ -78,15 +81,16 @@ def run_application(
     timed: bool = True,
     told: Callable[[Timed], None] = lambda timed: None,
     output: int | None = None,
+    serial: bool = False,
 ) -> ApplicationResult:
     """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
 
     `flush`: caches emptied before each launch; "": none, as on a GPU, or all where the model keeps none. The first GPU
     is the one that the program sees: its properties, and the times of its events. `told` hears of each launch when it
-    is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`,
-    of those that are selected; `output`: an open file that
-    takes the program's standard output. An interrupt ends the program and keeps what is done. Raises InputError for a
-    program that cannot be run."""
+    is timed; `record`: a folder for the traces of launches that are timed, or, if nothing is `timed`, of those that are
+    selected; `output`: an open file that takes the program's standard output; `serial`: kernels one at a time, whatever
+    streams allow. An interrupt ends the program and keeps what is done. Raises InputError for a program that cannot be
+    run."""
     path = _found(command[0])
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
@@ -95,7 +99,8 @@ def run_application(
         timer = LaunchTimer(gpus, model, case, flush or ("none" if model == DETAILED else "all")) if timed else None
         stores = None if record is None else LaunchStores(record, modules)
         recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)
-        server = CallServer(memory, modules, StreamClock(gpus[0]), case, recorder)
+        clock = stream_clock(gpus[0], model, timer, serial)
+        server = CallServer(memory, modules, clock, case, recorder)
         environment = runtime_environment(path, scratch)
         status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
         result = application_result(path.name, server, gpus, model, status, interrupted)
@@ -104,19 +109,27 @@ def run_application(
     return result
 
 
+def stream_clock(gpu: Gpu, model: str, timer: LaunchTimer | None, serial: bool = False) -> StreamClock:
+    """The clock of a program's streams: kernels side by side by the detailed model, which alone can."""
+    if timer is None:
+        return StreamClock(gpu)
+    return StreamClock(gpu, None if serial or model != DETAILED else timer.side_by_side, timer.pool.submit)
+
+
 def application_result(
     name: str, server: CallServer, gpus: Sequence[Gpu], model: str, status: int = 0, stopped: bool = False
 ) -> ApplicationResult:
     """What a server's program did. `stopped`: what is not timed yet is left out."""
     timer = server.recorder.timer
-    launches = [] if timer is None else timer.stop() if stopped else timer.finish()
     seconds, clock = 0.0 if stopped else server.clock.settle() / PICOSECONDS, server.clock
+    overlap = None if stopped else server.clock.overlap()
+    launches = [] if timer is None else timer.stop() if stopped else timer.finish()
     busy = {engine: time / PICOSECONDS for engine, time in clock.busy.items()}
     found = [code_notes(gpu, model, [timed.results[k] for timed in launches]) for k, gpu in enumerate(gpus)]
     notes = tuple(known for known, _ in found), tuple(note for _, note in found)
     times = (seconds, busy, clock.kernels_waited / PICOSECONDS)
     did = (name, tuple(gpu.name for gpu in gpus), status, tuple(launches), server.recorder.count)
-    return ApplicationResult(*did, *times, server.problems, model, *notes, stopped)
+    return ApplicationResult(*did, *times, server.problems, model, *notes, stopped, overlap)
 
 
 def _serve(server: CallServer, command: list[str], environment: dict[str, str], output: int | None) -> tuple[int, bool]:

@@ -1,21 +1,25 @@
 """The clock that events read: when the GPU would have done what a program told its streams to do.
 
-Kernels run one at a time, in the order of submission, each taking what it takes alone: two that a GPU would run side by
-side count one after the other. Copies to the device, copies from it, and kernels go on beside each other where streams
-allow it. The program's own time on the host counts as none, but what it submits after waiting begins after what it
-waited for."""
+Kernels, copies to the device and copies from it go on beside each other where streams allow it. Kernels that may run
+side by side are timed together (overlapping_kernels.py), or, if that is not wanted, one at a time, in the order of
+submission, each taking what it takes alone. The program's own time on the host counts as none, but what it
+submits after waiting begins after what it waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from abstim.session.side_by_side import Overlap, StreamedLaunch
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
+    from functional.launches.launch import Launch
+    from functional.traces.trace import Trace
 
 # The host's link, one for all GPUs: PCI Express 4.0 (its base specification: 16 GT/s a lane, 128 bits of 130; a packet
 # of 256 bytes has 24 more of framing, sequence number, header and check) with 16 lanes. No machine was measured.
@@ -26,6 +30,7 @@ PICOSECONDS = 10**12
 KERNELS, TO_DEVICE, FROM_DEVICE = "kernels", "to device", "from device"
 _ENGINES = {1: TO_DEVICE, 2: FROM_DEVICE}
 DEFAULT_STREAM = 0
+MOST_OPEN, MOST_OPEN_BYTES = 1 << 10, 1 << 30  # operations that are timed together, and their traces
 
 
 def dram_bytes_per_second(gpu: Gpu) -> float:
@@ -34,102 +39,212 @@ def dram_bytes_per_second(gpu: Gpu) -> float:
     return gpu.spec.dram_channels * SECTOR_BYTES * gpu.spec.core_clock_hz / cycles
 
 
+@dataclass(eq=False)
+class Operation:
+    """What a stream was told to do. Times are picoseconds since the program's start: `start` and `end` as it came,
+    `serial_end` if kernels had run one at a time; -1: not known yet."""
+
+    engine: str
+    stream: int
+    after: frozenset[Operation]  # what it waits for: nothing else, if kernels run side by side
+    before_on_engine: Operation | None  # what its engine did last
+    seconds: Future[float]  # that it takes by itself
+    launch: Launch | None = None  # of a kernel that may run beside others,
+    trace: Trace | None = None  # and what it did, until it is timed
+    priority: int = 0
+    programmatic: Operation | None = None  # the kernel that lets it be launched while it runs
+    start: int = -1
+    end: int = -1
+    serial_end: int = -1
+
+    @property
+    def picoseconds(self) -> int:
+        """That it takes by itself; waits until that is known."""
+        return round(self.seconds.result() * PICOSECONDS)
+
+
+Moment = frozenset[Operation]  # when all of them are done
+Beside = Callable[[Sequence[Operation]], bool]  # gives operations their times, if kernels among them overlap; do they?
+
+
+def latest(moment: Iterable[Operation], end: Callable[[Operation], int] = lambda one: one.end) -> int:
+    """When that was."""
+    return max(map(end, moment), default=0)
+
+
+def pruned(moment: Moment) -> Moment:
+    """The same without what others of it have waited for, and without operations that ended before others."""
+    ended = [one for one in moment if one.serial_end >= 0]
+    last = {max(ended, key=lambda one: one.end), max(ended, key=lambda one: one.serial_end)} if ended else set()
+    return moment.difference(ended, *(one.after for one in moment)) | last
+
+
 @dataclass
 class StreamClock:
-    """All times in picoseconds since the program's start. Stream 0 is CUDA's default stream: it waits for all others
-    but the independent ones, and they for it."""
+    """Stream 0 is CUDA's default stream: it waits for all others but the independent ones, and they for it. `beside`
+    times kernels side by side; None: they run one at a time. `run` does tasks in the order in which they come."""
 
     gpu: Gpu
+    beside: Beside | None = None
+    run: Callable[[Callable[[], None]], Future[None]] = field(default_factory=lambda: ThreadPoolExecutor(1).submit)
     busy: dict[str, int] = field(default_factory=dict)  # time that each engine has worked
     kernels_waited: int = 0  # for kernels of other streams, beside which a GPU might have run them
-    _free: dict[str, int] = field(default_factory=dict)  # when each engine can take something again
-    _ready: dict[int, int] = field(default_factory=dict)  # when what was submitted to a stream is done
+    kernels: list[Operation] = field(default_factory=list)  # in the order of submission
+    serial_end: int = 0  # when all was done, if kernels had run one at a time
+    _last: dict[str, Operation] = field(default_factory=dict)  # by engine
+    _ready: dict[int, Moment] = field(default_factory=dict)  # when what was submitted to a stream is done
     _independent: set[int] = field(default_factory=set)
-    _events: dict[int, int] = field(default_factory=dict)
-    _host: int = 0
-    _left: list[Callable[[], None]] = field(default_factory=list)  # whose time may not be known yet
+    _priorities: dict[int, int] = field(default_factory=dict)  # of all streams that the program made
+    _events: dict[int, Moment] = field(default_factory=dict)
+    _host: Moment = frozenset()
+    _open: list[Operation] = field(default_factory=list)  # that may still get company
+    _open_bytes: int = 0
+    _programmatic: bool = False  # has a kernel been launched while the one before it ran?
+    _closed: list[Future[None]] = field(default_factory=list)  # parts whose times are being found
+    is_overlapping: bool = False  # have any kernels been timed side by side?
+
+    @property
+    def may_overlap(self) -> bool:
+        """Has the program streams on which kernels may run side by side?"""
+        return self.beside is not None and (len(self._priorities) > 0 or self._programmatic)
 
     def new_process(self) -> None:
         """Streams and events are numbered anew: another process of the program has come."""
         self.settle()
-        self._independent.clear()
-        self._events.clear()
+        for known in (self._independent, self._events, self._priorities):
+            known.clear()
 
-    def stream(self, number: int, independent: bool) -> None:
+    def stream(self, number: int, independent: bool, priority: int = 0) -> None:
         """A stream that is new."""
+        self._priorities[number] = priority - (1 << 64 if priority >> 63 else 0)
         if independent:
             self._independent.add(number)
 
-    def kernel(self, stream: int, seconds: Future[float]) -> None:
-        """A launch; how long it takes may become known later."""
-        self._left.append(lambda: self._occupy(KERNELS, stream, seconds.result()))
+    def kernel(
+        self, stream: int, seconds: Future[float], launch: Launch | None = None, trace: Trace | None = None,
+        programmatic: bool = False,
+    ) -> None:  # fmt: skip
+        """A launch; how long it takes may become known later. With its `trace` it may run beside others;
+        `programmatic`: it is launched while the kernel before it on its stream runs."""
+        self._programmatic |= programmatic
+        before = self._ready.get(stream, frozenset())
+        given = (launch, trace) if self.beside is not None and trace is not None else (None, None)
+        self.kernels.append(self._submit(KERNELS, stream, seconds, *given))
+        if programmatic and len(before) == 1:
+            self.kernels[-1].programmatic = next((one for one in before if one.engine == KERNELS), None)
+        self._open_bytes += trace.nbytes if trace is not None else 0
+        if not self.may_overlap or self._open_bytes > MOST_OPEN_BYTES or len(self._open) >= MOST_OPEN:
+            self._close()
 
     def transfer(self, stream: int, size_bytes: int, direction: int) -> None:
         """A copy (from the device: direction & 2, to it: & 1) or, direction 4, a fill. On the default stream the
         program waits for it."""
         if direction in _ENGINES:
-            engine, seconds = _ENGINES[direction], COPY_SECONDS + size_bytes / LINK_BYTES_PER_SECOND
+            engine, taken = _ENGINES[direction], COPY_SECONDS + size_bytes / LINK_BYTES_PER_SECOND
         elif direction:
             accesses = 1 if direction == 4 else 2
-            engine, seconds = KERNELS, accesses * size_bytes / dram_bytes_per_second(self.gpu)
+            engine, taken = KERNELS, accesses * size_bytes / dram_bytes_per_second(self.gpu)
         else:
             return
-        self._left.append(lambda: self._occupy(engine, stream, seconds))
+        seconds: Future[float] = Future()
+        seconds.set_result(taken)
+        self._submit(engine, stream, seconds)
         if stream == DEFAULT_STREAM:
             self.synchronize(stream, False)
 
     def record(self, event: int, stream: int) -> None:
         """An event: the moment when all before it in the stream is done."""
-        self._left.append(lambda: self._events.update({event: self._start(stream)}))
+        self._events[event] = self._start(stream)
 
     def wait(self, event: int, stream: int) -> None:
         """What follows in a stream begins after an event."""
-        self._left.append(lambda: self._done(stream, max(self._start(stream), self._events.get(event, 0))))
+        self._ready[stream] = self._start(stream) | self._events.get(event, frozenset())
 
     def synchronize(self, stream: int, everything: bool) -> None:
         """The program waits, for a stream or all."""
+        self._host = pruned(self._start(stream).union(*(self._ready.values() if everything else ())))
+        if everything:  # whatever comes now begins after all of it
+            self._close()
 
-        def host() -> None:
-            done = max(self._ready.values(), default=0) if everything else self._start(stream)
-            self._host = max(self._host, done)
-
-        self._left.append(host)
+    def finish(self, event: int) -> None:
+        """The program waits for an event."""
+        self._host = pruned(self._host | self._events.get(event, frozenset()))
 
     def elapsed(self, start: int, end: int) -> int:
         """Picoseconds between two events that were recorded."""
         self.settle()
-        return self._events.get(end, 0) - self._events.get(start, 0)
+        return latest(self._events.get(end, ())) - latest(self._events.get(start, ()))
 
     def settle(self) -> int:
         """Wait until all times are known. Returns when everything is done."""
-        for operation in self._left:
-            operation()
-        self._left.clear()
-        return max([self._host, *self._ready.values()])
+        self._close()
+        for part in self._closed:
+            part.result()
+        self._closed.clear()
+        return latest(self._host.union(*self._ready.values()))
+
+    def overlap(self) -> Overlap | None:
+        """All kernels over time, in the GPU's cycles, if any were timed side by side."""
+        end, hz = self.settle(), self.gpu.spec.core_clock_hz
+        if not self.is_overlapping:
+            return None
+        rows = [(one.start, one.end, one.picoseconds) for one in self.kernels]
+        names = [(one.launch.program.name if one.launch else "-", str(one.stream)) for one in self.kernels]
+        whole, serial, *times = (round(time * hz / PICOSECONDS) for time in (end, self.serial_end, *chain(*rows)))
+        launches = [StreamedLaunch(k, *name, *times[3 * k : 3 * k + 3]) for k, name in enumerate(names)]
+        return Overlap(whole, serial, launches)
 
     def seconds_since(self, picoseconds: int) -> float:
         """From a moment until everything is done."""
         return (self.settle() - picoseconds) / PICOSECONDS
 
-    def _start(self, stream: int) -> int:
+    def _start(self, stream: int) -> Moment:
         """The earliest for what comes next in a stream."""
         if stream in self._independent:
-            before = [self._ready.get(stream, 0)]
+            before = [self._ready.get(stream, frozenset())]
         elif stream == DEFAULT_STREAM:
             before = [done for other, done in self._ready.items() if other not in self._independent]
         else:
-            before = [self._ready.get(stream, 0), self._ready.get(DEFAULT_STREAM, 0)]
-        return max([self._host, *before])
+            before = [self._ready.get(other, frozenset()) for other in (stream, DEFAULT_STREAM)]
+        return pruned(self._host.union(*before))
 
-    def _occupy(self, engine: str, stream: int, seconds: float) -> None:
-        ready = self._start(stream)
-        start = max(ready, self._free.get(engine, 0))
-        if engine == KERNELS:
-            self.kernels_waited += start - ready
-        taken = round(seconds * PICOSECONDS)
-        self.busy[engine] = self.busy.get(engine, 0) + taken
-        self._free[engine] = start + taken
-        self._done(stream, start + taken)
+    def _submit(
+        self, engine: str, stream: int, seconds: Future[float], launch: Launch | None = None, trace: Trace | None = None
+    ) -> Operation:
+        one = Operation(
+            engine, stream, self._start(stream), self._last.get(engine), seconds, launch, trace,
+            self._priorities.get(stream, 0),
+        )  # fmt: skip
+        self._last[engine], self._ready[stream] = one, frozenset({one})
+        self._open.append(one)
+        return one
 
-    def _done(self, stream: int, time: int) -> None:
-        self._ready[stream] = time
+    def _close(self) -> None:
+        """What was submitted gets no more company: its times can be found."""
+        operations, self._open, self._open_bytes = self._open, [], 0
+        if operations:
+            self._closed.append(self.run(lambda: self._find_times(operations)))
+
+    def _find_times(self, operations: Sequence[Operation]) -> None:
+        """Of a part, those before it done with."""
+        if self.beside is not None and self.may_overlap:
+            self.is_overlapping |= self.beside(operations)
+        for one in operations:
+            one.trace = None
+            self._follow(one)
+
+    def _follow(self, one: Operation) -> None:
+        """The times of an operation, those of all before it known."""
+        taken, last = one.picoseconds, one.before_on_engine
+        ready = latest(one.after)
+        if one.end < 0:
+            side_by_side = self.beside is not None and one.engine == KERNELS
+            one.start = ready if last is None or side_by_side else max(ready, last.end)
+            one.end = one.start + taken
+            if one.engine == KERNELS:
+                self.kernels_waited += one.start - ready
+        serial = latest(one.after, lambda other: other.serial_end)
+        one.serial_end = max(serial, last.serial_end if last is not None else 0) + taken
+        self.serial_end = max(self.serial_end, one.serial_end)
+        self.busy[one.engine] = self.busy.get(one.engine, 0) + taken
+        one.before_on_engine, one.programmatic, one.after = None, None, frozenset()  # which hold all that was before

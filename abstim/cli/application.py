@@ -41,6 +41,7 @@ class ProgramOptions:
     --sample METHOD  Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...
     --flush all|l1|l1d|none  Caches emptied before each launch. Default: none, as on a GPU (by models that keep
         none: all).
+    --serial  Kernels one at a time, whatever their streams allow.
     --pass-options  The program's own options may look like abstim's.
     """
 
@@ -49,6 +50,7 @@ class ProgramOptions:
     record: Path | None = None
     sample: str = ""
     flush: str = ""
+    serial: bool = False
     pass_options: bool = False
     instruction_budget: InstructionBudget = None
     model: Model = "detailed"
@@ -59,6 +61,7 @@ class ProgramOptions:
 
         selection = Selection(self.only, *_stretch(self.launches))
         said = {"model": self.model, "flush": self.flush, "instruction_budget": self.instruction_budget}
+        said |= {"serial": self.serial}
         return said | {"selection": selection, "record": self.record, "output": output}
 
 
@@ -176,6 +179,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
+    from abstim.cli.run_tables import print_overlap
     from abstim.cli.sample import print_sample
 
     if samples is not None:
@@ -191,6 +195,9 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
+    if result.overlap:
+        hz = result.overlap.cycles / result.seconds
+        print_overlap(result.overlap, "time from the program's start", lambda cycles: duration(cycles / hz))
     busy = ", ".join(f"{engine} {duration(seconds)}" for engine, seconds in result.busy_seconds.items())
     if not result.interrupted:
         say(f"From start to end on {result.gpus[0]}: {duration(result.seconds)} ({busy or 'nothing'})")

@@ -80,6 +80,7 @@ class RunOptions:
         whose thread blocks race. It is executed by the slower executor, on one thread.
     --coupled  Where the outcome depends on the order of thread blocks (work queues, locks), let the engine's clock say
         who comes first, to 8 cycles, while the kernel is executed: some hundred times slower.
+    --serial  Launches one after the other, whatever their streams allow.
     --device compiled|arrays  With --model occupancy: lanes as machine code, or as a JAX program on what
         JAX_PLATFORMS names.
     --limits  Find what limits it by making each resource twice as fast, one at a time: some twenty timings more.
@@ -95,6 +96,7 @@ class RunOptions:
     check: bool = False
     strict: bool = False
     coupled: Annotated[bool, OF_DETAILED] = False
+    serial: bool = False
     model: Model = "detailed"
     device: str = "compiled"
     limits: Annotated[bool, OF_DETAILED] = False
@@ -174,6 +176,7 @@ def run(
             instruction_budget=instruction_budget,
             flush=o.flush,
             coupled=o.coupled,
+            serial=o.serial,
             progress=report,
             refused=refused if len(gpus) > 1 else None,
         )
@@ -207,6 +210,8 @@ def _found(
     spots = _hot_spots(session, gpus[0], options.flush, report) if options.hot else []
     beside = compare(old, results[0]) if old else None
     energy = energy_of(results[0], gpus[0]) if options.energy else None
+    if energy and results[0].overlap:
+        note("abstim: --energy is of kernels one after the other, not side by side")
     return Found(results, spots, beside, energy, refused)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.session.issue_logs import HotSpot
     from abstim.session.result import LaunchResult, RunResult
+    from abstim.session.side_by_side import Overlap, StreamedLaunch
     from abstim.study.baseline import Baseline
     from abstim.study.energy.launch_energy import Energy
 
@@ -91,6 +92,8 @@ def _print_run(result: RunResult) -> None:
         _print_limits(result)
     else:
         _print_bounds(result)
+    if result.overlap:
+        print_overlap(result.overlap, "cycles", quantity)
     size = f"{quantity(total['cycles'])} cycles, {duration(total['seconds'])}"
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     for line in _rate_lines(result):
@@ -102,6 +105,32 @@ def _print_run(result: RunResult) -> None:
         say(f"Note: {result.note}")
     say(f"Error on this GPU: {result.known_error}")
     say("This took " + ", ".join(f"{stage} {duration(s)}" for stage, s in result.wall_seconds.items()))
+
+
+BAR = 24  # characters of a timeline
+MOST_SPANS = 40  # kernels that have a row each
+
+
+def print_overlap(overlap: Overlap, unit: str, shown: Callable[[int], str]) -> None:
+    """A row a kernel, stream by stream, over time; a row a stream where kernels are many. `shown`: cycles in words."""
+    streams, rows = [*grouped(overlap.launches, lambda x: x.stream).values()], []
+    many = len(overlap.launches) > MOST_SPANS
+    for own in streams if many else [[x] for one in streams for x in one]:
+        name = f"{len(own):,} kernels" if many else f"{own[0].launch} {shown_name(own[0].kernel)}"
+        times = shown(min(x.start_cycle for x in own)), shown(max(x.end_cycle for x in own))
+        rows.append((own[0].stream or "-", name, *times, _bar(own, overlap.cycles)))
+    print_table(f"Streams, {unit}", ("stream", "kernel", "start", "end", "over time"), rows, left=2)
+    serial = f"one after the other {shown(overlap.serial_cycles)}"
+    say(f"Side by side: {shown(overlap.cycles)}; {serial}: {overlap.speed_up:.2f}x")
+
+
+def _bar(launches: Sequence[StreamedLaunch], cycles: int) -> str:
+    """When they run."""
+    places = set[int]()
+    for x in launches:
+        first = min(BAR - 1, x.start_cycle * BAR // cycles)
+        places |= set(range(first, max(first + 1, round(x.end_cycle * BAR / cycles))))
+    return "".join("█" if place in places else "·" for place in range(BAR))
 
 
 def _timed_parts(launches: Sequence[LaunchResult]) -> str:

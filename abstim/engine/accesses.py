@@ -187,7 +187,7 @@ def shared_result(c, w, i, start, degree):
         return start + 1
     if not row.round_cycles:
         return start + c.machine.shared_cycles + degree - 1
-    block = w // c.machine.warps_per_block
+    block = c.sm.block_of[w]
     alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
     c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * row.round_cycles)
     return np.int64(c.words[block, row.word])

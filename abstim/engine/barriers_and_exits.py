@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from abstim.engine.room import next_room
 from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
-from abstim.engine.warp_slots import ONE, bit, lowest, span, visit_from
-from functional.jit.marked import jit
+from abstim.engine.warp_slots import ONE, bit, lowest, visit_from
+from functional.jit.marked import add, jit
 from precharacterize.table import BARRIERS
 
 
 @jit
 def release(c, block, number, time):
     """All warps that a barrier of the block is for have reached it or exited."""
-    sm, m = c.sm, c.machine
+    sm = c.sm
     c.barriers[block, number].arrived = 0
-    left = sm.held & span(block * m.warps_per_block, m.warps_per_block)
+    left = sm.held & sm.block_slots[block]
     while left:
         w = lowest(left)
         left &= left - ONE
@@ -29,7 +30,8 @@ def release(c, block, number, time):
 @jit
 def arrive(c, w, time, barrier):
     """The warp reaches a barrier, as the latency table has it, at `time`; if it is held, it waits there."""
-    sm, block, number, warps = c.sm, w // c.machine.warps_per_block, barrier % BARRIERS, barrier // BARRIERS
+    sm, number, warps = c.sm, barrier % BARRIERS, barrier // BARRIERS
+    block = sm.block_of[w]
     row = c.barriers[block, number]
     sm.waits_at[w] = number
     row.needed = warps
@@ -49,7 +51,7 @@ def settle(sm, w, time):
 @jit
 def leave(c, w, time):
     """The warp has issued its last instruction at `time`."""
-    sm, block = c.sm, w // c.machine.warps_per_block
+    sm, block = c.sm, c.sm.block_of[w]
     sm.running &= ~bit(w)
     sm.exiting |= bit(w)
     sm.ready[w] = NEVER
@@ -65,7 +67,7 @@ def leave(c, w, time):
 @jit
 def notice(c, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
-    sm, block = c.sm, w // c.machine.warps_per_block
+    sm, block = c.sm, c.sm.block_of[w]
     sm.live -= 1
     c.record.warps[sm.warp[w]].retire_cycle = time
     sm.last_exit = time
@@ -75,6 +77,9 @@ def notice(c, w, time):
         c.record.blocks[sm.block_position[block]].retire_cycle = time
         free = time + c.machine.block_launch_cycles
         sm.block_free[block] = free
+        if c.machine.side_by_side:
+            add(c.record.left, sm.block_kernel[block], -1)
+            free = next_room(c, free) if sm.more_blocks else free
         if sm.more_blocks:
             sm.horizon = min(sm.horizon, max(free, sm.last_dispatch + 1))
         k = 0

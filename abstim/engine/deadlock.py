@@ -38,10 +38,10 @@ def _many(count: int, what: str) -> str:
 
 def _waits(state: State, sm: np.ndarray, slot: int, records: np.ndarray) -> dict[str, list[int]]:
     """Warps of a slot, numbered within their thread block, by what they wait for."""
-    size, found = int(state.machine["warps_per_block"]), dict[str, list[int]]()
-    for w in range(slot * size, (slot + 1) * size):
-        if int(sm["running"]) >> w & 1:
-            found.setdefault(_place(state, sm, w, slot, records), []).append(w - slot * size)
+    found, slots = dict[str, list[int]](), int(sm["block_slots"][slot])
+    for w in range(slots.bit_length()):
+        if int(sm["running"]) & slots & 1 << w:
+            found.setdefault(_place(state, sm, w, slot, records), []).append(w - (slots & -slots).bit_length() + 1)
     return found
 
 

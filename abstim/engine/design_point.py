@@ -12,6 +12,7 @@ from abstim.engine import state
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams
 from abstim.gpu.config import Gpu
+from abstim.gpu.occupancy import demands_of
 from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
@@ -95,15 +96,18 @@ AS_THEY_ARE: dict[type, list[str]] = {
 
 
 def machine_of(
-    gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0
-) -> np.ndarray:
-    """The numbers of a design point for a launch: a 0-dimensional MACHINE record.
+    gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0,
+    side_by_side: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """The numbers of a design point for a launch, or several `side_by_side`: a 0-dimensional MACHINE record.
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
     spec, m = gpu.spec, numbers_of(gpu)
+    there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
-        "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm,
+        "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm, "side_by_side": side_by_side,
+        "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
         "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
         "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
@@ -259,7 +263,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
     "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write",
-    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
     "crossbar_repeats",
@@ -288,10 +292,13 @@ class Prepared(NamedTuple):
 
 
 @lru_cache(maxsize=128)
-def prepared(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int) -> Prepared:
+def prepared(
+    gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int, side_by_side: bool
+) -> Prepared:
     """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
-    machine, (code, operands) = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes), code_of(table)
+    machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side)
+    code, operands = code_of(table)
     return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 from abstim.engine.clear import begin, context_of
 from abstim.engine.fetch import fetch, next_fetch
 from abstim.engine.issue import enter_block, park, store_window
+from abstim.engine.kernel_queue import choose_kernel, follow_kernels, is_any_coming
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
-from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE
+from abstim.engine.room import first_warp_slot, next_dispatch
+from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.schedulers import take_turn
 from abstim.engine.state import KINDS, NEVER, OVER, TWO_LEVEL, WHEEL
-from abstim.engine.warp_slots import bit, next_on_wheel, turn_wheel
+from abstim.engine.warp_slots import bit, next_on_wheel, span, turn_wheel
 from functional.jit.marked import add, jit, load, outlined, pause, raise_to, sleep, store
 from precharacterize.table import BARRIERS
 
@@ -114,24 +116,18 @@ def advance(c):
     sm.clock = time
 
 
-@jit
-def next_dispatch(sm, m):
-    """Cycle in which this SM can take a block, as far as known."""
-    free = sm.block_free[0]
-    for k in range(1, m.blocks_per_sm):
-        free = min(free, sm.block_free[k])
-    return max(free, sm.last_dispatch + 1)
-
-
 @outlined
-def launch_block(c, block, time):
-    """Thread block `block` (a position in the trace) enters the lowest free slot at the end of cycle `time`."""
-    sm, m = c.sm, c.machine
+def launch_block(c, kernel, block, time):
+    """Thread block `block` (a position in the trace) of a kernel enters the lowest free slot at the end of cycle
+    `time`."""
+    sm, m, warps = c.sm, c.machine, kernel.warps_per_block
     slot = 0
     while sm.block_free[slot] > time:
         slot += 1
+    first = first_warp_slot(c, kernel, time) if m.side_by_side else slot * warps
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
-    sm.block_live[slot], sm.block_running[slot] = m.warps_per_block, m.warps_per_block
+    sm.block_live[slot], sm.block_running[slot] = warps, warps
+    sm.block_kernel[slot], sm.block_slots[slot] = c.record.launch.kernel, span(first, warps)
     for number in range(BARRIERS):
         c.barriers[slot, number].arrived = 0
     for k in range(m.phase_rows):
@@ -140,10 +136,12 @@ def launch_block(c, block, time):
     c.record.blocks[block].sm = sm.number
     c.record.blocks[block].dispatch_cycle = time
     sm.resident += 1
-    for k in range(m.warps_per_block):
-        start_warp(c, slot * m.warps_per_block + k, block * m.warps_per_block + k)
+    warp = kernel.first_warp + (block - kernel.first_block) * warps
+    for k in range(warps):
+        sm.block_of[first + k] = slot
+        start_warp(c, first + k, warp + k)
     sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
-    sm.live += m.warps_per_block
+    sm.live += warps
 
 
 @jit
@@ -172,8 +170,9 @@ def start_warp(c, w, warp):
 @outlined
 def run_sm(gpu, n):
     """SM `n` runs to its horizon."""
-    advance(context_of(gpu, n))
-    gpu.free[n] = next_dispatch(gpu.sm[n], gpu.machine)
+    c = context_of(gpu, n)
+    advance(c)
+    gpu.free[n] = next_dispatch(c)
 
 
 @jit
@@ -247,11 +246,14 @@ def first_free(gpu):
 
 
 @jit
-def hand_out(gpu, position):
-    """Thread blocks from `position` on go to SMs that can take them in this window, which then run on. Returns the
-    position of the next one."""
+def hand_out(gpu, handed_out):
+    """Thread blocks go to SMs that can take them in this window, which then run on. Returns how many have gone there
+    so far."""
     m, launch = gpu.machine, gpu.record.launch
-    while position < len(gpu.order):
+    while handed_out < len(gpu.order):
+        if m.side_by_side and not choose_kernel(gpu):
+            break
+        kernel = gpu.record.kernels[launch.kernel]
         n = first_free(gpu)
         time = gpu.free[n]
         if time > launch.limit:
@@ -259,29 +261,30 @@ def hand_out(gpu, position):
         earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
         if m.dispatch_interval_units and time < earliest:
             gpu.sm[n].last_dispatch = earliest - 1  # until then the SM, which has a slot free, runs on
-            gpu.free[n] = next_dispatch(gpu.sm[n], m)
+            gpu.free[n] = next_dispatch(context_of(gpu, n))
             if aim(gpu, n, True):
                 run_sm(gpu, n)
             continue
         if time > earliest:  # later than it might
             launch.next_dispatch_units = time * UNITS_A_CYCLE
         launch.next_dispatch_units += m.dispatch_interval_units
-        launch_block(context_of(gpu, n), gpu.order[position], time)
-        gpu.free[n] = next_dispatch(gpu.sm[n], m)
+        launch_block(context_of(gpu, n), kernel, gpu.order[kernel.next], time)
         launch.first, launch.clock = n + 1 if n + 1 < m.sm_count else 0, time
-        position += 1
-        if position < len(gpu.order) and aim(gpu, n, True):
+        gpu.free[n] = next_dispatch(context_of(gpu, n))
+        kernel.next += 1
+        handed_out += 1
+        if kernel.next < kernel.stop and aim(gpu, n, True):
             run_sm(gpu, n)
-    return position
+    return handed_out
 
 
 @jit
 def window_cycles(m, members):
     """With perfect memory SMs need not wait for each other, but those who share the work do."""
-    if m.window_cycles >= NEVER:
+    if m.window_cycles >= NEVER and not m.side_by_side:
         alone = members == 1 and m.policy != TWO_LEVEL  # which goes through every cycle, and must see a deadlock
         return ALONE_WINDOW_CYCLES if alone else SHARED_WINDOW_CYCLES
-    return m.window_cycles
+    return min(m.window_cycles, WINDOW_CYCLES)
 
 
 @jit
@@ -304,6 +307,8 @@ def is_deadlocked(gpu, more):
     """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Mostly something goes on,
     so the glances come first."""
     m, time = gpu.machine, gpu.record.launch.limit
+    if m.side_by_side and is_any_coming(gpu):
+        return False
     for n in range(m.sm_count):
         if is_going_on(gpu.sm[n], m, gpu.free[n], more):
             return False
@@ -319,30 +324,32 @@ def is_deadlocked(gpu, more):
 def lead(gpu, drain, members):
     """Hand out all of `order`, and run to the end, or to the last dispatch, or until the launch is to pause: between
     two windows, from where it goes on as if nothing had been."""
-    m, launch, position, busy = gpu.machine, gpu.record.launch, 0, True
+    m, launch, handed_out, busy = gpu.machine, gpu.record.launch, 0, True
     if launch.limit == 0:
         begin(gpu)
         launch.limit = window_cycles(m, members)
         if not m.perfect_memory:
             exchange(gpu, 0)
-    while (position < len(gpu.order) or (drain and busy)) and launch.limit <= launch.pause:
-        more = position < len(gpu.order)
+    while (handed_out < len(gpu.order) or (drain and busy)) and launch.limit <= launch.pause:
+        more = handed_out < len(gpu.order)
         busy = run_all(gpu, more or not drain)
-        position = hand_out(gpu, position)
-        if more and position == len(gpu.order):  # nobody need wait for a block any more
-            busy = True
+        handed_out = hand_out(gpu, handed_out)
+        if (more and handed_out == len(gpu.order)) or launch.changed:  # SMs need not wait for what they waited for
+            launch.changed, busy = 0, True
             continue
         if not m.perfect_memory:
             exchange(gpu, launch.limit)
         due = m.perfect_memory or gpu.team.round[0] % ROUNDS_A_LOOK == 0
-        left = (busy or position < len(gpu.order)) and due and not launch.coupled
-        if left and is_deadlocked(gpu, position < len(gpu.order)):
+        more = handed_out < len(gpu.order)
+        if (busy or more) and due and not launch.coupled and is_deadlocked(gpu, more):
             launch.deadlocked = 1
             break
         launch.limit += window_cycles(m, members)
     if drain and not (m.perfect_memory or busy):
         serve_requests(gpu)
-    launch.handed_out = position
+    if m.side_by_side:
+        follow_kernels(gpu)
+    launch.handed_out = handed_out
     for n in range(m.sm_count):
         store_window(gpu.record, gpu.sm[n])
     store(gpu.team.round, 0, OVER)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ CACHE_LINE_BYTES = 64  # of the CPU that runs this
 
 _words = cache(str.split)
 # Dimensions of what only a launch brings
-OF_A_LAUNCH = _words("tb warp window issue instruction event record conflict block operand handed_out")
+OF_A_LAUNCH = _words("tb warp window issue instruction event record conflict block operand handed_out kernel awaited")
 
 
 class Zeros:
@@ -159,11 +159,26 @@ def _waiters(m: Mapping[str, int]) -> int:
     return m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES
 
 
-def new_record(warps_per_block: int, thread_blocks: int, windows: int = 0, window_cycles: int = 64) -> Record:
+class Beside(NamedTuple):
+    """What is special about a launch that is several, side by side."""
+
+    kernels: np.ndarray  # KERNEL
+    awaited: np.ndarray
+    warps: int  # of all
+
+
+def new_record(
+    warps_per_block: int, thread_blocks: int, windows: int = 0, window_cycles: int = 64, beside: Beside | None = None
+) -> Record:
     """Of a launch of so many thread blocks."""
+    if beside is None:
+        beside = Beside(np.zeros(1, state.KERNEL), np.zeros(0, np.int64), thread_blocks * warps_per_block)
+        beside.kernels["warps_per_block"] = warps_per_block
     launch = np.zeros((), state.LAUNCH)
     launch["window_log2"], launch["pause"] = window_cycles.bit_length() - 1, NEVER
-    blocks, warps = np.empty(thread_blocks, state.THREAD_BLOCK), np.empty(thread_blocks * warps_per_block, state.WARP)
+    blocks, warps = np.empty(thread_blocks, state.THREAD_BLOCK), np.empty(beside.warps, state.WARP)
     for rows in (blocks, warps):
         rows.view(np.int64)[:] = -1
-    return Record(launch, blocks, warps, np.zeros(windows, np.int64), np.empty(0, state.ISSUE))
+    left = beside.kernels["stop"] - beside.kernels["next"]
+    log = np.empty(0, state.ISSUE)
+    return Record(launch, blocks, warps, np.zeros(windows, np.int64), log, beside.kernels, beside.awaited, left)

@@ -6,7 +6,7 @@ import numpy as np
 
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, MEM, NEVER, PHASE_RING
-from abstim.engine.warp_slots import bit, lowest, span
+from abstim.engine.warp_slots import bit, lowest
 from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
@@ -125,7 +125,7 @@ def phases_over(c, w, record):
         one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line):
-            over = max(over, phase_over(c, w // c.machine.warps_per_block, line))
+            over = max(over, phase_over(c, c.sm.block_of[w], line))
         k += 1
     return over
 
@@ -138,18 +138,18 @@ def arrive_in_phases(c, w, record, result, time):
         one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line) == 0:
-            arrive_in_phase(c, w // c.machine.warps_per_block, line, result)
+            arrive_in_phase(c, c.sm.block_of[w], line, result)
             some = True
         k += 1
     if some:
-        release_phases(c, w // c.machine.warps_per_block, time)
+        release_phases(c, c.sm.block_of[w], time)
 
 
 @jit
 def release_phases(c, block, time):
     """Warps of a thread block whose phases are now known to be over go on."""
-    sm, m = c.sm, c.machine
-    left = sm.at_phase & span(block * m.warps_per_block, m.warps_per_block)
+    sm = c.sm
+    left = sm.at_phase & sm.block_slots[block]
     while left:
         w = lowest(left)
         left &= left - np.uint64(1)

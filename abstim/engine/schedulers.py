@@ -8,15 +8,15 @@ from abstim.engine.issue import issue
 from abstim.engine.memory_pipe import room_for_access
 from abstim.engine.operand_collectors import collector_known, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
-from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest, span
+from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
 from functional.jit.marked import jit
 
 
 @jit
-def oldest(sm, m, slots):
+def oldest(sm, slots):
     """Launch order: resident blocks from the oldest, then warps by number."""
     for k in range(sm.resident):
-        block = slots & span(sm.block_order[k] * m.warps_per_block, m.warps_per_block)
+        block = slots & sm.block_slots[sm.block_order[k]]
         if block:
             return lowest(block)
     return -1
@@ -31,7 +31,7 @@ def pick(sm, m, s, slots):
         return first_active(sm, s, slots)
     if m.policy == state.GTO and sm.last[s] >= 0 and slots & bit(sm.last[s]):
         return sm.last[s]
-    return oldest(sm, m, slots)
+    return oldest(sm, slots)
 
 
 @jit

@@ -12,7 +12,7 @@ import numpy as np
 
 from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
-from abstim.engine.initial_state import States, new_record, new_state
+from abstim.engine.initial_state import Beside, States, new_record, new_state
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
@@ -86,15 +86,18 @@ class Simulation:
     issued warp instructions are kept, each over `window_cycles` (a power of two), the last one over all that is left.
     `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
     memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
-    wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked.
+    wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
+    launch is several, side by side, which are run once, to the end; thread blocks differ in what they take of an SM.
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
         windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False, coupled_cycles: int = 0,
+        beside: Beside | None = None,
     ) -> None:  # fmt: skip
         trace = inputs.trace
-        self._prepared = prepared(gpu, inputs.table, trace.warps_per_block, blocks_per_sm, inputs.shared_bytes)
+        shape = trace.warps_per_block, blocks_per_sm, inputs.shared_bytes
+        self._prepared = prepared(gpu, inputs.table, *shape, beside is not None)
         self.machine = self._prepared.machine  # the numbers of the design point, a MACHINE
         if coupled_cycles:
             self.machine = self.machine.copy()
@@ -102,7 +105,7 @@ class Simulation:
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
         self._members = members_of(trace, gpu, threads)
-        used, record = False, new_record(trace.warps_per_block, self.room, windows, window_cycles)
+        used, record = False, new_record(trace.warps_per_block, self.room, windows, window_cycles, beside)
         if kept:
             state, used = STATES.take(self.machine)
         else:
@@ -113,6 +116,7 @@ class Simulation:
         self.blocks = record.blocks  # THREAD_BLOCK [position]: `sm`, `dispatch_cycle`, `retire_cycle`; -1: not yet
         self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
         self.windows = record.windows  # warp instructions issued, a window each
+        self.kernels = record.kernels  # KERNEL, of those side by side
         if caches is not None:
             caches.put(self.state)
 
@@ -129,6 +133,8 @@ class Simulation:
         launch["logged"] = 0
         members = 1 if log_rows else self._members  # rows of the log stand in the order in which SMs are gone through
         known = self._put(np.ascontiguousarray(positions, np.int64), log)
+        if not self.machine["side_by_side"]:
+            self.state.record.kernels[0]["next"], self.state.record.kernels[0]["stop"] = 0, len(positions)
         _run_together(members, known, self.state, int(drain))
         if launch["deadlocked"]:
             raise InputError(deadlock(self.state, self.inputs.trace.records))
@@ -236,7 +242,7 @@ class Simulation:
         way = int(self.machine["slice_delay"] + self.machine["hit_delay"])
         ends = np.maximum(sms["last_exit"], np.where(sms["last_store"] > 0, sms["last_store"] + way, 0))
         sm_cycles = ends + 1 + int(self.gpu.params.launch_latency_cycles)
-        cycles = int(sm_cycles.max())
+        cycles = int(self.kernels["end"].max() if self.machine["side_by_side"] else sm_cycles.max())
         slots = sms["slots"].copy()
         slots[:, EMPTY] += cycles * spec.schedulers_per_sm - slots.sum(1)
         resident = sms["resident_warp_cycles"].copy()

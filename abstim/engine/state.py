@@ -42,6 +42,13 @@ IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for
 # Whom the reply to a request is for
 NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
 READ, WRITE, ATOMIC, EVICTED = 0, 1, 2, 3  # requests; the last is what a cache evicts, and nobody waits for it
+RESOURCES = (
+    "blocks",
+    "threads",
+    "shared memory",
+    "registers",
+    "tensor memory",
+)  # of an SM, as occupancy.demands has them
 # How far ahead
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
@@ -81,6 +88,7 @@ REAL_MEMORY = (
 MACHINE = record(
     "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
     "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
+    "side_by_side",
     "instructions_per_fetch fetch_line_instructions fetch_line_log2 fetches_per_cycle perfect_memory",
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",
@@ -99,6 +107,7 @@ MACHINE = record(
     ("scheduler_of", np.int64, SLOTS),
     ("first_unit", np.int64, PORTS + 1),  # units of port p: first_unit[p] .. first_unit[p + 1] - 1
     ("l1d_residues", np.int64, RESIDUES),  # as those of REAL_MEMORY
+    ("capacity", np.int64, len(RESOURCES)),  # an SM's, of each
 )
 
 # An instruction; its registers are Streams.operands[x_at : x_end]
@@ -169,6 +178,7 @@ SM = record(
     ("buffered", np.int64, SLOTS),  # instructions left in the buffer
     ("waits_at", np.int64, SLOTS),  # the barrier that holds the warp
     ("warp", np.int64, SLOTS),  # position in the trace
+    ("block_of", np.int64, SLOTS),  # the thread block slot that it belongs to
     ("wrong", np.int64, SLOTS),  # the wrong path in its buffer begins with this instruction
     ("group", np.int64, (SLOTS, FAMILIES)),  # of asynchronous work, the one not closed; they are counted modulo GROUPS
     ("awaited", np.int64, SLOTS),  # what a warp in `copying` waits for, as the latency table has it
@@ -183,6 +193,8 @@ SM = record(
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
     ("block_start block_position", np.int64, SLOTS),  # the latter in the trace
+    ("block_kernel", np.int64, SLOTS),  # of Record.kernels
+    ("block_slots", np.uint64, SLOTS),  # set of its warp slots
     # schedulers
     ("block_order", np.int64, SLOTS),  # resident blocks, oldest first
     "resident",
@@ -401,9 +413,22 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
 # coupled: not 0 if warps may wait for those who execute them; of a state that another launch has used, how far behind
-# its last exit bookings lie
+# its last exit bookings lie; the kernel whose thread blocks are handed out (-1: none may be), and has it changed?
 LAUNCH = record(
-    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles"
+    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles",
+    "kernel changed",
+)
+
+
+KERNEL = record(  # one of those side by side; alone, the first row
+    "next stop",  # positions in State.order: its next thread block, and behind its last
+    "first_block first_warp warps_per_block",  # the first two in the trace
+    "priority",  # the higher comes first
+    "awaits_at awaits_end",  # Record.awaited: the kernels that must have ended,
+    "programmatic",  # of them, the one whose launch does not hold up its own; -1: there is none
+    "delay_cycles",  # and how long after that its first thread block comes; of one without, how long it takes
+    "ready end",  # from when it may be handed out; when it was over; NEVER: not known
+    ("needs", np.int64, len(RESOURCES)),  # of a thread block
 )
 
 
@@ -415,6 +440,9 @@ class Record(NamedTuple):
     warps: np.ndarray = of("warp", WARP)  # WARP, by position in the trace
     windows: np.ndarray = of("window")  # warp instructions issued in each; the last one is over all that is left
     log: np.ndarray = of("issue", ISSUE)  # ISSUE, an issue a row, as long as there are rows
+    kernels: np.ndarray = of("kernel", KERNEL)  # those after which others wait before them
+    awaited: np.ndarray = of("awaited")  # kernels, cut by KERNEL's `awaits_*`
+    left: np.ndarray = of("kernel")  # thread blocks of each that have not retired
 
 
 class Streams(NamedTuple):

@@ -26,6 +26,7 @@ def place_block(sm, m, offsets, slot, block):
     """The warps of thread block `block` (a position in the trace) enter a slot."""
     for k in range(m.warps_per_block):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
+        sm.block_of[w] = slot
         sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
         sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
         sm.pc[w], sm.stop[w] = 0, 0

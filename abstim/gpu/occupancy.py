@@ -22,6 +22,24 @@ class Occupancy:
     limiter: str
 
 
+def demands_of(
+    spec: Spec, block: Dim3, registers_per_thread: int, shared_bytes: int, tensor_memory_columns: int = 0
+) -> dict[str, tuple[int, int, str]]:
+    """By resource of an SM: what a thread block takes of it, what there is, and what says so. As of `occupancy`."""
+    threads = -(-prod(block) // spec.warp_size) * spec.warp_size
+    granularity = spec.register_allocation_granularity
+    registers = threads * -(-registers_per_thread // granularity) * granularity
+    columns = _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0)
+    return {
+        "threads": (threads, spec.max_threads_per_sm, "max_threads_per_sm"),
+        "warps": (threads // spec.warp_size, spec.max_warps_per_sm, "max_warps_per_sm"),
+        "shared memory": (shared_bytes, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
+        "registers": (registers, spec.registers_per_sm, "registers_per_sm"),
+        "tensor memory": (tensor_memory_columns, columns, f"the columns of {spec.name}"),
+        "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
+    }
+
+
 def occupancy(
     spec: Spec, grid: Dim3, block: Dim3, registers_per_thread: int, shared_bytes: int, tensor_memory_columns: int = 0
 ) -> Occupancy:
@@ -32,18 +50,7 @@ def occupancy(
     warps, registers a thread rounded up to the allocation granularity. A grid with fewer blocks than that on every SM
     is spread evenly: the limit becomes ceil(blocks / SMs) (GPGPU-Sim 4.2, block dispatch). Raises InputError, naming
     the limit, for a thread block that one SM cannot hold."""
-    threads = -(-prod(block) // spec.warp_size) * spec.warp_size
-    granularity = spec.register_allocation_granularity
-    registers = threads * -(-registers_per_thread // granularity) * granularity
-    columns = _TENSOR_MEMORY_COLUMNS.get(spec.architecture, 0)
-    demands = {
-        "threads": (threads, spec.max_threads_per_sm, "max_threads_per_sm"),
-        "warps": (threads // spec.warp_size, spec.max_warps_per_sm, "max_warps_per_sm"),
-        "shared memory": (shared_bytes, spec.shared_bytes_per_sm, "shared_bytes_per_sm"),
-        "registers": (registers, spec.registers_per_sm, "registers_per_sm"),
-        "tensor memory": (tensor_memory_columns, columns, f"the columns of {spec.name}"),
-        "blocks": (1, spec.max_blocks_per_sm, "max_blocks_per_sm"),
-    }
+    demands = demands_of(spec, block, registers_per_thread, shared_bytes, tensor_memory_columns)
     for what, (needed, available, key) in demands.items():
         if needed > available:
             wanted = f"{needed:,} {_UNITS.get(what, what)}"

@@ -25,6 +25,7 @@ from abstim.session.limits import (
 )
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
+from abstim.session.side_by_side import overlap_of
 from abstim.session.warm_up import Flushed, check_flush
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.execution.computer import default_threads
@@ -98,8 +99,13 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         for k, gpu in enumerate(gpus):
             row = launch_result(session, number, launch, trace, gpu, results[k])
             found[k].append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
+    alone = [[launch.cycles for launch in launches] for launches in found]
+    overlaps = [overlap_of(session, gpu, Flushed(flush), cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
     seconds = perf_counter() - started - (session.prepared_seconds - before)
-    return [run_result(session, gpu, launches, seconds) for gpu, launches in zip(gpus, found, strict=True)]
+    return [
+        run_result(session, gpu, launches, seconds, overlap=overlap)
+        for gpu, launches, overlap in zip(gpus, found, overlaps, strict=True)
+    ]
 
 
 def timed(

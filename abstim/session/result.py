@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
     from abstim.session.session import Session
+    from abstim.session.side_by_side import Overlap
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
     from precharacterize.projection import Projected
@@ -116,12 +117,15 @@ class RunResult:
     model: str = "detailed"  # that timed it
     gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
     version: str = __version__  # of abstim
+    overlap: Overlap | None = None  # of launches on streams; then `totals` are of all of them side by side
     totals: dict[str, float] = field(init=False)
     rates: dict[str, float] = field(init=False)  # those of a launch, of all of them one after the other
 
     def __post_init__(self) -> None:
         summed = ("cycles", "seconds", "thread_instructions", "warp_instructions")
         totals = {key: sum(getattr(launch, key) for launch in self.launches) for key in summed}
+        if self.overlap is not None:
+            totals |= {"seconds": totals["seconds"] / self.overlap.speed_up, "cycles": self.overlap.cycles}
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
         object.__setattr__(self, "rates", self._rates())
@@ -197,6 +201,7 @@ class RunResult:
         return {"kind": "run"} | asdict(self) | limits | {"timed_code": self.timed_code}
 
 
+ONE_BY_ONE = "kernels of different streams are timed one by one; `abstim run` times them side by side"
 FORMULA_TIMES_PTX = "the formula times PTX, not the machine code that this GPU runs"
 ENOUGH_TIMED = 0.85  # of what was executed of a class, less is said
 
@@ -219,7 +224,12 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
     return known_error_of(gpu, model, "hoisted" if other else ""), "; ".join(filter(None, notes))
 
 
-def target_code_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
+def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
+    """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
+    return "; ".join(filter(None, (_target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap)))
+
+
+def _target_code_note(session: Session, gpu: Gpu, model: str) -> str:
     """Of a target's kernels: why some are not timed from the machine code that a GPU runs; "" if all are."""
     if gpu.spec.timed_code != "machine" or model == "analytic":
         return FORMULA_TIMES_PTX if gpu.spec.timed_code == "machine" else ""
@@ -240,8 +250,9 @@ def too_little_timed(launches: Iterable[tuple[str, Mapping[str, float]]]) -> str
 
 
 def run_result(
-    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed", **others: float
-) -> RunResult:
+    session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed",
+    overlap: Overlap | None = None, **others: float
+) -> RunResult:  # fmt: skip
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
     known, note = code_notes(gpu, model, launches)
@@ -254,7 +265,10 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known,
-        note="; ".join(filter(None, (note, session.order_note))),
+        note="; ".join(
+            filter(None, (note, session.order_note, ONE_BY_ONE * (session.may_overlap and overlap is None)))
+        ),
+        overlap=overlap,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),
     )

@@ -16,6 +16,7 @@ from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
+from functional.launches.launch_order import may_overlap
 from functional.traces.store import StoredCase
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Session:
         self._execute_on: Callable[[Session, Gpu | None], Traces] | None = None  # None: the traces are given
         self._executed_on: Gpu | None = None
         self.order_note = ""  # what to say of launches whose outcome depends on the order of thread blocks
+        self.serial = False  # one launch after the other, whatever their streams allow?
         self._made: dict[tuple, Any] = {}
         self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
         self._characterize_seconds = 0.0
@@ -81,6 +83,13 @@ class Session:
             return False
         return self._once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
 
+    @property
+    def may_overlap(self) -> bool:
+        """May any of its launches run side by side?"""
+        return not isinstance(self.case, StreamedCase) and self._once(
+            ("overlap",), lambda: may_overlap(self.case.launches)
+        )
+
     def on(self, gpu: Gpu) -> Session:
         """The session with what a GPU executes: another one where that depends on the GPU, and this one has another's
         traces."""
@@ -89,6 +98,7 @@ class Session:
 
         def other() -> Session:
             found, how = Session(self.case), self._execute_on
+            found.serial = self.serial
             assert how is not None
             found.execute_on(gpu, how)
             return found
@@ -273,9 +283,11 @@ def open_session(
     progress: Progress = silent,
     refused: list[tuple[Gpu, str]] | None = None,
     coupled: bool = False,
+    serial: bool = False,
 ) -> Session:
     """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is. `refused`: as of
     `Session.check_fit`. `coupled`: the engine's clock says which thread block comes first where that matters.
+    `serial`: launches run one after the other, whatever their streams allow.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
     minutes of execution."""
@@ -285,6 +297,7 @@ def open_session(
     case = open_target(target)
     parse_seconds = perf_counter() - started
     session = Session(case, parse_seconds=parse_seconds)
+    session.serial = serial
     if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
         session.check_fit(gpus, refused)
     fitting = [gpu for gpu in gpus if gpu not in [without for without, _ in refused or ()]]

@@ -19,7 +19,7 @@ from abstim.engine.simulation import bank_loads
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import engine_results
-from abstim.session.result import target_code_note
+from abstim.session.result import target_note
 from abstim.session.session import Session
 from abstim.session.warm_up import MemoryOfAll, Plan, warmed
 from functional.errors import InputError
@@ -121,7 +121,7 @@ def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdS
     found["perfect"] = kept, 1.0
     policies = tuple(Policy(name, 1.0 - np.abs(kept / value - 1.0), cost) for name, (value, cost) in found.items())
     reuse = forward_reuse(study.footprints), backward_reuse(study.footprints)
-    named, note = (session.case.name, gpu.name, gpu.memory_model), target_code_note(session, gpu)
+    named, note = (session.case.name, gpu.name, gpu.memory_model), target_note(session, gpu)
     return ColdStart(*named, study.instructions, kept, cycles, *reuse, policies, note)
 
 

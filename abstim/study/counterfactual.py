@@ -29,7 +29,7 @@ from abstim.session.result import (
     limit_named,
     ranked,
     run_result,
-    target_code_note,
+    target_note,
 )
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
@@ -232,7 +232,7 @@ def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
         tail = _without_tail(session, number, launch, gpu, session.inputs(number, gpu, trace), base.cycles)
         totals.add(base.cycles, cycles | {TAIL: tail}, limit.limiter)
     spots = hot_spots(session, gpu) if gpu.spec.timed_code == "ptx" else []
-    found, note = _findings(totals, spots), target_code_note(session, gpu)
+    found, note = _findings(totals, spots), target_note(session, gpu)
     return Advice(session.case.name, gpu.name, gpu.memory_model, totals.cycles, found, note)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import Argument, Pointer, Scalar, Struct, device_address, make_launch
+from functional.launches.launch import Argument, Order, Pointer, Scalar, Struct, device_address, make_launch
 from functional.launches.launches_json import DTYPES, SCALARS
 from functional.launches.memory import Memory
 from functional.programs.link import link
@@ -70,8 +70,14 @@ class DeviceProgram(Case):
         dynamic_shared_bytes: int = 0,
         label: str = "",
         cluster: int | Sequence[int] | None = None,
+        stream: str = "",
+        after: Sequence[Launch] = (),
+        priority: int = 0,
+        programmatic: bool = False,
     ) -> Launch:
         """One more launch, of a kernel by its name in PTX or of its C++ function. `args`: see `LoadedKernel.launch`.
+        Launches of other streams may run beside it, but those that it comes `after`; of several that may begin that of
+        the lowest `priority` does. `programmatic`: it is launched while the one before it on its stream runs.
 
         Raises InputError for what cannot be launched; then nothing has changed but for buffers of its arrays."""
         if isinstance(kernel, str):
@@ -82,6 +88,11 @@ class DeviceProgram(Case):
             say_unset_constants(program, self._set)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
         launch = make_launch(program, grid, block, arguments, self.memory, dynamic_shared_bytes, label, cluster)
+        numbers = {id(other): number for number, other in enumerate(self.launches)}
+        if any(id(other) not in numbers for other in after):
+            raise InputError(f"{self.name}: `after` holds what this program has not launched")
+        order = Order(stream, tuple(numbers[id(other)] for other in after), priority, programmatic)
+        launch = replace(launch, order=order)
         self.launches += (launch,)
         return launch
 

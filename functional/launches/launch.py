@@ -87,6 +87,18 @@ Argument = Pointer | Scalar | Texture | TensorMap | Struct | int | float | bytes
 
 
 @dataclass(frozen=True)
+class Order:
+    """When a launch may begin: `after` launches before it, by number (events, a graph's edges), and the one before it
+    on its stream; a `programmatic` one is launched while that runs. Of several that may begin, the lowest priority
+    does."""
+
+    stream: str = ""
+    after: tuple[int, ...] = ()
+    priority: int = 0
+    programmatic: bool = False
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch. Checked when made: see `check_shape` and `pack_parameters`."""
 
@@ -100,6 +112,7 @@ class Launch:
     # Of a cooperative launch, whose thread blocks may wait for each other: the address where they count who has come
     grid_workspace: int = 0
     requested_cluster: Dim3 | None = None
+    order: Order = Order()
 
     @property
     def cluster(self) -> Dim3:
@@ -178,6 +191,12 @@ def make_launch(
     open_regions(program, memory)
     packed = pack_parameters(program, arguments, memory)
     return Launch(program, grid, block, packed, dynamic_shared_bytes, label, tuple(arguments), requested_cluster=wanted)
+
+
+def check_after(after: Sequence[int], number: int) -> None:
+    """Raises InputError for a launch that a launch waits for, and that does not come before it."""
+    if wrong := [other for other in after if not 0 <= other < number]:
+        raise InputError(f"'after' names launch {wrong[0]}; a launch waits for launches before it, by number from 0")
 
 
 def open_regions(program: Program, memory: Memory) -> None:

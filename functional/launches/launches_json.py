@@ -6,7 +6,7 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +18,17 @@ import numpy as np
 from functional.errors import InputError
 from functional.files import read_bytes
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import Argument, Launch, Pointer, Scalar, Struct, encode_typed, make_launch
+from functional.launches.launch import (
+    Argument,
+    Launch,
+    Order,
+    Pointer,
+    Scalar,
+    Struct,
+    check_after,
+    encode_typed,
+    make_launch,
+)
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
@@ -60,6 +70,10 @@ class _LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     dynamic_smem: int = 0
     label: str = ""
     cluster: list[int] | int | None = None
+    stream: str = ""
+    after: list[int] = []  # numbers of launches before it
+    priority: int = 0
+    programmatic: bool = False
 
 
 class _CaseEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -184,9 +198,11 @@ def _launches(
         try:
             program, dynamic = programs[entry.kernel], entry.dynamic_smem
             launch = make_launch(program, *shape, arguments, memory, dynamic, named, entry.cluster)
+            check_after(entry.after, number)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        made.append(launch)
+        order = Order(entry.stream, tuple(entry.after), entry.priority, entry.programmatic)
+        made.append(replace(launch, order=order))
     return tuple(made)
 
 

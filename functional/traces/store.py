@@ -19,7 +19,7 @@ from functional.errors import InputError
 from functional.files import read_bytes
 from functional.keep.folder import replacing
 from functional.launches.case import Case
-from functional.launches.launch import Dim3, Launch, check_shape
+from functional.launches.launch import Dim3, Launch, Order, check_after, check_shape
 from functional.launches.memory import Memory
 from functional.programs.link import link
 from functional.programs.registers import MOST_REGISTERS, Registers
@@ -50,6 +50,7 @@ class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     thread_instructions: int
     warp_instructions: int
     trace_bytes: int  # of the streams in memory
+    order: Order = Order()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ class StoreWriter:
             dynamic_shared_bytes=launch.dynamic_shared_bytes, shared_bytes=launch.shared_bytes,
             registers=registers.count, registers_source=registers.source, file=name, file_bytes=size,
             checksum=checksum, thread_instructions=threads, warp_instructions=warps, trace_bytes=trace_bytes,
+            order=launch.order,
         )  # fmt: skip
         self._launches.append(entry)
 
@@ -260,7 +262,8 @@ def open_store(folder: str | Path) -> StoredCase:
     for entry in whole.launches:
         program, grid, block = programs[entry.kernel], Dim3(*entry.grid), Dim3(*entry.block)
         check_shape(program, grid, block, entry.dynamic_shared_bytes)
-        launch = Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label)
+        check_after(entry.order.after, len(launches))
+        launch = Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label, order=entry.order)
         if entry.shared_bytes != launch.shared_bytes or not 0 < entry.registers <= MOST_REGISTERS:
             said = f"{entry.shared_bytes} B of shared memory, {entry.registers} registers"
             raise damaged(folder, f"launch {len(launches)} of its manifest has {said}")

@@ -3,35 +3,54 @@
 
 Error cudaGraphCreate(Graph **graph, unsigned flags);
 
-// Operations come in the order in which they were submitted, which no dependency contradicts: each follows the last.
-void capture(Graph *graph, Operation *operation) {
-    Node **last = graph->count ? &graph->nodes[graph->count - 1] : NULL;
-    add_node(graph, operation, last, last ? 1 : 0);
+void follow(Tails *tails, Node *const *before, size_t count) {
+    for (size_t k = 0; k < count; k++) {
+        size_t same = 0;
+        while (same < tails->count && tails->nodes[same] != before[k]) same++;
+        if (same < tails->count) continue;
+        tails->nodes = realloc(tails->nodes, (tails->count + 1) * sizeof(Node *));
+        tails->nodes[tails->count++] = before[k];
+    }
+}
+
+void join(Stream *stream, Graph *graph) {
+    stream->capture = graph, stream->tails.count = 0;
+    graph->joined = realloc(graph->joined, (graph->joined_count + 1) * sizeof(Stream *));
+    graph->joined[graph->joined_count++] = stream;
+}
+
+void capture(Stream *stream, Operation *operation) {
+    Node *node = add_node(stream->capture, operation, stream->tails.nodes, stream->tails.count);
+    stream->tails.count = 0;
+    follow(&stream->tails, &node, 1);
 }
 
 PUBLIC Error cudaStreamBeginCapture(Stream *stream, int mode) {
     (void)mode;
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
-    stream->origin = 1;
+    stream->origin = 1, stream->tails.count = 0;
     return cudaGraphCreate(&stream->capture, 0);
 }
 PUBLIC Error cudaStreamBeginCaptureToGraph(Stream *stream, Graph *graph, void *before, void *data, size_t count,
                                            int mode) {
-    (void)before, (void)data, (void)count, (void)mode;
+    (void)data, (void)mode;
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3) return failed(CAPTURE_UNSUPPORTED);
-    stream->capture = graph, stream->origin = 1;
+    stream->capture = graph, stream->origin = 1, stream->tails.count = 0;
+    follow(&stream->tails, before, before ? count : 0);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaStreamEndCapture(Stream *stream, Graph **graph) {
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
     if (graph) *graph = stream->capture;
-    stream->capture->done = 1, stream->capture = NULL, stream->origin = 0;
+    Graph *captured = stream->capture;
+    for (size_t k = 0; k < captured->joined_count; k++)
+        if (is_stream(captured->joined[k]) && captured->joined[k]->capture == captured) captured->joined[k]->capture = NULL;
+    captured->joined_count = 0, captured->done = 1, stream->capture = NULL, stream->origin = 0;
     return failed(SUCCESS);
 }
-// What is captured next follows the last node: that keeps to any dependencies on nodes that are there
 static Error capture_info(Stream *stream, int *status, unsigned long long *id, Graph **graph, Node *const **before,
                           size_t *count) {
     CHECK_STREAM(stream);
@@ -39,8 +58,8 @@ static Error capture_info(Stream *stream, int *status, unsigned long long *id, G
     *status = found != NULL;
     if (found && id) *id = (uintptr_t)found;
     if (found && graph) *graph = found;
-    if (found && before) *before = found->count ? &found->nodes[found->count - 1] : NULL;
-    if (found && count) *count = found->count > 0;
+    if (found && before) *before = stream->tails.nodes;
+    if (found && count) *count = stream->tails.count;
     return failed(SUCCESS);
 }
 PUBLIC Error cudaStreamGetCaptureInfo_v2(Stream *stream, int *status, unsigned long long *id, Graph **graph,
@@ -53,25 +72,26 @@ PUBLIC Error cudaStreamGetCaptureInfo_v3(Stream *stream, int *status, unsigned l
     if (edges) *edges = &plain;
     return capture_info(stream, status, id, graph, before, count);
 }
-static Error depend_on(Stream *stream, Node *const *before, size_t count) {
+static Error depend_on(Stream *stream, Node *const *before, size_t count, unsigned replaces) {
     CHECK_STREAM(stream);
     if ((uintptr_t)stream < 3 || !stream->capture) return failed(INVALID_VALUE);
     for (size_t k = 0; k < count; k++)
         if (before[k]->owner != stream->capture) return failed(INVALID_VALUE);
+    if (replaces) stream->tails.count = 0;
+    follow(&stream->tails, before, count);
     return failed(SUCCESS);
 }
 PUBLIC Error cudaStreamUpdateCaptureDependencies_v2(Stream *stream, Node *const *before, const void *edges,
                                                     size_t count, unsigned flags) {
-    (void)edges, (void)flags;
-    return depend_on(stream, before, count);
+    (void)edges;
+    return depend_on(stream, before, count, flags);
 }
 #if RUNTIME < 13
 PUBLIC Error cudaStreamGetCaptureInfo(Stream *stream, int *status, unsigned long long *id) {
     return capture_info(stream, status, id, NULL, NULL, NULL);
 }
 PUBLIC Error cudaStreamUpdateCaptureDependencies(Stream *stream, Node *const *before, size_t count, unsigned flags) {
-    (void)flags;
-    return depend_on(stream, before, count);
+    return depend_on(stream, before, count, flags);
 }
 #else
 PUBLIC Error cudaStreamGetCaptureInfo(Stream *stream, int *status, unsigned long long *id, Graph **graph,

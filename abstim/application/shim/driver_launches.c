@@ -26,6 +26,7 @@ static Error launch(Kernel *function, Dim3 grid, Dim3 block, size_t shared_bytes
     operation.launch.kernel = function, operation.launch.grid = grid, operation.launch.block = block;
     operation.launch.shared_bytes = shared_bytes;
     operation.launch.cooperative = traits.cooperative, operation.launch.cluster = traits.cluster;
+    operation.launch.programmatic = traits.programmatic;
     operation.launch.parameters = extra ? parameters : packed(function, arguments);
     error = DRIVER(submit(&operation, stream));
     free(operation.launch.parameters);

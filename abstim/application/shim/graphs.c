@@ -68,23 +68,70 @@ static Graph *duplicate(const Graph *graph) {
     return copy;
 }
 
-static Error run(Graph *graph, Node *node, uint8_t *done, Stream *stream) {
+// Where a node is done, and the event behind it, as abstim's clock knows them: a node goes on where one that it follows
+// was done, unless another did, and else on a stream of its own. The last place is where the graph begins.
+typedef struct { Stream own, *on; uint64_t event; int done, continued; } Place;
+
+static int is_chain(const Graph *graph) {
+    for (size_t k = 0; k < graph->count; k++) {
+        const Node *node = graph->nodes[k];
+        if (node->before_count != (k > 0) || (k && node->before[0] != graph->nodes[k - 1])) return 0;
+    }
+    return 1;
+}
+
+static void tell_event(int what, uint64_t event, const Stream *stream) {
+    struct record_request request = {event, stream ? stream->id : 0};
+    tell(what, &request, sizeof request, NULL, 0);
+}
+
+static size_t number_of(const Graph *graph, const Node *node) {
     size_t number = 0;
     while (graph->nodes[number] != node) number++;
-    if (done[number]) return SUCCESS;
-    done[number] = 1;
+    return number;
+}
+
+// Behind the nodes that a node follows
+static void find_place(const Graph *graph, const Node *node, Place *places, Place *place) {
+    Place *before[node->before_count + 1];
+    size_t count = node->before_count;
+    for (size_t b = 0; b < count; b++) before[b] = &places[number_of(graph, node->before[b])];
+    if (!count) before[count++] = &places[graph->count];
+    place->on = &place->own;
+    for (size_t b = 0; b < count && place->on == &place->own; b++)
+        if (!before[b]->continued) place->on = before[b]->on, before[b]->continued = 1;
+    if (place->on == &place->own) tell_stream(&place->own);
+    for (size_t b = 0; b < count; b++) tell_event(MESSAGE_WAIT, before[b]->event, place->on);
+}
+
+static Error run(Graph *graph, Node *node, Place *places, int branches) {
+    Place *place = &places[number_of(graph, node)];
+    if (place->done) return SUCCESS;
+    place->done = 1;
     for (size_t b = 0; b < node->before_count; b++) {
-        Error error = run(graph, node->before[b], done, stream);
+        Error error = run(graph, node->before[b], places, branches);
         if (error) return error;
     }
-    return node->enabled ? perform(&node->operation, stream) : SUCCESS;
+    if (branches) find_place(graph, node, places, place);
+    Error error = node->enabled ? perform(&node->operation, place->on) : SUCCESS;
+    if (branches) tell_event(MESSAGE_RECORD, place->event, place->on);
+    return error;
 }
 
 Error replay(Graph *graph, Stream *stream) {
-    uint8_t *done = calloc(1, graph->count + 1);
+    Place *places = calloc(graph->count + 1, sizeof *places);
+    int branches = !is_chain(graph);
+    if (branches && !graph->ids) graph->ids = new_ids(2 * graph->count + 2);
+    for (size_t k = 0; k <= graph->count; k++) {
+        uint64_t id = graph->ids + 2 * k;
+        places[k] = (Place){.own = {.id = id, .flags = 1, .priority = stream ? stream->priority : 0}, .on = stream, .event = id + 1};
+    }
+    if (branches) tell_event(MESSAGE_RECORD, places[graph->count].event, stream);
     Error error = SUCCESS;
-    for (size_t k = 0; k < graph->count && !error; k++) error = run(graph, graph->nodes[k], done, stream);
-    free(done);
+    for (size_t k = 0; k < graph->count && !error; k++) error = run(graph, graph->nodes[k], places, branches);
+    for (size_t k = 0; branches && k < graph->count; k++)
+        if (places[k].done && !places[k].continued) tell_event(MESSAGE_WAIT, places[k].event, stream);
+    free(places);
     return failed(error);
 }
 
@@ -122,6 +169,7 @@ static Error destroy(Graph *graph) {
     }
     free(graph->nodes);
     free(graph->defaults);
+    free(graph->joined);
     free(graph);
     return failed(SUCCESS);
 }

@@ -34,6 +34,7 @@ static Error launch(const void *function, Dim3 grid, Dim3 block, void **argument
     operation.launch.kernel = kernel, operation.launch.grid = grid, operation.launch.block = block;
     operation.launch.shared_bytes = shared_bytes;
     operation.launch.cooperative = traits.cooperative, operation.launch.cluster = traits.cluster;
+    operation.launch.programmatic = traits.programmatic;
     operation.launch.parameters = packed(kernel, arguments);
     error = submit(&operation, stream);
     free(operation.launch.parameters);
@@ -56,12 +57,13 @@ PUBLIC Error cudaLaunchCooperativeKernel(const void *function, Dim3 grid, Dim3 b
 typedef struct {
     Dim3 grid, block; size_t shared_bytes; Stream *stream; LaunchAttribute *attributes; unsigned count;
 } LaunchConfiguration;
-enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4 };
+enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PROGRAMMATIC = 6 };
 
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count) {
     LaunchTraits found = {0};
     for (unsigned k = 0; k < count; k++) {
         if (attributes[k].id == ATTRIBUTE_COOPERATIVE) found.cooperative = attributes[k].value.number;
+        if (attributes[k].id == ATTRIBUTE_PROGRAMMATIC) found.programmatic = attributes[k].value.number;
         if (attributes[k].id == ATTRIBUTE_CLUSTER) found.cluster = attributes[k].value.size;
     }
     return found;

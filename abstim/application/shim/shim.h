@@ -41,15 +41,16 @@ typedef struct {
 
 typedef struct Graph Graph;
 typedef struct Context Context;  // the driver's
-typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *capture; int origin; } Stream;
-typedef struct Event { uint64_t id; int recorded; Graph *capture; } Event;
+typedef struct { struct Node **nodes; size_t count; } Tails;  // of what is captured: what comes next follows them
+typedef struct Stream { uint64_t id; unsigned flags; int priority; Graph *capture; int origin; Tails tails; } Stream;
+typedef struct Event { uint64_t id; int recorded; Graph *capture; Tails tails; } Event;
 
 // What a stream can be told to do, now or (captured) each time a graph is launched.
 enum { LAUNCH, COPY, FILL, CALL, RECORD, WAIT, NOTHING, ALLOCATE, RELEASE, CHILD, CONDITION };
 typedef struct {
     int what;
     union {
-        struct { Kernel *kernel; Dim3 grid, block, cluster; uint64_t shared_bytes; int cooperative; uint8_t *parameters; } launch;
+        struct { Kernel *kernel; Dim3 grid, block, cluster; uint64_t shared_bytes; int cooperative, programmatic; uint8_t *parameters; } launch;
         struct {
             uint8_t *to; const uint8_t *from;
             size_t to_pitch, to_slice, from_pitch, from_slice, width, height, depth;  // bytes, rows, slices
@@ -115,7 +116,7 @@ Error symbol(const void *host, uint8_t **address, size_t *bytes);
 uint8_t *packed(const Kernel *kernel, void **arguments);
 Error attributes_of(Kernel *kernel, struct attributes_reply *reply);
 // What attributes say of a launch; a cluster of no blocks is that of the kernel itself
-typedef struct { int cooperative; Dim3 cluster; } LaunchTraits;
+typedef struct { int cooperative, programmatic; Dim3 cluster; } LaunchTraits;
 LaunchTraits traits_of(const LaunchAttribute *attributes, unsigned count);
 
 // arrays.c

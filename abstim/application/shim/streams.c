@@ -70,7 +70,7 @@ static Error launch(Operation *o, Stream *stream) {
     struct launch_request request = {
         o->launch.kernel->id, o->launch.grid.x, o->launch.grid.y, o->launch.grid.z, o->launch.block.x,
         o->launch.block.y, o->launch.block.z, o->launch.shared_bytes, stream_id(stream), (uint64_t)o->launch.cooperative,
-        o->launch.cluster.x, o->launch.cluster.y, o->launch.cluster.z,
+        o->launch.cluster.x, o->launch.cluster.y, o->launch.cluster.z, (uint64_t)o->launch.programmatic,
     };
     struct launch_reply reply;
     size_t bytes;
@@ -145,16 +145,33 @@ Error perform(Operation *o, Stream *stream) {
     }
 }
 
-void capture(Graph *graph, Operation *operation);
+void capture(Stream *stream, Operation *operation);
+void join(Stream *stream, Graph *graph);
+void follow(Tails *tails, struct Node *const *before, size_t count);
 
 Error submit(Operation *operation, Stream *stream) {
     CHECK_STREAM(stream);
     Stream *to = actual(stream);
     if (!to || !to->capture) return perform(operation, to);
     if (operation->what == RELEASE) operation->what = NOTHING;  // kept: the graph may be launched again
-    if (operation->what == RECORD) operation->event.event->capture = to->capture;
-    else capture(to->capture, operation);
+    if (operation->what == RECORD) {
+        Event *event = operation->event.event;
+        event->capture = to->capture, event->tails.count = 0;
+        follow(&event->tails, to->tails.nodes, to->tails.count);
+    } else capture(to, operation);
     return failed(SUCCESS);
+}
+
+void tell_stream(const Stream *stream) {
+    struct stream_request request = {stream->id, stream->flags & 1, (uint64_t)(int64_t)stream->priority};
+    tell(MESSAGE_STREAM, &request, sizeof request, NULL, 0);
+}
+
+uint64_t new_ids(uint64_t count) {
+    lock();
+    made += count;
+    unlock();
+    return made - count + 1;
 }
 
 PUBLIC Error cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int priority) {
@@ -162,8 +179,7 @@ PUBLIC Error cudaStreamCreateWithPriority(Stream **stream, unsigned flags, int p
     *stream = calloc(1, sizeof **stream);
     **stream = (Stream){.id = ++made, .flags = flags, .priority = priority};
     add_handle(*stream);
-    struct stream_request request = {(*stream)->id, flags & 1};
-    tell(MESSAGE_STREAM, &request, sizeof request, NULL, 0);
+    tell_stream(*stream);
     unlock();
     return failed(SUCCESS);
 }
@@ -191,7 +207,13 @@ PUBLIC Error cudaDeviceSynchronize(void) {
     return failed(SUCCESS);
 }
 PUBLIC Error cudaThreadSynchronize(void) { return cudaDeviceSynchronize(); }
-PUBLIC Error cudaStreamQuery(Stream *stream) { return failed(is_stream(stream) ? SUCCESS : INVALID_HANDLE); }
+PUBLIC Error cudaStreamQuery(Stream *stream) {  // the answer is that all is done: from now on it is
+    CHECK_STREAM(stream);
+    Stream *on = actual(stream);
+    struct synchronize_request request = {on ? on->id : 0, 0};
+    tell(MESSAGE_SYNCHRONIZE, &request, sizeof request, NULL, 0);
+    return failed(SUCCESS);
+}
 PUBLIC Error cudaStreamGetFlags(Stream *stream, unsigned *flags) {
     CHECK_STREAM(stream);
     *flags = actual(stream) ? actual(stream)->flags : 0;
@@ -223,7 +245,8 @@ PUBLIC Error cudaStreamWaitEvent(Stream *stream, Event *event, unsigned flags) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
     Stream *on = actual(stream);
     if (on && event->capture) {  // the stream joins the capture that the event was recorded in
-        if (!on->capture) on->capture = event->capture;
+        if (!on->capture) join(on, event->capture);
+        follow(&on->tails, event->tails.nodes, event->tails.count);
         return failed(SUCCESS);
     }
     Operation operation = {.what = WAIT, .event = {event}};
@@ -264,12 +287,16 @@ PUBLIC Error cudaEventRecordWithFlags(Event *event, Stream *stream, unsigned fla
     (void)flags;
     return cudaEventRecord(event, stream);
 }
-PUBLIC Error cudaEventSynchronize(Event *event) {
+PUBLIC Error cudaEventQuery(Event *event) {
     if (!is_handle(event)) return failed(INVALID_HANDLE);
-    print_pending();
+    struct finish_request request = {event->id};
+    tell(MESSAGE_FINISH, &request, sizeof request, NULL, 0);
     return failed(SUCCESS);
 }
-PUBLIC Error cudaEventQuery(Event *event) { return failed(is_handle(event) ? SUCCESS : INVALID_HANDLE); }
+PUBLIC Error cudaEventSynchronize(Event *event) {
+    print_pending();
+    return cudaEventQuery(event);
+}
 PUBLIC Error cudaEventElapsedTime(float *milliseconds, Event *start, Event *end) {
     if (!is_handle(start) || !is_handle(end) || !start->recorded || !end->recorded) return failed(INVALID_HANDLE);
     struct elapsed_request request = {start->id, end->id};

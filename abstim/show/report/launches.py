@@ -191,12 +191,31 @@ def run_section(run: Run) -> Section:
     longest = sorted(_shown(run), key=lambda launch: -launch["cycles"])
     roofline = roofline_chart(run.get("gpu_values", {}), longest)
     charts = [_time_chart(run), limits_chart(run.get("limits", ())), _windows_chart(run), _balance_chart(run)]
-    charts += [_cache_chart(run), roofline]
+    charts += [_cache_chart(run), roofline, _streams_chart(run.get("overlap"))]
     notes = []
     if len(run["launches"]) > SHOWN_LAUNCHES:
         notes.append(f"Charts by launch show the {SHOWN_LAUNCHES} longest of {counted(len(run['launches']))}.")
     title, drawn = f"{run['target']} on {run['gpu']}", [c for c in charts if c is not None]
     return Section(title, facts, drawn, notes, hot_listings(run.get("hot", ())))
+
+
+def _streams_chart(overlap: dict[str, Any] | None) -> Chart | None:
+    """A bar a launch from its start to its end, a line a stream."""
+    if not overlap:
+        return None
+    from bokeh.models import ColumnDataSource
+
+    shown = overlap["launches"][:SHOWN_LAUNCHES]
+    data = {name: [x[name] for x in shown] for name in ("start_cycle", "end_cycle", "launch")}
+    data |= {"kernel": [shown_name(x["kernel"]) for x in shown], "stream": [x["stream"] or "-" for x in shown]}
+    tooltips = [("launch", "@launch @kernel"), ("cycles", "@start_cycle{0,0} to @end_cycle{0,0}")]
+    plot = figure("cycle", "stream", tooltips, y_range=list(dict.fromkeys(data["stream"]))[::-1])
+    style = {"color": COLORS[0], "fill_alpha": 0.6}
+    plot.hbar("stream", left="start_cycle", right="end_cycle", height=0.6, source=ColumnDataSource(data), **style)
+    serial = f"{quantity(overlap['serial_cycles'])} one after the other: {overlap['speed_up']:.2f}x"
+    rows = list(zip(data["stream"], *(data[x] for x in ("launch", "kernel", "start_cycle", "end_cycle")), strict=True))
+    summary = f"Side by side the launches take {quantity(overlap['cycles'])} cycles, {serial}."
+    return Chart("Streams", summary, plot, Table(("stream", "launch", "kernel", "start", "end"), rows))
 
 
 def _memory(run: Run) -> str:

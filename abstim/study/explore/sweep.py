@@ -14,7 +14,7 @@ import numpy as np
 from abstim.gpu.config import Gpu, nearest
 from abstim.models import DETAILED, MODELS
 from abstim.progress import Progress, silent
-from abstim.session.result import target_code_note
+from abstim.session.result import target_note
 from abstim.session.session import Session, open_session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.interpolated import EstimatedTargets, InterpolatedSweep, ReadPoints, refused_by
@@ -168,7 +168,7 @@ def explore(
 
 def _note(sweep: Sweep, sessions: Sequence[Session]) -> str:
     """What keeps the times of some targets from being those of machine code, where the GPU runs that."""
-    notes = {s.case.name: target_code_note(s, sweep.space.gpu, sweep.model) for s in sessions}
+    notes = {s.case.name: target_note(s, sweep.space.gpu, sweep.model) for s in sessions}
     return "; ".join(f"{name}: {note}" for name, note in notes.items() if note)
 
 

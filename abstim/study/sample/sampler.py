@@ -18,7 +18,7 @@ from abstim.gpu.config import Gpu, gpu_of, known_error_of
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.limits import memory_use
-from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, too_little_timed
+from abstim.session.result import FORMULA_TIMES_PTX, target_note, too_little_timed
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import analysis_share, inside_named
@@ -209,13 +209,13 @@ def run_method(
 
 def _code_of(program: SampledProgram) -> str:
     """What was timed, if not what the GPU asks for, as `known_error_of` wants it."""
-    note = target_code_note(program.session, program.gpu, program.model)
+    note = target_note(program.session, program.gpu, program.model)
     return {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
     shares = ((program.kernels[n], program.measured[n].timed_shares) for n in sorted(program.asked))
-    notes = [target_code_note(program.session, program.gpu, program.model), too_little_timed(shares)]
+    notes = [target_note(program.session, program.gpu, program.model), too_little_timed(shares)]
     if method.name != "full" and estimate.detailed_fraction == 1.0 and not estimate.ideal:
         notes.append(f"everything was simulated in detail: {method.name} left nothing out of this program")
     if reordered := ", ".join(program.launches.reordered()):

@@ -1,0 +1,88 @@
+"""Launches on streams side by side: when each begins and ends on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from abstim.brief import brief
+from abstim.engine.state import RESOURCES
+from abstim.gpu.occupancy import demands_of
+from functional.execution.computer import default_threads
+from functional.launches.launch_order import awaits_of, stretches
+
+if TYPE_CHECKING:
+    from abstim.engine.side_by_side import Kernel
+    from abstim.gpu.config import Gpu
+    from abstim.session.session import Session
+    from abstim.session.warm_up import WarmUp
+
+
+@dataclass(frozen=True)
+class StreamedLaunch:
+    """When a launch had its first thread block on an SM, and when it was over, from the beginning of all; and what it
+    takes if nothing runs beside it."""
+
+    launch: int
+    kernel: str
+    stream: str
+    start_cycle: int
+    end_cycle: int
+    alone_cycles: int
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Launches side by side, where what they wait for allows it: from the beginning to the end of all, and one after
+    the other."""
+
+    __repr__ = brief
+
+    cycles: int
+    serial_cycles: int
+    launches: list[StreamedLaunch]
+    speed_up: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "speed_up", self.serial_cycles / max(1, self.cycles))
+
+
+def kernel_of(
+    session: Session, number: int, gpu: Gpu, awaits: Sequence[int], priority: int = 0, programmatic: int = -1
+) -> Kernel:
+    """A launch as the engine takes it; `awaits`, `programmatic`: positions among those side by side."""
+    from abstim.engine.side_by_side import Kernel
+
+    launch, registers = session.launch(number), session.registers(number).count
+    needs = demands_of(gpu.spec, launch.block, registers, launch.shared_bytes, session.tensor_columns(number))
+    taken = launch.shared_bytes * session.blocks_per_sm(number, gpu)
+    inputs, latency = session.inputs(number, gpu), int(gpu.params.launch_latency_cycles)
+    return Kernel(
+        inputs, tuple(needs[name][0] for name in RESOURCES), taken, tuple(awaits), latency, -priority, programmatic
+    )
+
+
+def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequence[int]) -> Overlap | None:
+    """The launches of a session side by side on a GPU, if they may be; `policy` says what caches the first of each
+    stretch finds, `alone_cycles` what each launch takes by itself."""
+    from abstim.engine.side_by_side import simulate_side_by_side
+
+    if session.serial or not session.may_overlap:
+        return None
+    launches, cycle, found = session.case.launches, 0, list[StreamedLaunch]()
+    awaits, programmatic = awaits_of(launches)
+    for stretch in stretches(awaits, programmatic):
+        kernels = [
+            kernel_of(
+                session, number, gpu, [k - stretch.start for k in awaits[number] if k in stretch],
+                launches[number].order.priority, max(-1, programmatic[number] - stretch.start),
+            )
+            for number in stretch
+        ]  # fmt: skip
+        timed = simulate_side_by_side(kernels, gpu, policy.before(session, stretch.start, gpu), default_threads())
+        for number, start, end in zip(stretch, timed.starts.tolist(), timed.ends.tolist(), strict=True):
+            name, stream = launches[number].program.name, launches[number].order.stream
+            found.append(StreamedLaunch(number, name, stream, cycle + start, cycle + end, alone_cycles[number]))
+        cycle += timed.whole.cycles
+    return Overlap(cycle, sum(alone_cycles), found)
