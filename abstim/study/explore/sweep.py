@@ -29,7 +29,6 @@ from abstim.study.explore.search import (
     ScreenMaker,
     analytic_screen,
     climb,
-    columns_at,
     design,
     front,
     ranked,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
 
     from abstim.study.sample.automatic import Aim
+    from abstim.study.sample.sampled_program import SampledProgram
     from abstim.targets.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
@@ -150,15 +150,18 @@ def explore(
     points = _candidates(sweep)
     _check_objectives(sweep, points)
     SWEPT[sweep.model].refuse(points)
-    if sweep.aim is not None and sweep.sample:
-        return _from_samples(targets, sweep, points, sweep.aim, analysis, progress)
-    sessions = [open_session(target, progress=progress) for target in targets]
+    programs: list[SampledProgram] = []
+    if sweep.sample:
+        from abstim.study.explore.sampled import open_program
+
+        programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
+    sessions = [p.session for p in programs] or [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
-    objectives = partial(values_of, sweep.objectives, names)
     sampled = None
     if sweep.aim is not None:
-        work, timed, sampled = _interpolated(sweep, sessions, names, points, sweep.aim, objectives, progress)
+        work, timed, sampled = _estimated(sweep, sweep.aim, sessions, programs, names, points, progress)
     else:
+        objectives = partial(values_of, sweep.objectives, names)
         work, timed = _timed(sweep, sessions, points, screen or analytic_screen, objectives, progress)
     found = Exploration(
         sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points), sampled=sampled
@@ -188,65 +191,36 @@ def _timed(
         return timer.work, Found(points, *timer(points), None)
 
 
-def _from_samples(
-    targets: Sequence[Target], sweep: Sweep, points: Points, aim: Aim, analysis: Analysis, progress: Progress
-) -> Exploration:
-    """Every point from launches that are chosen on the GPU that is varied."""
-    from abstim.study.explore.sampled import SampledSweep, open_program
-
-    programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
-    names = _names_of([program.session for program in programs])
-    gpus, rows, reasons = _machines(points, [program.session for program in programs])
-    work = Work(len(points))
-    with Store(engine_digest()) as store:
-        columns = columns_at(points.where(rows).after_first())
-        found = [
-            SampledSweep(
-                program,
-                [sweep.space.gpu, *gpus],
-                *columns,
-                lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
-                aim,
-            ).run()
-            for program in (programs if gpus else ())
-        ]
-    cycles = np.full((len(points), len(programs)), FAILED, np.int64)
-    for target, each in enumerate(found):
-        cycles[rows, target] = np.rint(each.cycles)
-    sampled = EstimatedTargets(names, found, rows) if found else None
-    explored = Exploration(
-        sweep.space.gpu.name, names, tuple(sweep.objectives), points, cycles, reasons, None, work, len(points),
-        sampled=sampled,
-    )  # fmt: skip
-    note = _note(sweep, [program.session for program in programs])
-    return replace(explored, sensitivity=_sensitivity(explored, analysis), note=note)
-
-
-def _interpolated(
-    sweep: Sweep, sessions: Sequence[Session], names: tuple[str, ...], points: Points, aim: Aim,
-    objectives: Objectives, progress: Progress,
+def _estimated(
+    sweep: Sweep, aim: Aim, sessions: Sequence[Session], programs: Sequence[SampledProgram], names: tuple[str, ...],
+    points: Points, progress: Progress,
 ) -> tuple[Work, Found, EstimatedTargets | None]:  # fmt: skip
-    """Every point from pairs of a launch and a point; the best ones timed."""
+    """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else of
+    all, and the best points timed."""
     gpus, rows, reasons = _machines(points, sessions)
     cycles, work = np.full((len(points), len(sessions)), FAILED, np.int64), Work(len(points))
+    timed = Found(points, cycles, reasons, None)
     if not gpus:
-        return work, Found(points, cycles, reasons, None), None
+        return work, timed, None
     own = points.where(rows)
     with Store(engine_digest()) as store:
-        sweeps = [
-            InterpolatedSweep(
-                session,
-                own.after_first(),
-                [sweep.space.gpu, *gpus],
-                lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
-                aim,
-            )
-            for session in sessions
-        ]
-        found = _with_best(sweep, [each.run() for each in sweeps], sweeps, own, objectives)
+
+        def timer_of(some: Sequence[Session]) -> Timer:
+            return Timer(Planner(some), _run_of(sweep), store, progress, work)
+
+        on = own.after_first(), [sweep.space.gpu, *gpus], timer_of, aim
+        if programs:
+            from abstim.study.explore.sampled import SampledSweep
+
+            found = [SampledSweep(program, *on).run() for program in programs]
+        else:
+            sweeps = [InterpolatedSweep(session, *on) for session in sessions]
+            objectives = partial(values_of, sweep.objectives, names)
+            found = _with_best(sweep, [each.run() for each in sweeps], sweeps, own, objectives)
     cycles[rows] = np.stack([np.rint(each.cycles) for each in found], 1)
-    work.represent(cycles, sessions)
-    return work, Found(points, cycles, reasons, None), EstimatedTargets(names, found, rows)
+    if not programs:
+        work.represent(cycles, sessions)
+    return work, timed, EstimatedTargets(names, found, rows)
 
 
 def _machines(points: Points, sessions: Sequence[Session]) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
