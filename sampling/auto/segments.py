@@ -18,7 +18,7 @@ from sampling.auto.segment_simulation import (
     cut_into_segments,
     first_segments,
 )
-from sampling.estimate import Estimate, Part, around
+from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, t_quantile
 
@@ -185,16 +185,10 @@ class _Launch:
         done = min(sum(batch.stepped for batch in used) / self.blocks, 1.0)
         seen = total - float(found.cycles.sum()) + sum(sum(batch.cycles) for batch in used)
         count = sum(len(batch.segments) for batch in used)
-        parts = (
-            Part(name=f"{count} of {len(found.cycles)} segments", how="detailed", cycles=seen,
-                 instructions=done * self.instructions),
-            Part(name="the other segments", how="predicted", cycles=total - seen,
-                 instructions=(1.0 - done) * self.instructions),
+        return from_a_part(
+            self.method.name, total, half, self.method.confidence, "sampled", (self.instructions, done),
+            (f"{count} of {len(found.cycles)} segments", seen), ("the other segments", "predicted"),
         )  # fmt: skip
-        error, confidence = half * total / t_quantile(math.inf), self.method.confidence
-        return around(
-            self.method.name, total, error, basis="sampled", detailed_fraction=done, parts=parts, confidence=confidence
-        )
 
 
 def _total(found: Prediction, used: list[Batch]) -> float:
