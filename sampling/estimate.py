@@ -88,8 +88,8 @@ def from_a_part(
     method: str, total: float, half: float, confidence: float, basis: Basis, work: tuple[float, float],
     seen: tuple[str, float], left: tuple[str, str],
 ) -> Estimate:  # fmt: skip
-    """Of a launch some of which was simulated. `half` of the interval, relative; `work`: warp instructions, and the
-    share of them that was simulated; `seen`: what was, and its cycles; `left`: the rest, and how its cycles were found."""
+    """Of a launch some of which was simulated. `half` of the interval, relative; `work`: warp instructions, and what
+    share of them was simulated; `seen`: what was, and its cycles; `left`: the rest, and how its cycles were found."""
     instructions, done = work
     parts = (
         Part(name=seen[0], how="detailed", cycles=seen[1], instructions=done * instructions),

@@ -219,7 +219,7 @@ def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path) ->
         (["hotspot", "--method", "pks", "--method", "stem"], "several methods need --compare"),
         (["hotspot", "--select-only", "--method", "pks"], "needs a folder"),
         (["hotspot", "--select-only", "--method", "photon", "-o", "x"], "does not select launches beforehand"),
-        (["hotspot", "--compare", "--plot", "x.txt"], "choose a name that ends in .svg"),
+        (["hotspot", "--compare", "--plot", "x.txt"], "the name must end in .svg"),
         (["list.g", "--select-only", "-o", "x"], "has no profile"),
         (["hotspot", "--compare", "--profile", "x.csv"], "--compare makes its own profile"),
         (["hotspot", "--profile", "missing.csv"], "missing.csv: cannot be read"),

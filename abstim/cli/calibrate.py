@@ -128,12 +128,12 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
     l1d_latency_cycles,dram_latency_cycles -o fitted.toml`"""
     from abstim.study import fit as library
-    from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference
+    from functional.keep.folder import check_output
 
     o = options
     if o.output is not None:
-        check_output(o.output)
+        check_output(o.output, ".toml")
     table = choose(read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
     names = [name.strip() for name in o.params.split(",") if name.strip()]
     start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model}

@@ -169,7 +169,8 @@ def _found(
 ) -> Any:
     """A comparison, drawn if that is asked for, or one result."""
     from abstim.study import sample as library
-    from abstim.study.sample.sample_result import check, draw
+    from abstim.study.sample.sample_result import PICTURES, draw
+    from functional.keep.folder import check_output
 
     opened, point = launch.of(target), gpu.load()
     common: dict[str, Any] = {
@@ -184,7 +185,8 @@ def _found(
         aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
         return library.sample(opened, point, method, known=known, aim=aim, **common)
     if o.plot is not None:
-        check(o.plot)
+        o.plot.parent.mkdir(parents=True, exist_ok=True)
+        check_output(o.plot, *PICTURES)
     found = library.compare(opened, point, o.names, **common)
     if o.plot is not None:
         draw(found, o.plot)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from math import log
@@ -18,7 +17,7 @@ from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.session import open_session
 from functional.errors import InputError
-from functional.files import read_text
+from functional.files import table_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,37 +196,25 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
     are read; MISSES. Raises InputError for a missing file or column, or a number that is none."""
     found: dict[tuple[str, str], Measured] = {}
-    try:
-        for row in _rows(path, csv.DictReader(read_text(path).splitlines()), flush):
-            key = (row["benchmark"], row["variant"])
-            entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
-            launch, cycles = (_positive(path, row, column) for column in ("launch", "cycles"))
-            if launch in entry.cycles:
-                raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
-            entry.cycles[launch] = cycles
-            for name in MISSES:
-                if row.get(name):
-                    entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a CSV file: {error}") from None
+    for where, row in table_rows(path, COLUMNS):
+        if (row.get("flush") or "all") != flush:
+            continue
+        key = (row["benchmark"], row["variant"])
+        entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
+        launch, cycles = (_whole(where, row, column) for column in ("launch", "cycles"))
+        if launch in entry.cycles:
+            raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
+        entry.cycles[launch] = cycles
+        for name in MISSES:
+            if row.get(name):
+                entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
     return list(found.values())
 
 
-def _rows(path: Path, reader: csv.DictReader[str], flush: str) -> Iterator[dict[str, str]]:
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"{path}: no column {', '.join(missing)}; a table of cycles has {', '.join(COLUMNS)}")
-    for row in reader:
-        if (row.get("flush") or "all") == flush:
-            yield row | {"_line": str(reader.line_num)}
-
-
-def _positive(path: Path, row: dict[str, str], column: str) -> int:
+def _whole(where: str, row: dict[str, str], column: str) -> int:
     text = row[column] or ""
     if not text.isdecimal() or (column == "cycles" and int(text) == 0):
-        raise InputError(f"{path}:{row['_line']}: {column} = {text!r} is not a whole number")
+        raise InputError(f"{where}: {column} = {text!r} is not a whole number")
     return int(text)
 
 

@@ -6,7 +6,6 @@ Rounds go over all benchmarks, so that those of one benchmark lie far enough apa
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -23,7 +22,7 @@ from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstic
 from abstim.study.validate import Measured, known_variants, read_reference, select
 from functional.errors import InputError
 from functional.execution.computer import so_many_threads
-from functional.files import read_text
+from functional.files import number_in, table_rows
 
 MIN_SECONDS = 0.2
 
@@ -138,18 +137,11 @@ def read_rows(path: Path, variants: Sequence[str], benchmarks: Sequence[str]) ->
     if not chosen:
         raise InputError(f"{path}: has none of the benchmarks to be measured")
     seconds: dict[tuple[str, str], float] = {}
-    for row in csv.DictReader(read_text(path).splitlines()):
+    for where, row in table_rows(path):
         if row.get("flush") in (None, "", "all"):
             key = (row["benchmark"], row["variant"])
-            seconds[key] = seconds.get(key, 0.0) + _seconds(path, row)
+            seconds[key] = seconds.get(key, 0.0) + number_in(where, row, SECONDS_COLUMN)
     return Reference(chosen, seconds)
-
-
-def _seconds(path: Path, row: dict[str, Any]) -> float:
-    try:
-        return float(row[SECONDS_COLUMN])
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path}: needs a number in the column {SECONDS_COLUMN} of every row") from None
 
 
 def against(

@@ -18,7 +18,6 @@ from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
-from functional.errors import InputError
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
@@ -244,9 +243,7 @@ class Exploration:
 
 def check_format(path: Path) -> None:
     """Raises InputError for a file that `save` cannot write."""
-    if path.suffix not in FORMATS:
-        raise InputError(f"-o {path}: the name must end in one of {', '.join(FORMATS)}")
-    check_output(path)
+    check_output(path, *FORMATS)
     if path.suffix != ".json":
         need("pyarrow")
 

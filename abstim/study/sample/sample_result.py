@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from abstim.brief import brief
-from functional.errors import InputError
+from functional.keep.folder import check_output, write_output
 from sampling import Estimate
 from sampling.estimate import Basis
 
@@ -178,17 +179,12 @@ def _ratio(whole: float, part: float) -> float:
     return whole / part if part else float("inf")
 
 
-_FORMATS = (".svg", ".png", ".pdf")
-
-
-def check(path: Path) -> None:
-    """Raises InputError for a name that cannot be drawn to."""
-    if path.suffix not in _FORMATS:
-        raise InputError(f"{path}: choose a name that ends in {', '.join(_FORMATS)}")
+PICTURES = (".svg", ".png", ".pdf")
 
 
 def draw(found: Comparison, path: Path) -> None:
     """One point a method; the lower and the further right, the better. Raises InputError if it cannot be written."""
+    check_output(path, *PICTURES)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
@@ -202,10 +198,6 @@ def draw(found: Comparison, path: Path) -> None:
     axes.set_ylabel("error of the cycles (%)")
     axes.set_title(f"{found.full.target} on {found.full.gpu}")
     axes.grid(alpha=0.3)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-        figure.savefig(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+    drawn = BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:])
+    write_output(path, drawn.getvalue())
