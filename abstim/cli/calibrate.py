@@ -73,12 +73,12 @@ def _modelled(name: str, overrides: list[str]):
 
 
 def _print(found) -> None:
-    rows = []
-    for r in found.rows:
-        public = (r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")
-        rows.append((r.group, r.quantity, r.at or "", r.unit, r.value, *public))
-    heads = ("group", "quantity", "at", "unit", "found", "measured", "error")
-    print_table(f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", heads, rows, left=2)
+    columns = "group | quantity | at: {place} | unit | found: {value} | measured: {public} | error: {off}"
+    print_records(
+        f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", columns, found.rows, left=2,
+        place=lambda row: row.at or "", public=lambda row: row.measured.value if row.measured else "",
+        off=lambda row: f"{row.error:+.1%}" if row.measured else "",
+    )  # fmt: skip
     if errors := found.errors():
         columns = "group | figures | mean error: {mean:.1%} | worst: {worst:.1%}"
         print_records("Against public figures", columns, errors)
