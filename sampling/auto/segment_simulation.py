@@ -95,7 +95,8 @@ class SegmentSimulation:
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator, self.wave, self.blocks = simulator, simulator.shape.wave_blocks, simulator.shape.thread_blocks
-        self.state, self.at, self.stepped = simulator.init(), 0, 0
+        simulator.begin()
+        self.at = self.stepped = 0
         self.dispatch_cycles = np.zeros(self.blocks)
         self.seen: Observation | None = None
 
@@ -178,20 +179,21 @@ class SegmentSimulation:
         """Cycles of what comes after the last segment."""
         before = self._warmed(first, warm_blocks)
         self._step(self.blocks)
-        return self.simulator.result(self.state)[1].clock_cycles - before
+        return self.simulator.result().clock_cycles - before
 
     def _warmed(self, first: int, warm_blocks: int) -> float:
         """Leave out all but `warm_blocks` before a segment, and simulate those."""
         start = max(self.at, first - warm_blocks)
         if start > self.at:
-            self.state, self.at = self.simulator.leave_out(self.state, np.arange(self.at, start)), start
+            self.simulator.leave_out(np.arange(self.at, start))
+            self.at = start
         if start < first:
             self._step(first)
         return self.clock(first)
 
     def _step(self, last: int) -> Observation:
         """Thread blocks until `last`."""
-        self.state, seen = self.simulator.step(self.state, np.arange(self.at, last))
+        seen = self.simulator.step(np.arange(self.at, last))
         self.stepped += last - self.at
         self.at = last
         self.dispatch_cycles[seen.blocks] = seen.block_dispatch_cycles

@@ -162,13 +162,9 @@ class KernelSampling:
     size_tolerance: float = 0.1
     request_tolerance: float = 0.1
     ipc_error: float = MODEL_ERROR
-    known: list[KnownLaunch] = field(default_factory=list)
+    known: list[KnownLaunch] = field(default_factory=list, init=False)
+    _of_kernel: dict[str, list[int]] = field(default_factory=dict, init=False)
     name = "kernel"
-
-    def __post_init__(self) -> None:
-        self._of_kernel: dict[str, list[int]] = {}
-        for number, launch in enumerate(self.known):
-            self._of_kernel.setdefault(launch.shape.kernel, []).append(number)
 
     def remember(self, launch: KnownLaunch) -> None:
         """Make a launch available to later ones."""

@@ -118,7 +118,7 @@ def test_nsight_systems(tmp_path) -> None:
 
 def test_projection() -> None:
     launch = SyntheticLaunch(thread_blocks=3000)
-    estimate, true = Pkp().launch(launch, launch.instructions.sum()), launch.total()
+    estimate, true = Pkp().launch(launch), launch.total()
     assert estimate.detailed_fraction < 0.3 and estimate.relative_error(true) < 0.05
     whole = 128.0 * launch.requests.sum()
     assert estimate.counters["dram_bytes"] == pytest.approx(

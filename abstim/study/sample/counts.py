@@ -189,7 +189,6 @@ class EngineFunctional:
             counts=block_counts(trace, warps, len(self.block_instructions)),
             types=warp_types(trace, warps),
             memory_requests=memory_requests(trace, warps),
-            thread_instructions=trace.thread_instructions[warps],
             lines=lines,
             all_lines=all_lines,
         )

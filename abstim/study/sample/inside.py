@@ -42,8 +42,7 @@ def photon(program: SampledProgram, number: int) -> Estimate:
 
 def pkp(program: SampledProgram, number: int) -> Estimate:
     """Until instructions a cycle have settled."""
-    simulator = program.simulator(number)
-    return sampling.Pkp().launch(simulator)
+    return sampling.Pkp().launch(program.simulator(number))
 
 
 def pkp_cycles(program: SampledProgram, number: int) -> Estimate:
