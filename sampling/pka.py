@@ -196,7 +196,8 @@ class Pkp:
         ipc: Float64[np.ndarray, " window"] = np.empty(0)
         width, told = simulator.shape.window_cycles, 0
         kept = max(2, self.window_cycles // width)
-        while len(run.remaining) or self._goes_on(run):
+        goes_on = not self.in_flight and run.shape.thread_blocks < run.shape.wave_blocks  # and may stop on its way
+        while len(run.remaining) or (goes_on and run.finished < run.shape.thread_blocks):
             seen = run.step() if len(run.remaining) else run.advance(self.window_cycles // LOOKS)
             ipc = np.concatenate([ipc, seen.window_instructions])[-kept:]
             told += len(seen.window_instructions)
@@ -205,11 +206,6 @@ class Pkp:
                 return self._project(run, ipc)
         total = run.finish()
         return exact(self.name, total, run.whole(total), dict(run.seen.counters))
-
-    def _goes_on(self, run: Run) -> bool:
-        """Whether a launch smaller than a wave, of which everything is dispatched, may still stop before its end."""
-        small = run.shape.thread_blocks < run.shape.wave_blocks
-        return small and not self.in_flight and run.finished < run.shape.thread_blocks
 
     def _enough(self, run: Run) -> bool:
         """The one-wave rule; and, not in the paper, a wave on warm caches to project from and one to project: a launch

@@ -137,15 +137,11 @@ class SegmentSimulation:
                 return seen
             if self.at >= TELLING_WAVES * self.wave and before is not None:
                 busy = idle and _memory_use(before, seen)[0] > BUSY
-                if busy or not self._in_time(seen):
+                full = Beginning(waves=math.ceil(self.at / self.wave / seen.cache_fill))  # if it goes on as it does
+                if busy or cut_into_segments(self.simulator.shape, full) is None:
                     return None
             before = seen
         return None
-
-    def _in_time(self, seen: Observation) -> bool:
-        """Whether the last-level cache, if it goes on as it does, is full while segments still pay."""
-        waves = math.ceil(self.at / self.wave / seen.cache_fill)
-        return cut_into_segments(self.simulator.shape, Beginning(waves=waves)) is not None
 
     def next_wave(self) -> float | None:
         """One wave more; the share of it in which memory moved data, None while that may still grow: until the cache is

@@ -81,8 +81,9 @@ class SteadySampling:
                 continue
             if settled > BUSY:
                 return None
+            paces = np.diff(clocks[-(max(2, len(clocks) // 2) + 1) :]).tolist()  # of the later half, two at least
             beginning = Beginning(waves=len(clocks), cycles=clocks[-1])
-            batch = Batch(beginning=beginning, segments=[], wave_cycles=[_paces(clocks)], stepped=begun.at)
+            batch = Batch(beginning=beginning, segments=[], wave_cycles=[paces], stepped=begun.at)
             if self._interval(shape, batch)[0] <= self.error:
                 return begun.ended(batch, _last_cut(shape))
         return None
@@ -95,11 +96,6 @@ class SteadySampling:
         total = batch.beginning.cycles + left * pace + (batch.end_cycles or pace)
         spread = t_quantile(len(paces) - 1.0, self.confidence) * error / pace
         return max(spread, LEAST) * left * pace / total, total
-
-
-def _paces(clocks: list[float]) -> list[float]:
-    """Cycles of the later half of the waves, two at least."""
-    return np.diff(clocks[-(max(2, len(clocks) // 2) + 1) :]).tolist()
 
 
 def _last_cut(shape: LaunchShape) -> int:

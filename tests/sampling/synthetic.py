@@ -96,7 +96,6 @@ class SyntheticLaunch:
         kinds = np.arange(len(self.block_instructions))
         counts = (events[..., None] == kinds).sum(2).reshape(-1, len(kinds))
         warps = (thread_blocks[:, None] * self.shape.warps_per_block + np.arange(self.shape.warps_per_block)).ravel()
-        instructions = self.warp_instructions[thread_blocks].ravel()
         return WarpProfile(
             thread_blocks=thread_blocks,
             counts=counts,

@@ -97,25 +97,20 @@ def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> 
     if model == DETAILED:
         rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
         launches = zip(session.traces.in_order(), results, strict=True)
-        stepped = [_stepped_by_engine(result, trace) for trace, launch in launches for result in launch]
+        stepped = [  # all of the trace's where the engine does not say
+            [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
+            for trace, launch in launches
+            for result in launch
+        ]
     else:
         rate, results = _rate(session, lambda: model_named(model).time(session, gpus, "all", silent), len(gpus))
-        stepped = [_stepped(row) for result in results for row in result.launches]
+        rows = [row for result in results for row in result.launches]
+        stepped = [[getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS] for row in rows]
     threads, warps = (round(sum(column)) for column in zip(*stepped, strict=True))
     return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), results
 
 
 _KINDS = ("thread_instructions", "warp_instructions")
-
-
-def _stepped_by_engine(result: Any, trace: Any) -> list[float]:
-    """Instructions the engine walked for a result, of _KINDS; all of the trace's if it does not say."""
-    return [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
-
-
-def _stepped(row: Any) -> list[float]:
-    """Of a launch's instructions, those that another model walked: none by a formula."""
-    return [getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS]
 
 
 SECONDS_COLUMN = "reference_cpu_s"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from threading import local
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.extras import need
-from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.keep.kept import key
@@ -202,17 +201,11 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 
     with ThreadPoolExecutor(workers) as pool:
         try:
-            yield from _as_completed({pool.submit(one, chunk) for chunk in planner.chunks(jobs, workers)})
+            for future in as_completed([pool.submit(one, chunk) for chunk in planner.chunks(jobs, workers)]):
+                yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # nothing new is started after an interrupt
             raise
-
-
-def _as_completed(waiting: Iterable[Future[Results]]) -> Iterator[Results]:
-    waiting = set(waiting)
-    while waiting:
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        yield [result for future in done for result in future.result()]
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
@@ -305,7 +298,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 def _round(client: Any, planner: Planner, missing: Sequence[Chunk]) -> Iterator[tuple[Chunk, Results | str]]:
     """Every chunk once: its results, or why there are none."""
-    from distributed import as_completed
+    from distributed import as_completed as answered
 
     sent: dict[tuple[int, int, int], Any] = {}  # kept until the round is over
     chunk_of = {}
@@ -317,7 +310,7 @@ def _round(client: Any, planner: Planner, missing: Sequence[Chunk]) -> Iterator[
         gpus, blocks = [job.gpu for job in chunk], [job.blocks_per_sm for job in chunk]
         future = client.submit(on_worker, engine_digest(), sent[launch], gpus, blocks, pure=False)
         chunk_of[future] = chunk
-    for future in as_completed(list(chunk_of)):
+    for future in answered(list(chunk_of)):
         yield chunk_of[future], _outcome(future, chunk_of[future])
 
 

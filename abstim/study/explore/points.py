@@ -82,11 +82,6 @@ def key_of(key: str) -> str:
         raise InputError(f"unknown key {key!r}{nearest(key, [*DERIVED, *domains()])}") from None
 
 
-def domain_of(key: str) -> Domain:
-    """What a key accepts."""
-    return POSITIVE if key in DERIVED else domains()[key]
-
-
 def value_of(key: str, columns: Columns) -> np.ndarray:
     """A derived key's values, from the keys it depends on."""
     derived = DERIVED[key]
@@ -153,7 +148,7 @@ def parse_axis(text: str) -> Axis:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     found = [value for part in values.split(",") for value in _expand(part.strip(), where)]
-    domain = domain_of(key)
+    domain = POSITIVE if key in DERIVED else domains()[key]
     checked = [check(key, domain, _fit(value, domain.type), where) for value in found]
     if twice := next((value for value in checked if checked.count(value) > 1), None) if len(checked) < 1000 else None:
         raise InputError(f"{where}: {twice!r} is in it twice")
@@ -288,7 +283,7 @@ class _Lookup(Mapping[str, np.ndarray]):
         if name in self.columns:
             return self.columns[name]
         if name in FROM_TIME and self.space.gpu.settings[FROM_TIME[name]].value:
-            return self._from_time(name)
+            return in_cycles(name, self[FROM_TIME[name]], self["core_clock_hz"], self["dram_channels"])
         if name in self.space.gpu.settings:
             return np.full(self.count, self.space.gpu.settings[name].value)
         if name in ("true", "false"):
@@ -296,10 +291,6 @@ class _Lookup(Mapping[str, np.ndarray]):
         if name in DERIVED:
             return value_of(name, self)
         return self._defined(name)
-
-    def _from_time(self, name: str) -> np.ndarray:
-        """A key in cycles that [time] derives."""
-        return in_cycles(name, self[FROM_TIME[name]], self["core_clock_hz"], self["dram_channels"])
 
     def _defined(self, name: str) -> np.ndarray:
         if name not in self.space.defines:

@@ -202,10 +202,11 @@ def fit(
     ranges = [(bounds or {}).get(n) or bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]
     problem = Problem(data, names, (np.array([r[0] for r in ranges]), np.array([r[1] for r in ranges])), progress)
     value, known = _solve(problem, start, polish_rounds)
+    in_file = values_of(load_gpu(name))[[INDEX[each] for each in names]]
     return Fit(
         gpu=name, variants=list(gpus), reference=reference,
         parameters=_parameters(names, start, value, known, ranges),
-        errors=_errors(data, held_out, {"start": start, "file": _file_values(name, names), "fit": value}),
+        errors=_errors(data, held_out, {"start": start, "file": in_file, "fit": value}),
         correlation=known.correlation.tolist(), singular_values=known.singular_values.tolist(),
         unidentified=known.unidentified,
         fitted_benchmarks=_benchmarks(data), held_out_benchmarks=_benchmarks(held_out) if held_out else [],
@@ -239,11 +240,6 @@ def _solve(problem: Problem, start: np.ndarray, rounds: int) -> tuple[np.ndarray
 def _known(problem: Problem, value: np.ndarray) -> Knowledge:
     errors, jacobian = problem.linearized(np.log(value))
     return knowledge(problem.names, value, errors, jacobian, len(problem.data.kernels))
-
-
-def _file_values(gpu: str, names: Sequence[str]) -> np.ndarray:
-    """The parameters as the GPU's description has them."""
-    return values_of(load_gpu(gpu))[[INDEX[name] for name in names]]
 
 
 def _benchmarks(data: Observations) -> list[str]:

@@ -81,7 +81,8 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
         return None
     accesses = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(ON_LINES)))[trace.blocks])
     conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])
-    records = np.repeat(accesses, _lengths(more_follow(trace.records) == 0))
+    last = np.flatnonzero(more_follow(trace.records) == 0)
+    records = np.repeat(accesses, np.diff(last, prepend=-1))
     issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
     counts = np.diff(before(issued)[trace.block_offsets])
     share = counts / np.maximum(trace.warp_instructions, 1)
@@ -121,11 +122,6 @@ def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> b
         for column in (barriers, barriers * kept)
     )
     return bool(((all_of == all_of[:, :1]) & (those == those[:, :1])).all())
-
-
-def _lengths(last: Bool[np.ndarray, " record"]) -> Int64[np.ndarray, " access"]:
-    """Line records of each access, whose last one is marked."""
-    return np.diff(np.concatenate([np.full(1, -1), np.flatnonzero(last)]))
 
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1

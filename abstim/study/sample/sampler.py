@@ -74,7 +74,8 @@ def sample(
     Raises InputError for anything a user got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
-    chosen, before = _chosen(method or _default_method(case, model, known), inside), warm_up_named(warm_up)
+    alone = model != DETAILED or known is not None or _in_turn(case)  # one by one, or by a profile that is there
+    chosen, before = _chosen(method or (MODELLED if alone else "auto"), inside), warm_up_named(warm_up)
     _refuse_idle(chosen, known, aim, seed)
     _refuse(chosen, case, point, model, before, warm_up)
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
@@ -100,11 +101,6 @@ def _refuse_idle(method: Method, known: Known | None, aim: Aim | None, seed: int
         raise InputError(f"{method.name} chooses nothing at random; leave out --seed")
     if method.needs is not Needs.PROFILE and known is not None:
         raise InputError(f"{method.name} looks at each launch itself; leave out the profile")
-
-
-def _default_method(case: Case, model: str, known: Known | None) -> str:
-    """auto, unless the model times launches alone, a profile is there to choose by, or launches must come in turn."""
-    return MODELLED if model != DETAILED or known is not None or _in_turn(case) else "auto"
 
 
 def _in_turn(case: Case) -> bool:
@@ -187,6 +183,8 @@ def run_method(
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
     estimate, spent = bounded(stated, method.name), program.seconds
+    note = target_code_note(program.session, program.gpu, program.model)
+    timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
     spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
     return SampleResult(
         target=program.case.name,
@@ -194,7 +192,7 @@ def run_method(
         memory_model=program.gpu.memory_model,
         method=method.name,
         model=program.model,
-        known_error=known_error_of(program.gpu, program.model, _code_of(program)),
+        known_error=known_error_of(program.gpu, program.model, timed_code),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
         memory=_memory(estimate, program.gpu),
@@ -205,12 +203,6 @@ def run_method(
         notes=_notes(method, program, estimate),
         stability=program.stability(),
     )
-
-
-def _code_of(program: SampledProgram) -> str:
-    """What was timed, if not what the GPU asks for, as `known_error_of` wants it."""
-    note = target_code_note(program.session, program.gpu, program.model)
-    return {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
