@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Float64, Int64
 
 

@@ -139,7 +139,8 @@ def explore(
         found.save(options.output)
     print_json(found.to_json()) if as_json else _print(found, options.top, options.output)
     if not found.timed.any():
-        raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
+        first = next((f"; the first: {reason}" for reason in found.reasons if reason), "")
+        raise InputError(f"none of {len(found.reasons)} points could be timed{first}")
 
 
 def _aim(sample: str, error: str, confidence: str) -> Aim | None:
@@ -165,10 +166,6 @@ def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
         source = base.settings[DERIVED[key].base if key in DERIVED else key].source
         if source.startswith("--set"):
             raise InputError(f"{source}: no effect beside --vary {text}")
-
-
-def _first(reasons: Sequence[str]) -> str:
-    return next((f"; the first: {reason}" for reason in reasons if reason), "")
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:

@@ -28,7 +28,6 @@ from functional.errors import InputError
 if TYPE_CHECKING:
     from abstim.study.sample import Comparison, SampleResult
     from abstim.study.sample.automatic import Aim
-    from abstim.study.sample.sample_result import Row
     from sampling import Estimate
 
 _SIMULATING, _SELECTING = NoEffect(beside="select_only"), NoEffect(without="select_only")
@@ -287,12 +286,9 @@ _ROWS = (
 )
 
 
-def _inside(row: Row) -> str:
-    return "no bound" if row.half_width is None else "yes" if row.covered else "no"
-
-
 def _print_comparison(found: Comparison) -> None:
     title = f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches"
-    print_records(title, _ROWS, found.rows(), inside=_inside, cycles=lambda row: round(row.cycles))
+    inside = lambda row: "no bound" if row.half_width is None else "yes" if row.covered else "no"  # noqa: E731
+    print_records(title, _ROWS, found.rows(), inside=inside, cycles=lambda row: round(row.cycles))
     for note in found.full.notes:
         say(f"note: {note}")

@@ -95,11 +95,6 @@ class Pairs:
         logs = np.outer(self.logs[a.points, a.launches], self.logs[b.points, b.launches])
         return Apart(np.stack(squares), logs, self.alike[np.ix_(a.launches, b.launches)])
 
-    @property
-    def reckoned_seconds(self) -> float:
-        """To time all pairs."""
-        return float(self.seconds.sum()) * len(self.cycles)
-
 
 class Apart(NamedTuple):
     """`squares` of distances, by each key and by the limits; products of the logarithms of the formula's cycles; what
@@ -408,7 +403,7 @@ class Reading:
     def too_dear(self) -> bool:
         """Whether one more look makes all looks cost more than their part of what is saved at best."""
         self.looked_seconds += reckoned_look_seconds(self.pairs, len(self.known))
-        return self.looked_seconds > OVERHEAD * self.pairs.reckoned_seconds
+        return self.looked_seconds > OVERHEAD * float(self.pairs.seconds.sum()) * len(self.pairs.cycles)
 
     def begin(self) -> None:
         """Some pairs, of every kernel at least one: points that have all values of all keys equally often."""
@@ -452,7 +447,9 @@ class Reading:
         by_chance = int(BY_CHANCE * count)  # the first are as good as any, since they are drawn
         chosen = [choice.take(k) for k in range(by_chance)] + [choice.next() for _ in range(count - by_chance)]
         new = [choice.drawn[k] for k in chosen]
-        self.add(new if new else [self._first_open()])
+        shape = self.pairs.cycles.shape
+        left = (pair for pair in np.ndindex(*shape) if pair not in self.known)
+        self.add(new or [next(left)])
         off = np.array([*self.lacking(new).values()]) - choice.expected[chosen]
         self.fresh += (off / choice.deviations[chosen]).tolist()
 
@@ -463,10 +460,6 @@ class Reading:
         launches = self.rng.choice(len(share), CANDIDATES, p=share / share.sum())
         drawn = dict.fromkeys(zip(points.tolist(), launches.tolist(), strict=True))
         return [pair for pair in drawn if pair not in self.known]
-
-    def _first_open(self) -> Pair:
-        points, launches = self.pairs.cycles.shape
-        return next((p, k) for p in range(points) for k in range(launches) if (p, k) not in self.known)
 
 
 class Choice:

@@ -13,7 +13,6 @@ from sampling.auto.prediction import Prediction, choose_unlike, off_shares, pred
 from sampling.auto.segment_simulation import (
     DEAREST,
     Batch,
-    Beginning,
     SegmentSimulation,
     cut_into_segments,
     first_segments,
@@ -112,17 +111,10 @@ class _Launch:
         self.method, self.simulator, self.done = method, simulator, done
         self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
         self.instructions = float(work[:, 0].sum())
-        self.begun: SegmentSimulation | None = None
-        self.beginning = self._begin()
+        self.begun = None if done else SegmentSimulation(simulator)  # for the batch that follows
+        self.beginning = self.begun.begin(idle=method.error < READING) if self.begun else done[0].beginning
         self.cut = cut_into_segments(simulator.shape, self.beginning) if self.beginning else None
         self.work = np.zeros((0, 0)) if self.cut is None else work_in_flight(work, self.cut, self.wave)
-
-    def _begin(self) -> Beginning | None:
-        """What was found before, or simulated now for the batch that follows."""
-        if self.done:
-            return self.done[0].beginning
-        self.begun = SegmentSimulation(self.simulator)
-        return self.begun.begin(idle=self.method.error < READING)
 
     @property
     def least(self) -> float:

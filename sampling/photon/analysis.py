@@ -40,11 +40,6 @@ class Analysis:
     footprint: float  # distinct cache lines of all analysed thread blocks, of the sum of what each has
     thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
-    @property
-    def dominant_share(self) -> float:
-        """Share of the most frequent type of warp."""
-        return float(self.type_shares[0])
-
     def instructions_from(self, dispatched: int, thread_blocks: int) -> float:
         """Warp instructions of the thread blocks from `dispatched` on, by those of them that were analysed (of all that
         were, if none of them was)."""

@@ -5,6 +5,7 @@ The formula says roughly what every launch takes on every point; `sampling.auto.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,11 +55,8 @@ class TimedPairs:
     @property
     def instructions(self) -> float:
         """Warp instructions of all that was timed."""
-        of_launch = {number: self._instructions(number) for _, number in self.known}
-        return sum(of_launch[number] for _, number in self.known)
-
-    def _instructions(self, number: int) -> float:
-        return float(self.session.traces.trace(number).warp_instructions.sum())
+        often = Counter(number for _, number in self.known)
+        return sum(n * float(self.session.traces.trace(k).warp_instructions.sum()) for k, n in often.items())
 
 
 # Of one core, reckoned rather than measured, so that the same sweep times the same points on every machine: a warp

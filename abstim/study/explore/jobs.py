@@ -113,7 +113,9 @@ class Planner:
                 machines[shape] = _machine(inputs, gpu, blocks)
             own = self._digest((target, launch, id(inputs.table)), lambda: _inputs_digest(inputs))
             latency = int(gpu.params.launch_latency_cycles).to_bytes(8, "little")
-            return own + _effective(machines[shape], len(inputs.trace.thread_blocks)) + latency
+            machine = machines[shape].copy()  # of SMs beyond one a thread block nobody gets one, nor notices it
+            machine["sm_count"] = min(int(machine["sm_count"]), max(1, len(inputs.trace.thread_blocks)))
+            return own + machine.tobytes() + latency
 
         return read
 
@@ -241,13 +243,6 @@ def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
         machine["max_warps_per_sm"], mask = used, (1 << used) - 1
         machine["scheduler_slots"] = [int(slots) & mask for slots in machine["scheduler_slots"]]
     return machine
-
-
-def _effective(machine: np.ndarray, thread_blocks: int) -> bytes:
-    """Of SMs beyond one a thread block nobody gets one: they change no cycle of the others."""
-    record = machine.copy()
-    record["sm_count"] = min(int(record["sm_count"]), max(1, thread_blocks))
-    return record.tobytes()
 
 
 CONNECT_SECONDS = 10

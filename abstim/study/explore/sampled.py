@@ -36,7 +36,6 @@ from sampling.estimate import Estimate, exact
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Bool, Float64, Int64
 
     from abstim.study.explore.points import Points

@@ -147,7 +147,10 @@ def explore(
     call goes on where it was, and gives the same table.
     """
     sweep.space.refuse_idle()
-    points = _candidates(sweep)
+    strategy, count = sweep.strategy, sweep.count
+    if strategy == MULTI_FIDELITY:  # candidates
+        strategy, count = "grid" if sweep.space.size <= MOST_POINTS else "random", MOST_POINTS
+    points = design(sweep.space, strategy, count, sweep.seed, sweep.constraints)
     _check_objectives(sweep, points)
     SWEPT[sweep.model].refuse(points)
     programs: list[SampledProgram] = []
@@ -166,13 +169,10 @@ def explore(
     found = Exploration(
         sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points), sampled=sampled
     )
-    return replace(found, sensitivity=_sensitivity(found, analysis), note=_note(sweep, sessions))
-
-
-def _note(sweep: Sweep, sessions: Sequence[Session]) -> str:
-    """What keeps the times of some targets from being those of machine code, where the GPU runs that."""
+    # what keeps the times of some targets from being those of machine code, where the GPU runs that
     notes = {s.case.name: target_code_note(s, sweep.space.gpu, sweep.model) for s in sessions}
-    return "; ".join(f"{name}: {note}" for name, note in notes.items() if note)
+    note = "; ".join(f"{name}: {said}" for name, said in notes.items() if said)
+    return replace(found, sensitivity=_sensitivity(found, analysis), note=note)
 
 
 def _timed(
@@ -266,13 +266,6 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
 
 def _run_of(sweep: Sweep) -> Run:
     return partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
-
-
-def _candidates(sweep: Sweep) -> Points:
-    if sweep.strategy != MULTI_FIDELITY:
-        return design(sweep.space, sweep.strategy, sweep.count, sweep.seed, sweep.constraints)
-    strategy = "grid" if sweep.space.size <= MOST_POINTS else "random"
-    return design(sweep.space, strategy, MOST_POINTS, sweep.seed, sweep.constraints)
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:

@@ -204,7 +204,9 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
             sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
             found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
         elif not many_waves and not uneven(longest):
-            found = _from_iterations(program, number, iterations, float(columns[:, 0].sum()))
+            all_of = iterations_of(program.session.launch(number).program, program.launches.trace(number))
+            latency, timed = program.gpu.params.launch_latency_cycles, partial(_iterations, program, number, all_of)
+            found = iterations.launch(float(columns[:, 0].sum()), float(latency), timed)
     return found or full(program, number)
 
 
@@ -227,14 +229,6 @@ def _equal_blocks(program: SampledProgram, number: int) -> float | None:
     wave_blocks = program.shape(number).wave_blocks if all_of else 1
     alike = equal_blocks(columns[:, EACH_BLOCK], columns[:, EACH_LINES], wave_blocks)
     return float(columns[:, 0].mean()) * launch.thread_blocks if alike else None
-
-
-def _from_iterations(
-    program: SampledProgram, number: int, sampling: IterationSampling, instructions: float
-) -> Estimate | None:
-    latency, trace = float(program.gpu.params.launch_latency_cycles), program.launches.trace(number)
-    timed = partial(_iterations, program, number, iterations_of(program.session.launch(number).program, trace))
-    return sampling.launch(instructions, latency, timed)
 
 
 def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:

@@ -178,11 +178,14 @@ def run_method(
     try:
         if known is None and method.needs is Needs.PROFILE:
             known = Known(profile_of(program))
-        _check(known, program)
+        rows = len(program) if known is None else len(known.light.names if known.light else known.profile)
+        if rows != len(program):
+            raise InputError(f"the profile has {rows} launches, {program.case.name} has {len(program)}")
         stated = method.run(program, known, aim or Aim())
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
     estimate, spent = bounded(stated, method.name), program.seconds
+    spec, params, counted = program.gpu.spec, program.gpu.params, estimate.counters
     note = target_code_note(program.session, program.gpu, program.model)
     timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
     spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
@@ -195,7 +198,7 @@ def run_method(
         known_error=known_error_of(program.gpu, program.model, timed_code),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
-        memory=_memory(estimate, program.gpu),
+        memory={} if spec.perfect_memory or not counted else memory_use(counted, estimate.total, spec, params),
         earlier_seconds=program.earlier_seconds,
         own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
@@ -218,12 +221,6 @@ def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple
     return tuple(filter(None, notes))
 
 
-def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
-    if gpu.spec.perfect_memory or not estimate.counters:
-        return {}
-    return memory_use(estimate.counters, estimate.total, gpu.spec, gpu.params)
-
-
 def _executed(method: Method, program: SampledProgram, known: Known | None, estimate: Estimate) -> float:
     """Share of the work that the method had executed, now or in a run whose results were kept, and whether anybody else
     executed more of it or not."""
@@ -234,14 +231,6 @@ def _executed(method: Method, program: SampledProgram, known: Known | None, esti
     if known is None or program.launches.signatures is None:
         return 1.0
     return min(chosen + program.launches.looked_instructions / float(known.profile.instructions.sum()), 1.0)
-
-
-def _check(known: Known | None, program: SampledProgram) -> None:
-    if known is None:
-        return
-    rows = len(known.profile) if known.light is None else len(known.light.names)
-    if rows != len(program):
-        raise InputError(f"the profile has {rows} launches, {program.case.name} has {len(program)}")
 
 
 def compare(

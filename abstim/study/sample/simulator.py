@@ -199,7 +199,10 @@ class EngineSimulator(Simulator):
         launch = self.launch
         retired, self.resident = _retired(self.resident, launch.blocks, clock)
         warps, self.running = _retired(self.running, launch.warps, clock)
-        events = self._events(warps)
+        events = BlockEvents(_NONE, _NONE, _NONE)
+        if self.watch is not None:
+            retired_at = launch.warps["retire_cycle"][warps]
+            events = self.watch.read(self.log, np.stack([warps, retired_at], axis=1))
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
         return Observation(
@@ -233,11 +236,6 @@ class EngineSimulator(Simulator):
 
     def _memory_cycles(self, launch: Simulation, sectors: str) -> float:
         return launch.counters[sectors] * self.gpu.params.dram_sector_cycles / self.gpu.spec.dram_channels
-
-    def _events(self, retired: Int64[np.ndarray, " warp"]) -> BlockEvents:
-        if self.watch is None:
-            return BlockEvents(_NONE, _NONE, _NONE)
-        return self.watch.read(self.log, np.stack([retired, self.launch.warps["retire_cycle"][retired]], axis=1))
 
     def _windows(self, clock: int) -> np.ndarray:
         """Those that are over since the last observation."""
