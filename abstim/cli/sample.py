@@ -20,7 +20,6 @@ from abstim.cli.options import (
     refuse_options,
     refuse_without_effect,
 )
-from abstim.show.parts import by_way
 from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from abstim.study.sample.methods import names_for_help
 from functional.errors import InputError
@@ -254,6 +253,8 @@ def print_sample(result: SampleResult) -> None:
         say(f"{result.method} assumes that {result.assumes}")
     for note in result.notes:
         say(f"note: {note}")
+    from abstim.study.sample.sample_result import by_way
+
     whole: dict[str, Any] = {"cycles": lambda x: round(x.cycles), "instructions": lambda x: round(x.instructions)}
     if len(result.kernels) > 1:
         print_records("By kernel", "kernel | launches | cycles | share: {share:.1%}", result.kernels, **whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -203,7 +203,7 @@ def _estimated(
     if not gpus:
         return work, timed, None
     own = points.where(rows)
-    with Store(engine_digest()) as store:
+    with closing(Store(engine_digest())) as store:
 
         def timer_of(some: Sequence[Session]) -> Timer:
             return Timer(Planner(some), _run_of(sweep), store, progress, work)
@@ -260,7 +260,7 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
         yield FormulaTimer(sessions, sweep.space.gpu)
         return
     planner = make(sessions)
-    with Store(planner.version) as store:
+    with closing(Store(planner.version)) as store:
         yield Timer(planner, _run_of(sweep) if model == DETAILED else run_local, store, progress)
 
 

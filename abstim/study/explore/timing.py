@@ -81,12 +81,6 @@ class Store:
         """Give the file back."""
         self._database.close()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _replace(self, error: Exception) -> None:
         """Go on without the file: a damaged one is deleted, one that cannot be written is left alone."""
         if isinstance(error, (OSError, sqlite3.OperationalError)):

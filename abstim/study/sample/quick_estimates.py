@@ -40,13 +40,11 @@ LARGE_INSTRUCTIONS = 20_000
 
 def regular(program: SampledProgram, asked: Bool[np.ndarray, " launch"]) -> Bool[np.ndarray, " launch"]:
     """Those `asked` for whose thread blocks do alike, whatever the data, and wait for no other thread block."""
-    found, kernels = asked & (program.launches.signatures is not None), dict[str, bool]()
+    found = asked & (program.launches.signatures is not None)
     for number in np.flatnonzero(found).tolist():  # a stream makes each launch as it is looked at
         launch = program.case.launches[number]
-        name = launch.program.name
-        if name not in kernels:
-            kernels[name] = not data_decide(launch.program)
-        found[number] = kernels[name] and launch.cluster.total == 1 and not launch.grid_workspace
+        waits = launch.cluster.total > 1 or bool(launch.grid_workspace)
+        found[number] = not waits and not data_decide(launch.program)
     return found
 
 
