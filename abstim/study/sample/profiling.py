@@ -167,8 +167,8 @@ _DECIDED: dict[tuple[str, str], bool] = {}  # of kernels of a module's text
 
 
 def data_decide(kernel: Program) -> bool:
-    """Whether what a kernel's warps execute, or where they read and write, may depend on what memory holds: thread blocks
-    of one launch may then do different amounts of work."""
+    """Whether what a kernel's warps execute, or where they read and write, may depend on what memory holds: then thread
+    blocks of one launch may do different amounts of work."""
     key = kernel.digest, kernel.name
     if key not in _DECIDED:
         found = trace_inputs(kernel)
