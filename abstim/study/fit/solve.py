@@ -196,17 +196,16 @@ def fit(
     inside, outside = split(table, fraction, seed)
     everything = kernels_of(table, names, gpus, model, progress)
     data, held_out = everything.part(inside), everything.part(outside) if outside else None
-    start = everything.kernels[0].defaults()
+    start, columns = everything.kernels[0].defaults(), [INDEX[each] for each in names]
     if (start <= 0).any():
         raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
     ranges = [(bounds or {}).get(n) or bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]
     problem = Problem(data, names, (np.array([r[0] for r in ranges]), np.array([r[1] for r in ranges])), progress)
     value, known = _solve(problem, start, polish_rounds)
-    in_file = values_of(load_gpu(name))[[INDEX[each] for each in names]]
     return Fit(
         gpu=name, variants=list(gpus), reference=reference,
         parameters=_parameters(names, start, value, known, ranges),
-        errors=_errors(data, held_out, {"start": start, "file": in_file, "fit": value}),
+        errors=_errors(data, held_out, {"start": start, "file": values_of(load_gpu(name))[columns], "fit": value}),
         correlation=known.correlation.tolist(), singular_values=known.singular_values.tolist(),
         unidentified=known.unidentified,
         fitted_benchmarks=_benchmarks(data), held_out_benchmarks=_benchmarks(held_out) if held_out else [],
