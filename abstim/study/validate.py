@@ -237,14 +237,13 @@ def choose(
     table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
 ) -> list[Measured]:
     """The part of a table with these names; none of a kind: all. Raises InputError for a name the table has not."""
-    for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
+    asked = {"variant": variants, "group": groups, "benchmark": benchmarks}
+    for kind, wanted in asked.items():
         present = {getattr(entry, kind) for entry in table}
         for name in wanted:
             if name not in present:
                 raise InputError(f"the table has no {kind} {name!r}{nearest(name, present)}")
-    for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
-        table = [entry for entry in table if not wanted or getattr(entry, kind) in wanted]
-    return list(table)
+    return [e for e in table if all(not wanted or getattr(e, kind) in wanted for kind, wanted in asked.items())]
 
 
 def select(

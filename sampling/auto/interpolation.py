@@ -333,11 +333,6 @@ Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
 Met = Callable[["Float64[np.ndarray, ' point']"], bool]  # of half-widths: whether they are narrow enough
 
 
-def few_points(features: Float64[np.ndarray, "point feature"]) -> bool:
-    """Whether all of them are timed whatever comes of it."""
-    return len(features) <= FEW_POINTS + features.shape[1]
-
-
 def all_within(error: float) -> Met:
     """No interval is wider."""
     return lambda halves: float(halves.max(initial=0.0)) <= error
@@ -360,18 +355,17 @@ def read_off(
     then the others are timed."""
     reading = Reading(time, pairs, confidence, dict(known or {}))
     reading.looked_seconds = spent_seconds
-    if few_points(pairs.features):
-        return reading.all_timed("few points")
+    if len(pairs.features) <= FEW_POINTS + pairs.features.shape[1]:
+        return all_timed(time, pairs.cycles.shape, "few points", reading.known)
     reading.begin()
     enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
-    while reading.open:
-        if reading.too_dear():
-            return reading.all_timed("choosing costs more than it saves")
+    while reading.open and not reading.too_dear():
         found = reading.found()
         if len(reading.fresh) >= enough and met(found.half_widths(confidence)):
             return found
         reading.go_on()
-    return reading.all_timed("the error asked for takes all points")
+    why = "choosing costs more than it saves" if reading.open else "the error asked for takes all points"
+    return all_timed(time, pairs.cycles.shape, why, reading.known)
 
 
 def all_timed(time: Time, shape: tuple[int, ...], why: str, known: Mapping[Pair, float] | None = None) -> PairCycles:
@@ -412,10 +406,6 @@ class Reading:
         points = balanced(self.pairs.features, max(FIRST_PAIRS, len(first)), self.rng)
         base = [(0, launch) for launch in range(len(kernels))]  # over which speed-ups are
         self.add([*base, *((point, first[k % len(first)]) for k, point in enumerate(points))])
-
-    def all_timed(self, why: str) -> PairCycles:
-        """After timing every pair; `why`."""
-        return all_timed(self.time, self.pairs.cycles.shape, why, self.known)
 
     def add(self, wanted: Sequence[Pair]) -> None:
         """Time these pairs."""
