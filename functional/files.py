@@ -63,7 +63,7 @@ def table_rows(path: str | Path, columns: Sequence[str] = ()) -> Iterator[tuple[
         for row in reader:
             yield f"{path}:{reader.line_num}", row
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        raise InputError(f"{path}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a CSV file: {error}") from None
 
