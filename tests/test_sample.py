@@ -160,7 +160,7 @@ def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of
     gpu, original, left = load_gpu("gtx480", overrides), SampledProgram.measure, [3]
     store = MeasuredStore(suite.case("pathfinder"), gpu)
-    store.path.unlink(missing_ok=True)
+    Kept("measured").path(store.name).unlink(missing_ok=True)
 
     def interrupted(self, number):
         left[0] -= 1
@@ -176,7 +176,7 @@ def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
     whole = sample("pathfinder", gpu, "full")
     assert whole.estimate.total == abstim.run("pathfinder", gpu).totals["cycles"]
     assert sorted(store.load()) == [0, 1, 2]
-    store.path.write_bytes(b"damaged")
+    Kept("measured").path(store.name).write_bytes(b"damaged")
     assert sample("pathfinder", gpu, "full").estimate == whole.estimate
 
 
