@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from abstim.engine.simulation import LaunchInputs
     from abstim.gpu.config import Gpu
+    from abstim.study.explore.points import Points
 
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
@@ -63,6 +64,10 @@ class Planner:
 
     sessions: Sequence[Session]
     _digests: dict[tuple[int, int, int], bytes] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def refuse(points: Points) -> None:
+        """Raises InputError for varied keys that the model does not look at."""
 
     @property
     def version(self) -> str:
@@ -138,6 +143,13 @@ class OccupancyPlanner(Planner):
     """The same of the occupancy model."""
 
     _of_thread: Any = field(default_factory=local, repr=False)  # a launch each: they walk side by side
+
+    @staticmethod
+    def refuse(points: Points) -> None:
+        """Raises InputError for varied keys that the model does not look at."""
+        from abstim.occupancy_vector.occupancy_model import refuse_unread
+
+        refuse_unread(points.columns, "--vary")
 
     @property
     def version(self) -> str:

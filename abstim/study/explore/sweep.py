@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from abstim.study.explore.search import (
     design,
     front,
     ranked,
-    refuse_unknown,
 )
 from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
 from functional.errors import InputError
@@ -49,24 +48,10 @@ DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
 RESULT_NAMES = ("cycles", "seconds", "time")
 
 
-class Swept(NamedTuple):
-    """What a sweep asks of a model: `refuse` raises InputError for varied keys that it does not look at; `planner`
-    makes jobs of points, None of a formula, which takes all points at once."""
-
-    refuse: Callable[[Points], None]
-    planner: type[Planner] | None
-
-
-def _refuse_unread(points: Points) -> None:
-    from abstim.occupancy_vector.occupancy_model import refuse_unread
-
-    refuse_unread(points.columns, "--vary")
-
-
-SWEPT = {
-    DETAILED: Swept(lambda points: None, Planner),
-    "occupancy": Swept(_refuse_unread, OccupancyPlanner),
-    "analytic": Swept(refuse_unknown, None),
+SWEPT: dict[str, type[Planner] | type[FormulaTimer]] = {  # a formula takes all points at once, without jobs
+    DETAILED: Planner,
+    "occupancy": OccupancyPlanner,
+    "analytic": FormulaTimer,
 }
 
 
@@ -255,11 +240,11 @@ def _with_best(
 @contextmanager
 def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Progress) -> Iterator[PointTimer]:
     """A model as what times points, and keeps what it finds."""
-    make = SWEPT[model].planner
-    if make is None:
-        yield FormulaTimer(sessions, sweep.space.gpu)
+    kind = SWEPT[model]
+    if not issubclass(kind, Planner):
+        yield kind(sessions, sweep.space.gpu)
         return
-    planner = make(sessions)
+    planner = kind(sessions)
     with closing(Store(planner.version)) as store:
         yield Timer(planner, _run_of(sweep) if model == DETAILED else run_local, store, progress)
 
