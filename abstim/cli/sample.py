@@ -289,7 +289,9 @@ _ROWS = (
 
 def _print_comparison(found: Comparison) -> None:
     title = f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches"
-    inside = lambda row: "no bound" if row.half_width is None else "yes" if row.covered else "no"  # noqa: E731
-    print_records(title, _ROWS, found.rows(), inside=inside, cycles=lambda row: round(row.cycles))
+    print_records(
+        title, _ROWS, found.rows(), cycles=lambda row: round(row.cycles),
+        inside=lambda row: "no bound" if row.half_width is None else "yes" if row.covered else "no",
+    )  # fmt: skip
     for note in found.full.notes:
         say(f"note: {note}")
