@@ -185,10 +185,10 @@ def run_method(
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
     estimate, spent = bounded(stated, method.name), program.seconds
+    spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
     spec, params, counted = program.gpu.spec, program.gpu.params, estimate.counters
     note = target_code_note(program.session, program.gpu, program.model)
     timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
-    spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
     return SampleResult(
         target=program.case.name,
         gpu=program.gpu.name,
