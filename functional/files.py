@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from functional.errors import InputError
 
 MOST_BYTES = 1 << 32  # of a file, most of which a buffer of a kernel may fill
 
@@ -46,3 +49,31 @@ def read_text(path: str | Path, encoding: str = "utf-8-sig", errors: str = "stri
     """The text of a file, its lines ended by a line feed each. Raises OSError, UnicodeDecodeError."""
     text = read_bytes(path, MOST_BYTES >> 4).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def table_rows(path: str | Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a user's CSV file, each with its place. Raises InputError for a file that cannot be read,
+    or lacks one of these columns."""
+    import csv
+
+    try:
+        reader = csv.DictReader(read_text(path).splitlines())
+        if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
+            raise InputError(f"{path}: no column {', '.join(missing)}; such a table has {', '.join(columns)}")
+        for row in reader:
+            yield f"{path}:{reader.line_num}", row
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a CSV file: {error}") from None
+
+
+def number_in(where: str, row: dict[str, str], column: str) -> float:
+    """What a row has in a column. Raises InputError for anything but a finite number, 0 or above."""
+    try:
+        value = float(row[column])
+    except (KeyError, TypeError, ValueError):
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{where}: needs a number in the column {column}, 0 or above")
+    return value

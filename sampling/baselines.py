@@ -84,10 +84,9 @@ class Systematic:
     seed: int = 0
     name = "systematic"
 
-    def select(self, profile: Profile, count: int | None = None) -> Selection:
-        """`count` units (default: the fraction), spread evenly; at least two."""
-        wanted = math.ceil(self.fraction * len(profile)) if count is None else count
-        period = max(1, len(profile) // max(2, wanted))
+    def select(self, profile: Profile) -> Selection:
+        """That share of the units, spread evenly; at least two."""
+        period = max(1, len(profile) // max(2, math.ceil(self.fraction * len(profile))))
         starts = np.arange(0, len(profile), period)
         ends = np.minimum(starts + period, len(profile))
         return _one_stratum(self.name, profile, np.random.default_rng(self.seed).integers(starts, ends))

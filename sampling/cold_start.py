@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Float64, Int64
 
 
@@ -46,13 +45,11 @@ def ipc_difference(
 
 
 def affected_share(
-    difference: Float64[np.ndarray, " launch"],
-    instructions: Float64[np.ndarray, " launch"],
-    thresholds: Sequence[float] = THRESHOLDS,
+    difference: Float64[np.ndarray, " launch"], instructions: Float64[np.ndarray, " launch"]
 ) -> dict[float, float]:
-    """Share of the instructions in launches whose IPC differs by at least each threshold (Figures 4.2 and 5.2)."""
+    """Share of the instructions in launches whose IPC differs by at least each of THRESHOLDS (Figures 4.2 and 5.2)."""
     weight = instructions / instructions.sum()
-    return {threshold: float(weight[difference >= threshold].sum()) for threshold in thresholds}
+    return {threshold: float(weight[difference >= threshold].sum()) for threshold in THRESHOLDS}
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,23 @@ def around(
     return Estimate(method=method, total=total, low=max(total - half, 0.0), high=total + half, **known)  # type: ignore[arg-type]
 
 
+def from_a_part(
+    method: str, total: float, half: float, confidence: float, basis: Basis, work: tuple[float, float],
+    seen: tuple[str, float], left: tuple[str, str],
+) -> Estimate:  # fmt: skip
+    """Of a launch some of which was simulated. `half` of the interval, relative; `work`: warp instructions, and what
+    share of them was simulated; `seen`: what was, and its cycles; `left`: the rest, and how its cycles were found."""
+    instructions, done = work
+    parts = (
+        Part(name=seen[0], how="detailed", cycles=seen[1], instructions=done * instructions),
+        Part(name=left[0], how=left[1], cycles=total - seen[1], instructions=(1.0 - done) * instructions),
+    )
+    return around(
+        method, total, half * total / t_quantile(math.inf), basis=basis, detailed_fraction=done, parts=parts,
+        confidence=confidence,
+    )  # fmt: skip
+
+
 def exact(
     method: str, total: float, parts: tuple[Part, ...] = (), counters: Mapping[str, float] | None = None
 ) -> Estimate:

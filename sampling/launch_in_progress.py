@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
 
 
-_WARPS = ("warps", "warp_issue_cycles", "warp_retire_cycles")
+_WARPS = ("warp_issue_cycles", "warp_retire_cycles")
 _BASIC_BLOCKS = ("basic_blocks", "basic_block_issue_cycles", "basic_block_retire_cycles")
 FULL = 0.95  # of a cache's lines: a hash leaves a few unused
 
@@ -27,7 +27,7 @@ class Run:
     def __init__(self, simulator: Simulator, chunk: int | None = None) -> None:
         self.simulator, self.shape = simulator, simulator.shape
         self.chunk = chunk or max(1, self.shape.wave_blocks // 4)
-        self.state: Any = simulator.init()
+        simulator.begin()
         self.dispatched, self.watched = 0, True
         self.last: Observation | None = None
         self.finished = 0
@@ -49,18 +49,17 @@ class Run:
     def step(self, thread_blocks: Int64[np.ndarray, " tb"] | None = None) -> Observation:
         """Dispatch the next chunk, or these thread blocks."""
         blocks = self.remaining[: self.chunk] if thread_blocks is None else thread_blocks
-        self.state, seen = self.simulator.step(self.state, blocks)
         self.dispatched += len(blocks)
-        return self._note(seen)
+        return self._note(self.simulator.step(blocks))
 
     def advance(self, cycles: int) -> Observation:
         """Go on for so many cycles with what has been dispatched."""
-        self.state, seen = self.simulator.advance(self.state, cycles)
-        return self._note(seen)
+        return self._note(self.simulator.advance(cycles))
 
     def forget(self) -> None:
         """From now on only the end is asked for."""
-        self.state, self.watched = self.simulator.forget(self.state), False
+        self.simulator.forget()
+        self.watched = False
 
     def earliest_skip(self) -> float:
         """Thread blocks dispatched when `settled` can hold at the earliest: one wave is in flight when caches are warm,
@@ -74,8 +73,7 @@ class Run:
 
     def finish(self) -> float:
         """Let everything retire; the launch's cycles."""
-        self.state, seen = self.simulator.result(self.state)
-        return self._note(seen).clock_cycles
+        return self._note(self.simulator.result()).clock_cycles
 
     def _note(self, seen: Observation) -> Observation:
         self.last = seen

@@ -190,27 +190,22 @@ class Pkp:
     in_flight: bool = True
     name = "PKP"
 
-    def launch(self, simulator: Simulator, instructions: float | None = None) -> Estimate:
-        """One launch, and every other statistic that the simulator counts. `instructions`: of the whole launch, if
-        known."""
+    def launch(self, simulator: Simulator) -> Estimate:
+        """One launch, and every other statistic that the simulator counts."""
         run = Run(simulator)
         ipc: Float64[np.ndarray, " window"] = np.empty(0)
         width, told = simulator.shape.window_cycles, 0
         kept = max(2, self.window_cycles // width)
-        while len(run.remaining) or self._goes_on(run):
+        goes_on = not self.in_flight and run.shape.thread_blocks < run.shape.wave_blocks  # and may stop on its way
+        while len(run.remaining) or (goes_on and run.finished < run.shape.thread_blocks):
             seen = run.step() if len(run.remaining) else run.advance(self.window_cycles // LOOKS)
             ipc = np.concatenate([ipc, seen.window_instructions])[-kept:]
             told += len(seen.window_instructions)
             current = told * width + self.window_cycles >= seen.clock_cycles  # a simulator may stop counting windows
             if self._enough(run) and len(ipc) == kept and current and self.quasi_stable(ipc):
-                return self._project(run, ipc, instructions)
+                return self._project(run, ipc)
         total = run.finish()
         return exact(self.name, total, run.whole(total), dict(run.seen.counters))
-
-    def _goes_on(self, run: Run) -> bool:
-        """Whether a launch smaller than a wave, of which everything is dispatched, may still stop before its end."""
-        small = run.shape.thread_blocks < run.shape.wave_blocks
-        return small and not self.in_flight and run.finished < run.shape.thread_blocks
 
     def _enough(self, run: Run) -> bool:
         """The one-wave rule; and, not in the paper, a wave on warm caches to project from and one to project: a launch
@@ -226,7 +221,7 @@ class Pkp:
         mean = float(ipc.mean())
         return mean > 0 and float(ipc.std()) < self.s * mean
 
-    def _project(self, run: Run, ipc: Float64[np.ndarray, " window"], instructions: float | None) -> Estimate:
+    def _project(self, run: Run, ipc: Float64[np.ndarray, " window"]) -> Estimate:
         now, whole, finished = run.seen.clock_cycles, run.shape.thread_blocks, run.finished
         cycles = run.retired(run.shape.wave_blocks)[1]
         if len(cycles) == 0:  # on cold caches, which the text does not ask about
@@ -237,7 +232,8 @@ class Pkp:
         drift = abs(float(before.mean()) / mean - 1.0) if len(before) else 0.0
         relative = np.hypot(error / mean + drift, float(ipc.std() / ipc.mean()) / np.sqrt(len(ipc)))
         spread = float(np.hypot(left * relative, cycles.std()))
-        unseen = self.instructions_left(run, instructions)
+        # as many warp instructions a thread block as those dispatched have
+        unseen = run.seen.dispatched_instructions * len(run.remaining) / run.dispatched
         share = run.detailed_share(unseen)
         done = now / (now + left) if self.in_flight else finished / whole
         return around(
@@ -245,14 +241,6 @@ class Pkp:
             parts=run.parts("projection", now + left, unseen),
             counters={name: value / done for name, value in run.seen.counters.items()},
         )  # fmt: skip
-
-    def instructions_left(self, run: Run, instructions: float | None) -> float:
-        """Warp instructions of what was not dispatched; where the launch's are not known, as many a thread block as
-        those dispatched have."""
-        done = run.seen.dispatched_instructions
-        if instructions is None:
-            return done * len(run.remaining) / run.dispatched
-        return max(instructions - done, 0.0)
 
     def cycles_left(self, run: Run, finished: int, mean_cycles: float) -> float:
         """Until the launch ends, if thread blocks go on taking their mean time."""

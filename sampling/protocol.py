@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -43,7 +43,6 @@ class WarpProfile:
     counts: Int64[np.ndarray, "warp basic_block"]  # executions of every basic block
     types: Int64[np.ndarray, " warp"]  # equal where two warps execute identical sequences of instructions
     memory_requests: Int64[np.ndarray, " warp"]  # global and local, after coalescing
-    thread_instructions: Int64[np.ndarray, " warp"]
     lines: Int64[np.ndarray, " tb"]  # distinct cache lines of global and local memory of each thread block ...
     all_lines: int  # ... and of all of them together
 
@@ -91,7 +90,6 @@ class Observation:
     dispatched_instructions: float  # warp instructions of all thread blocks dispatched since the launch's start
     warp_issue_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
     warp_retire_cycles: Float64[np.ndarray, " warp"] = field(default_factory=_none)
-    warps: Int64[np.ndarray, " warp"] = field(default_factory=_none)  # thread block x warps a block + warp
     basic_blocks: Int64[np.ndarray, " event"] = field(default_factory=_none)
     basic_block_issue_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
     basic_block_retire_cycles: Float64[np.ndarray, " event"] = field(default_factory=_none)
@@ -109,29 +107,29 @@ class Simulator(Protocol):
 
     shape: LaunchShape
 
-    def init(self) -> Any:
-        """State at cycle 0 with nothing dispatched."""
+    def begin(self) -> None:
+        """Cycle 0 with nothing dispatched, once more if it has begun before."""
         ...
 
-    def step(self, state: Any, thread_blocks: Int64[np.ndarray, " tb"]) -> tuple[Any, Observation]:
+    def step(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Observation:
         """Dispatch these thread blocks in this order as slots free, and advance until the last one is dispatched.
 
         Blocks may be left out for good: the clock then does not hold the time they would have taken.
         """
         ...
 
-    def leave_out(self, state: Any, thread_blocks: Int64[np.ndarray, " tb"]) -> Any:
+    def leave_out(self, thread_blocks: Int64[np.ndarray, " tb"]) -> None:
         """The next thread blocks are never dispatched; caches see what they would have touched, without time."""
         ...
 
-    def advance(self, state: Any, cycles: int) -> tuple[Any, Observation]:
+    def advance(self, cycles: int) -> Observation:
         """Go on for about so many cycles (to the end, where a simulator cannot stop between), dispatching nothing."""
         ...
 
-    def forget(self, state: Any) -> Any:
+    def forget(self) -> None:
         """From now on only the end is asked for: observations may leave out warps, basic blocks and windows."""
         ...
 
-    def result(self, state: Any) -> tuple[Any, Observation]:
+    def result(self) -> Observation:
         """Advance until everything dispatched has retired; `clock_cycles` is then the launch's time."""
         ...

@@ -99,11 +99,6 @@ class Region:
     last: int
     cluster: int
 
-    @property
-    def thread_blocks(self) -> int:
-        """How many."""
-        return self.last - self.first + 1
-
 
 def identify(
     requests: PerBlock, instructions: PerBlock, occupancy: int, sigma: float = 0.2, variation_factor: float = 0.3

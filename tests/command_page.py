@@ -26,7 +26,7 @@ def markdown() -> str:
     import typer
 
     from abstim.cli.app import app
-    from abstim.study.sample.methods import table_for_docs
+    from abstim.study.sample.methods import METHODS
 
     group: Any = typer.main.get_command(app)
     counts = Counter(_line(p) for command in group.commands.values() for p in command.params)
@@ -42,8 +42,16 @@ def markdown() -> str:
     for name, command in group.commands.items():
         parts.append(_command(name, command, shared))
         if name == "sample":
-            parts.append(f"{table_for_docs()}\n")
+            parts.append(f"{table_of(METHODS.values())}\n")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def table_of(methods: Any) -> str:
+    """Sampling methods as Markdown."""
+    rows = (
+        f"| {m.name} | {m.what} | {m.needs.value} | `{m.uses.replace(', ', '`, `')}` | {m.source} |" for m in methods
+    )
+    return "\n".join(("| method | what | needs | classes of `sampling` | from |", "|---|---|---|---|---|", *rows))
 
 
 def _command(name: str, command: Any, shared: set[str]) -> str:

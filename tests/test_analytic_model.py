@@ -14,7 +14,7 @@ from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.models import run, run_many
 from abstim.session.session import open_session
-from abstim.study.ranking import pooled, rank_random
+from abstim.study.validate import pooled, rank_random
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480")

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -181,11 +182,11 @@ def test_a_damaged_store_costs_time_only(own_store, capsys):
 
 
 def test_a_row_that_changed_is_no_answer(own_store, capsys):
-    with Store("version") as store:
+    with closing(Store("version")) as store:
         store.add([(b"a", 1), (b"b", 2)])
     with sqlite3.connect(own_store) as database:
         database.execute("UPDATE checked SET cycles = 3 WHERE key = ?", [b"b"])
-    with Store("version") as store:
+    with closing(Store("version")) as store:
         assert store.known([b"a", b"b"]) == {}
     assert "damaged" in capsys.readouterr().err and not own_store.exists()
 
@@ -198,7 +199,7 @@ def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, c
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(own_store):
-    with Store("version") as store:
+    with closing(Store("version")) as store:
         store.add([(b"a", 1), (b"b", 2)])
 
         def breaks():

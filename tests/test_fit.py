@@ -179,7 +179,7 @@ def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
         (["--params", "l1d_latency_cycles", "--split", "2"], "above 0 and at most 1"),
         (["--params", "l1d_latency_cycles", "--factor", "1"], "above 1"),
         (["--params", "l1d_latency_cycles", "--benchmark", "hotspt"], "did you mean hotspot"),
-        (["--params", "l1d_latency_cycles", "--variant", "GTX480_d", "-o", "x.json"], ".toml file"),
+        (["--params", "l1d_latency_cycles", "--variant", "GTX480_d", "-o", "x.json"], "must end in .toml"),
     ],
 )
 def test_bad_input_ends_in_one_line(arguments, message, capsys):

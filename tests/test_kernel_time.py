@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.gradient.detailed_kernel import DetailedKernel
 from abstim.gradient.parameter_vector import is_whole
+from abstim.gradient.timed_kernel import DetailedKernel
 from functional.errors import InputError
 
 REAL = ("perfect_memory=false",)

@@ -255,7 +255,7 @@ report binary.parquet -o x.html                     | not a Parquet file
 report bad.json -o folder                           | folder: cannot be written: it is a folder
 report bad.json -o none/x.html                      | there is no folder
 report result.json -o result.json                   | it is one of the results
-explore relu --vary sm_count=1,2 -o a.xlsx          | the name must end in one of .parquet, .csv, .json
+explore relu --vary sm_count=1,2 -o a.xlsx          | the name must end in .parquet or .csv or .json
 explore relu --vary sm_count=1,2 -o none/x.csv      | there is no folder
 explore relu --vary sm_count=1,2 --cluster tcp://127.0.0.1:1 | no scheduler answers there
 validate --reference none.csv                       | none.csv

@@ -223,7 +223,9 @@ def test_cold_start_shows_each_launch_and_policy(results, files):
     assert all(cells[p.name, str(k)] == pytest.approx(100 * p.accuracy[k]) for p in found.policies for k in range(3))
     worst, mean = (drawn["Share warmed against accuracy"].figure.renderers[k].data_source.data for k in (0, 1))
     assert worst["y"] == [pytest.approx(100 * p.accuracy.min()) for p in found.policies]
-    assert mean["y"] == [pytest.approx(100 * p.mean_accuracy(found.instructions)) for p in found.policies]
+    assert mean["y"] == [
+        pytest.approx(100 * np.average(p.accuracy, weights=found.instructions)) for p in found.policies
+    ]
     assert worst["x"] == mean["x"] == [100 * p.warmed_share for p in found.policies]
     rows = drawn["What flushing affects"].table.rows
     assert [row[1] for row in rows] == [f"{share:.1%}" for share in found.affected.values()]

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 import abstim
 from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
-from abstim.show.parts import MOST_WAYS, by_way
 from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
 from abstim.study.sample.inside import analysis_share
 from abstim.study.sample.kept import AnalysisStore
-from abstim.study.sample.sample_result import thinned
+from abstim.study.sample.sample_result import MOST_WAYS, by_way, thinned
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
@@ -161,7 +160,7 @@ def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of
     gpu, original, left = load_gpu("gtx480", overrides), SampledProgram.measure, [3]
     store = MeasuredStore(suite.case("pathfinder"), gpu)
-    store.path.unlink(missing_ok=True)
+    Kept("measured").path(store.name).unlink(missing_ok=True)
 
     def interrupted(self, number):
         left[0] -= 1
@@ -177,7 +176,7 @@ def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
     whole = sample("pathfinder", gpu, "full")
     assert whole.estimate.total == abstim.run("pathfinder", gpu).totals["cycles"]
     assert sorted(store.load()) == [0, 1, 2]
-    store.path.write_bytes(b"damaged")
+    Kept("measured").path(store.name).write_bytes(b"damaged")
     assert sample("pathfinder", gpu, "full").estimate == whole.estimate
 
 
@@ -219,7 +218,7 @@ def test_command_selects_from_nsights_profile_for_another_simulator(tmp_path) ->
         (["hotspot", "--method", "pks", "--method", "stem"], "several methods need --compare"),
         (["hotspot", "--select-only", "--method", "pks"], "needs a folder"),
         (["hotspot", "--select-only", "--method", "photon", "-o", "x"], "does not select launches beforehand"),
-        (["hotspot", "--compare", "--plot", "x.txt"], "choose a name that ends in .svg"),
+        (["hotspot", "--compare", "--plot", "x.txt"], "the name must end in .svg"),
         (["list.g", "--select-only", "-o", "x"], "has no profile"),
         (["hotspot", "--compare", "--profile", "x.csv"], "--compare makes its own profile"),
         (["hotspot", "--profile", "missing.csv"], "missing.csv: cannot be read"),

@@ -37,13 +37,9 @@ class AnalyticLaunch(LaunchResult):
     bounds_cycles: dict[str, float]
 
 
-def summaries(session: Session, gpu: Gpu, progress: Progress = silent) -> list[Summary]:
+def summaries(session: Session, gpu: Gpu) -> list[Summary]:
     """One a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
-    found = []
-    for number, _, trace in session.each():
-        progress(f"summarize {session.case.name}", number, len(session))
-        found.append(summary_of(session, number, gpu, trace))
-    return found
+    return [summary_of(session, number, gpu, trace) for number, _, trace in session.each()]
 
 
 def summary_of(

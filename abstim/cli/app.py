@@ -13,11 +13,10 @@ from abstim.cli.bench import bench
 from abstim.cli.calibrate import calibrate, fit
 from abstim.cli.characterize import characterize
 from abstim.cli.explore import explore
-from abstim.cli.gpus import gpus, import_config
+from abstim.cli.listings import gpus, import_config, suite
 from abstim.cli.report import report
 from abstim.cli.run import run
 from abstim.cli.sample import sample
-from abstim.cli.suite import suite
 from abstim.cli.trace import export_trace, trace
 from abstim.cli.validate import validate
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_options
-from abstim.show.tables import duration, on_gpu, print_json, print_table, progress, quantity
+from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -152,15 +152,17 @@ def _print_against(found: BenchResult) -> None:
     print_table("Beside the reference (abstim: execute and time)", columns, rows, left=2)
 
 
+def _interval(verdict: Verdict) -> str:
+    return "-" if verdict.low is None else f"{verdict.low:.3f} to {verdict.high:.3f}"
+
+
 def _print_verdicts(verdicts: list[Verdict], changed: list[str]) -> None:
     if not verdicts:
         return
-    rows = [
-        (v.stage, v.verdict, v.benchmarks, f"{v.speed:.3f}x", "-" if v.low is None else f"{v.low:.3f} to {v.high:.3f}",
-         f"{v.old_rounds}, ±{v.old_mad:.1%}", f"{v.new_rounds}, ±{v.new_mad:.1%}")
-        for v in verdicts
-    ]  # fmt: skip
-    columns = ("stage", "verdict", "benchmarks", "speed", "95 % interval", "old rounds, MAD", "new rounds, MAD")
-    print_table("Beside the earlier result", columns, rows, left=2)
+    columns = (
+        "stage | verdict | benchmarks | speed: {speed:.3f}x | 95 % interval: {interval} "
+        "| old rounds, MAD: {old_rounds}, ±{old_mad:.1%} | new rounds, MAD: {new_rounds}, ±{new_mad:.1%}"
+    )
+    print_records("Beside the earlier result", columns, verdicts, left=2, interval=_interval)
     for line in changed:
         note(f"not the same: {line}")

@@ -73,12 +73,12 @@ def _modelled(name: str, overrides: list[str]):
 
 
 def _print(found) -> None:
-    rows = []
-    for r in found.rows:
-        public = (r.measured.value, f"{r.error:+.1%}") if r.measured else ("", "")
-        rows.append((r.group, r.quantity, r.at or "", r.unit, r.value, *public))
-    heads = ("group", "quantity", "at", "unit", "found", "measured", "error")
-    print_table(f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", heads, rows, left=2)
+    columns = "group | quantity | at: {place} | unit | found: {value} | measured: {public} | error: {off}"
+    print_records(
+        f"{found.device} at {found.core_clock_hz / 1e6:,.0f} MHz", columns, found.rows, left=2,
+        place=lambda row: row.at or "", public=lambda row: row.measured.value if row.measured else "",
+        off=lambda row: f"{row.error:+.1%}" if row.measured else "",
+    )  # fmt: skip
     if errors := found.errors():
         columns = "group | figures | mean error: {mean:.1%} | worst: {worst:.1%}"
         print_records("Against public figures", columns, errors)
@@ -128,12 +128,12 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
     l1d_latency_cycles,dram_latency_cycles -o fitted.toml`"""
     from abstim.study import fit as library
-    from abstim.study.fit.fitted import check_output
     from abstim.study.validate import choose, read_reference
+    from functional.keep.folder import check_output
 
     o = options
     if o.output is not None:
-        check_output(o.output)
+        check_output(o.output, ".toml")
     table = choose(read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
     names = [name.strip() for name in o.params.split(",") if name.strip()]
     start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
-from abstim.show.tables import duration, known, on_gpu, print_json, print_table, progress, quantity, say
+from abstim.show.tables import duration, known, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
+    from abstim.study.explore.result import Sensitivity
     from abstim.study.explore.sweep import Sweep
     from abstim.study.sample.automatic import Aim
 
@@ -138,7 +139,8 @@ def explore(
         found.save(options.output)
     print_json(found.to_json()) if as_json else _print(found, options.top, options.output)
     if not found.timed.any():
-        raise InputError(f"none of {len(found.reasons)} points could be timed" + _first(found.reasons))
+        first = next((f"; the first: {reason}" for reason in found.reasons if reason), "")
+        raise InputError(f"none of {len(found.reasons)} points could be timed{first}")
 
 
 def _aim(sample: str, error: str, confidence: str) -> Aim | None:
@@ -164,10 +166,6 @@ def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
         source = base.settings[DERIVED[key].base if key in DERIVED else key].source
         if source.startswith("--set"):
             raise InputError(f"{source}: no effect beside --vary {text}")
-
-
-def _first(reasons: Sequence[str]) -> str:
-    return next((f"; the first: {reason}" for reason in reasons if reason), "")
 
 
 def _print(found: Exploration, top: int, output: Path | None) -> None:
@@ -224,20 +222,17 @@ def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
 
 
 def _print_sensitivity(found: Exploration) -> None:
-    rows = [
-        (one.key, _percent(one.elasticity), f"{one.swing:.2f}x", quantity(one.best).lower())
-        for one in sorted(found.sensitivity, key=lambda one: -one.swing)
-    ]
-    if rows:
-        columns = ("key", "time for +1 % of it", "worst / best value", "best")
-        print_table("What matters", columns, rows)
+    if found.sensitivity:
+        rows = sorted(found.sensitivity, key=lambda one: -one.swing)
+        columns = "key | time for +1 % of it: {percent} | worst / best value: {swing:.2f}x | best"
+        print_records("What matters", columns, rows, percent=_percent, best=lambda one: quantity(one.best).lower())
     flat = [one.key for one in found.sensitivity if one.swing == 1]
     if flat:
         say(f"No effect: {', '.join(flat)}")
 
 
-def _percent(elasticity: float | None) -> str:
-    return "-" if elasticity is None else f"{round(elasticity, 2) + 0.0:+.2f} %"  # no minus before a zero
+def _percent(one: Sensitivity) -> str:
+    return "-" if one.elasticity is None else f"{round(one.elasticity, 2) + 0.0:+.2f} %"  # no minus before a zero
 
 
 def _print_work(found: Exploration) -> None:

@@ -201,34 +201,29 @@ def _found(
     report: Progress,
 ) -> Found:
     """What is printed of the GPUs that were not refused."""
+    from abstim.models import run_many
     from abstim.study.baseline import compare
     from abstim.study.energy.launch_energy import energy_of
 
     without = [gpu for gpu, _ in refused]
     gpus = [gpu for gpu in gpus if gpu not in without]
-    results = _results(session, gpus, options, report)
-    spots = _hot_spots(session, gpus[0], options.flush, report) if options.hot else []
+    if options.limits:
+        from abstim.study.counterfactual import counterfactual
+
+        by_gpu = [counterfactual(session.on(gpu), [gpu], options.flush, report) for gpu in gpus]
+        results = [found for of_gpu in by_gpu for found in of_gpu]
+    else:
+        results = run_many(session, gpus, model=options.model, flush=options.flush, progress=report)
+    spots: list[HotSpot] = []
+    if options.hot:
+        from abstim.session.issue_logs import hot_spots
+
+        spots = hot_spots(session, gpus[0], options.flush, report)
     beside = compare(old, results[0]) if old else None
     energy = energy_of(results[0], gpus[0]) if options.energy else None
     if energy and results[0].overlap:
         note("abstim: --energy is of kernels one after the other, not side by side")
     return Found(results, spots, beside, energy, refused)
-
-
-def _results(session: Session, gpus: list[Gpu], options: RunOptions, report: Progress) -> list[RunResult]:
-    from abstim.models import run_many
-
-    if not options.limits:
-        return run_many(session, gpus, model=options.model, flush=options.flush, progress=report)
-    from abstim.study.counterfactual import counterfactual
-
-    return [found for gpu in gpus for found in counterfactual(session.on(gpu), [gpu], options.flush, report)]
-
-
-def _hot_spots(session: Session, gpu: Gpu, flush: str, report: Progress) -> list[HotSpot]:
-    from abstim.session.issue_logs import hot_spots
-
-    return hot_spots(session, gpu, flush, report)
 
 
 def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:

@@ -20,6 +20,7 @@ from abstim.cli.options import (
     refuse_options,
     refuse_without_effect,
 )
+from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from abstim.study.sample.methods import names_for_help
 from functional.errors import InputError
 
@@ -139,7 +140,6 @@ def sample(
 
     `abstim sample reduced/selection.json --times measured.csv`
     """
-    from abstim.show.tables import print_json, progress
     from abstim.study.sample.files import known_from, write_selection
 
     if options.times is not None:
@@ -169,7 +169,8 @@ def _found(
 ) -> Any:
     """A comparison, drawn if that is asked for, or one result."""
     from abstim.study import sample as library
-    from abstim.study.sample.sample_result import check, draw
+    from abstim.study.sample.sample_result import PICTURES, draw
+    from functional.keep.folder import check_output
 
     opened, point = launch.of(target), gpu.load()
     common: dict[str, Any] = {
@@ -184,7 +185,8 @@ def _found(
         aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
         return library.sample(opened, point, method, known=known, aim=aim, **common)
     if o.plot is not None:
-        check(o.plot)
+        o.plot.parent.mkdir(parents=True, exist_ok=True)
+        check_output(o.plot, *PICTURES)
     found = library.compare(opened, point, o.names, **common)
     if o.plot is not None:
         draw(found, o.plot)
@@ -210,8 +212,6 @@ def _share(name: str, text: str) -> float:
 
 
 def _say_written(written: dict, as_json: bool) -> None:
-    from abstim.show.tables import print_json
-
     if as_json:
         print_json({"kind": "selection"} | written)
         return
@@ -221,7 +221,6 @@ def _say_written(written: dict, as_json: bool) -> None:
 
 
 def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
-    from abstim.show.tables import print_json, print_table, quantity
     from abstim.study.sample.files import estimate_from
 
     found = estimate_from(selection, times)
@@ -236,9 +235,6 @@ def _say_estimate(selection: str, times: Path, as_json: bool) -> None:
 
 def print_sample(result: SampleResult) -> None:
     """An estimate as tables: the interval, what it rests on, and how each part was found."""
-    from abstim.show.parts import by_way
-    from abstim.show.tables import duration, on_gpu, print_table, quantity, say
-
     estimate = result.estimate
     unknown = "" if estimate.bounded else "; no bound on its error"
     rows = [("cycles", f"{quantity(round(estimate.total))}{unknown}"), *_interval(estimate)]
@@ -257,17 +253,16 @@ def print_sample(result: SampleResult) -> None:
         say(f"{result.method} assumes that {result.assumes}")
     for note in result.notes:
         say(f"note: {note}")
-    shares = [(k.kernel, k.launches, round(k.cycles), f"{k.share:.1%}") for k in result.kernels]
-    if len(shares) > 1:
-        print_table("By kernel", ("kernel", "launches", "cycles", "share"), shares)
+    from abstim.study.sample.sample_result import by_way
+
+    whole: dict[str, Any] = {"cycles": lambda x: round(x.cycles), "instructions": lambda x: round(x.instructions)}
+    if len(result.kernels) > 1:
+        print_records("By kernel", "kernel | launches | cycles | share: {share:.1%}", result.kernels, **whole)
     ways = by_way((part.how, part.units, part.instructions, part.cycles) for part in estimate.parts)
-    found = [(way.how, way.parts, round(way.instructions), round(way.cycles)) for way in ways]
-    print_table("How its parts were found", ("how", "parts", "instructions", "cycles"), found)
+    print_records("How its parts were found", "how | parts | instructions | cycles", ways, **whole)
 
 
 def _interval(estimate: Estimate) -> list[tuple[str, str]]:
-    from abstim.show.tables import quantity
-
     if not estimate.bounded:
         return [("interval", "none: this method's errors have no bound")]
     ends = f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}"
@@ -285,24 +280,18 @@ _BASIS = {
 }
 
 
-def _print_comparison(found: Comparison) -> None:
-    from abstim.show.tables import duration, on_gpu, print_table, say
+_ROWS = (
+    "method | cycles | error: {error:.2%} | in interval: {inside} | detailed: {detailed_fraction:.2%} "
+    "| executed: {functional_fraction:.1%} | took: {seconds:time} | faster: {speed_up:.3g}x "
+    "| timing: {timing_speed_up:.3g}x"
+)
 
-    rows = [
-        (
-            row.method,
-            round(row.cycles),
-            f"{row.error:.2%}",
-            "no bound" if row.half_width is None else "yes" if row.covered else "no",
-            f"{row.detailed_fraction:.2%}",
-            f"{row.functional_fraction:.1%}",
-            duration(row.seconds),
-            f"{row.speed_up:.3g}x",
-            f"{row.timing_speed_up:.3g}x",
-        )
-        for row in found.rows()
-    ]
-    columns = ("method", "cycles", "error", "in interval", "detailed", "executed", "took", "faster", "timing")
-    print_table(f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches", columns, rows)
+
+def _print_comparison(found: Comparison) -> None:
+    title = f"{found.full.target} on {on_gpu(found.full)}, {len(found.cycles)} launches"
+    print_records(
+        title, _ROWS, found.rows(), cycles=lambda row: round(row.cycles),
+        inside=lambda row: "no bound" if row.half_width is None else "yes" if row.covered else "no",
+    )  # fmt: skip
     for note in found.full.notes:
         say(f"note: {note}")

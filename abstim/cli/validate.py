@@ -144,7 +144,7 @@ _RANKINGS = (
 
 
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:
-    from abstim.study.ranking import pooled, rank_random
+    from abstim.study.validate import pooled, rank_random
 
     if not benchmarks:
         raise InputError("--points needs at least one --benchmark")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +12,12 @@ from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import analytic_cycles
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.predictions import summary_of
-from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.timed_kernel import TimedKernel
 
 if TYPE_CHECKING:
     from jax import Array
     from jaxtyping import Float, Float64
-
-    from abstim.session.session import Session
-    from abstim.targets.resolve import Target
 
 
 _with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))
@@ -31,15 +26,8 @@ _with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))
 class FormulaKernel(TimedKernel):
     """By the formula, whose summaries of launches are those of the GPU's own values."""
 
-    def __init__(
-        self,
-        target: Target | Session,
-        names: Sequence[str],
-        gpu: str | Gpu = "gtx480",
-        launches: Sequence[int] | None = None,
-        box: bool = False,
-    ) -> None:
-        super().__init__(target, names, gpu, launches, box)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._own = Point(*(column[0] for column in points_of([self.gpu])))
         self._summaries = [summary_of(self.session, number, self.gpu, near=[self.gpu]) for number in self.launches]
 

@@ -226,10 +226,10 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
 
 def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
     """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
-    return "; ".join(filter(None, (_target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap)))
+    return "; ".join(filter(None, (target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap)))
 
 
-def _target_code_note(session: Session, gpu: Gpu, model: str) -> str:
+def target_code_note(session: Session, gpu: Gpu, model: str) -> str:
     """Of a target's kernels: why some are not timed from the machine code that a GPU runs; "" if all are."""
     if gpu.spec.timed_code != "machine" or model == "analytic":
         return FORMULA_TIMES_PTX if gpu.spec.timed_code == "machine" else ""

@@ -42,20 +42,19 @@ class Baseline:
 def read_baseline(path: Path) -> dict[str, Any]:
     """What `abstim run --json` printed. Raises InputError for anything else."""
     found = read_result(path)
-    if found.get("kind") != "run" or not _is_whole(found):
+    if not isinstance(found, dict) or found.get("kind") != "run" or not _is_whole(found):
         raise InputError(f"{path}: not a result of `abstim run --json` with one GPU")
     return found
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """The JSON object of an earlier result, {} for JSON of another form. Raises InputError for what is no JSON."""
+def read_result(path: Path) -> Any:
+    """What a JSON file holds. Raises InputError for what is no JSON."""
     try:
-        found = json.loads(read_text(path))
+        return json.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
 
 
 def _is_whole(found: Mapping[str, Any]) -> bool:

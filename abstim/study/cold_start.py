@@ -54,10 +54,6 @@ class Policy:
     accuracy: Float64[np.ndarray, " launch"]
     warmed_share: float
 
-    def mean_accuracy(self, instructions: Float64[np.ndarray, " launch"]) -> float:
-        """Weighted by instructions."""
-        return float(np.average(self.accuracy, weights=instructions))
-
 
 @dataclass(frozen=True)
 class ColdStart:
@@ -94,12 +90,15 @@ class ColdStart:
             lists[name] = [None if np.isnan(x) else x for x in lists[name]]
         affected = {f"{threshold:.2f}": share for threshold, share in self.affected.items()}
         found = {"ipc_difference": self.difference.tolist(), "affected": affected}
-        return {"kind": "coldstart"} | known | lists | found | {"policies": [self._plain(p) for p in self.policies]}
-
-    def _plain(self, policy: Policy) -> dict[str, Any]:
-        mean, worst = policy.mean_accuracy(self.instructions), float(policy.accuracy.min())
-        plain = {"accuracy": policy.accuracy.tolist(), "mean_accuracy": mean, "worst_accuracy": worst}
-        return vars(policy) | plain
+        policies = [
+            vars(policy) | {
+                "accuracy": policy.accuracy.tolist(),
+                "mean_accuracy": float(np.average(policy.accuracy, weights=self.instructions)),
+                "worst_accuracy": float(policy.accuracy.min()),
+            }
+            for policy in self.policies
+        ]  # fmt: skip
+        return {"kind": "coldstart"} | known | lists | found | {"policies": policies}
 
 
 def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdStart:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import filter
 from functools import partial
 from math import prod
@@ -206,34 +206,24 @@ class Advice:
         return {"kind": "advice"} | asdict(self)
 
 
-@dataclass
-class _Totals:
-    """Over the launches: cycles as they are, and as they would be without each thing."""
-
-    cycles: int = 0
-    without: Counter[str] = field(default_factory=Counter)
-    limiters: Counter[str] = field(default_factory=Counter)  # of occupancy, by cycles
-    launches: int = 0
-
-    def add(self, cycles: int, without: Mapping[str, int], limiter: str) -> None:
-        """Take in a launch."""
-        self.cycles += cycles
-        self.launches += 1
-        for kind in (*(resource.name for resource in TRIED), TAIL):
-            self.without[kind] += without.get(kind, cycles)
-        self.limiters[limiter] += cycles
-
-
 def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
     """Look at every launch of a target on a GPU. Raises InputError as the detailed model does."""
-    totals = _Totals()
+    total, without, limiters = 0, Counter[str](), Counter[str]()  # cycles: all, without each thing, by what limits
     for number, launch, trace, base, cycles in timed_with(session, gpu, TRIED, "all", progress):
-        limit = session.occupancy(number, gpu)
         tail = _without_tail(session, number, launch, gpu, session.inputs(number, gpu, trace), base.cycles)
-        totals.add(base.cycles, cycles | {TAIL: tail}, limit.limiter)
+        total += base.cycles
+        without.update({kind: cycles.get(kind, base.cycles) for kind in (r.name for r in TRIED)} | {TAIL: tail})
+        limiters[session.occupancy(number, gpu).limiter] += base.cycles
     spots = hot_spots(session, gpu) if gpu.spec.timed_code == "ptx" else []
-    found, note = _findings(totals, spots), target_note(session, gpu)
-    return Advice(session.case.name, gpu.name, gpu.memory_model, totals.cycles, found, note)
+    texts = {kind: _worst_place(spots, kind) for kind in _EXCESS} | {
+        ATOMICS: "half as many atomics on global memory: add up in registers or shared memory first",
+        TAIL: "the last wave of thread blocks does not fill the SMs: choose a grid of whole waves",
+        OCCUPANCY: f"twice the thread blocks an SM; they are limited by {limiters.most_common(1)[0][0]}",
+        LAUNCHES: f"half the launch latency, of {len(session)} launches: do more in each",
+    }  # fmt: skip
+    found = [Finding(kind, texts[kind], n, 1 - n / total) for kind, n in without.items()]
+    found = sorted((f for f in found if f.gain >= LEAST_GAIN), key=lambda finding: -finding.gain)
+    return Advice(session.case.name, gpu.name, gpu.memory_model, total, found, target_note(session, gpu))
 
 
 def _without_tail(session: Session, number: int, launch: Launch, gpu: Gpu, inputs: LaunchInputs, cycles: int) -> int:
@@ -246,17 +236,6 @@ def _without_tail(session: Session, number: int, launch: Launch, gpu: Gpu, input
         return cycles
     part = replace(inputs, trace=inputs.trace.part(0, whole))
     return min(cycles, round(simulate_point(part, gpu, blocks_per_sm).cycles * blocks / whole))
-
-
-def _findings(totals: _Totals, spots: Sequence[HotSpot]) -> list[Finding]:
-    texts = {kind: _worst_place(spots, kind) for kind in _EXCESS} | {
-        ATOMICS: "half as many atomics on global memory: add up in registers or shared memory first",
-        TAIL: "the last wave of thread blocks does not fill the SMs: choose a grid of whole waves",
-        OCCUPANCY: f"twice the thread blocks an SM; they are limited by {totals.limiters.most_common(1)[0][0]}",
-        LAUNCHES: f"half the launch latency, of {totals.launches} launches: do more in each",
-    }  # fmt: skip
-    found = [Finding(kind, texts[kind], n, 1 - n / totals.cycles) for kind, n in totals.without.items()]
-    return sorted((f for f in found if f.gain >= LEAST_GAIN), key=lambda finding: -finding.gain)
 
 
 # Of a spot: what may be too many a request, of how many requests, how many are none too many, what to do, and the words

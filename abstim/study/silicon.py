@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from math import exp, inf, log
+from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from abstim.models import run
 from abstim.progress import Progress, silent
 from abstim.study.validate import scatter
 from functional.errors import InputError
-from functional.files import read_text
+from functional.files import number_in, table_rows
 from sampling.statistics import spearman
 
 if TYPE_CHECKING:
@@ -104,37 +103,20 @@ class TimeErrors:
 
 def read_measured_times(path: Path) -> list[MeasuredTime]:
     """The table. Raises InputError for a missing column, or a row that is not what it must be."""
-    try:
-        rows = list(csv.DictReader(read_text(path).splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from None
-    missing = [c for c in COLUMNS if rows and c not in rows[0]]
-    if missing or not rows:
-        raise InputError(f"{path}: {'no rows' if not rows else 'no column ' + ', '.join(missing)}")
-    return [_row(row, f"{path}: row {n}") for n, row in enumerate(rows, 2)]
+    return [_row(where, row) for where, row in table_rows(path, COLUMNS)]
 
 
-def _row(row: dict[str, str], where: str) -> MeasuredTime:
-    clock, time = (_number(row, column, where) for column in ("core_clock_hz", "time_ns"))
+def _row(where: str, row: dict[str, str]) -> MeasuredTime:
+    clock, time = (number_in(where, row, column) for column in ("core_clock_hz", "time_ns"))
     if not (time > 0 and clock > 0):
         raise InputError(f"{where}: core_clock_hz and time_ns must be above 0")
     counted = {kind: f"{kind}_operations" for kind in OPERATIONS if row.get(f"{kind}_operations")}
-    operations = {kind: _number(row, column, where) for kind, column in counted.items()}
+    operations = {kind: number_in(where, row, column) for kind, column in counted.items()}
     launch = row.get("launch") or None
     if launch is not None and not launch.isdecimal():
         raise InputError(f"{where}: launch = {launch!r} is not the number of a launch")
     number = None if launch is None else int(launch)
     return MeasuredTime(row["target"], row["gpu"], clock, row["flush"], time, row["class"], number, operations)
-
-
-def _number(row: dict[str, str], column: str, where: str) -> float:
-    try:
-        value = float(row[column])
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: {column} must be a number") from None
-    if not 0 <= value < inf:
-        raise InputError(f"{where}: {column} must be a number, 0 or above")
-    return value
 
 
 def compare_times(

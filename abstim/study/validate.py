@@ -1,14 +1,15 @@
-"""Predicted against measured cycles: any table with the columns benchmark, launch, variant and cycles."""
+"""Predicted against measured cycles, of any table with the columns benchmark, launch, variant and cycles; and a quick
+model against the detailed one: does it put design points in the same order?"""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from math import log
 from pathlib import Path
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +17,16 @@ from abstim.brief import brief, grouped
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
+from abstim.session.detailed import engine_results
 from abstim.session.session import open_session
 from functional.errors import InputError
-from functional.files import read_text
+from functional.files import table_rows
+from sampling.statistics import spearman
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from abstim.targets.resolve import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,37 +205,25 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
     Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
     are read; MISSES. Raises InputError for a missing file or column, or a number that is none."""
     found: dict[tuple[str, str], Measured] = {}
-    try:
-        for row in _rows(path, csv.DictReader(read_text(path).splitlines()), flush):
-            key = (row["benchmark"], row["variant"])
-            entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
-            launch, cycles = (_positive(path, row, column) for column in ("launch", "cycles"))
-            if launch in entry.cycles:
-                raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
-            entry.cycles[launch] = cycles
-            for name in MISSES:
-                if row.get(name):
-                    entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a CSV file: {error}") from None
+    for where, row in table_rows(path, COLUMNS):
+        if (row.get("flush") or "all") != flush:
+            continue
+        key = (row["benchmark"], row["variant"])
+        entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
+        launch, cycles = (_whole(where, row, column) for column in ("launch", "cycles"))
+        if launch in entry.cycles:
+            raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
+        entry.cycles[launch] = cycles
+        for name in MISSES:
+            if row.get(name):
+                entry.misses[name] = entry.misses.get(name, 0) + int(row[name])
     return list(found.values())
 
 
-def _rows(path: Path, reader: csv.DictReader[str], flush: str) -> Iterator[dict[str, str]]:
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"{path}: no column {', '.join(missing)}; a table of cycles has {', '.join(COLUMNS)}")
-    for row in reader:
-        if (row.get("flush") or "all") == flush:
-            yield row | {"_line": str(reader.line_num)}
-
-
-def _positive(path: Path, row: dict[str, str], column: str) -> int:
+def _whole(where: str, row: dict[str, str], column: str) -> int:
     text = row[column] or ""
     if not text.isdecimal() or (column == "cycles" and int(text) == 0):
-        raise InputError(f"{path}:{row['_line']}: {column} = {text!r} is not a whole number")
+        raise InputError(f"{where}: {column} = {text!r} is not a whole number")
     return int(text)
 
 
@@ -241,14 +237,13 @@ def choose(
     table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
 ) -> list[Measured]:
     """The part of a table with these names; none of a kind: all. Raises InputError for a name the table has not."""
-    for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
+    asked = {"variant": variants, "group": groups, "benchmark": benchmarks}
+    for kind, wanted in asked.items():
         present = {getattr(entry, kind) for entry in table}
         for name in wanted:
             if name not in present:
                 raise InputError(f"the table has no {kind} {name!r}{nearest(name, present)}")
-    for wanted, kind in ((variants, "variant"), (groups, "group"), (benchmarks, "benchmark")):
-        table = [entry for entry in table if not wanted or getattr(entry, kind) in wanted]
-    return list(table)
+    return [e for e in table if all(not wanted or getattr(e, kind) in wanted for kind, wanted in asked.items())]
 
 
 def select(
@@ -303,3 +298,66 @@ def plot(validation: Validation, path: Path, measured_by: str = "reference") -> 
     groups = grouped(validation.comparisons, lambda c: c.variant)
     points = {variant: [(c.measured_cycles, c.predicted_cycles) for c in own] for variant, own in groups.items()}
     scatter(points, path, f"cycles, {measured_by}", "cycles, abstim")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """One target on many design points. Cycles are summed over launches; errors are of the predicted ones."""
+
+    target: str
+    model: str
+    points: int
+    correlation: float  # Spearman's
+    mean_error: float  # of absolute values
+    median_ratio: float  # predicted / detailed
+    summary_seconds: float  # what is done once for all points
+    point_seconds: float  # a design point, all launches, after the first call
+    engine_point_seconds: float  # the same of the detailed engine
+    engine_cycles: Float[np.ndarray, " point"]
+    predicted_cycles: Float[np.ndarray, " point"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as what `json.dumps` takes."""
+        found = asdict(self)
+        return found | {key: found[key].tolist() for key in ("engine_cycles", "predicted_cycles")}
+
+
+def rank(
+    target: Target, gpus: Sequence[Gpu], base: Gpu, model: str = "analytic", progress: Progress = silent
+) -> Ranking:
+    """Compare a model with the detailed one on given design points; `base`: a GPU among them."""
+    session = open_session(target)
+    started = perf_counter()
+    launches = [model_named(model).cycles_on(session, number, base) for number in range(len(session))]
+    summarized = perf_counter()
+    predicted = np.sum([launch(gpus) for launch in launches], 0)
+    warm = perf_counter()
+    for launch in launches:
+        launch(gpus)
+    predicted_again = perf_counter()
+    engine = np.zeros(len(gpus))
+    for results in engine_results(session, gpus, progress=progress):
+        engine += [result.cycles for result in results]
+    done = perf_counter()
+    return Ranking(
+        session.case.name, model, len(gpus), spearman(predicted, engine), float(np.abs(predicted / engine - 1).mean()),
+        float(np.median(predicted / engine)), summarized - started, (predicted_again - warm) / len(gpus),
+        (done - predicted_again) / len(gpus), engine, predicted,
+    )  # fmt: skip
+
+
+def rank_random(
+    targets: Sequence[Target], count: int, seed: int = 0, model: str = "analytic", progress: Progress = silent
+) -> list[Ranking]:
+    """Each target on the same `count` random design points (`space.random_points`)."""
+    from abstim.analytic.point import random_points
+
+    gpus, base = random_points(count, seed), load_gpu("gtx480")
+    return [rank(target, gpus, base, model, progress) for target in targets]
+
+
+def pooled(rankings: Sequence[Ranking]) -> float:
+    """Rank correlation over all targets and points together."""
+    return spearman(
+        np.concatenate([r.predicted_cycles for r in rankings]), np.concatenate([r.engine_cycles for r in rankings])
+    )

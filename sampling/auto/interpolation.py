@@ -95,11 +95,6 @@ class Pairs:
         logs = np.outer(self.logs[a.points, a.launches], self.logs[b.points, b.launches])
         return Apart(np.stack(squares), logs, self.alike[np.ix_(a.launches, b.launches)])
 
-    @property
-    def reckoned_seconds(self) -> float:
-        """To time all pairs."""
-        return float(self.seconds.sum()) * len(self.cycles)
-
 
 class Apart(NamedTuple):
     """`squares` of distances, by each key and by the limits; products of the logarithms of the formula's cycles; what
@@ -338,11 +333,6 @@ Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
 Met = Callable[["Float64[np.ndarray, ' point']"], bool]  # of half-widths: whether they are narrow enough
 
 
-def few_points(features: Float64[np.ndarray, "point feature"]) -> bool:
-    """Whether all of them are timed whatever comes of it."""
-    return len(features) <= FEW_POINTS + features.shape[1]
-
-
 def all_within(error: float) -> Met:
     """No interval is wider."""
     return lambda halves: float(halves.max(initial=0.0)) <= error
@@ -365,18 +355,17 @@ def read_off(
     then the others are timed."""
     reading = Reading(time, pairs, confidence, dict(known or {}))
     reading.looked_seconds = spent_seconds
-    if few_points(pairs.features):
-        return reading.all_timed("few points")
+    if len(pairs.features) <= FEW_POINTS + pairs.features.shape[1]:
+        return all_timed(time, pairs.cycles.shape, "few points", reading.known)
     reading.begin()
     enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
-    while reading.open:
-        if reading.too_dear():
-            return reading.all_timed("choosing costs more than it saves")
+    while reading.open and not reading.too_dear():
         found = reading.found()
         if len(reading.fresh) >= enough and met(found.half_widths(confidence)):
             return found
         reading.go_on()
-    return reading.all_timed("the error asked for takes all points")
+    why = "choosing costs more than it saves" if reading.open else "the error asked for takes all points"
+    return all_timed(time, pairs.cycles.shape, why, reading.known)
 
 
 def all_timed(time: Time, shape: tuple[int, ...], why: str, known: Mapping[Pair, float] | None = None) -> PairCycles:
@@ -408,7 +397,7 @@ class Reading:
     def too_dear(self) -> bool:
         """Whether one more look makes all looks cost more than their part of what is saved at best."""
         self.looked_seconds += reckoned_look_seconds(self.pairs, len(self.known))
-        return self.looked_seconds > OVERHEAD * self.pairs.reckoned_seconds
+        return self.looked_seconds > OVERHEAD * float(self.pairs.seconds.sum()) * len(self.pairs.cycles)
 
     def begin(self) -> None:
         """Some pairs, of every kernel at least one: points that have all values of all keys equally often."""
@@ -417,10 +406,6 @@ class Reading:
         points = balanced(self.pairs.features, max(FIRST_PAIRS, len(first)), self.rng)
         base = [(0, launch) for launch in range(len(kernels))]  # over which speed-ups are
         self.add([*base, *((point, first[k % len(first)]) for k, point in enumerate(points))])
-
-    def all_timed(self, why: str) -> PairCycles:
-        """After timing every pair; `why`."""
-        return all_timed(self.time, self.pairs.cycles.shape, why, self.known)
 
     def add(self, wanted: Sequence[Pair]) -> None:
         """Time these pairs."""
@@ -452,7 +437,9 @@ class Reading:
         by_chance = int(BY_CHANCE * count)  # the first are as good as any, since they are drawn
         chosen = [choice.take(k) for k in range(by_chance)] + [choice.next() for _ in range(count - by_chance)]
         new = [choice.drawn[k] for k in chosen]
-        self.add(new if new else [self._first_open()])
+        shape = self.pairs.cycles.shape
+        left = (pair for pair in np.ndindex(*shape) if pair not in self.known)
+        self.add(new or [next(left)])
         off = np.array([*self.lacking(new).values()]) - choice.expected[chosen]
         self.fresh += (off / choice.deviations[chosen]).tolist()
 
@@ -463,10 +450,6 @@ class Reading:
         launches = self.rng.choice(len(share), CANDIDATES, p=share / share.sum())
         drawn = dict.fromkeys(zip(points.tolist(), launches.tolist(), strict=True))
         return [pair for pair in drawn if pair not in self.known]
-
-    def _first_open(self) -> Pair:
-        points, launches = self.pairs.cycles.shape
-        return next((p, k) for p in range(points) for k in range(launches) if (p, k) not in self.known)
 
 
 class Choice:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from sampling.estimate import Estimate, Part, around
-from sampling.statistics import CONFIDENCE, t_quantile
+from sampling.estimate import Estimate, from_a_part
+from sampling.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,20 +59,13 @@ class IterationSampling:
             found.append(part)
         before, last = (_extrapolated(a, b, instructions) for a, b in pairwise(found))
         half = TIMES * max(abs(before / last - 1.0), LEAST_DIFFERENCE) if last > 0 else float("inf")
-        return self._estimate(last + latency, half, instructions, found) if half <= self.error else None
-
-    def _estimate(self, total: float, half: float, instructions: float, found: list[Timed]) -> Estimate:
+        if half > self.error:
+            return None
         done = sum(part.instructions for part in found) / instructions
-        parts = (
-            Part(name=f"{len(found)} shares of iterations", how="detailed", cycles=found[-1].cycles,
-                 instructions=done * instructions),
-            Part(name="the other iterations", how="extrapolated", cycles=total - found[-1].cycles,
-                 instructions=(1.0 - done) * instructions),
+        return from_a_part(
+            self.name, last + latency, half, self.confidence, "model", (instructions, done),
+            (f"{len(found)} shares of iterations", found[-1].cycles), ("the other iterations", "extrapolated"),
         )  # fmt: skip
-        error = half * total / t_quantile(float("inf"))
-        return around(
-            self.name, total, error, basis="model", detailed_fraction=done, parts=parts, confidence=self.confidence
-        )
 
 
 def uneven(longest: Float64[np.ndarray, " tb"]) -> bool:

@@ -81,8 +81,10 @@ class KernelSample:
     def choose(self, count: int) -> list[int]:
         """Launches to simulate next: of kinds of which none was, unless those of the others weigh more."""
         found = self.prediction
-        if found is not None and found.variance_of_equal > 0.5 * found.variance:
-            return self._equal(found, count)
+        if found is not None:
+            of_equal = found.cycles * found.errors * ~found.unseen  # of kinds of which others were simulated
+            if found.variance_of(of_equal) > 0.5 * found.variance:
+                return self._equal(found, count)
         size = np.bincount(self.kinds, self.cost if found is None else found.cycles)
         known = np.unique(self.kinds[self.sample])
         return self.first[self._unseen(size, known.tolist(), count)].tolist()

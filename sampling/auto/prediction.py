@@ -248,11 +248,6 @@ class Prediction:
         """Of the sum of all cycles."""
         return self.variance_of(self.cycles * self.errors) + self.common_cycles**2
 
-    @property
-    def variance_of_equal(self) -> float:
-        """Of launches of kinds of which others were simulated."""
-        return self.variance_of(self.cycles * self.errors * ~self.unseen)
-
     def variance_of(self, errors_cycles: PerLaunch) -> float:
         """Of the sum of such errors, of which launches of one kind have the same."""
         return float(np.sum(np.bincount(self.kinds, errors_cycles) ** 2))

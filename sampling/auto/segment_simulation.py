@@ -95,7 +95,8 @@ class SegmentSimulation:
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator, self.wave, self.blocks = simulator, simulator.shape.wave_blocks, simulator.shape.thread_blocks
-        self.state, self.at, self.stepped = simulator.init(), 0, 0
+        simulator.begin()
+        self.at = self.stepped = 0
         self.dispatch_cycles = np.zeros(self.blocks)
         self.seen: Observation | None = None
 
@@ -136,15 +137,11 @@ class SegmentSimulation:
                 return seen
             if self.at >= TELLING_WAVES * self.wave and before is not None:
                 busy = idle and _memory_use(before, seen)[0] > BUSY
-                if busy or not self._in_time(seen):
+                full = Beginning(waves=math.ceil(self.at / self.wave / seen.cache_fill))  # if it goes on as it does
+                if busy or cut_into_segments(self.simulator.shape, full) is None:
                     return None
             before = seen
         return None
-
-    def _in_time(self, seen: Observation) -> bool:
-        """Whether the last-level cache, if it goes on as it does, is full while segments still pay."""
-        waves = math.ceil(self.at / self.wave / seen.cache_fill)
-        return cut_into_segments(self.simulator.shape, Beginning(waves=waves)) is not None
 
     def next_wave(self) -> float | None:
         """One wave more; the share of it in which memory moved data, None while that may still grow: until the cache is
@@ -178,20 +175,21 @@ class SegmentSimulation:
         """Cycles of what comes after the last segment."""
         before = self._warmed(first, warm_blocks)
         self._step(self.blocks)
-        return self.simulator.result(self.state)[1].clock_cycles - before
+        return self.simulator.result().clock_cycles - before
 
     def _warmed(self, first: int, warm_blocks: int) -> float:
         """Leave out all but `warm_blocks` before a segment, and simulate those."""
         start = max(self.at, first - warm_blocks)
         if start > self.at:
-            self.state, self.at = self.simulator.leave_out(self.state, np.arange(self.at, start)), start
+            self.simulator.leave_out(np.arange(self.at, start))
+            self.at = start
         if start < first:
             self._step(first)
         return self.clock(first)
 
     def _step(self, last: int) -> Observation:
         """Thread blocks until `last`."""
-        self.state, seen = self.simulator.step(self.state, np.arange(self.at, last))
+        seen = self.simulator.step(np.arange(self.at, last))
         self.stepped += last - self.at
         self.at = last
         self.dispatch_cycles[seen.blocks] = seen.block_dispatch_cycles

@@ -13,12 +13,11 @@ from sampling.auto.prediction import Prediction, choose_unlike, off_shares, pred
 from sampling.auto.segment_simulation import (
     DEAREST,
     Batch,
-    Beginning,
     SegmentSimulation,
     cut_into_segments,
     first_segments,
 )
-from sampling.estimate import Estimate, Part, around
+from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, t_quantile
 
@@ -112,17 +111,10 @@ class _Launch:
         self.method, self.simulator, self.done = method, simulator, done
         self.wave, self.blocks = simulator.shape.wave_blocks, simulator.shape.thread_blocks
         self.instructions = float(work[:, 0].sum())
-        self.begun: SegmentSimulation | None = None
-        self.beginning = self._begin()
+        self.begun = None if done else SegmentSimulation(simulator)  # for the batch that follows
+        self.beginning = self.begun.begin(idle=method.error < READING) if self.begun else done[0].beginning
         self.cut = cut_into_segments(simulator.shape, self.beginning) if self.beginning else None
         self.work = np.zeros((0, 0)) if self.cut is None else work_in_flight(work, self.cut, self.wave)
-
-    def _begin(self) -> Beginning | None:
-        """What was found before, or simulated now for the batch that follows."""
-        if self.done:
-            return self.done[0].beginning
-        self.begun = SegmentSimulation(self.simulator)
-        return self.begun.begin(idle=self.method.error < READING)
 
     @property
     def least(self) -> float:
@@ -185,16 +177,10 @@ class _Launch:
         done = min(sum(batch.stepped for batch in used) / self.blocks, 1.0)
         seen = total - float(found.cycles.sum()) + sum(sum(batch.cycles) for batch in used)
         count = sum(len(batch.segments) for batch in used)
-        parts = (
-            Part(name=f"{count} of {len(found.cycles)} segments", how="detailed", cycles=seen,
-                 instructions=done * self.instructions),
-            Part(name="the other segments", how="predicted", cycles=total - seen,
-                 instructions=(1.0 - done) * self.instructions),
+        return from_a_part(
+            self.method.name, total, half, self.method.confidence, "sampled", (self.instructions, done),
+            (f"{count} of {len(found.cycles)} segments", seen), ("the other segments", "predicted"),
         )  # fmt: skip
-        error, confidence = half * total / t_quantile(math.inf), self.method.confidence
-        return around(
-            self.method.name, total, error, basis="sampled", detailed_fraction=done, parts=parts, confidence=confidence
-        )
 
 
 def _total(found: Prediction, used: list[Batch]) -> float:

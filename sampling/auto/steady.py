@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sampling.auto.segment_simulation import BUSY, LAST_WAVES, WARM_WAVES, Batch, Beginning, SegmentSimulation
-from sampling.estimate import Estimate, Part, around
+from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, coefficient_of_variation, t_quantile
 
@@ -62,7 +62,12 @@ class SteadySampling:
                 return None
             done.append(found)
         half, total = self._interval(simulator.shape, done[0])
-        return self._estimate(simulator.shape, done[0], half, total, instructions) if half <= self.error else None
+        if half > self.error:
+            return None
+        batch, work = done[0], (instructions, done[0].stepped / simulator.shape.thread_blocks)
+        seen = f"{batch.beginning.waves} first waves and the end", batch.beginning.cycles + batch.end_cycles
+        left = "the waves between", "extrapolated"
+        return from_a_part(self.name, total, half, self.confidence, "sampled", work, seen, left)
 
     def _simulated(self, simulator: Simulator) -> Batch | None:
         """Beginning and end; None where the pace does not settle in time, or memory decides it."""
@@ -76,8 +81,9 @@ class SteadySampling:
                 continue
             if settled > BUSY:
                 return None
+            paces = np.diff(clocks[-(max(2, len(clocks) // 2) + 1) :]).tolist()  # of the later half, two at least
             beginning = Beginning(waves=len(clocks), cycles=clocks[-1])
-            batch = Batch(beginning=beginning, segments=[], wave_cycles=[_paces(clocks)], stepped=begun.at)
+            batch = Batch(beginning=beginning, segments=[], wave_cycles=[paces], stepped=begun.at)
             if self._interval(shape, batch)[0] <= self.error:
                 return begun.ended(batch, _last_cut(shape))
         return None
@@ -90,27 +96,6 @@ class SteadySampling:
         total = batch.beginning.cycles + left * pace + (batch.end_cycles or pace)
         spread = t_quantile(len(paces) - 1.0, self.confidence) * error / pace
         return max(spread, LEAST) * left * pace / total, total
-
-    def _estimate(
-        self, shape: LaunchShape, batch: Batch, half: float, total: float, instructions: float
-    ) -> Estimate:  # fmt: skip
-        done = batch.stepped / shape.thread_blocks
-        seen = batch.beginning.cycles + batch.end_cycles
-        parts = (
-            Part(name=f"{batch.beginning.waves} first waves and the end", how="detailed", cycles=seen,
-                 instructions=done * instructions),
-            Part(name="the waves between", how="extrapolated", cycles=total - seen,
-                 instructions=(1.0 - done) * instructions),
-        )  # fmt: skip
-        error = half * total / t_quantile(math.inf)
-        return around(
-            self.name, total, error, basis="sampled", detailed_fraction=done, parts=parts, confidence=self.confidence
-        )
-
-
-def _paces(clocks: list[float]) -> list[float]:
-    """Cycles of the later half of the waves, two at least."""
-    return np.diff(clocks[-(max(2, len(clocks) // 2) + 1) :]).tolist()
 
 
 def _last_cut(shape: LaunchShape) -> int:

@@ -40,11 +40,6 @@ class Analysis:
     footprint: float  # distinct cache lines of all analysed thread blocks, of the sum of what each has
     thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
-    @property
-    def dominant_share(self) -> float:
-        """Share of the most frequent type of warp."""
-        return float(self.type_shares[0])
-
     def instructions_from(self, dispatched: int, thread_blocks: int) -> float:
         """Warp instructions of the thread blocks from `dispatched` on, by those of them that were analysed (of all that
         were, if none of them was)."""
@@ -162,13 +157,9 @@ class KernelSampling:
     size_tolerance: float = 0.1
     request_tolerance: float = 0.1
     ipc_error: float = MODEL_ERROR
-    known: list[KnownLaunch] = field(default_factory=list)
+    known: list[KnownLaunch] = field(default_factory=list, init=False)
+    _of_kernel: dict[str, list[int]] = field(default_factory=dict, init=False)
     name = "kernel"
-
-    def __post_init__(self) -> None:
-        self._of_kernel: dict[str, list[int]] = {}
-        for number, launch in enumerate(self.known):
-            self._of_kernel.setdefault(launch.shape.kernel, []).append(number)
 
     def remember(self, launch: KnownLaunch) -> None:
         """Make a launch available to later ones."""

@@ -15,7 +15,6 @@ from sampling.protocol import BlockCode, Functional, Observation
 from sampling.statistics import batch_means, least_squares
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Float64, Int64
 
     PerClass = Float64[np.ndarray, " class"]
@@ -86,7 +85,7 @@ class WarpSampling(StabilityRule):
 
     def possible(self, analysis: Analysis) -> bool:
         """Whether one type of warp dominates."""
-        return analysis.dominant_share > self.dominance
+        return bool(analysis.type_shares[0] > self.dominance)
 
     def predict(self, run: Run, detector: Detector, instructions_left: float, analysed: float) -> Estimate:
         """The launch's cycles, if everything not dispatched behaves as the last n warps. `instructions_left`: warp

@@ -99,7 +99,7 @@ def _parts() -> object:
 
 
 def _explore() -> object:
-    with Store("version") as store:
+    with contextlib.closing(Store("version")) as store:
         found = store.known(KEYS)
         store.add((key, 1000 + key[0]) for key in KEYS if key not in found)
         return found | {key: 1000 + key[0] for key in KEYS if key not in found}

@@ -84,7 +84,7 @@ class SyntheticLaunch:
 
     def total(self) -> float:
         """The launch's true cycles."""
-        slots = self.init().slots
+        slots = [0.0] * min(self.shape.wave_blocks, self.shape.thread_blocks)
         for cycles in self.block_cycles.tolist():
             heapq.heapreplace(slots, slots[0] + cycles * (1.0 + self.cold * math.exp(-slots[0] / self.cold_cycles)))
         return max(slots)
@@ -96,13 +96,11 @@ class SyntheticLaunch:
         kinds = np.arange(len(self.block_instructions))
         counts = (events[..., None] == kinds).sum(2).reshape(-1, len(kinds))
         warps = (thread_blocks[:, None] * self.shape.warps_per_block + np.arange(self.shape.warps_per_block)).ravel()
-        instructions = self.warp_instructions[thread_blocks].ravel()
         return WarpProfile(
             thread_blocks=thread_blocks,
             counts=counts,
             types=self.types[warps],
             memory_requests=np.repeat(self.requests[thread_blocks] / events.shape[1], events.shape[1]),
-            thread_instructions=instructions * 32,
             lines=self.requests[thread_blocks].astype(int),
             all_lines=int(self.requests[thread_blocks].sum()),
         )
@@ -113,11 +111,11 @@ class SyntheticLaunch:
 
     # Simulator
 
-    def init(self) -> State:
-        slots = min(self.shape.wave_blocks, self.shape.thread_blocks)
-        return State(slots=[0.0] * slots)
+    def begin(self) -> None:
+        self.state = State(slots=[0.0] * min(self.shape.wave_blocks, self.shape.thread_blocks))
 
-    def step(self, state: State, thread_blocks: np.ndarray) -> tuple[State, Observation]:
+    def step(self, thread_blocks: np.ndarray) -> Observation:
+        state = self.state
         started, scales = np.empty(len(thread_blocks)), np.empty(len(thread_blocks))
         for place, block in enumerate(thread_blocks.tolist()):
             start = state.slots[0]
@@ -129,21 +127,21 @@ class SyntheticLaunch:
         self._issue(state, thread_blocks, started, scales)
         state.instructions += float(self.instructions[thread_blocks].sum())
         state.clock = started[-1]
-        return state, self._observe(state)
+        return self._observe(state)
 
-    def leave_out(self, state: State, thread_blocks: np.ndarray) -> State:
-        return state
+    def leave_out(self, thread_blocks: np.ndarray) -> None:
+        pass
 
-    def advance(self, state: State, cycles: int) -> tuple[State, Observation]:
-        state.clock = min(state.clock + cycles, max(state.slots))
-        return state, self._observe(state)
+    def advance(self, cycles: int) -> Observation:
+        self.state.clock = min(self.state.clock + cycles, max(self.state.slots))
+        return self._observe(self.state)
 
-    def forget(self, state: State) -> State:
-        return state
+    def forget(self) -> None:
+        pass
 
-    def result(self, state: State) -> tuple[State, Observation]:
-        state.clock = max(state.slots)
-        return state, self._observe(state)
+    def result(self) -> Observation:
+        self.state.clock = max(self.state.slots)
+        return self._observe(self.state)
 
     def _issue(self, state: State, thread_blocks: np.ndarray, started: np.ndarray, scales: np.ndarray) -> None:
         issue, _ = self._times(thread_blocks, started, scales)
@@ -170,7 +168,6 @@ class SyntheticLaunch:
         order = np.argsort(ends[real], kind="stable")
         warp_end = ends.max(2, initial=0.0)
         by_end = np.argsort(warp_end.ravel(), kind="stable")
-        warps = (block[:, None] * self.shape.warps_per_block + np.arange(self.shape.warps_per_block)).ravel()
         whole = int(state.clock // self.shape.window_cycles)
         windows = np.append(state.windows, np.zeros(max(whole - len(state.windows), 0)))[state.told : whole]
         state.told = max(state.told, whole)
@@ -183,7 +180,6 @@ class SyntheticLaunch:
             resident_dispatch_cycles=np.array([row[1] for row in state.flying]),
             resident_blocks=np.array([row[2] for row in state.flying], int),
             dispatched_instructions=state.instructions,
-            warps=warps[by_end],
             warp_issue_cycles=np.repeat(start, self.shape.warps_per_block)[by_end],
             warp_retire_cycles=warp_end.ravel()[by_end],
             basic_blocks=self.events[block][real][order],

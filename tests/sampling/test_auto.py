@@ -244,8 +244,8 @@ def test_less_error_of_a_long_launch_goes_on_from_its_segments():
     """It ends as if that had been aimed at in the first place, and more error asks for nothing again."""
     make = lambda: SyntheticLaunch(1, thread_blocks=20_000, noise=0.5, cold=0.05)  # noqa: E731
     launch, done, begun = make(), [], []
-    begin = launch.init
-    launch.init = lambda: begun.append(1) or begin()
+    begin = launch.begin
+    launch.begin = lambda: begun.append(1) or begin()
     work, longest = np.column_stack([launch.instructions, launch.requests]), launch.warp_instructions.max(1)
     coarse = SegmentSampling(error=0.04).launch(launch, work, longest, done)
     first = list(done)

@@ -18,7 +18,6 @@ from sampling.auto.interpolation import (
     Setting,
     all_within,
     balanced,
-    few_points,
     loss,
     most_within,
     quantile,
@@ -100,9 +99,8 @@ def test_where_looking_costs_more_than_timing_all_is_timed_at_once():
 
 
 def test_of_few_points_all_pairs_are_timed():
-    assert few_points(GRID[:8]) and not few_points(GRID[:9])
     of = read_off(lambda asked: np.arange(1.0, 1 + len(asked)), part(slice(8)), all_within(0.5), 0.95)
-    assert len(of.timed) == 40 and not of.of_sums.any() and of.cycles[2, 1] == 12.0
+    assert len(of.timed) == 40 and not of.of_sums.any() and of.cycles[2, 1] == 12.0 and of.left == "few points"
 
 
 def test_a_formula_that_knows_the_jumps_leaves_less_to_time():

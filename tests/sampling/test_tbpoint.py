@@ -59,7 +59,7 @@ def test_figure_6() -> None:
     assert table[0].cluster != table[1].cluster
     regions = region_of(table, 32)
     assert regions[8:16].tolist() == [NO_REGION] * 8 and regions[31] == 1
-    assert sum(region.thread_blocks for region in table) == 24
+    assert sum(region.last - region.first + 1 for region in table) == 24
 
 
 @settings(max_examples=30)

@@ -18,13 +18,14 @@ class Scripted:
     def __init__(self, fill: list[float]) -> None:
         self.fill = fill
 
-    def init(self):
-        return 0
+    def begin(self) -> None:
+        self.state = 0
 
-    def step(self, state: int, thread_blocks: np.ndarray):
+    def step(self, thread_blocks: np.ndarray) -> Observation:
+        state, self.state = self.state, self.state + 1
         flying, clock = np.asarray(thread_blocks), 10.0 * (state + 1)
         gone = flying - len(flying) if state else flying[:0]
-        seen = Observation(
+        return Observation(
             clock_cycles=clock,
             blocks=gone,
             block_dispatch_cycles=np.full(len(gone), clock - 10),
@@ -34,7 +35,6 @@ class Scripted:
             dispatched_instructions=10.0 * len(flying) * (state + 1),
             cache_fill=self.fill[state],
         )
-        return state + 1, seen
 
 
 @pytest.mark.parametrize(

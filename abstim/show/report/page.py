@@ -15,8 +15,8 @@ from abstim.extras import need
 from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.tables import quantity
+from abstim.study.baseline import read_result
 from functional.errors import InputError
-from functional.files import read_text
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ def read_source(path: Path) -> Source:
 
 
 def _read_json(path: Path) -> Source:
-    try:
-        data = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
+    data = read_result(path)
     if isinstance(data, list):
         return _sweep(path, data)
     kind = data.get("kind") if isinstance(data, dict) else None

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from abstim.show.parts import OTHER_WAYS, by_way
 from abstim.show.report import chart
 from abstim.show.report.chart import (
     COLORS,
@@ -23,6 +22,7 @@ from abstim.show.report.chart import (
     unique,
 )
 from abstim.show.tables import duration, quantity
+from abstim.study.sample.sample_result import OTHER_WAYS, by_way
 
 # What an error counts at least: a logarithmic axis has no zero, and a single one would make a geometric mean 0
 LEAST_ERROR = 1e-4

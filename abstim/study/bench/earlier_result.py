@@ -49,7 +49,7 @@ class Verdict:
 def read_old(path: Path) -> dict[str, Any]:
     """An earlier `abstim bench --json`. Raises InputError if it is none."""
     data = read_result(path)
-    if data.get("kind") != "bench":
+    if not isinstance(data, dict) or data.get("kind") != "bench":
         raise InputError(f"{path}: not a result of `abstim bench --json`")
     return data
 

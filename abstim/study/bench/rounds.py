@@ -6,7 +6,6 @@ Rounds go over all benchmarks, so that those of one benchmark lie far enough apa
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -23,7 +22,7 @@ from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstic
 from abstim.study.validate import Measured, known_variants, read_reference, select
 from functional.errors import InputError
 from functional.execution.computer import so_many_threads
-from functional.files import read_text
+from functional.files import number_in, table_rows
 
 MIN_SECONDS = 0.2
 
@@ -98,25 +97,20 @@ def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> 
     if model == DETAILED:
         rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
         launches = zip(session.traces.in_order(), results, strict=True)
-        stepped = [_stepped_by_engine(result, trace) for trace, launch in launches for result in launch]
+        stepped = [  # all of the trace's where the engine does not say
+            [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
+            for trace, launch in launches
+            for result in launch
+        ]
     else:
         rate, results = _rate(session, lambda: model_named(model).time(session, gpus, "all", silent), len(gpus))
-        stepped = [_stepped(row) for result in results for row in result.launches]
+        rows = [row for result in results for row in result.launches]
+        stepped = [[getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS] for row in rows]
     threads, warps = (round(sum(column)) for column in zip(*stepped, strict=True))
     return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), results
 
 
 _KINDS = ("thread_instructions", "warp_instructions")
-
-
-def _stepped_by_engine(result: Any, trace: Any) -> list[float]:
-    """Instructions the engine walked for a result, of _KINDS; all of the trace's if it does not say."""
-    return [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
-
-
-def _stepped(row: Any) -> list[float]:
-    """Of a launch's instructions, those that another model walked: none by a formula."""
-    return [getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS]
 
 
 SECONDS_COLUMN = "reference_cpu_s"
@@ -138,18 +132,11 @@ def read_rows(path: Path, variants: Sequence[str], benchmarks: Sequence[str]) ->
     if not chosen:
         raise InputError(f"{path}: has none of the benchmarks to be measured")
     seconds: dict[tuple[str, str], float] = {}
-    for row in csv.DictReader(read_text(path).splitlines()):
+    for where, row in table_rows(path):
         if row.get("flush") in (None, "", "all"):
             key = (row["benchmark"], row["variant"])
-            seconds[key] = seconds.get(key, 0.0) + _seconds(path, row)
+            seconds[key] = seconds.get(key, 0.0) + number_in(where, row, SECONDS_COLUMN)
     return Reference(chosen, seconds)
-
-
-def _seconds(path: Path, row: dict[str, Any]) -> float:
-    try:
-        return float(row[SECONDS_COLUMN])
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{path}: needs a number in the column {SECONDS_COLUMN} of every row") from None
 
 
 def against(

@@ -3,10 +3,8 @@ was measured."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +15,7 @@ from abstim.progress import Progress, silent
 from abstim.study.calibrate.devices import Modelled
 from abstim.study.calibrate.microbenchmarks import GROUPS, Device, Facts, Measurement, measurements
 from functional.errors import InputError
-from functional.files import read_text
-
-TABLE = Path(__file__).with_name("figures.csv")
+from functional.files import rows_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +33,9 @@ class Figure:
     source: str
 
 
-def read_figures(table: Path = TABLE) -> list[Figure]:
-    """All of a table. Raises InputError for one that cannot be read or has other columns."""
-    try:
-        return [_figure(row) for row in csv.DictReader(read_text(table).splitlines())]
-    except (OSError, UnicodeDecodeError, KeyError, ValueError, TypeError) as error:
-        raise InputError(f"{table}: no table of figures: {type(error).__name__}: {error}") from None
+def read_figures() -> list[Figure]:
+    """All that are known, of `figures.csv`."""
+    return [_figure(row) for row in rows_beside(__file__, "figures.csv")]
 
 
 def _figure(row: dict[str, str]) -> Figure:

@@ -108,7 +108,7 @@ def _latencies(facts: Facts, effort: int) -> Iterator[Measurement]:
     for kib in FOOTPRINTS_KIB:
         yield Measurement("latency", "global", kib, "cycles", partial(_chase, kib * KIB, facts), rounds, cycles)
     for space in ("shared", "constant"):
-        yield Measurement("latency", space, 0, "cycles", partial(_chase_word, space), rounds, cycles)
+        yield Measurement("latency", space, 0, "cycles", partial(_alone, f"chase_{space}", 1, 1), rounds, cycles)
 
 
 def _chase(footprint: int, facts: Facts, rounds: int) -> Experiment:
@@ -128,8 +128,9 @@ def _random_cycle(footprint: int) -> np.ndarray:
     return chain
 
 
-def _chase_word(space: str, rounds: int) -> Experiment:
-    return Experiment(KernelCall(f"chase_{space}", 1, 1, ("out", "out"), (rounds,)), buffers={"out": 64})
+def _alone(kernel: str, grid: int, block: int, rounds: int) -> Experiment:
+    """A kernel that asks for nothing but a place to write."""
+    return Experiment(KernelCall(kernel, grid, block, ("out", "out"), (rounds,)), buffers={"out": 64})
 
 
 # DRAM: streams against occupancy ------------------------------------------------------------------------------------
@@ -181,7 +182,10 @@ def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
             run, rate = partial(_read_chunks, kib // CHUNK_KIB, facts), _gigabytes(2 * facts.sm_count * CHUNK_KIB * KIB)
             yield Measurement("bandwidth", "chunks", kib, "GB/s", run, (effort, 2 * effort), rate)
     # 8 bytes a lane: LOADS of 256 bytes a warp and round
-    run, rate = partial(_read_shared, facts), _gigabytes(ptx_text.LOADS * 1024 * ELEMENT * facts.sm_count)
+    run, rate = (
+        partial(_alone, "read_shared", facts.sm_count, 1024),
+        _gigabytes(ptx_text.LOADS * 1024 * ELEMENT * facts.sm_count),
+    )
     yield Measurement("bandwidth", "shared", 0, "GB/s", run, (16 * effort, 80 * effort), rate)
 
 
@@ -199,10 +203,6 @@ def _read_chunks(chunks: int, facts: Facts, rounds: int) -> Experiment:
     fill = KernelCall("read_chunks", chunks, 1024, ("chain", "out"), numbers)
     read = KernelCall("read_chunks", 2 * facts.sm_count * rounds, 1024, ("chain", "out"), numbers)
     return Experiment(read, (fill,), {"chain": chunk * chunks, "out": 64})
-
-
-def _read_shared(facts: Facts, rounds: int) -> Experiment:
-    return Experiment(KernelCall("read_shared", facts.sm_count, 1024, ("out", "out"), (rounds,)), buffers={"out": 64})
 
 
 # Arithmetic ---------------------------------------------------------------------------------------------------------

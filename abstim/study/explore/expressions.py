@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -34,17 +34,20 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+Evaluate = Callable[[Lookup], Any]
+
+
 class Expression:
     """A parsed expression. `names` are the keys it needs."""
 
     def __init__(self, text: str, where: str = "") -> None:
         """Raises InputError, starting with `where`, for what is no expression or not allowed in one."""
         self.text, self.where = text.strip(), where or text
+        self.names: set[str] = set()
         try:
             if len(text) > MOST_CHARACTERS:
                 raise ValueError(f"longer than {MOST_CHARACTERS} characters")
-            self._root = ast.parse(self.text, mode="eval").body
-            self.names = _names(self._root)
+            self._evaluate = _built(ast.parse(self.text, mode="eval").body, self.names)
         except SyntaxError:
             raise InputError(f"{self.where}: not an expression, as in sm_count * l2_kib < 1e5") from None
         except (ValueError, RecursionError, MemoryError) as error:
@@ -54,7 +57,7 @@ class Expression:
         """Its values. Raises InputError for an unknown name, words in arithmetic, and results that are no numbers."""
         try:
             with np.errstate(all="ignore"):
-                result = np.asarray(_value(self._root, lookup))
+                result = np.asarray(self._evaluate(lookup))
         except InputError as error:
             raise InputError(f"{self.where}: {error}") from None
         except (TypeError, ValueError, RecursionError):
@@ -66,33 +69,54 @@ class Expression:
         return result
 
 
-def _names(root: ast.expr) -> set[str]:
-    """Names used. Raises ValueError for syntax outside the safe part."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [root]
-    while waiting:
-        node = waiting.pop()
-        match node:
-            case ast.Name() | ast.Attribute():
-                found.add(_dotted(node))
-            case ast.Constant(value=bool() | int() | float() | str()):
-                pass
-            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
-                _check_arity(name, len(arguments))
-                waiting += arguments
-            case ast.Call():
-                raise ValueError(f"{ast.unparse(node)} is no call of {', '.join(FUNCTIONS)}")
-            case ast.Compare(ops=operators, comparators=values):
-                _check_members(operators, values)
-                waiting += [node.left, *operators]
-                waiting += [part for value in values for part in getattr(value, "elts", [value])]
-            case ast.BinOp() | ast.UnaryOp() | ast.BoolOp():
-                waiting += ast.iter_child_nodes(node)
-            case _ if type(node) in _OPERATORS:
-                pass
-            case _:
-                raise ValueError(f"{ast.unparse(node) or type(node).__name__} is not allowed here")
-    return found
+def _built(node: ast.AST, names: set[str]) -> Evaluate:
+    """What works a node out; the names it needs are added. Raises ValueError for syntax outside the safe part."""
+
+    def number(child: ast.AST) -> Evaluate:  # in arithmetic True counts 1
+        own = _built(child, names)
+        return lambda lookup: _floats(own(lookup), "b")
+
+    match node:
+        case ast.Constant(value=bool() | str() as known):
+            return lambda lookup: known
+        case ast.Constant(value=int() | float() as known):
+            return lambda lookup: float(known)
+        case ast.Name() | ast.Attribute():
+            name = _dotted(node)
+            names.add(name)
+            return lambda lookup: _floats(lookup(name), "iu")
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
+            _check_arity(name, len(arguments))
+            return _applied(FUNCTIONS[name], *map(number, arguments))
+        case ast.Call():
+            raise ValueError(f"{ast.unparse(node)} is no call of {', '.join(FUNCTIONS)}")
+        case ast.BinOp():
+            return _applied(_operator(node.op), number(node.left), number(node.right))
+        case ast.UnaryOp():
+            of = partial(_built, names=names) if isinstance(node.op, ast.Not) else number
+            return _applied(_operator(node.op), of(node.operand))
+        case ast.BoolOp():
+            together = _operator(node.op)
+            return _applied(lambda *values: reduce(together, values), *(_built(value, names) for value in node.values))
+        case ast.Compare():
+            return _comparison(node, names)
+    raise ValueError(f"{ast.unparse(node)} is not allowed here")
+
+
+def _floats(values: Any, kinds: str) -> np.ndarray:
+    """Values, as floats if they are of one of these kinds of NumPy's."""
+    found = np.asarray(values)
+    return found.astype(float) if found.dtype.kind in kinds else found
+
+
+def _applied(function: Callable[..., Any], *arguments: Evaluate) -> Evaluate:
+    return lambda lookup: function(*(argument(lookup) for argument in arguments))
+
+
+def _operator(node: ast.AST) -> Callable[..., Any]:
+    if type(node) not in _OPERATORS:
+        raise ValueError(f"{type(node).__name__} is not allowed here")
+    return _OPERATORS[type(node)]
 
 
 def _dotted(node: ast.AST) -> str:
@@ -110,48 +134,19 @@ def _check_arity(name: str, count: int) -> None:
         raise ValueError(f"{name} takes {wanted or 'two or more'} values, not {count}")
 
 
-def _check_members(operators: list[ast.cmpop], values: list[ast.expr]) -> None:
-    for operator, value in zip(operators, values, strict=True):
-        is_list = isinstance(value, (ast.Tuple, ast.List)) and bool(value.elts)
-        if isinstance(operator, (ast.In, ast.NotIn)) != is_list:
+def _comparison(node: ast.Compare, names: set[str]) -> Evaluate:
+    """`a < b < c` as Python reads it; the right side of a membership is a list."""
+    tests, sides = [_operator(operator) for operator in node.ops], [_built(node.left, names)]
+    for operator, value in zip(node.ops, node.comparators, strict=True):
+        members = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+        if isinstance(operator, (ast.In, ast.NotIn)) != bool(members):
             raise ValueError("write membership as key in (1, 2, 3)")
+        each = [_built(member, names) for member in members]
+        sides.append(_applied(lambda *values: values, *each) if each else _built(value, names))
 
+    def held(lookup: Lookup) -> Any:
+        known = [side(lookup) for side in sides]
+        results = (test(a, b) for test, a, b in zip(tests, known, known[1:], strict=False))
+        return reduce(np.logical_and, results, True)
 
-def _value(node: ast.expr, lookup: Lookup) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value if isinstance(value, (str, bool)) else float(value)  # type: ignore[arg-type]
-        case ast.Name() | ast.Attribute():
-            values = np.asarray(lookup(_dotted(node)))
-            return values.astype(float) if values.dtype.kind in "iu" else values
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return FUNCTIONS[name](*(_number(argument, lookup) for argument in arguments))
-        case ast.BinOp(left=left, op=operator, right=right):
-            return _OPERATORS[type(operator)](_number(left, lookup), _number(right, lookup))
-        case ast.UnaryOp(op=operator, operand=operand):
-            of = _value if isinstance(operator, ast.Not) else _number
-            return _OPERATORS[type(operator)](of(operand, lookup))
-        case ast.BoolOp(op=operator, values=values):
-            return reduce(_OPERATORS[type(operator)], [_value(value, lookup) for value in values])
-        case ast.Compare():
-            return _comparison(node, lookup)
-    raise TypeError(node)
-
-
-def _number(node: ast.expr, lookup: Lookup) -> Any:
-    """True counts 1 in arithmetic."""
-    value = np.asarray(_value(node, lookup))
-    return value.astype(float) if value.dtype.kind == "b" else value
-
-
-def _comparison(node: ast.Compare, lookup: Lookup) -> Any:
-    """`a < b < c` as Python reads it."""
-    left, held = _value(node.left, lookup), True
-    for operator, right_node in zip(node.ops, node.comparators, strict=True):
-        if isinstance(right_node, (ast.Tuple, ast.List)):
-            right: Any = [_value(one, lookup) for one in right_node.elts]
-        else:
-            right = _value(right_node, lookup)
-        held = np.logical_and(held, _OPERATORS[type(operator)](left, right))
-        left = right
     return held

@@ -5,9 +5,10 @@ The formula says roughly what every launch takes on every point; `sampling.auto.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from abstim.study.explore.jobs import Planner
 from abstim.study.explore.search import columns_at
 from abstim.study.explore.timing import Timer
 from functional.errors import InputError
-from sampling.auto.interpolation import Pair, PairCycles, Pairs, all_timed, most_within, read_off
+from sampling.auto.interpolation import PairCycles, Pairs, all_timed, most_within, read_off
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
@@ -54,11 +55,8 @@ class TimedPairs:
     @property
     def instructions(self) -> float:
         """Warp instructions of all that was timed."""
-        of_launch = {number: self._instructions(number) for _, number in self.known}
-        return sum(of_launch[number] for _, number in self.known)
-
-    def _instructions(self, number: int) -> float:
-        return float(self.session.traces.trace(number).warp_instructions.sum())
+        often = Counter(number for _, number in self.known)
+        return sum(n * float(self.session.traces.trace(k).warp_instructions.sum()) for k, n in often.items())
 
 
 # Of one core, reckoned rather than measured, so that the same sweep times the same points on every machine: a warp
@@ -69,75 +67,6 @@ WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
 LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
-
-
-class PointsRead(Protocol):
-    """One target on all points, some of it timed."""
-
-    @property
-    def read(self) -> PairCycles:
-        """Of each launch."""
-
-    @property
-    def work(self) -> float:
-        """Of all that was timed, in instructions over the target's own."""
-
-    @property
-    def cycles(self) -> Float64[np.ndarray, " point"]:
-        """Estimated; timed where `detailed`."""
-
-    @property
-    def half_widths(self) -> Float64[np.ndarray, " point"]:
-        """Half of each interval, relative."""
-
-    @property
-    def speed_ups(self) -> Float64[np.ndarray, "point 2"]:
-        """In cycles over the GPU that is varied, and half of each interval."""
-
-    @property
-    def detailed(self) -> Bool[np.ndarray, " point"]:
-        """Points on which every launch of the target was timed."""
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatedTargets:
-    """What was estimated, a target each; `rows`: the points of the sweep they have; `names` of the targets."""
-
-    names: tuple[str, ...]
-    found: Sequence[PointsRead]
-    rows: Int64[np.ndarray, " timed"]
-
-    def columns(self, clock_hz: Float64[np.ndarray, " point"], base_hz: float) -> dict[str, np.ndarray]:
-        """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
-        time, and half of that interval; and how each point was found. NaN where nothing was timed; of several targets
-        geometric means."""
-        halves = np.stack([points.half_widths for points in self.found])
-        columns = {f"cycles_{name}_half_width": half for name, half in zip(self.names, halves, strict=True)}
-        ratios = np.stack([points.speed_ups for points in self.found])
-        speed_up = np.exp(np.log(ratios[..., 0]).mean(0)) * clock_hz[self.rows] / base_hz
-        relative = ratios[..., 1] / ratios[..., 0]
-        columns = {} if len(self.found) == 1 else columns
-        columns |= {"cycles_half_width": of_mean(halves), "speed_up": speed_up}
-        columns |= {"speed_up_half_width": of_mean(relative) * speed_up}
-        spread = {name: self._spread(values, len(clock_hz)) for name, values in columns.items()}
-        return spread | {"found": self.how(len(clock_hz))}
-
-    def how(self, points: int) -> np.ndarray:
-        """Of each point: `detailed`, where every launch of all targets was timed there, or `estimated`."""
-        found = np.full(points, "", object)
-        detailed = np.all([each.detailed for each in self.found], axis=0)
-        found[self.rows] = np.where(detailed, "detailed", "estimated")
-        return found
-
-    def _spread(self, values: Float64[np.ndarray, " timed"], points: int) -> Float64[np.ndarray, " point"]:
-        found = np.full(points, np.nan)
-        found[self.rows] = values
-        return found
-
-
-def of_mean(halves: Float64[np.ndarray, "target point"]) -> Float64[np.ndarray, " point"]:
-    """Relative half-width of a geometric mean of independent estimates."""
-    return np.sqrt((halves**2).sum(0)) / len(halves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +99,38 @@ class ReadPoints:
     def detailed(self) -> Bool[np.ndarray, " point"]:
         """Points on which every launch was timed."""
         return self.read.counts[1:] == self.read.cycles.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatedTargets:
+    """What was estimated, a target each; `rows`: the points of the sweep they have; `names` of the targets."""
+
+    names: tuple[str, ...]
+    found: Sequence[ReadPoints]
+    rows: Int64[np.ndarray, " timed"]
+
+    def columns(self, clock_hz: Float64[np.ndarray, " point"], base_hz: float) -> dict[str, np.ndarray]:
+        """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
+        time, and half of that interval; `found`: `detailed`, where every launch of all targets was timed, or
+        `estimated`. NaN where nothing was timed; of several targets geometric means."""
+        halves = np.stack([points.half_widths for points in self.found])
+        ratios = np.stack([points.speed_ups for points in self.found])
+        speed_up = np.exp(np.log(ratios[..., 0]).mean(0)) * clock_hz[self.rows] / base_hz
+        columns = {f"cycles_{name}_half_width": half for name, half in zip(self.names, halves, strict=True)}
+        columns = {} if len(self.found) == 1 else columns
+        columns |= {"cycles_half_width": of_mean(halves), "speed_up": speed_up}
+        columns |= {"speed_up_half_width": of_mean(ratios[..., 1] / ratios[..., 0]) * speed_up}
+        detailed = np.all([each.detailed for each in self.found], axis=0)
+        spread = {name: np.full(len(clock_hz), np.nan) for name in columns}
+        spread["found"] = np.full(len(clock_hz), "", object)
+        for name, values in (columns | {"found": np.where(detailed, "detailed", "estimated")}).items():
+            spread[name][self.rows] = values
+        return spread
+
+
+def of_mean(halves: Float64[np.ndarray, "target point"]) -> Float64[np.ndarray, " point"]:
+    """Relative half-width of a geometric mean of independent estimates."""
+    return np.sqrt((halves**2).sum(0)) / len(halves)
 
 
 class Launches(NamedTuple):
@@ -215,22 +176,19 @@ class InterpolatedSweep:
         known = FORMULA_SECONDS + SUMMARY_SECONDS * len(self.launches.kinds[0])
         if known > WORTH * seconds.sum() * len(self.points):
             shape = (len(self.points), len(self.session))
-            return self._found(all_timed(self._time, shape, "timing all points costs no more"))
+            return self._found(all_timed(self.pairs.timed, shape, "timing all points costs no more"))
         met = most_within(self.aim.error, SHARE, self.aim.confidence)
-        read = read_off(self._time, self._pairs(seconds), met, self.aim.confidence, spent_seconds=known)
+        read = read_off(self.pairs.timed, self._pairs(seconds), met, self.aim.confidence, spent_seconds=known)
         return self._found(read)
 
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
         new = [(int(row) + 1, number) for row in rows for number in range(len(self.session))]
-        return self._found(found.read.with_timed(new, self._time(new)))
+        return self._found(found.read.with_timed(new, self.pairs.timed(new)))
 
     def _found(self, read: PairCycles) -> ReadPoints:
         work = self.pairs.instructions / float(self.launches.work[:, 1].sum())
         return ReadPoints(read, self.aim.confidence, work)
-
-    def _time(self, pairs: Sequence[Pair]) -> Float64[np.ndarray, " pair"]:
-        return self.pairs.timed(pairs)
 
     def _different(self) -> float:
         """The share of points that are different to the engine, from those among a few that are: of `n` drawn out of
@@ -257,7 +215,7 @@ class InterpolatedSweep:
         the cycles on the first GPU."""
         first, kind = self.launches.kinds
         if self.pairs.gpus[0].spec.timed_code != "ptx":
-            cycles = self._time([(0, number) for number in range(len(self.session))])
+            cycles = self.pairs.timed([(0, number) for number in range(len(self.session))])
             return np.tile(cycles, (len(self.points), 1)), np.zeros((len(self.points), len(cycles), 0))
         from abstim.analytic import predict_points
         from abstim.analytic.predictions import summary_of

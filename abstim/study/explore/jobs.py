@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from threading import local
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.extras import need
-from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.keep.kept import key
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from abstim.engine.simulation import LaunchInputs
     from abstim.gpu.config import Gpu
+    from abstim.study.explore.points import Points
 
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
@@ -64,6 +64,10 @@ class Planner:
 
     sessions: Sequence[Session]
     _digests: dict[tuple[int, int, int], bytes] = field(default_factory=dict, repr=False)
+
+    @staticmethod
+    def refuse(points: Points) -> None:
+        """Raises InputError for varied keys that the model does not look at."""
 
     @property
     def version(self) -> str:
@@ -114,7 +118,9 @@ class Planner:
                 machines[shape] = _machine(inputs, gpu, blocks)
             own = self._digest((target, launch, id(inputs.table)), lambda: _inputs_digest(inputs))
             latency = int(gpu.params.launch_latency_cycles).to_bytes(8, "little")
-            return own + _effective(machines[shape], len(inputs.trace.thread_blocks)) + latency
+            machine = machines[shape].copy()  # of SMs beyond one a thread block nobody gets one, nor notices it
+            machine["sm_count"] = min(int(machine["sm_count"]), max(1, len(inputs.trace.thread_blocks)))
+            return own + machine.tobytes() + latency
 
         return read
 
@@ -137,6 +143,13 @@ class OccupancyPlanner(Planner):
     """The same of the occupancy model."""
 
     _of_thread: Any = field(default_factory=local, repr=False)  # a launch each: they walk side by side
+
+    @staticmethod
+    def refuse(points: Points) -> None:
+        """Raises InputError for varied keys that the model does not look at."""
+        from abstim.occupancy_vector.occupancy_model import refuse_unread
+
+        refuse_unread(points.columns, "--vary")
 
     @property
     def version(self) -> str:
@@ -202,17 +215,11 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 
     with ThreadPoolExecutor(workers) as pool:
         try:
-            yield from _as_completed({pool.submit(one, chunk) for chunk in planner.chunks(jobs, workers)})
+            for future in as_completed([pool.submit(one, chunk) for chunk in planner.chunks(jobs, workers)]):
+                yield future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # nothing new is started after an interrupt
             raise
-
-
-def _as_completed(waiting: Iterable[Future[Results]]) -> Iterator[Results]:
-    waiting = set(waiting)
-    while waiting:
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        yield [result for future in done for result in future.result()]
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
@@ -248,13 +255,6 @@ def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
         machine["max_warps_per_sm"], mask = used, (1 << used) - 1
         machine["scheduler_slots"] = [int(slots) & mask for slots in machine["scheduler_slots"]]
     return machine
-
-
-def _effective(machine: np.ndarray, thread_blocks: int) -> bytes:
-    """Of SMs beyond one a thread block nobody gets one: they change no cycle of the others."""
-    record = machine.copy()
-    record["sm_count"] = min(int(record["sm_count"]), max(1, thread_blocks))
-    return record.tobytes()
 
 
 CONNECT_SECONDS = 10
@@ -305,7 +305,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 def _round(client: Any, planner: Planner, missing: Sequence[Chunk]) -> Iterator[tuple[Chunk, Results | str]]:
     """Every chunk once: its results, or why there are none."""
-    from distributed import as_completed
+    from distributed import as_completed as answered
 
     sent: dict[tuple[int, int, int], Any] = {}  # kept until the round is over
     chunk_of = {}
@@ -317,7 +317,7 @@ def _round(client: Any, planner: Planner, missing: Sequence[Chunk]) -> Iterator[
         gpus, blocks = [job.gpu for job in chunk], [job.blocks_per_sm for job in chunk]
         future = client.submit(on_worker, engine_digest(), sent[launch], gpus, blocks, pure=False)
         chunk_of[future] = chunk
-    for future in as_completed(list(chunk_of)):
+    for future in answered(list(chunk_of)):
         yield chunk_of[future], _outcome(future, chunk_of[future])
 
 

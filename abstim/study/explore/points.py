@@ -36,13 +36,16 @@ Columns = Mapping[str, np.ndarray]  # key -> values, one a point
 
 
 class Derived(NamedTuple):
-    """`key` = `base` x scale, or scale / `base` if `inverse`; `base` is held in steps of `step`."""
+    """`key` = `base` x scale, or scale / `base` if `inverse`, which is then a service time."""
 
     base: str
     scale: Callable[[Columns], Any]
-    meaning: str
     inverse: bool = False
-    step: float = 1.0
+
+    @property
+    def step(self) -> float:
+        """In which `base` is held."""
+        return 1 / UNITS_A_CYCLE if self.inverse else 1.0
 
 
 def _lines_kib(*counts: str, line: str = "") -> Callable[[Columns], Any]:
@@ -50,33 +53,22 @@ def _lines_kib(*counts: str, line: str = "") -> Callable[[Columns], Any]:
     return lambda c: np.prod([c[name] for name in counts], axis=0) * (c[line] if line else LINE_BYTES) / 1024
 
 
+def _sectors_gbps(*counts: str) -> Callable[[Columns], Any]:
+    """10^9 B/s of a sector a cycle for each of as many units as the product of the columns."""
+    return lambda c: np.prod([c[name] for name in counts], axis=0) * SECTOR_BYTES * c["core_clock_hz"] / 1e9
+
+
 # In the order in which they are worked out: a later one may need what an earlier one has set.
 DERIVED: dict[str, Derived] = {
-    "core_clock_mhz": Derived("core_clock_hz", lambda c: 1e-6, "core clock; latencies stay what they are in cycles"),
-    "shared_kib": Derived("shared_bytes_per_sm", lambda c: 1 / 1024, "shared memory an SM"),
-    "registers_kib": Derived("registers_per_sm", lambda c: 4 / 1024, "register file an SM"),
-    "l1d_kib": Derived("l1d_ways", _lines_kib("l1d_sets"), "L1 data cache an SM, by its ways"),
-    "l1i_kib": Derived("l1i_ways", _lines_kib("l1i_sets", line="l1i_line_bytes"), "instruction cache, by its ways"),
-    "const_kib": Derived(
-        "const_ways", _lines_kib("const_sets", line="const_line_bytes"), "constant cache, by its ways"
-    ),
-    "l2_kib": Derived(
-        "l2_sets", _lines_kib("dram_channels", "l2_slices_per_channel", "l2_ways"), "L2 of the GPU, by its sets"
-    ),
-    "l2_gbps": Derived(
-        "l2_sector_cycles",
-        lambda c: c["dram_channels"] * c["l2_slices_per_channel"] * SECTOR_BYTES * c["core_clock_hz"] / 1e9,
-        "10^9 B/s of all L2 slices",
-        inverse=True,
-        step=1 / UNITS_A_CYCLE,
-    ),
-    "dram_gbps": Derived(
-        "dram_sector_cycles",
-        lambda c: c["dram_channels"] * SECTOR_BYTES * c["core_clock_hz"] / 1e9,
-        "10^9 B/s of all DRAM channels",
-        inverse=True,
-        step=1 / UNITS_A_CYCLE,
-    ),
+    "core_clock_mhz": Derived("core_clock_hz", lambda c: 1e-6),
+    "shared_kib": Derived("shared_bytes_per_sm", lambda c: 1 / 1024),
+    "registers_kib": Derived("registers_per_sm", lambda c: 4 / 1024),
+    "l1d_kib": Derived("l1d_ways", _lines_kib("l1d_sets")),
+    "l1i_kib": Derived("l1i_ways", _lines_kib("l1i_sets", line="l1i_line_bytes")),
+    "const_kib": Derived("const_ways", _lines_kib("const_sets", line="const_line_bytes")),
+    "l2_kib": Derived("l2_sets", _lines_kib("dram_channels", "l2_slices_per_channel", "l2_ways")),
+    "l2_gbps": Derived("l2_sector_cycles", _sectors_gbps("dram_channels", "l2_slices_per_channel"), True),
+    "dram_gbps": Derived("dram_sector_cycles", _sectors_gbps("dram_channels"), True),
 }
 
 
@@ -88,11 +80,6 @@ def key_of(key: str) -> str:
         return full_key(key)
     except InputError:
         raise InputError(f"unknown key {key!r}{nearest(key, [*DERIVED, *domains()])}") from None
-
-
-def domain_of(key: str) -> Domain:
-    """What a key accepts."""
-    return POSITIVE if key in DERIVED else domains()[key]
 
 
 def value_of(key: str, columns: Columns) -> np.ndarray:
@@ -161,7 +148,7 @@ def parse_axis(text: str) -> Axis:
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     found = [value for part in values.split(",") for value in _expand(part.strip(), where)]
-    domain = domain_of(key)
+    domain = POSITIVE if key in DERIVED else domains()[key]
     checked = [check(key, domain, _fit(value, domain.type), where) for value in found]
     if twice := next((value for value in checked if checked.count(value) > 1), None) if len(checked) < 1000 else None:
         raise InputError(f"{where}: {twice!r} is in it twice")
@@ -296,7 +283,7 @@ class _Lookup(Mapping[str, np.ndarray]):
         if name in self.columns:
             return self.columns[name]
         if name in FROM_TIME and self.space.gpu.settings[FROM_TIME[name]].value:
-            return self._from_time(name)
+            return in_cycles(name, self[FROM_TIME[name]], self["core_clock_hz"], self["dram_channels"])
         if name in self.space.gpu.settings:
             return np.full(self.count, self.space.gpu.settings[name].value)
         if name in ("true", "false"):
@@ -304,10 +291,6 @@ class _Lookup(Mapping[str, np.ndarray]):
         if name in DERIVED:
             return value_of(name, self)
         return self._defined(name)
-
-    def _from_time(self, name: str) -> np.ndarray:
-        """A key in cycles that [time] derives."""
-        return in_cycles(name, self[FROM_TIME[name]], self["core_clock_hz"], self["dram_channels"])
 
     def _defined(self, name: str) -> np.ndarray:
         if name not in self.space.defines:
@@ -342,9 +325,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def values(self, name: str, more: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
-        """A key's or defined name's values, `more` columns included. Raises InputError for an unknown name."""
-        return _Lookup(self.space, {**self.columns, **(more or {})}, len(self))[name]
+    def values(self, name: str) -> np.ndarray:
+        """A key's or defined name's values. Raises InputError for an unknown name."""
+        return _Lookup(self.space, self.columns, len(self))[name]
 
     def evaluate(self, expression: Expression, more: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """An expression's values, one a point."""

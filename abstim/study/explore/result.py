@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +18,6 @@ from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
-from functional.errors import InputError
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
@@ -165,13 +164,9 @@ class Exploration:
     def best(self) -> Int64[np.ndarray, " row"]:
         """Rows that are worth a look, of equal ones the first: the Pareto front, or all by the one objective."""
         values = self.objective_values()
-        rows = (
-            self.pareto()
-            if len(self.objectives) > 1
-            else np.flatnonzero(self.timed)[np.argsort(values[:, 0], kind="stable")]
-        )
-        number = np.cumsum(self.timed) - 1
-        _, first = np.unique(values[number[rows]], axis=0, return_index=True)
+        all_of = np.flatnonzero(self.timed)
+        rows = self.pareto() if len(self.objectives) > 1 else all_of[np.argsort(values[:, 0], kind="stable")]
+        _, first = np.unique(values[np.searchsorted(all_of, rows)], axis=0, return_index=True)
         return rows[np.sort(first)]
 
     def table(self) -> dict[str, list[Any]]:
@@ -180,40 +175,27 @@ class Exploration:
 
     def columns(self) -> dict[str, np.ndarray]:
         """The same as arrays: NaN where a target, or one of several, could not run."""
-        columns: dict[str, np.ndarray] = {"point": self.points.positions, **self.points.columns}
-        columns |= {name: self.points.values(name) for name in self.points.space.defines}
-        columns |= self._measures()
-        columns |= self._objective_columns(columns.keys() | {"time"})
+        points, timed = self.points, self.timed
+        columns: dict[str, np.ndarray] = {"point": points.positions, **points.columns}
+        columns |= {name: points.values(name) for name in points.space.defines}
+        columns |= measures(self.targets, points, np.where(self.cycles > 0, self.cycles, np.nan))
+        if self.predicted_cycles is not None:
+            columns["screened_seconds"] = measures(self.targets, points, self.predicted_cycles)["seconds"]
+        if self.sampled is not None:
+            clock_hz = points.values("core_clock_hz").astype(float)
+            columns |= self.sampled.columns(clock_hz, points.space.gpu.spec.core_clock_hz)
+        for number, objective in enumerate(self.objectives):  # those that are no column yet, named by their text
+            if objective.text not in (*columns, "time"):
+                columns[objective.text] = np.full(len(points), np.nan)
+                columns[objective.text][timed] = self.objective_values()[:, number]
         if len(self.objectives) > 1:
-            columns["pareto"] = np.isin(np.arange(len(self.points)), self.pareto())
+            columns["pareto"] = np.isin(np.arange(len(points)), self.pareto())
         return columns | {"error": np.array(self.reasons, object)}
-
-    def _objective_columns(self, known: Set[str]) -> dict[str, np.ndarray]:
-        """Objectives that are no column yet, named by their text."""
-        columns = {}
-        for number, objective in enumerate(self.objectives):
-            if objective.text not in known:
-                values = np.full(len(self.points), np.nan)
-                values[self.timed] = self.objective_values()[:, number]
-                columns[objective.text] = values
-        return columns
 
     @property
     def whole(self) -> tuple[str, ...]:
         """Columns of whole cycles: not those of geometric means."""
         return tuple(f"cycles_{target}" for target in self.targets) if len(self.targets) > 1 else ("cycles",)
-
-    def _measures(self) -> dict[str, np.ndarray]:
-        found = measures(self.targets, self.points, np.where(self.cycles > 0, self.cycles, np.nan))
-        if self.predicted_cycles is not None:
-            found["screened_seconds"] = measures(self.targets, self.points, self.predicted_cycles)["seconds"]
-        return found | self._intervals()
-
-    def _intervals(self) -> dict[str, np.ndarray]:
-        if self.sampled is None:
-            return {}
-        clock_hz = self.points.values("core_clock_hz").astype(float)
-        return self.sampled.columns(clock_hz, self.points.space.gpu.spec.core_clock_hz)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
@@ -244,9 +226,7 @@ class Exploration:
 
 def check_format(path: Path) -> None:
     """Raises InputError for a file that `save` cannot write."""
-    if path.suffix not in FORMATS:
-        raise InputError(f"-o {path}: the name must end in one of {', '.join(FORMATS)}")
-    check_output(path)
+    check_output(path, *FORMATS)
     if path.suffix != ".json":
         need("pyarrow")
 

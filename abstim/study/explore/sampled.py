@@ -16,31 +16,29 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
-from abstim.session.session import Session
 from abstim.study.explore.interpolated import (
     FORMULA_SECONDS,
     SUMMARY_SECONDS,
     WORTH,
     MakeTimer,
-    PointsRead,
     ReadPoints,
     TimedPairs,
 )
+from abstim.study.explore.search import columns_at
 from abstim.study.sample.automatic import Aim, check_turn, work_on
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
-from abstim.targets.execution import Execution
 from abstim.targets.resolve import open_target
-from sampling.auto.interpolation import Pair, PairCycles, Pairs, all_timed, all_within, read_off
+from sampling.auto.interpolation import Pair, Pairs, all_timed, all_within, read_off
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
 from sampling.estimate import Estimate, exact
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Bool, Float64, Int64
 
+    from abstim.study.explore.points import Points
     from abstim.targets.resolve import Target
 
 
@@ -48,12 +46,6 @@ if TYPE_CHECKING:
 # four rounds
 COST_SECONDS, POINT_SECONDS = 1.5e-7, 2e-3
 A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
-
-
-def reduced(session: Session, number: int) -> Session:
-    """A target of one launch of another one."""
-    case = replace(session.case, launches=(session.launch(number),))
-    return Session(case, Execution((session.traces.trace(number),)))
 
 
 class Roughly(NamedTuple):
@@ -82,11 +74,10 @@ def formula_of(launches: TimedPairs, kinds: Int64[np.ndarray, " launch"]) -> For
 
 def by_formula(launches: TimedPairs, number: int) -> Roughly:
     """By the analytic model. Of keys that it does not know it says that they change nothing."""
-    from abstim.analytic import points_of, predict_points, summaries
+    from abstim.analytic import points_of, predict_points
+    from abstim.analytic.predictions import summary_of
 
-    session = reduced(launches.session, number)
-    (summary,) = summaries(session, launches.gpus[0])
-    found = predict_points(summary, points_of(launches.gpus))
+    found = predict_points(summary_of(launches.session, number, launches.gpus[0]), points_of(launches.gpus))
     limits = found.bounds_cycles / found.cycles[:, None]
     return Roughly(np.asarray(found.cycles, float), np.column_stack([limits, waves(launches, number)]))
 
@@ -108,13 +99,11 @@ def waves(launches: TimedPairs, number: int) -> Float64[np.ndarray, "gpu 2"]:
 
 
 @dataclass(frozen=True, eq=False)
-class SampledPoints:
-    """One target on the GPU that is varied and on all design points, in this order: `selections`. `read`: chosen
-    launches on them. `work`: of all that was timed, in instructions over the target's own."""
+class SampledPoints(ReadPoints):
+    """The same from chosen launches, whose cycles `read` holds; the target's on the GPU that is varied and on all
+    points: `selections`."""
 
     selections: list[TimedSelection]
-    read: PairCycles
-    work: float
 
     @property
     def detailed(self) -> Bool[np.ndarray, " point"]:
@@ -141,7 +130,7 @@ class SampledPoints:
         """Cycles on a point (-1: the GPU that is varied) over those on another, and half of the interval."""
         a, b = over + 1, row + 1
         error = math.hypot(self.read.of_ratios[a], self.read.of_ratios[b]) if a != b else 0.0
-        half = error and error * t_quantile(self.read.degrees, self.selections[0].confidence)
+        half = error and error * t_quantile(self.read.degrees, self.confidence)
         return ratio(self.selections[a], self.selections[b], half)
 
 
@@ -241,47 +230,43 @@ OF_LAUNCHES, OF_PAIRS = 0.4, 0.9
 
 
 class SampledSweep:
-    """A target on `gpus`, of which the first is the one that is varied. `features` of them and their `keys`: see
-    `Pairs`; `timer_of` makes a timer of sessions."""
+    """A target on `points`, of which the first is the GPU that is varied; `gpus`: they as such; `timer_of` makes a
+    timer of sessions."""
 
     def __init__(
-        self, program: SampledProgram, gpus: Sequence[Gpu], features: Float64[np.ndarray, "gpu feature"],
-        keys: Int64[np.ndarray, " feature"], timer_of: MakeTimer, aim: Aim,
-    ) -> None:  # fmt: skip
-        self.program, self.gpus, self.features, self.keys, self.aim = program, gpus, features, keys, aim
+        self, program: SampledProgram, points: Points, gpus: Sequence[Gpu], timer_of: MakeTimer, aim: Aim
+    ) -> None:
+        self.program, self.points, self.gpus, self.aim = program, points, gpus, aim
         self.launches = TimedPairs(program.session, gpus, timer_of)
 
-    def run(self) -> PointsRead:
+    def run(self) -> ReadPoints:
         """With more launches while the interval of a point is wider than was aimed at; with all at once, where the
         formula costs more than it may save."""
         self.program.prepare()
         kinds = kinds_of_launches(self.program)  # which no formula tells apart, small ones neither
         works = [replace(work, kinds=kinds) for work in work_on(self.program, self.gpus)]
-        formula = formula_of(self.launches, kinds)
+        instructions, formula = float(works[0].instructions.sum()), formula_of(self.launches, kinds)
         formula_seconds = (SUMMARY_SECONDS + POINT_SECONDS * len(self.gpus)) * len(np.unique(kinds)) + FORMULA_SECONDS
         if formula_seconds > WORTH * COST_SECONDS * float(works[0].cost.sum()) * len(self.gpus):
             shape = (len(self.gpus), len(kinds))
             read = all_timed(self.launches.timed, shape, "timing all points costs no more")
-            return ReadPoints(read, self.aim.confidence, self._work(works[0]))
+            return ReadPoints(read, self.aim.confidence, self.launches.instructions / instructions)
         selection = select(works, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
         for _ in range(ROUNDS):
-            found = self._points(selection)
+            found = self._points(selection, instructions)
             if selection.complete or found.half_widths.max(initial=0.0) <= self.aim.error:
                 break
             selection = selection.more()
         return found
 
-    def _points(self, selection: Selection) -> SampledPoints:
+    def _points(self, selection: Selection, instructions: float) -> SampledPoints:
         numbers, place = selection.launches, {number: k for k, number in enumerate(selection.launches)}
 
         def time(pairs: Sequence[Pair]) -> Float64[np.ndarray, " pair"]:
             return self.launches.timed([(gpu, numbers[k]) for gpu, k in pairs])
 
         known = {(gpu, place[n]): cycles for (gpu, n), cycles in self.launches.known.items() if n in place}
-        pairs, met = selection.pairs(self.features, self.keys), all_within(OF_PAIRS * self.aim.error)
+        pairs, met = selection.pairs(*columns_at(self.points)), all_within(OF_PAIRS * self.aim.error)
         read = read_off(time, pairs, met, self.aim.confidence, known)
         estimates = selection.estimates(read.cycles, read.of_sums, read.degrees)
-        return SampledPoints(estimates, read, self._work(selection.works[0]))
-
-    def _work(self, work: ProgramWork) -> float:
-        return self.launches.instructions / float(work.instructions.sum())
+        return SampledPoints(read, self.aim.confidence, self.launches.instructions / instructions, estimates)

@@ -229,7 +229,7 @@ def _does_not_fit(sessions: Sequence[Session], points: Points) -> np.ndarray:
 
 def search(points: Points, predicted: np.ndarray, time: Timing, objectives: Objectives, count: int) -> Found:
     """Time the `count` candidates that seem to be on the front by predicted cycles, a quarter of them in each round."""
-    features, corrected = features_of(points), predicted
+    features, corrected = np.column_stack([columns_at(points)[0], np.ones(len(points))]), predicted
     usable = points.reasons == ""
     chosen, measured, reasons = np.zeros(0, np.int64), np.zeros((0, predicted.shape[1]), np.int64), list[str]()
     for step in range(1, ROUNDS + 1):
@@ -275,11 +275,6 @@ def columns_at(points: Points) -> tuple[Float[np.ndarray, "point feature"], Int6
     scaled = [(n, 2 * (c - c.min()) / span - 1) for n, c in columns if (span := float(np.ptp(c))) > 0]
     features = np.stack([c for _, c in scaled], 1) if scaled else np.zeros((len(points), 0))
     return features, np.array([n for n, _ in scaled], np.int64)
-
-
-def features_of(points: Points) -> Float[np.ndarray, "point feature"]:
-    """Their columns (`columns_at`), and one of 1."""
-    return np.column_stack([columns_at(points)[0], np.ones(len(points))])
 
 
 def analytic_screen(

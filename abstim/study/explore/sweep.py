@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,11 +29,9 @@ from abstim.study.explore.search import (
     ScreenMaker,
     analytic_screen,
     climb,
-    columns_at,
     design,
     front,
     ranked,
-    refuse_unknown,
 )
 from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
 from functional.errors import InputError
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int64
 
     from abstim.study.sample.automatic import Aim
+    from abstim.study.sample.sampled_program import SampledProgram
     from abstim.targets.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
@@ -49,24 +48,10 @@ DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
 RESULT_NAMES = ("cycles", "seconds", "time")
 
 
-class Swept(NamedTuple):
-    """What a sweep asks of a model: `refuse` raises InputError for varied keys that it does not look at; `planner`
-    makes jobs of points, None of a formula, which takes all points at once."""
-
-    refuse: Callable[[Points], None]
-    planner: type[Planner] | None
-
-
-def _refuse_unread(points: Points) -> None:
-    from abstim.occupancy_vector.occupancy_model import refuse_unread
-
-    refuse_unread(points.columns, "--vary")
-
-
-SWEPT = {
-    DETAILED: Swept(lambda points: None, Planner),
-    "occupancy": Swept(_refuse_unread, OccupancyPlanner),
-    "analytic": Swept(refuse_unknown, None),
+SWEPT: dict[str, type[Planner] | type[FormulaTimer]] = {  # a formula takes all points at once, without jobs
+    DETAILED: Planner,
+    "occupancy": OccupancyPlanner,
+    "analytic": FormulaTimer,
 }
 
 
@@ -147,29 +132,32 @@ def explore(
     call goes on where it was, and gives the same table.
     """
     sweep.space.refuse_idle()
-    points = _candidates(sweep)
+    strategy, count = sweep.strategy, sweep.count
+    if strategy == MULTI_FIDELITY:  # candidates
+        strategy, count = "grid" if sweep.space.size <= MOST_POINTS else "random", MOST_POINTS
+    points = design(sweep.space, strategy, count, sweep.seed, sweep.constraints)
     _check_objectives(sweep, points)
     SWEPT[sweep.model].refuse(points)
-    if sweep.aim is not None and sweep.sample:
-        return _from_samples(targets, sweep, points, sweep.aim, analysis, progress)
-    sessions = [open_session(target, progress=progress) for target in targets]
+    programs: list[SampledProgram] = []
+    if sweep.sample:
+        from abstim.study.explore.sampled import open_program
+
+        programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
+    sessions = [p.session for p in programs] or [open_session(target, progress=progress) for target in targets]
     names = _names_of(sessions)
-    objectives = partial(values_of, sweep.objectives, names)
     sampled = None
     if sweep.aim is not None:
-        work, timed, sampled = _interpolated(sweep, sessions, names, points, sweep.aim, objectives, progress)
+        work, timed, sampled = _estimated(sweep, sweep.aim, sessions, programs, names, points, progress)
     else:
+        objectives = partial(values_of, sweep.objectives, names)
         work, timed = _timed(sweep, sessions, points, screen or analytic_screen, objectives, progress)
     found = Exploration(
         sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points), sampled=sampled
     )
-    return replace(found, sensitivity=_sensitivity(found, analysis), note=_note(sweep, sessions))
-
-
-def _note(sweep: Sweep, sessions: Sequence[Session]) -> str:
-    """What keeps the times of some targets from being those of machine code, where the GPU runs that."""
+    # what keeps the times of some targets from being those of machine code, where the GPU runs that
     notes = {s.case.name: target_note(s, sweep.space.gpu, sweep.model) for s in sessions}
-    return "; ".join(f"{name}: {note}" for name, note in notes.items() if note)
+    note = "; ".join(f"{name}: {said}" for name, said in notes.items() if said)
+    return replace(found, sensitivity=_sensitivity(found, analysis), note=note)
 
 
 def _timed(
@@ -188,65 +176,36 @@ def _timed(
         return timer.work, Found(points, *timer(points), None)
 
 
-def _from_samples(
-    targets: Sequence[Target], sweep: Sweep, points: Points, aim: Aim, analysis: Analysis, progress: Progress
-) -> Exploration:
-    """Every point from launches that are chosen on the GPU that is varied."""
-    from abstim.study.explore.sampled import SampledSweep, open_program
-
-    programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
-    names = _names_of([program.session for program in programs])
-    gpus, rows, reasons = _machines(points, [program.session for program in programs])
-    work = Work(len(points))
-    with Store(engine_digest()) as store:
-        columns = columns_at(points.where(rows).after_first())
-        found = [
-            SampledSweep(
-                program,
-                [sweep.space.gpu, *gpus],
-                *columns,
-                lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
-                aim,
-            ).run()
-            for program in (programs if gpus else ())
-        ]
-    cycles = np.full((len(points), len(programs)), FAILED, np.int64)
-    for target, each in enumerate(found):
-        cycles[rows, target] = np.rint(each.cycles)
-    sampled = EstimatedTargets(names, found, rows) if found else None
-    explored = Exploration(
-        sweep.space.gpu.name, names, tuple(sweep.objectives), points, cycles, reasons, None, work, len(points),
-        sampled=sampled,
-    )  # fmt: skip
-    note = _note(sweep, [program.session for program in programs])
-    return replace(explored, sensitivity=_sensitivity(explored, analysis), note=note)
-
-
-def _interpolated(
-    sweep: Sweep, sessions: Sequence[Session], names: tuple[str, ...], points: Points, aim: Aim,
-    objectives: Objectives, progress: Progress,
+def _estimated(
+    sweep: Sweep, aim: Aim, sessions: Sequence[Session], programs: Sequence[SampledProgram], names: tuple[str, ...],
+    points: Points, progress: Progress,
 ) -> tuple[Work, Found, EstimatedTargets | None]:  # fmt: skip
-    """Every point from pairs of a launch and a point; the best ones timed."""
+    """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else of
+    all, and the best points timed."""
     gpus, rows, reasons = _machines(points, sessions)
     cycles, work = np.full((len(points), len(sessions)), FAILED, np.int64), Work(len(points))
+    timed = Found(points, cycles, reasons, None)
     if not gpus:
-        return work, Found(points, cycles, reasons, None), None
+        return work, timed, None
     own = points.where(rows)
-    with Store(engine_digest()) as store:
-        sweeps = [
-            InterpolatedSweep(
-                session,
-                own.after_first(),
-                [sweep.space.gpu, *gpus],
-                lambda s: Timer(Planner(s), _run_of(sweep), store, progress, work),
-                aim,
-            )
-            for session in sessions
-        ]
-        found = _with_best(sweep, [each.run() for each in sweeps], sweeps, own, objectives)
+    with closing(Store(engine_digest())) as store:
+
+        def timer_of(some: Sequence[Session]) -> Timer:
+            return Timer(Planner(some), _run_of(sweep), store, progress, work)
+
+        on = own.after_first(), [sweep.space.gpu, *gpus], timer_of, aim
+        if programs:
+            from abstim.study.explore.sampled import SampledSweep
+
+            found = [SampledSweep(program, *on).run() for program in programs]
+        else:
+            sweeps = [InterpolatedSweep(session, *on) for session in sessions]
+            objectives = partial(values_of, sweep.objectives, names)
+            found = _with_best(sweep, [each.run() for each in sweeps], sweeps, own, objectives)
     cycles[rows] = np.stack([np.rint(each.cycles) for each in found], 1)
-    work.represent(cycles, sessions)
-    return work, Found(points, cycles, reasons, None), EstimatedTargets(names, found, rows)
+    if not programs:
+        work.represent(cycles, sessions)
+    return work, timed, EstimatedTargets(names, found, rows)
 
 
 def _machines(points: Points, sessions: Sequence[Session]) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
@@ -281,24 +240,17 @@ def _with_best(
 @contextmanager
 def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Progress) -> Iterator[PointTimer]:
     """A model as what times points, and keeps what it finds."""
-    make = SWEPT[model].planner
-    if make is None:
-        yield FormulaTimer(sessions, sweep.space.gpu)
+    kind = SWEPT[model]
+    if not issubclass(kind, Planner):
+        yield kind(sessions, sweep.space.gpu)
         return
-    planner = make(sessions)
-    with Store(planner.version) as store:
+    planner = kind(sessions)
+    with closing(Store(planner.version)) as store:
         yield Timer(planner, _run_of(sweep) if model == DETAILED else run_local, store, progress)
 
 
 def _run_of(sweep: Sweep) -> Run:
     return partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
-
-
-def _candidates(sweep: Sweep) -> Points:
-    if sweep.strategy != MULTI_FIDELITY:
-        return design(sweep.space, sweep.strategy, sweep.count, sweep.seed, sweep.constraints)
-    strategy = "grid" if sweep.space.size <= MOST_POINTS else "random"
-    return design(sweep.space, strategy, MOST_POINTS, sweep.seed, sweep.constraints)
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:

@@ -23,7 +23,7 @@ from abstim.progress import Progress
 from abstim.session.session import Session
 from abstim.study.explore.jobs import Job, Planner, Results
 from abstim.study.explore.points import Points
-from abstim.study.explore.search import FAILED, by_formula
+from abstim.study.explore.search import FAILED, by_formula, refuse_unknown
 from functional.errors import InputError
 from functional.keep.folder import cache_dir, make_folder
 from functional.terminal import note
@@ -80,12 +80,6 @@ class Store:
     def close(self) -> None:
         """Give the file back."""
         self._database.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _replace(self, error: Exception) -> None:
         """Go on without the file: a damaged one is deleted, one that cannot be written is left alone."""
@@ -239,6 +233,7 @@ class FormulaTimer:
     sessions: Sequence[Session]
     gpu: Gpu
     work: Work = field(default_factory=Work)
+    refuse = staticmethod(refuse_unknown)
 
     def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
         """As of `Timer`."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.brief import brief
-from functional.errors import InputError
-from functional.keep.folder import write_output
+from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float64
@@ -167,16 +166,8 @@ class Fit:
 
     def save(self, path: Path) -> None:
         """Write the description. Raises InputError if that cannot be done."""
-        check_output(path)
+        check_output(path, ".toml")
         write_output(path, self.to_toml().encode())
-
-
-def check_output(path: Path) -> None:
-    """Raises InputError for a path no GPU description can be written to; better before a fit than after it."""
-    if path.suffix != ".toml":
-        raise InputError(f"{path}: a GPU description is a .toml file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: no such folder {path.parent}")
 
 
 def _setting(parameter: FittedParameter) -> str:

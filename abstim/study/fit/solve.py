@@ -196,7 +196,7 @@ def fit(
     inside, outside = split(table, fraction, seed)
     everything = kernels_of(table, names, gpus, model, progress)
     data, held_out = everything.part(inside), everything.part(outside) if outside else None
-    start = everything.kernels[0].defaults()
+    start, columns = everything.kernels[0].defaults(), [INDEX[each] for each in names]
     if (start <= 0).any():
         raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
     ranges = [(bounds or {}).get(n) or bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]
@@ -205,7 +205,7 @@ def fit(
     return Fit(
         gpu=name, variants=list(gpus), reference=reference,
         parameters=_parameters(names, start, value, known, ranges),
-        errors=_errors(data, held_out, {"start": start, "file": _file_values(name, names), "fit": value}),
+        errors=_errors(data, held_out, {"start": start, "file": values_of(load_gpu(name))[columns], "fit": value}),
         correlation=known.correlation.tolist(), singular_values=known.singular_values.tolist(),
         unidentified=known.unidentified,
         fitted_benchmarks=_benchmarks(data), held_out_benchmarks=_benchmarks(held_out) if held_out else [],
@@ -239,11 +239,6 @@ def _solve(problem: Problem, start: np.ndarray, rounds: int) -> tuple[np.ndarray
 def _known(problem: Problem, value: np.ndarray) -> Knowledge:
     errors, jacobian = problem.linearized(np.log(value))
     return knowledge(problem.names, value, errors, jacobian, len(problem.data.kernels))
-
-
-def _file_values(gpu: str, names: Sequence[str]) -> np.ndarray:
-    """The parameters as the GPU's description has them."""
-    return values_of(load_gpu(gpu))[[INDEX[name] for name in names]]
 
 
 def _benchmarks(data: Observations) -> list[str]:

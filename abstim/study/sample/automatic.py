@@ -81,7 +81,8 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
         return None
     accesses = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(ON_LINES)))[trace.blocks])
     conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])
-    records = np.repeat(accesses, _lengths(more_follow(trace.records) == 0))
+    last = np.flatnonzero(more_follow(trace.records) == 0)
+    records = np.repeat(accesses, np.diff(last, prepend=-1))
     issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
     counts = np.diff(before(issued)[trace.block_offsets])
     share = counts / np.maximum(trace.warp_instructions, 1)
@@ -121,11 +122,6 @@ def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> b
         for column in (barriers, barriers * kept)
     )
     return bool(((all_of == all_of[:, :1]) & (those == those[:, :1])).all())
-
-
-def _lengths(last: Bool[np.ndarray, " record"]) -> Int64[np.ndarray, " access"]:
-    """Line records of each access, whose last one is marked."""
-    return np.diff(np.concatenate([np.full(1, -1), np.flatnonzero(last)]))
 
 
 REQUEST_COST = 2.0  # of simulating a memory request, where a warp instruction is 1
@@ -208,7 +204,9 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
             sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
             found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
         elif not many_waves and not uneven(longest):
-            found = _from_iterations(program, number, iterations, float(columns[:, 0].sum()))
+            all_of = iterations_of(program.session.launch(number).program, program.launches.trace(number))
+            latency, timed = program.gpu.params.launch_latency_cycles, partial(_iterations, program, number, all_of)
+            found = iterations.launch(float(columns[:, 0].sum()), float(latency), timed)
     return found or full(program, number)
 
 
@@ -231,14 +229,6 @@ def _equal_blocks(program: SampledProgram, number: int) -> float | None:
     wave_blocks = program.shape(number).wave_blocks if all_of else 1
     alike = equal_blocks(columns[:, EACH_BLOCK], columns[:, EACH_LINES], wave_blocks)
     return float(columns[:, 0].mean()) * launch.thread_blocks if alike else None
-
-
-def _from_iterations(
-    program: SampledProgram, number: int, sampling: IterationSampling, instructions: float
-) -> Estimate | None:
-    latency, trace = float(program.gpu.params.launch_latency_cycles), program.launches.trace(number)
-    timed = partial(_iterations, program, number, iterations_of(program.session.launch(number).program, trace))
-    return sampling.launch(instructions, latency, timed)
 
 
 def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:

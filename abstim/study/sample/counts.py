@@ -10,7 +10,6 @@ from abstim.gpu.spec import Params
 from abstim.session.memory_accesses import executed, first_records
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.programs.program import Program
-from functional.ptx.ir import Instruction
 from functional.traces.line_record import is_data, line_of, sectors_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, Trace
 from precharacterize.classify import Kind, kind_of
@@ -189,7 +188,6 @@ class EngineFunctional:
             counts=block_counts(trace, warps, len(self.block_instructions)),
             types=warp_types(trace, warps),
             memory_requests=memory_requests(trace, warps),
-            thread_instructions=trace.thread_instructions[warps],
             lines=lines,
             all_lines=all_lines,
         )
@@ -200,7 +198,9 @@ class EngineFunctional:
         written: dict[str, int] = {}
         sources = []
         for place, instruction in enumerate(self.program.instructions[block.start : block.stop]):
-            sources.append(tuple(sorted({written[name] for name in _read(instruction) if name in written})))
+            guard = [instruction.guard.register] if instruction.guard else []
+            read = {register.name for register in (*guard, *instruction.reads())}
+            sources.append(tuple(sorted({written[name] for name in read & written.keys()})))
             written |= {register.name: place for register in instruction.writes()}
         return BlockCode(classes=self.classes[block.start : block.stop], sources=tuple(sources))
 
@@ -223,8 +223,3 @@ def initial_latencies(program: Program, table: LatencyTable, params: Params) -> 
     cycles = np.asarray(table.latency_cycles, float) + accesses
     classes = instruction_classes(program)
     return np.bincount(classes, cycles) / np.bincount(classes)
-
-
-def _read(instruction: Instruction) -> list[str]:
-    guard = [instruction.guard.register.name] if instruction.guard else []
-    return guard + [register.name for register in instruction.reads()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from abstim.study.sample.sample_result import plain_estimate
 from functional.errors import InputError
-from functional.files import read_text
+from functional.files import table_rows
 from sampling import Estimate, Profile, SamplingError, Selection
 from sampling.bounds import bounded
 from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems, read_nsight_times
@@ -177,8 +176,8 @@ def estimate_from(selection: str, times: Path) -> TimedElsewhere:
 
 
 def _times(path: Path, selection: Selection) -> tuple[str, Float64[np.ndarray, " sample"]]:
-    rows = _rows(path)
-    if rows is None:
+    rows = [row for _, row in table_rows(path)]
+    if not rows or "launch" not in rows[0]:
         unit, found = read_nsight_times(path)
     else:
         unit = next((unit for unit in UNITS if unit in rows[0]), "")
@@ -188,15 +187,6 @@ def _times(path: Path, selection: Selection) -> tuple[str, Float64[np.ndarray, "
     if not (np.isfinite(found) & (found > 0)).all():
         raise InputError(f"{path}: a time is not a positive number")
     return unit, found
-
-
-def _rows(path: Path) -> list[dict[str, str]] | None:
-    """Of a table with a column `launch`; None for anything else."""
-    try:
-        rows = list(csv.DictReader(read_text(path).splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    return rows if rows and "launch" in rows[0] else None
 
 
 def _times_of(

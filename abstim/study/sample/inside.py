@@ -42,8 +42,7 @@ def photon(program: SampledProgram, number: int) -> Estimate:
 
 def pkp(program: SampledProgram, number: int) -> Estimate:
     """Until instructions a cycle have settled."""
-    simulator = program.simulator(number)
-    return sampling.Pkp().launch(simulator)
+    return sampling.Pkp().launch(program.simulator(number))
 
 
 def pkp_cycles(program: SampledProgram, number: int) -> Estimate:
@@ -65,9 +64,8 @@ def once(name: str, inside: Inside) -> Inside:
     def run(program: SampledProgram, number: int) -> Estimate:
         kept = program.part(number).found
         if name in kept:
-            program.reused[program.name(number)] = kept[name]
-            program.spent("time", kept[name].seconds)
-            program.earlier_seconds += kept[name].seconds
+            program.histories[program.name(number)] = kept[name].history
+            program.reuse(kept[name].executed_instructions, 0.0, kept[name].seconds)
             return kept[name].estimate
         started = perf_counter()
         estimate = inside(program, number)

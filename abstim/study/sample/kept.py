@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -75,11 +74,6 @@ class _Launches(Generic[Content]):
         self.name = key(self.modules, execution_key(case, ""), gpu.spec, gpu.params, gpu.pipeline, caches)
         self.alone = caches != KEPT and model == DETAILED
         self._kept = _encoded({})
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return Kept(self.kind).path(self.name)
 
     def load(self) -> dict[int, Content]:
         """What is there, by launch; nothing, and a line on stderr, if the file is damaged."""

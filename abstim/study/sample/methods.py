@@ -246,9 +246,3 @@ def names_for_help() -> str:
     short = (f"-{name.removeprefix('ideal-')}" for name in others)
     listed = ", ".join(name for name, method in METHODS.items() if method.needs is not Needs.FULL_SIMULATION)
     return f"{listed}; over parts of launches, needing the full simulation: {', '.join((first, *short))}"
-
-
-def table_for_docs() -> str:
-    """All methods as Markdown."""
-    rows = (f"| {m.name} | {m.what} | {m.needs.value} | `{m.uses.replace(', ', '`, `')}` | {m.source} |" for m in _ALL)
-    return "\n".join(("| method | what | needs | classes of `sampling` | from |", "|---|---|---|---|---|", *rows))

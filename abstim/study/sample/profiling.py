@@ -123,21 +123,21 @@ def of_each_kind(
 
     All are executed where data decide what they do, and of a launch of less than `cheap` warp instructions.
     """
-    kind, irregular, rows = kinds_of_launches(program), irregular_kernels(program), list[Any]()
+    kind, rows = kinds_of_launches(program), list[Any]()
     for number in range(len(program)):
         if kind[number] == len(rows):
             program.progress("profile", number, len(program))
-            rows.append(row(number, _some_of(program, number, irregular, cheap)))
+            rows.append(row(number, _some_of(program, number, cheap)))
             program.launches.drop(number)
     return rows, kind
 
 
-def _some_of(program: SampledProgram, number: int, irregular: frozenset[str], cheap: float) -> SomeBlocks:
+def _some_of(program: SampledProgram, number: int, cheap: float) -> SomeBlocks:
     launch, launches = program.case.launches[number], program.launches
     if launches.signatures is None:
         return SomeBlocks(launch.thread_blocks, ((launches.trace(number), 1.0),))
     run, whole = partial(launches.look_at, number), launch.thread_blocks
-    found = execute_some(run, whole, whole if launch.program.name in irregular else PROFILED_BLOCKS)
+    found = execute_some(run, whole, whole if data_decide(launch.program) else PROFILED_BLOCKS)
     if not found.all_of_it and found.total(lambda trace: float(trace.warp_instructions.sum())) < cheap:
         return execute_some(run, whole, whole)
     return found
@@ -163,18 +163,17 @@ def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     return np.array([number_of.setdefault(key, len(number_of)) for key in program.launches.signatures])
 
 
-def irregular_kernels(program: SampledProgram) -> frozenset[str]:
-    """Kernels of which thread blocks of one launch may do different amounts of work, because data decide."""
-    if program.launches.signatures is None:
-        return frozenset(launch.program.name for launch in program.case.launches)
-    kernels = {launch.program.name: launch.program for launch in program.case.launches}
-    return frozenset(name for name, kernel in kernels.items() if data_decide(kernel))
+_DECIDED: dict[tuple[str, str], bool] = {}  # of kernels of a module's text
 
 
 def data_decide(kernel: Program) -> bool:
-    """Whether what a kernel's warps execute, or where they read and write, may depend on what memory holds."""
-    found = trace_inputs(kernel)
-    return found is None or bool(found.contents)
+    """Whether what a kernel's warps execute, or where they read and write, may depend on what memory holds: then thread
+    blocks of one launch may do different amounts of work."""
+    key = kernel.digest, kernel.name
+    if key not in _DECIDED:
+        found = trace_inputs(kernel)
+        _DECIDED[key] = found is None or bool(found.contents)
+    return _DECIDED[key]
 
 
 def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:

@@ -40,13 +40,11 @@ LARGE_INSTRUCTIONS = 20_000
 
 def regular(program: SampledProgram, asked: Bool[np.ndarray, " launch"]) -> Bool[np.ndarray, " launch"]:
     """Those `asked` for whose thread blocks do alike, whatever the data, and wait for no other thread block."""
-    found, kernels = asked & (program.launches.signatures is not None), dict[str, bool]()
+    found = asked & (program.launches.signatures is not None)
     for number in np.flatnonzero(found).tolist():  # a stream makes each launch as it is looked at
         launch = program.case.launches[number]
-        name = launch.program.name
-        if name not in kernels:
-            kernels[name] = not data_decide(launch.program)
-        found[number] = kernels[name] and launch.cluster.total == 1 and not launch.grid_workspace
+        waits = launch.cluster.total > 1 or bool(launch.grid_workspace)
+        found[number] = not waits and not data_decide(launch.program)
     return found
 
 
@@ -75,8 +73,13 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     nothing, where it would not pay."""
     kinds = kinds_of_launches(program)
     first = np.unique(kinds, return_index=True)[1]
-    first = first[_wanted(program, work)[first]].tolist()
-    if not _pays(program, work, first):
+    # regular launches of kernels most of whose work is in large ones: a kernel's launches stay together
+    squares, sums = (np.bincount(work.kernels, work.instructions**power) for power in (2, 1))
+    typical = squares / np.maximum(sums, 1.0)
+    first = first[regular(program, large(program, typical[work.kernels]))[first]].tolist()
+    cost = float(work.cost[first].sum()) / program.gpu.spec.sm_count
+    few_or_dear = len(first) < FEWEST or cost > MOST_COST * float(work.cost.sum())
+    if program.warm_up.name != EMPTY or few_or_dear:
         return work, ()
     report, cores = partial(program.progress, "one SM"), os.cpu_count() or 1
     simulated = in_parallel(lambda place: _on_one_sm(program, first[place]), len(first), cores, report)
@@ -90,19 +93,6 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
         Part(name=program.name(number), how="one SM", instructions=timed[kinds[number]].instructions, cycles=0.0)
         for number in first
     )
-
-
-def _wanted(program: SampledProgram, work: ProgramWork) -> Bool[np.ndarray, " launch"]:
-    """Regular launches of kernels most of whose work is in large ones: a kernel's launches stay together."""
-    squares, sums = (np.bincount(work.kernels, work.instructions**power) for power in (2, 1))
-    typical = squares / np.maximum(sums, 1.0)
-    return regular(program, large(program, typical[work.kernels]))
-
-
-def _pays(program: SampledProgram, work: ProgramWork, first: list[int]) -> bool:
-    """Whether it is possible, tells of enough launches, and costs little beside the whole."""
-    cost = float(work.cost[first].sum()) / program.gpu.spec.sm_count
-    return program.warm_up.name == EMPTY and len(first) >= FEWEST and cost <= MOST_COST * float(work.cost.sum())
 
 
 def _on_one_sm(program: SampledProgram, number: int) -> Timed:

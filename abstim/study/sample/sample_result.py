@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from abstim.brief import brief
-from functional.errors import InputError
+from abstim.brief import brief, grouped
+from functional.keep.folder import check_output, write_output
 from sampling import Estimate
 from sampling.estimate import Basis
 
@@ -178,17 +179,12 @@ def _ratio(whole: float, part: float) -> float:
     return whole / part if part else float("inf")
 
 
-_FORMATS = (".svg", ".png", ".pdf")
-
-
-def check(path: Path) -> None:
-    """Raises InputError for a name that cannot be drawn to."""
-    if path.suffix not in _FORMATS:
-        raise InputError(f"{path}: choose a name that ends in {', '.join(_FORMATS)}")
+PICTURES = (".svg", ".png", ".pdf")
 
 
 def draw(found: Comparison, path: Path) -> None:
     """One point a method; the lower and the further right, the better. Raises InputError if it cannot be written."""
+    check_output(path, *PICTURES)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 5), layout="constrained")
@@ -202,10 +198,32 @@ def draw(found: Comparison, path: Path) -> None:
     axes.set_ylabel("error of the cycles (%)")
     axes.set_title(f"{found.full.target} on {found.full.gpu}")
     axes.grid(alpha=0.3)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-        figure.savefig(temporary)
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+    drawn = BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:])
+    write_output(path, drawn.getvalue())
+
+
+MOST_WAYS = 12  # that are told apart
+OTHER_WAYS = "other ways"  # how many, before it: what the rest is called
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """All parts found one way: how many, their warp instructions, their cycles."""
+
+    how: str
+    parts: int
+    instructions: float
+    cycles: float
+
+
+def by_way(parts: Iterable[tuple[str, int, float, float]], most: int = MOST_WAYS) -> list[Way]:
+    """Ways of parts, each (how, units, instructions, cycles), most cycles first: `most`, then all others as one."""
+    groups = grouped(parts, lambda part: part[0])
+    ways = [Way(how, *(sum(p[k] for p in own) for k in (1, 2, 3))) for how, own in groups.items()]  # type: ignore[misc]
+    found = sorted(ways, key=lambda way: -way.cycles)
+    left = found[most:]
+    if len(left) < 2:  # a row for the rest would save none
+        return found
+    together = (sum(getattr(way, name) for way in left) for name in ("parts", "instructions", "cycles"))
+    return [*found[:most], Way(f"{len(left)} {OTHER_WAYS}", *together)]

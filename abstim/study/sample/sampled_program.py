@@ -19,7 +19,7 @@ from abstim.session.result import timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, Flushed, WarmUp
 from abstim.study.sample.counts import EngineFunctional
-from abstim.study.sample.kept import Finished, InPart, Measured
+from abstim.study.sample.kept import InPart, Measured
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
 from functional.launches.case import Case
@@ -46,15 +46,14 @@ class SampledProgram:
         self.warm_up: WarmUp = warm_up or Flushed()
         self.model = model
         self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
-        self.asked: set[int] = set()  # which of them this one asked for ...
-        self.simulated: set[int] = set()  # ... and which it simulated itself
+        self.asked: set[int] = set()  # which of them this one asked for
         self.in_part: dict[int, InPart] = {}  # launches of which something was simulated, here or before
-        self.reused: dict[str, Finished] = {}  # what was found before, of launches by their names
+        self.histories: dict[str, list[tuple[float, float]]] = {}  # of launches whose estimates were found before
         self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs ...
         self.loaded_analyses: Mapping[int, Analysis] = {}  # ... and those of them that were used
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self.earlier_seconds = 0.0  # of these, what was kept had taken
+        self.earlier_seconds, self._earlier_instructions = 0.0, 0.0  # of what was kept, and used
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -64,6 +63,13 @@ class SampledProgram:
         """Add to a stage's seconds."""
         with self._lock:
             self._seconds[stage] += seconds
+
+    def reuse(self, instructions: float, execute_seconds: float, time_seconds: float) -> None:
+        """Add what something kept had taken: warp instructions executed, seconds."""
+        self.spent("execute", execute_seconds)
+        self.spent("time", time_seconds)
+        self.earlier_seconds += execute_seconds + time_seconds
+        self._earlier_instructions += instructions
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -99,8 +105,7 @@ class SampledProgram:
     def stability(self) -> dict[str, tuple[tuple[float, float], ...]]:
         """Of each launch that was stepped, its history."""
         stepped = {self.name(number): each.history for number, each in sorted(self.simulators.items()) if each.history}
-        found = {name: each.history for name, each in self.reused.items() if each.history} | stepped
-        return {name: tuple(history) for name, history in found.items()}
+        return {name: tuple(history) for name, history in (self.histories | stepped).items() if history}
 
     def name(self, number: int) -> str:
         """For people."""
@@ -118,28 +123,22 @@ class SampledProgram:
     def measure(self, number: int) -> Measured:
         """Simulate a launch in full, once."""
         known = self.measured.get(number)
-        if known is not None:
-            if number not in self.asked:
-                self.spent("execute", known.execute_seconds)
-                self.spent("time", known.time_seconds)
-                self.earlier_seconds += known.execute_seconds + known.time_seconds
-        else:
+        if known is None:
             self.measured[number] = self._simulated(number)
             self.spent("time", self.measured[number].time_seconds)
-            self.simulated.add(number)
+        elif number not in self.asked:
+            self.reuse(known.instructions, known.execute_seconds, known.time_seconds)
         self.asked.add(number)
         return self.measured[number]
 
     @property
     def executed_instructions(self) -> float:
         """Warp instructions that were executed for what was asked for: here, or in a run whose results were kept."""
-        found = self.launches.executed_instructions
+        found = self.launches.executed_instructions + self._earlier_instructions
         for number, analysis in self.loaded_analyses.items():
             elsewhere = ~self.launches.executed(number, analysis.thread_blocks)
             found += float(analysis.thread_block_instructions[elsewhere].sum())
-        for number in self.asked - self.simulated:
-            found += self.measured[number].instructions
-        return found + sum(each.executed_instructions for each in self.reused.values())
+        return found
 
     @property
     def kernels(self) -> list[str]:

@@ -18,7 +18,7 @@ from abstim.gpu.config import Gpu, gpu_of, known_error_of
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.limits import memory_use
-from abstim.session.result import FORMULA_TIMES_PTX, target_note, too_little_timed
+from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, target_note, too_little_timed
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.inside import analysis_share, inside_named
@@ -74,7 +74,8 @@ def sample(
     Raises InputError for anything a user got wrong.
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
-    chosen, before = _chosen(method or _default_method(case, model, known), inside), warm_up_named(warm_up)
+    alone = model != DETAILED or known is not None or _in_turn(case)  # one by one, or by a profile that is there
+    chosen, before = _chosen(method or (MODELLED if alone else "auto"), inside), warm_up_named(warm_up)
     _refuse_idle(chosen, known, aim, seed)
     _refuse(chosen, case, point, model, before, warm_up)
     options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
@@ -100,11 +101,6 @@ def _refuse_idle(method: Method, known: Known | None, aim: Aim | None, seed: int
         raise InputError(f"{method.name} chooses nothing at random; leave out --seed")
     if method.needs is not Needs.PROFILE and known is not None:
         raise InputError(f"{method.name} looks at each launch itself; leave out the profile")
-
-
-def _default_method(case: Case, model: str, known: Known | None) -> str:
-    """auto, unless the model times launches alone, a profile is there to choose by, or launches must come in turn."""
-    return MODELLED if model != DETAILED or known is not None or _in_turn(case) else "auto"
 
 
 def _in_turn(case: Case) -> bool:
@@ -182,22 +178,27 @@ def run_method(
     try:
         if known is None and method.needs is Needs.PROFILE:
             known = Known(profile_of(program))
-        _check(known, program)
+        rows = len(program) if known is None else len(known.light.names if known.light else known.profile)
+        if rows != len(program):
+            raise InputError(f"the profile has {rows} launches, {program.case.name} has {len(program)}")
         stated = method.run(program, known, aim or Aim())
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
     estimate, spent = bounded(stated, method.name), program.seconds
     spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
+    spec, params, counted = program.gpu.spec, program.gpu.params, estimate.counters
+    note = target_code_note(program.session, program.gpu, program.model)
+    timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
     return SampleResult(
         target=program.case.name,
         gpu=program.gpu.name,
         memory_model=program.gpu.memory_model,
         method=method.name,
         model=program.model,
-        known_error=known_error_of(program.gpu, program.model, _code_of(program)),
+        known_error=known_error_of(program.gpu, program.model, timed_code),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
-        memory=_memory(estimate, program.gpu),
+        memory={} if spec.perfect_memory or not counted else memory_use(counted, estimate.total, spec, params),
         earlier_seconds=program.earlier_seconds,
         own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
@@ -205,12 +206,6 @@ def run_method(
         notes=_notes(method, program, estimate),
         stability=program.stability(),
     )
-
-
-def _code_of(program: SampledProgram) -> str:
-    """What was timed, if not what the GPU asks for, as `known_error_of` wants it."""
-    note = target_note(program.session, program.gpu, program.model)
-    return {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
@@ -226,12 +221,6 @@ def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple
     return tuple(filter(None, notes))
 
 
-def _memory(estimate: Estimate, gpu: Gpu) -> dict[str, float]:
-    if gpu.spec.perfect_memory or not estimate.counters:
-        return {}
-    return memory_use(estimate.counters, estimate.total, gpu.spec, gpu.params)
-
-
 def _executed(method: Method, program: SampledProgram, known: Known | None, estimate: Estimate) -> float:
     """Share of the work that the method had executed, now or in a run whose results were kept, and whether anybody else
     executed more of it or not."""
@@ -242,14 +231,6 @@ def _executed(method: Method, program: SampledProgram, known: Known | None, esti
     if known is None or program.launches.signatures is None:
         return 1.0
     return min(chosen + program.launches.looked_instructions / float(known.profile.instructions.sum()), 1.0)
-
-
-def _check(known: Known | None, program: SampledProgram) -> None:
-    if known is None:
-        return
-    rows = len(known.profile) if known.light is None else len(known.light.names)
-    if rows != len(program):
-        raise InputError(f"the profile has {rows} launches, {program.case.name} has {len(program)}")
 
 
 def compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -88,28 +88,16 @@ IDLE = 0.1  # share of the time below which DRAM decides nothing
 _NONE = np.empty(0, np.int64)
 
 
-@dataclass
-class Stepped:
-    """A launch under way. Positions are those of the trace, `resident` ones in order of dispatch."""
-
-    launch: Simulation
-    watch: Watch | None
-    resident: Int64[np.ndarray, " tb"] = field(default_factory=lambda: _NONE)
-    running: Int64[np.ndarray, " warp"] = field(default_factory=lambda: _NONE)  # warps
-    instructions: int = 0  # of warps: those of all dispatched thread blocks
-    unissued: int = 0  # warp instructions of dispatched blocks that the log has not shown
-    told: int = 0  # windows
-    log: np.ndarray = field(default_factory=lambda: _NONE)
-    initial_latency_cycles: np.ndarray = field(default_factory=lambda: np.empty(0))
-
-
 class EngineSimulator(Simulator):
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
     the seconds of a stage; `caches` says what the launch finds in them (None: nothing). `window_cycles`: of
-    WINDOWS.
+    WINDOWS. Positions are those of the trace.
     """
+
+    launch: Simulation
+    watch: Watch | None
 
     def __init__(
         self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, name: str, basic_blocks: bool,
@@ -124,49 +112,49 @@ class EngineSimulator(Simulator):
         self.idle_windows = round(self.latency / window_cycles)  # before anything is dispatched
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
-    def init(self) -> Stepped:
+    def begin(self) -> None:
         """Nothing dispatched, caches as they are found. Raises InputError for a GPU timed from machine code."""
         refuse_machine_code(self.gpu, "sampling inside a launch counts")
         self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
-        launch = self.session.simulation(
+        self.launch = self.session.simulation(
             self.number, self.gpu, self.thread_blocks.trace, self._caches(), room=self.shape.thread_blocks,
             windows=self.windows, window_cycles=self.shape.window_cycles,
         )  # fmt: skip
-        classes = instruction_classes(self.thread_blocks.launch.program)
-        watch = Watch(launch.inputs.table.block_start, classes, self.shape.warps) if self.basic_blocks else None
-        found = Stepped(launch, watch)
-        if watch is not None:
-            program, table = self.thread_blocks.launch.program, launch.inputs.table
-            found.initial_latency_cycles = initial_latencies(program, table, self.gpu.params)
-        return found
+        self.resident, self.running, self.log = _NONE, _NONE, _NONE  # thread blocks and warps in order of dispatch
+        self.instructions = 0  # of warps: those of all dispatched thread blocks
+        self.unissued = 0  # of these, those that the log has not shown
+        self.told = 0  # windows
+        self.watch, self.initial_latency_cycles = None, np.empty(0)
+        if self.basic_blocks:
+            program, table = self.thread_blocks.launch.program, self.launch.inputs.table
+            self.watch = Watch(table.block_start, instruction_classes(program), self.shape.warps)
+            self.initial_latency_cycles = initial_latencies(program, table, self.gpu.params)
 
-    def forget(self, state: Stepped) -> Stepped:
+    def forget(self) -> None:
         """See the protocol: the log of issues is what costs."""
-        state.watch, state.log = None, _NONE
-        return state
+        self.watch, self.log = None, _NONE
 
-    def step(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> tuple[Stepped, Observation]:
+    def step(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Observation:
         """See the protocol."""
         positions = self.thread_blocks.at(np.asarray(thread_blocks, np.int64))
-        if len(state.launch.inputs.trace.thread_blocks) < self.thread_blocks.executed:
-            state.launch.extend(self.session.inputs(self.number, self.gpu, self.thread_blocks.trace))
-        self._run(state, positions, drain=False)
-        return state, self._observe(state, state.launch.clock_cycles)
+        if len(self.launch.inputs.trace.thread_blocks) < self.thread_blocks.executed:
+            self.launch.extend(self.session.inputs(self.number, self.gpu, self.thread_blocks.trace))
+        self._run(positions, drain=False)
+        return self._observe(self.launch.clock_cycles)
 
-    def leave_out(self, state: Stepped, thread_blocks: Int64[np.ndarray, " tb"]) -> Stepped:
+    def leave_out(self, thread_blocks: Int64[np.ndarray, " tb"]) -> None:
         """See the protocol. Of what is left out the latest line records stand for all: L2 holds no more."""
         started = perf_counter()
         program = self.thread_blocks.launch.program
-        most, kinds = RECORDS_A_LINE * state.launch.l2_lines, kinds_of(program)
+        most, kinds = RECORDS_A_LINE * self.launch.l2_lines, kinds_of(program)
         pieces: list[Trace] = []
         for last in range(len(thread_blocks), 0, -BLOCKS_AT_ONCE):
             if sum(len(piece.records) for piece in pieces) < most:
                 pieces.append(self._trace_of(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last]))
         for piece in reversed(pieces):
             written = np.isin(kinds_of_records(program, piece, kinds)[0], (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
-            state.launch.leave_out(piece.records, written)
+            self.launch.leave_out(piece.records, written)
         self._spent("time", perf_counter() - started)
-        return state
 
     def _trace_of(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
         """Of some thread blocks in order; those that have not been are executed."""
@@ -176,62 +164,63 @@ class EngineSimulator(Simulator):
         runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
         return concatenate([trace.part(int(run[0]), int(run[-1]) + 1) for run in runs], trace.warps_per_block)
 
-    def advance(self, state: Stepped, cycles: int) -> tuple[Stepped, Observation]:
+    def advance(self, cycles: int) -> Observation:
         """See the protocol; with perfect memory to the end."""
         if self.gpu.spec.perfect_memory:
-            return self.result(state)
+            return self.result()
         started = perf_counter()
-        since = max(state.launch.clock_cycles, state.launch.paused_cycle)
-        state.launch.run_to(_NONE, since + cycles)
+        since = max(self.launch.clock_cycles, self.launch.paused_cycle)
+        self.launch.run_to(_NONE, since + cycles)
         self._spent("time", perf_counter() - started)
-        if state.launch.finished:
-            return self.result(state)
-        return state, self._observe(state, max(since, state.launch.paused_cycle))
+        if self.launch.finished:
+            return self.result()
+        return self._observe(max(since, self.launch.paused_cycle))
 
-    def result(self, state: Stepped) -> tuple[Stepped, Observation]:
+    def result(self) -> Observation:
         """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
-        self._run(state, _NONE, drain=True)
-        return state, self._observe(state, state.launch.result().cycles - self.latency)
+        self._run(_NONE, drain=True)
+        return self._observe(self.launch.result().cycles - self.latency)
 
-    def _run(self, state: Stepped, positions: Int64[np.ndarray, " tb"], drain: bool) -> None:
+    def _run(self, positions: Int64[np.ndarray, " tb"], drain: bool) -> None:
         started = perf_counter()
-        trace = state.launch.inputs.trace
+        trace = self.launch.inputs.trace
         warps = warps_of(trace, positions)
         dispatched = int(trace.warp_instructions[warps].sum())
-        state.instructions += dispatched
-        state.unissued += dispatched
-        state.resident = np.concatenate([state.resident, positions])
-        state.running = np.concatenate([state.running, warps])
-        rows = state.unissued if state.watch is not None else 0
-        state.log = state.launch.run(positions, drain=drain, log_rows=rows)
-        state.unissued -= len(state.log)
+        self.instructions += dispatched
+        self.unissued += dispatched
+        self.resident = np.concatenate([self.resident, positions])
+        self.running = np.concatenate([self.running, warps])
+        rows = self.unissued if self.watch is not None else 0
+        self.log = self.launch.run(positions, drain=drain, log_rows=rows)
+        self.unissued -= len(self.log)
         self._spent("time", perf_counter() - started)
 
-    def _observe(self, state: Stepped, clock: int) -> Observation:
-        launch = state.launch
-        retired, state.resident = _retired(state.resident, launch.blocks, clock)
-        warps, state.running = _retired(state.running, launch.warps, clock)
-        events = self._events(state, warps)
+    def _observe(self, clock: int) -> Observation:
+        launch = self.launch
+        retired, self.resident = _retired(self.resident, launch.blocks, clock)
+        warps, self.running = _retired(self.running, launch.warps, clock)
+        events = BlockEvents(_NONE, _NONE, _NONE)
+        if self.watch is not None:
+            retired_at = launch.warps["retire_cycle"][warps]
+            events = self.watch.read(self.log, np.stack([warps, retired_at], axis=1))
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
-        per_block = self.shape.warps_per_block
         return Observation(
             clock_cycles=float(clock + self.latency),
             blocks=ids[retired],
             block_dispatch_cycles=blocks["dispatch_cycle"][retired] + float(self.latency),
             block_retire_cycles=blocks["retire_cycle"][retired] + float(self.latency),
-            resident_dispatch_cycles=blocks["dispatch_cycle"][state.resident] + float(self.latency),
-            resident_blocks=ids[state.resident],
-            dispatched_instructions=float(state.instructions),
-            warps=ids[warps // per_block] * per_block + warps % per_block,
+            resident_dispatch_cycles=blocks["dispatch_cycle"][self.resident] + float(self.latency),
+            resident_blocks=ids[self.resident],
+            dispatched_instructions=float(self.instructions),
             warp_issue_cycles=times["issue_cycle"] + float(self.latency),
             warp_retire_cycles=times["retire_cycle"] + float(self.latency),
             basic_blocks=events.blocks,
             basic_block_issue_cycles=events.issue_cycles + float(self.latency),
             basic_block_retire_cycles=events.retire_cycles + float(self.latency),
-            window_instructions=self._windows(state, clock),
-            class_latency_cycles=np.empty(0) if state.watch is None else state.watch.class_latency_cycles,
-            initial_latency_cycles=state.initial_latency_cycles,
+            window_instructions=self._windows(clock),
+            class_latency_cycles=np.empty(0) if self.watch is None else self.watch.class_latency_cycles,
+            initial_latency_cycles=self.initial_latency_cycles,
             cache_fill=self._fill(launch, clock),
             memory_read_cycles=self._memory_cycles(launch, "dram_reads"),
             memory_write_cycles=self._memory_cycles(launch, "dram_writes"),
@@ -248,22 +237,17 @@ class EngineSimulator(Simulator):
     def _memory_cycles(self, launch: Simulation, sectors: str) -> float:
         return launch.counters[sectors] * self.gpu.params.dram_sector_cycles / self.gpu.spec.dram_channels
 
-    def _events(self, state: Stepped, retired: Int64[np.ndarray, " warp"]) -> BlockEvents:
-        if state.watch is None:
-            return BlockEvents(_NONE, _NONE, _NONE)
-        return state.watch.read(state.log, np.stack([retired, state.launch.warps["retire_cycle"][retired]], axis=1))
-
-    def _windows(self, state: Stepped, clock: int) -> np.ndarray:
+    def _windows(self, clock: int) -> np.ndarray:
         """Those that are over since the last observation."""
         width = self.shape.window_cycles
         whole = min(clock // width, self.windows - 1)
-        counts = state.launch.windows[state.told : whole].astype(float)
+        counts = self.launch.windows[self.told : whole].astype(float)
         if len(counts):
             if not self.history:
                 self.history.append((float(self.latency), 0.0))
             self.history.append((float(clock + self.latency), float(counts.mean()) / width))
-        idle = np.zeros(self.idle_windows if state.told == 0 and whole else 0)
-        state.told = max(state.told, whole)
+        idle = np.zeros(self.idle_windows if self.told == 0 and whole else 0)
+        self.told = max(self.told, whole)
         return np.concatenate([idle, counts])
 
 
