@@ -17,7 +17,7 @@ from functional.isa.small_floats import from_bf16
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.machine import Bytes
 from functional.numpy_executor.memory_ops import address_getter, log_records, record, split
-from functional.numpy_executor.operands import Frame, Step, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Step, getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction, Register, Vector
 from functional.traces.line_record import atomic_records
@@ -54,28 +54,24 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
         return _vector_step(slots, inst, operands[0])
     if not isinstance(address, Address) or len(operands) != (2 if name == "cas" else 1):
         raise Unsupported
-    space, type_, guard = inst.space, inst.type, guard_getter(slots, inst.guard)
-    if space not in ("global", "shared", "generic"):
+    type_ = inst.type
+    if inst.space not in ("global", "shared", "generic"):
         raise Unsupported
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     getters = [getter(slots, o, type_) for o in operands]
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
-    write = setter(slots, inst.destinations[0] if returns else None, type_, guard is not None)
+    write = setter(slots, inst.destinations[0] if returns else None, type_)
     dtype, size = DTYPES[type_], DTYPES[type_].itemsize
     associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name]
     every_old = returns or not associative
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard) if records else guard(frame)
         old = np.zeros((frame.count, 32), dtype)
-        parts = list(split(frame, inst, space, where(frame), lanes))
+        parts = list(split(frame, inst, space, where(frame)))
         for part in parts:
-            offsets = part.space.offsets(frame, inst, part.addresses, size)
-            frame.machine.watch.updates(frame, inst, part, offsets, size)
-            at = frame.full(offsets) >> (size.bit_length() - 1)
-            chosen = np.ones(at.shape, bool) if part.active is None else part.active
-            words = part.space.storage(frame.machine).words[size].view(dtype)
+            at, chosen = frame.full(part.places("updates", size)), part.lanes
+            words = part.words(size).view(dtype)
             values = [frame.full(get(frame))[chosen] for get in getters]
             if name == "add" and not returns and update is np.add:
                 np.add.at(words, at[chosen], values[0])
@@ -122,11 +118,10 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
             raise Unsupported
         part = replace(inst, modifiers=modifiers, sources=(at, value), destinations=(target,) if target else ())
         steps.append(atomic_step(slots, part, records=not i))
-    where, guard = address_getter(slots, address, "global"), guard_getter(slots, inst.guard)
+    where = address_getter(slots, address, "global")
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else guard(frame)
-        for part in split(frame, inst, "global", where(frame), lanes):
+        for part in split(frame, inst, "global", where(frame)):
             part.space.check_alignment(frame, inst, part.addresses, size * count)
         for one in steps:
             one(frame)
@@ -184,9 +179,8 @@ def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> No
     if space in SHARED or len(parts) != 1 or parts[0].space.name != "global":
         record(frame, space in SHARED, size, parts)
         return
-    part = parts[0]
-    active = np.ones((frame.count, 32), bool) if part.active is None else part.active
-    log_records(frame, atomic_records(frame.full(part.addresses), active, size), part.some)
+    (part,) = parts
+    log_records(frame, atomic_records(frame.full(part.addresses), part.lanes, size), part.some)
 
 
 OPERATIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})

@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.isa.instructions import ENDS
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.launches.memory import function_address
 from functional.numpy_executor.device_runtime import builtin_step
-from functional.numpy_executor.operands import Frame, Getter, Terminator, getter, guard_getter
-from functional.numpy_executor.stack import NOWHERE, pack
+from functional.numpy_executor.operands import Frame, Getter, Terminator, getter
+from functional.numpy_executor.stack import NOWHERE, pack, unpack
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
@@ -25,32 +24,16 @@ from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
 Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
 
-def executing(frame: Frame, guard: Getter | None) -> np.ndarray:
-    """Lane mask (uint32 [row]) of active lanes with a true guard; accounts a guarded instruction."""
-    if guard is None:
-        return frame.bits
-    lanes = frame.bits & pack(guard(frame), frame.count)
-    frame.machine.guarded[frame.index] += np.bitwise_count(lanes)
-    frame.machine.log.lanes(frame.index, lanes)
-    return lanes
-
-
-def _first(lanes: np.ndarray) -> tuple[int, int]:
-    """(row, lane) of the first thread of lane masks [row]."""
-    row = int(np.flatnonzero(lanes)[0])
-    return row, int(lanes[row] & -lanes[row]).bit_length() - 1
-
-
 def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """`ret` and `exit`."""
     if set(inst.modifiers) - {"uni"}:
         raise Unsupported
-    guard, after, program = guard_getter(slots, inst.guard), block.index + 1, slots.program
+    after, program = block.index + 1, slots.program
     returns = program.function_parameters.get(program.function_of[inst.index], ((), ()))[1]
     whole_thread = inst.opcode == "exit"
 
     def step(frame: Frame) -> None:
-        lanes, stack = executing(frame, guard), frame.machine.stack
+        lanes, stack = frame.executing(), frame.machine.stack
         if returns and not whole_thread:
             _return_values(frame, lanes, program.function_of[inst.index])
         stack.leave(frame.index, lanes, whole_thread, after)
@@ -92,7 +75,7 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         raise Unsupported
     if inst.callee in BUILTINS and inst.index not in slots.program.callee_entry:
         return _builtin(slots, block, inst)
-    program, after, guard = slots.program, block.index + 1, guard_getter(slots, inst.guard)
+    program, after = slots.program, block.index + 1
     kept = slots.kept_across(block)
     if inst.callee is None:
         return _indirect(slots, block, inst, kept)
@@ -100,7 +83,7 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     entry = program.block_of(program.callee_entry[inst.index])
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
+        lanes = frame.executing()
         frame.machine.enter(frame.index, inst, lanes, kept)
         _copy(frame, lanes, pairs, 1)
         frame.machine.stack.call(frame.index, lanes, entry, after)
@@ -125,7 +108,7 @@ def _arguments(slots: Slots, inst: Instruction, given: tuple[Operand, ...], call
 
 def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[int, ...]) -> Terminator:
     """The lanes of a warp may name several functions, which then run one after the other, by address."""
-    program, after, guard = slots.program, block.index + 1, guard_getter(slots, inst.guard)
+    program, after = slots.program, block.index + 1
     where = getter(slots, inst.sources[0], "u64")
     known: dict[int, tuple[int, Pairs]] = {}
     for name, start in program.functions.items():
@@ -135,14 +118,12 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
             continue
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
+        lanes = frame.executing()
         named = frame.full(where(frame))
         paths = [(a, lanes & pack(named == np.uint64(a), frame.count)) for a in sorted(known)]
         missed = lanes & ~np.bitwise_or.reduce([m for _, m in paths] or [np.zeros_like(lanes)], axis=0)
-        if missed.any():
-            row, lane = _first(missed)
-            message = f"{int(named[row, lane]):#x} is not the address of a function with these parameters"
-            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+        say = "is not the address of a function with these parameters"
+        frame.check(inst, unpack(missed), lambda at: f"{int(named[at]):#x} {say}")
         frame.machine.enter(frame.index, inst, lanes, kept)
         for address, path in paths:
             _copy(frame, path, known[address][1], 1)
@@ -152,20 +133,17 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
 
 
 def _builtin(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    run, guard, after = builtin_step(slots, inst), guard_getter(slots, inst.guard), block.index + 1
+    run, after = builtin_step(slots, inst), block.index + 1
 
     def step(frame: Frame) -> None:
-        run(frame, executing(frame, guard))
+        run(frame)
         frame.machine.stack.advance(frame.rows, after)
 
     return step
 
 
-def terminator(slots: Slots, block: BasicBlock) -> Terminator | None:
-    """The terminator of a block; None if its last instruction is an ordinary one."""
-    inst = slots.program.instructions[block.stop - 1]
-    if inst.opcode not in ENDS:
-        return None
+def terminator(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    """The terminator of a block that ends with one of ENDS."""
     if inst.opcode in ("ret", "exit", "trap") and (inst.sources or inst.destinations):
         raise Unsupported
     return _BUILDERS[inst.opcode](slots, block, inst)
@@ -185,12 +163,11 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     if inst.target is None or set(inst.modifiers) - {"uni"}:
         raise Unsupported
     target, after, meeting = slots.program.block_of(inst.target), block.index + 1, _meeting(block)
-    guard = guard_getter(slots, inst.guard)
-    if guard is None:
+    if inst.guard is None:
         return lambda frame: frame.machine.stack.advance(frame.rows, target)
 
     def step(frame: Frame) -> None:
-        taken, stack = executing(frame, guard), frame.machine.stack
+        taken, stack = frame.executing(), frame.machine.stack
         if not taken.any():
             stack.advance(frame.rows, after)
         elif (taken == frame.bits).all():
@@ -204,18 +181,15 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     if "idx" not in inst.modifiers or set(inst.modifiers) - {"idx", "uni"}:
         raise Unsupported
-    index, guard = getter(slots, inst.sources[0], "u32"), guard_getter(slots, inst.guard)
+    index = getter(slots, inst.sources[0], "u32")
     targets = np.array([slots.program.block_of(t) for t in inst.targets])
     meeting, after = _meeting(block), block.index + 1
 
     def step(frame: Frame) -> None:
-        jumping = executing(frame, guard)
+        jumping = frame.executing()
         chosen = frame.full(index(frame))
-        wrong = pack(chosen >= len(targets), frame.count) & jumping
-        if wrong.any():
-            row, lane = _first(wrong)
-            message = f"branch index {chosen[row, lane]} is not below {len(targets)}"
-            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+        wrong = (chosen >= len(targets)) & frame.lanes()
+        frame.check(inst, wrong, lambda at: f"branch index {chosen[at]} is not below {len(targets)}")
         goes = targets[np.minimum(chosen, len(targets) - 1)]
         paths = [(int(t), pack(goes == t, frame.count) & jumping) for t in dict.fromkeys(targets.tolist())]
         paths.append((after, frame.bits & ~jumping))
@@ -225,13 +199,10 @@ def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _trap(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    guard, after = guard_getter(slots, inst.guard), block.index + 1
+    after = block.index + 1
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
-        if lanes.any():
-            row, lane = _first(lanes)
-            raise frame.machine.fault(inst, "the kernel trapped", int(frame.index[row]), lane)
+        frame.check(inst, frame.lanes(), lambda _: "the kernel trapped")
         frame.machine.stack.advance(frame.rows, after)
 
     return step
@@ -246,14 +217,8 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     known = {"sync", "arrive", "red", "warp", "aligned", "cta", "popc", "and", "or", "u32", "pred"}
     if not kind or set(inst.modifiers) - known:
         raise Unsupported
-    guard = guard_getter(slots, inst.guard)
     if kind == "warp":  # lanes of a warp run in step anyway
-
-        def in_step(frame: Frame) -> None:
-            executing(frame, guard)
-            frame.machine.stack.advance(frame.rows, after)
-
-        return in_step
+        return fall_through(block)
     sources = list(inst.sources)
     vote = (
         getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
@@ -265,7 +230,7 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         raise Unsupported
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
+        lanes = frame.executing()
         here = lanes != 0
         rows = frame.index[here]
         if not here.all():
@@ -296,10 +261,10 @@ def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Term
     kinds, others = set(inst.modifiers) & {"arrive", "wait"}, {"cluster", "aligned", "release", "acquire", "relaxed"}
     if len(kinds) != 1 or set(inst.modifiers) - kinds - others:
         raise Unsupported
-    guard, after, waits = guard_getter(slots, inst.guard), block.index + 1, "wait" in kinds
+    after, waits = block.index + 1, "wait" in kinds
 
     def step(frame: Frame) -> None:
-        here, barriers = executing(frame, guard) != 0, frame.machine.barriers
+        here, barriers = frame.executing() != 0, frame.machine.barriers
         frame.machine.stack.advance(frame.index[~here] if waits else frame.rows, after)
         if waits:
             barriers.wait_in_cluster(frame.index[here], inst.index, after)
@@ -329,10 +294,9 @@ def _barrier_operands(
     values = [frame.full(get(frame))[np.arange(frame.count), first].astype(np.int64) for get in operands]
     barrier, threads = values[0], values[1] if len(values) > 1 else np.zeros(frame.count, np.int64)
     wrong = np.flatnonzero((lanes != 0) & ((barrier >= 16) | (threads % 32 != 0)))
-    if wrong.size:
-        row = int(wrong[0])
+    for row in wrong.tolist():
         message = f"barrier {barrier[row]} for {threads[row]} threads: numbers go to 15, counts are multiples of 32"
-        raise frame.machine.fault(inst, message, int(frame.index[row]), int(first[row]))
+        raise frame.fault(inst, message, row, int(first[row]))
     return barrier, threads
 
 

@@ -21,7 +21,7 @@ from functional.numpy_executor.mbarriers import TABLE as MBARRIER
 from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
-from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, setter, under_guard
 from functional.numpy_executor.tcgen05_product import tcgen05_step
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
@@ -63,7 +63,7 @@ class Decoded(Code):
         last = instructions[-1]
         body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
         steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
-        end = self._decode(last, lambda: self._end(block, last)) or fall_through(block)
+        end = self._decode(last, lambda: self._end(block, last))
         outside = frozenset[Register]().union(*(live[s] for s in block.successors), {CONDITION_CODE})
         written = {r for inst in body for r in _writes(inst)}
         return Block(
@@ -76,10 +76,13 @@ class Decoded(Code):
             sum(inst.guard is None for inst in instructions),
         )
 
-    def _end(self, block: BasicBlock, last: Instruction) -> Terminator | None:
+    def _end(self, block: BasicBlock, last: Instruction) -> Terminator:
         if is_product(last):
             return join_warpgroup(block, last)
-        return wait_end(self.slots, block, last) if is_wait(last) else terminator(self.slots, block)
+        if last.opcode not in ENDS and not is_wait(last):
+            return fall_through(block)
+        build = wait_end if is_wait(last) else terminator
+        return under_guard(self.slots, last, build(self.slots, block, last))
 
     def _decode(self, inst: Instruction, build: Callable):  # type: ignore[no-untyped-def]
         self.slots.position = inst.index - self.program.blocks[self.program.block_of(inst.index)].stop
@@ -127,10 +130,14 @@ def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
 
 
 def _step(slots: Slots, inst: Instruction) -> Step | None:
+    if has_no_effect(inst):
+        return None if inst.guard is None else under_guard(slots, inst, lambda frame: None)
+    return under_guard(slots, inst, _plain_step(slots, inst))
+
+
+def _plain_step(slots: Slots, inst: Instruction) -> Step:
     if inst.opcode in ("st", "red") and "async" in inst.modifiers:
         return async_store_step(slots, inst)
-    if has_no_effect(inst):
-        return _guard_only(slots, inst)
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
     if inst.opcode == "cp" and is_tensor_copy(inst):
@@ -144,32 +151,16 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
     return _operation_step(slots, inst)
 
 
-def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
-    guard = guard_getter(slots, inst.guard)
-    return None if guard is None else _guarded_step(guard, lambda frame: None)
-
-
 def _operation_step(slots: Slots, inst: Instruction) -> Step:
     own = _OWN.get(inst.opcode)
     operation, sources, destinations = (own(inst), inst.sources, inst.destinations) if own else form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     getters = [getter(slots, s, _BITS_OF.get(t, t), i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
-    guard = guard_getter(slots, inst.guard)
-    guarded = guard is not None
-    setters = [setter(slots, d, t, guarded) for d, t in zip(destinations, operation.destinations, strict=True)]
+    setters = [setter(slots, d, t) for d, t in zip(destinations, operation.destinations, strict=True)]
     across = _LANE_FUNCTIONS.get(inst.opcode, lambda _: None)(inst)
     if across is None and operation.across:
         across = function_of(operation)
-    step = _bind_across(across, getters, setters) if across else _bind(function_of(operation), getters, setters)
-    return step if guard is None else _guarded_step(guard, step)
-
-
-def _guarded_step(guard: Getter, step: Step) -> Step:
-    def guarded(frame: Frame) -> None:
-        frame.set_guard(guard)
-        step(frame)
-
-    return guarded
+    return _bind_across(across, getters, setters) if across else _bind(function_of(operation), getters, setters)
 
 
 def _bind(function: Callable, getters: list[Getter], setters: list[Setter]) -> Step:

@@ -23,7 +23,7 @@ from functional.isa.memory import WINDOWS
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, Memory, Region, function_address
-from functional.numpy_executor.operands import Frame
+from functional.numpy_executor.operands import Frame, Step
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
@@ -240,8 +240,8 @@ _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([d
 _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}
 
 
-def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray], None]:
-    """`run(frame, lanes)` of a call. Raises Unsupported for other parameters than the run time's."""
+def builtin_step(slots: Slots, inst: Instruction) -> Step:
+    """What a call does. Raises Unsupported for other parameters than the run time's."""
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
     if len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names):
         raise Unsupported
@@ -249,8 +249,8 @@ def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray
     places = [slots.call_parameters[name] for name in names]
     into = None if result is None else slots.call_parameters[result]
 
-    def run(frame: Frame, lanes: np.ndarray) -> None:
-        for row, lane in zip(*np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1), strict=True):
+    def run(frame: Frame) -> None:
+        for row, lane in np.argwhere(frame.lanes()):
             thread = Thread(frame, inst, int(frame.index[row]), int(lane))
             given = [thread.parameter(place) for place in places]
             if inst.callee in LAUNCH_FUNCTIONS:

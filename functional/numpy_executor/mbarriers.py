@@ -20,12 +20,11 @@ from functional.isa.memory import space_of
 from functional.isa.operation import Operation, Unsupported, flags_of
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT, access_records
-from functional.numpy_executor.control import executing
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
-from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter
 from functional.numpy_executor.spaces import Lanes
-from functional.numpy_executor.stack import WAITING, pack, unpack
+from functional.numpy_executor.stack import WAITING
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Register
 from functional.traces.line_record import MORE, SHARED_PASS, line_records
@@ -81,9 +80,8 @@ class Barrier(NamedTuple):
 
 
 class Test(NamedTuple):
-    """What an `mbarrier` instruction does to the objects that its lanes name: (guard, operand, space, addresses)."""
+    """What an `mbarrier` instruction does to the objects that its lanes name."""
 
-    guard: Getter | None
     given: Getter | None
     space: str
     where: Getter
@@ -101,21 +99,18 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
     given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
-    return Test(guard_getter(slots, inst.guard), given, space, where, change)
+    return Test(given, space, where, change)
 
 
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
     """The step of any of them but `try_wait`, which ends its block (try_wait.py)."""
     test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
     destination = inst.destinations[0] if inst.destinations else None
-    write = setter(slots, destination, "pred" if waits else "b64", test.guard is not None)
+    write = setter(slots, destination, "pred" if waits else "b64")
 
     def step(frame: Frame) -> None:
-        lanes = None if test.guard is None else frame.set_guard(test.guard)
-        parts = list(split(frame, inst, test.space, test.where(frame), lanes))
-        write(
-            frame, update_barriers(frame, inst, parts, test.change, operand(frame, test), bool if waits else np.uint64)
-        )
+        parts = list(split(frame, inst, test.space, test.where(frame)))
+        write(frame, update_barriers(parts, test.change, operand(frame, test), bool if waits else np.uint64))
         log_barriers(frame, parts)
 
     return step
@@ -148,24 +143,19 @@ def _operation_of(inst: Instruction) -> str:
     return operation
 
 
-def update_barriers(
-    frame: Frame, inst: Instruction, parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64
-) -> np.ndarray:
+def update_barriers(parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64) -> np.ndarray:
     """Change the barriers that active lanes name, one after the other, by an operand each; yields results."""
-    result: np.ndarray = np.zeros((frame.count, 32), dtype)
+    result: np.ndarray = np.zeros(values.shape, dtype)
     for part in parts:
-        offsets = part.space.offsets(frame, inst, part.addresses, 8)
-        look = frame.machine.watch.stores if "init" in inst.modifiers else frame.machine.watch.updates
-        look(frame, inst, part, offsets, 8)
-        at = frame.full(offsets) >> 3
-        words = part.space.storage(frame.machine).words[8]
-        active = np.ones(at.shape, bool) if part.active is None else part.active
-        for row, lane in zip(*np.nonzero(active), strict=True):
+        frame, inst = part.frame, part.inst
+        at = frame.full(part.places("stores" if "init" in inst.modifiers else "updates", 8))
+        words = part.words(8)
+        for row, lane in np.argwhere(part.lanes).tolist():
             here = int(at[row, lane])
             before = int(words[here])
             word, result[row, lane] = change(before, int(values[row, lane]))
             if word < 0:
-                raise frame.machine.fault(inst, "more arrivals than expected", int(frame.index[row]), int(lane))
+                raise frame.fault(inst, "more arrivals than expected", row, lane)
             follow(frame.machine, inst, int(frame.index[row]), here, before, word, bool(result[row, lane]))
             words[here] = word
     return result
@@ -286,22 +276,19 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     slot = slots.register(result)
 
     def step(frame: Frame) -> None:
-        machine, lanes = frame.machine, unpack(executing(frame, test.guard))
-        given = operand(frame, test)
+        machine, lanes, given = frame.machine, frame.lanes(), operand(frame, test)
         for part in split(frame, inst, test.space, test.where(frame), lanes):
-            offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 8))
-            machine.watch.updates(frame, inst, part, offsets, 8)
+            places, active = frame.full(part.places("updates", 8)), part.lanes
             if part.space.storage(machine) is not machine.shared:
-                raise machine.fault(inst, "the barrier is not in shared memory", int(frame.index[0]))
-            active = np.ones(offsets.shape, bool) if part.active is None else part.active
+                raise frame.fault(inst, "the barrier is not in shared memory")
             passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
             for row in np.flatnonzero(active.any(axis=1)).tolist():
                 wanted: dict[tuple[int, int], np.ndarray] = {}
                 for lane in np.flatnonzero(active[row]).tolist():
-                    at = (int(offsets[row, lane]) >> 3, int(given[row, lane]))
+                    at = (int(places[row, lane]), int(given[row, lane]))
                     wanted.setdefault(at, np.zeros(32, bool))[lane] = True
                 _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
-        idle = pack(lanes, frame.count) == 0
+        idle = ~lanes.any(axis=1)
         machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))
         machine.stack.advance(frame.index[idle], after)
         end_waits(machine, frame.index[~idle].tolist())

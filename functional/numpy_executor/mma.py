@@ -53,7 +53,7 @@ def registers_of(slots: Slots, operand: Operand, kind: Element) -> list[Getter]:
 def setters_of(slots: Slots, operand: Operand | None, kind: Element) -> list[Setter]:
     """Setters of a destination fragment."""
     elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    return [setter(slots, e, kind.register, False) for e in elements]
+    return [setter(slots, e, kind.register) for e in elements]
 
 
 def read(frame: Frame, registers: list[Getter], kind: Element) -> np.ndarray:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from functional.errors import ExecutionError
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw
 from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
 from functional.numpy_executor.machine import Machine, clock
-from functional.numpy_executor.stack import FULL, unpack
-from functional.ptx.ir import Guard, Immediate, Operand, Register, Special, Symbol
+from functional.numpy_executor.stack import FULL, pack, unpack
+from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 
 Step = Callable[["Frame"], None]  # an instruction
 Terminator = Callable[["Frame"], None]  # what ends a basic block, and says where its warps go
@@ -49,25 +50,44 @@ class Frame:
         for slot in slots:
             self.machine.write(slot, self.values[slot], self.rows, self.mask)
 
-    def active(self, guard: np.ndarray | None) -> np.ndarray | None:
-        """Lanes that execute an instruction: mask and guard, bool [row, 32]; None if all do."""
-        if guard is None:
+    def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:
+        """The active ones among some lanes (None: those with a true guard), bool [row, 32]; None if all are."""
+        lanes = self.guard if lanes is None else lanes
+        if lanes is None:
             return self.mask
-        if self.mask is not None:
-            return guard & self.mask
-        return np.broadcast_to(guard, (self.count, 32))
+        return np.broadcast_to(lanes, (self.count, 32)) if self.mask is None else lanes & self.mask
+
+    def lanes(self) -> np.ndarray:
+        """Lanes that execute the running instruction, bool [row, 32]."""
+        active = self.active()
+        return np.ones((self.count, 32), bool) if active is None else active
+
+    def executing(self) -> np.ndarray:
+        """The same as uint32 [row]."""
+        return self.bits if self.guard is None else self.bits & pack(self.guard, self.count)
 
     def full(self, value: np.ndarray) -> np.ndarray:
         """A value spread over all rows and lanes."""
         return value if value.shape == (self.count, 32) else np.broadcast_to(value, (self.count, 32))
 
-    def set_guard(self, guard: Callable[[Frame], np.ndarray]) -> np.ndarray:
-        """Begin a guarded instruction; it is a thread instruction for each active lane with a true guard."""
-        self.guard = lanes = guard(self)
-        active = np.asarray(self.active(lanes))
+    def run_guarded(self, guard: Getter, step: Step) -> None:
+        """Run a guarded instruction: it is a thread instruction for each active lane with a true guard."""
+        self.guard = guard(self)
+        active = self.lanes()
         self.machine.guarded[self.index] += active.sum(axis=1)
         self.machine.log.lanes(self.index, active)
-        return lanes
+        step(self)
+        self.guard = None
+
+    def fault(self, inst: Instruction, message: str, row: int = 0, lane: int = 0) -> ExecutionError:
+        """The error of a thread of one of these warps; the caller raises it."""
+        return self.machine.fault(inst, message, int(self.index[row]), lane)
+
+    def check(self, inst: Instruction, wrong: np.ndarray, say: Callable[[tuple[int, int]], str]) -> None:
+        """Raise ExecutionError for the first of the threads [row, lane] that are wrong, with what there is to say."""
+        if wrong.any():
+            row, lane = np.argwhere(wrong)[0].tolist()
+            raise self.fault(inst, say((row, lane)), row, lane)
 
 
 Getter = Callable[[Frame], np.ndarray]
@@ -128,7 +148,7 @@ def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = Fals
     return lambda frame: raw(frame.values[slot]).astype(narrow).view(wanted)
 
 
-def setter(slots: Slots, operand: Operand | None, type_: str, guarded: bool) -> Setter:
+def setter(slots: Slots, operand: Operand | None, type_: str) -> Setter:
     """Writes an array of `type_` to a register, extended if the register is wider; only where the guard is true."""
     if operand is None:
         return lambda frame, value: None
@@ -136,21 +156,14 @@ def setter(slots: Slots, operand: Operand | None, type_: str, guarded: bool) -> 
         raise Unsupported
     slot = slots.register(operand)
     fit = _fit(register_dtype(operand), DTYPES[type_])
-    if not guarded and fit is None:
 
-        def plain(frame: Frame, value: np.ndarray) -> None:
-            frame.values[slot] = value
-
-        return plain
-
-    def careful(frame: Frame, value: np.ndarray) -> None:
-        if fit is not None:
-            value = fit(value)
-        if guarded:
-            value = np.where(np.asarray(frame.guard), raw(value), raw(frame.values[slot]))
+    def put(frame: Frame, value: np.ndarray) -> None:
+        value = value if fit is None else fit(value)
+        if frame.guard is not None:
+            value = np.where(frame.guard, raw(value), raw(frame.values[slot]))
         frame.values[slot] = value
 
-    return careful
+    return put
 
 
 def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -166,8 +179,9 @@ def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] 
     return lambda value: raw(value).astype(kept)
 
 
-def guard_getter(slots: Slots, guard: object) -> Getter | None:
-    """The predicate under which an instruction executes, negation included; None if it has no guard."""
-    if not isinstance(guard, Guard):
-        return None
-    return getter(slots, guard.register, "pred", guard.negated)
+def under_guard(slots: Slots, inst: Instruction, step: Step) -> Step:
+    """The step of an instruction, or its terminator, in lanes with a true guard if it has one."""
+    if inst.guard is None:
+        return step
+    guard = getter(slots, inst.guard.register, "pred", inst.guard.negated)
+    return lambda frame: frame.run_guarded(guard, step)

@@ -28,7 +28,7 @@ from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets
 from functional.numpy_executor.atomics import OPERATIONS, reduction
 from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import address_getter, record, split
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import SPACES, Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
 from functional.traces.trace import SECTOR_BYTES
@@ -143,26 +143,30 @@ def _replace_step(slots: Slots, inst: Instruction) -> Step:
         if not isinstance(which, Immediate) or not 0 <= which.value < (4 if field == "global_stride" else 5):
             raise Unsupported
         start += size * int(which.value)
-    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
+    space = space_of(slots, inst, address)
     where, given = address_getter(slots, address, space), getter(slots, value, rest[1])
     more = np.uint64(field == "rank")
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        parts = list(split(frame, inst, space, where(frame), lanes))
+        parts = list(split(frame, inst, space, where(frame)))
         for part in parts:
-            base = frame.full(part.space.offsets(frame, inst, part.addresses, BYTES // 2))
-            part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(BYTES // 2), BYTES // 2)
-            chosen = ... if part.active is None else part.active
-            data = (frame.full(given(frame)).astype(np.uint64) + more)[chosen].reshape(-1, 1).view(np.uint8)
-            at = base[chosen].reshape(-1, 1) + start + np.arange(size)
-            frame.machine.watch.stores(frame, inst, part, base + start, size)
-            part.space.storage(frame.machine).data[at] = data[:, :size]
-            marked = base[chosen].reshape(-1, 1) + np.arange(len(MAGIC))  # kernels make maps out of zeros, too
-            part.space.storage(frame.machine).data[marked] = np.frombuffer(MAGIC, np.uint8)
+            offsets = _of_map(part)
+            base = offsets[part.chosen].reshape(-1, 1)
+            data = (frame.full(given(frame)).astype(np.uint64) + more)[part.chosen].reshape(-1, 1).view(np.uint8)
+            part.look("stores", offsets + start, size)
+            part.words(1)[base + start + np.arange(size)] = data[:, :size]
+            # kernels make maps out of zeros, too
+            part.words(1)[base + np.arange(len(MAGIC))] = np.frombuffer(MAGIC, np.uint8)
         record(frame, space == "shared", _WORD_BYTES, parts)
 
     return step
+
+
+def _of_map(part: Lanes) -> np.ndarray:
+    """Checked offsets [row, 32] of maps, whose halves are aligned."""
+    offsets = part.frame.full(part.offsets(BYTES // 2))
+    part.offsets(BYTES // 2, BYTES // 2)
+    return offsets
 
 
 def _copy_step(slots: Slots, inst: Instruction) -> Step:
@@ -173,20 +177,12 @@ def _copy_step(slots: Slots, inst: Instruction) -> Step:
     if not isinstance(to, Address) or not isinstance(source, Address):
         raise Unsupported
     into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
-    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        parts = [list(split(frame, inst, s, w(frame), lanes)) for s, w in (("shared", from_), ("global", into))]
+        parts = [list(split(frame, inst, s, w(frame))) for s, w in (("shared", from_), ("global", into))]
         for read, written in zip(*parts, strict=True):
-            for half in (0, BYTES // 2):
-                at = [
-                    frame.full(p.space.offsets(frame, inst, p.addresses + p.addresses.dtype.type(half), BYTES // 2))
-                    for p in (read, written)
-                ]
-                chosen = ... if read.active is None else read.active
-                data = read.space.storage(frame.machine).data[at[0][chosen][..., None] + np.arange(BYTES // 2)]
-                written.space.storage(frame.machine).data[at[1][chosen][..., None] + np.arange(BYTES // 2)] = data
+            at = [_of_map(part)[read.chosen][..., None] + np.arange(BYTES) for part in (read, written)]
+            written.words(1)[at[1]] = read.words(1)[at[0]]
         record(frame, False, BYTES, parts[1])
 
     return step
@@ -274,7 +270,7 @@ _LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
 
 def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
-    copy, guard = tensor_copy_of(inst), guard_getter(slots, inst.guard)
+    copy = tensor_copy_of(inst)
     place = address_getter(slots, copy.map, "generic")
     coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
     offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
@@ -284,18 +280,17 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
         boxes = {
             where: Box(frame, inst, *where, tensor, mode, coordinates, offsets)
-            for where, tensor in _maps(frame, inst, split(frame, inst, "generic", place(frame), lanes))
+            for where, tensor in _maps(split(frame, inst, "generic", place(frame)))
         }
-        for target in targets(frame, lanes):
+        for target in targets(frame):
             parts = list(split(frame, inst, copy.space, target.addresses, target.lanes))
             for part in parts:
-                for (row, lane), box in boxes.items():
-                    if part.active is None or part.active[row, lane]:
+                for where, box in boxes.items():
+                    if part.lanes[where]:
                         box.run(part, copy)
-            target.complete(frame, _box_bytes(frame, boxes))
+            target.complete(_box_bytes(frame, boxes))
         touched: dict[int, list[np.ndarray]] = {}
         for (row, _), box in boxes.items():
             touched.setdefault(row, []).append(box.sectors)
@@ -312,20 +307,16 @@ def _box_bytes(frame: Frame, boxes: dict[tuple[int, int], Box]) -> np.ndarray:
     return sizes
 
 
-def _maps(frame: Frame, inst: Instruction, parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
+def _maps(parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
     """The map that each active lane names, by (row, lane)."""
     for part in parts:
-        offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 64))
-        last = part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(64), 64)
-        assert last is not None
-        data = part.space.storage(frame.machine).data
-        active = np.ones(offsets.shape, bool) if part.active is None else part.active
-        for row, lane in zip(*(i.tolist() for i in np.nonzero(active)), strict=True):
+        offsets, data = _of_map(part), part.words(1)
+        for row, lane in np.argwhere(part.lanes).tolist():
             at = int(offsets[row, lane])
             try:
                 yield (row, lane), decode(data[at : at + BYTES].tobytes())
             except InputError as error:
-                raise frame.machine.fault(inst, str(error), int(frame.index[row]), lane) from None
+                raise part.frame.fault(part.inst, str(error), row, lane) from None
 
 
 class Box:
@@ -387,7 +378,7 @@ class Box:
         swizzled = linear ^ (linear // (_LINE_BYTES // unit) & max(self.tensor.swizzle_bytes - unit, 0))
         inside = self._checked(part, swizzled)
         machine = self.frame.machine
-        shared = part.space.storage(machine).words[self.element_bytes]
+        shared = part.words(self.element_bytes)
         world = machine.globals.words[self.element_bytes]
         there, here = (self.places - GLOBAL_BASE) // self.element_bytes, inside // self.element_bytes
         self._watch(part.space.name, inside, copy)
@@ -400,13 +391,13 @@ class Box:
 
     def _checked(self, part: Lanes, addresses: np.ndarray) -> np.ndarray:
         """Byte offsets of the elements in the storage of shared memory. Raises ExecutionError out of bounds."""
-        own = self.frame.full(part.space.offsets(self.frame, self.inst, part.addresses, self.element_bytes))
-        base = int(own[self.row, self.lane]) - int(self.frame.full(part.addresses)[self.row, self.lane])
+        places = part.offsets(self.element_bytes), part.addresses
+        own, named = (int(self.frame.full(place)[self.row, self.lane]) for place in places)
         limit, first = part.space.limit(self.frame.machine), int(addresses.min())
-        start = int(own[self.row, self.lane]) % self.frame.machine.shared_stride
+        start = own % self.frame.machine.shared_stride
         if start + int(addresses.max()) - first + self.element_bytes > limit:
             raise self._fault(f"a box of {self.bytes} bytes is out of bounds: shared memory has {limit} bytes")
-        return addresses + base
+        return addresses + (own - named)
 
     def _filled(self, loaded: np.ndarray) -> np.ndarray:
         """All elements of the box: what was loaded, and what stands for elements outside the tensor."""
@@ -443,7 +434,7 @@ class Box:
             watch.box(self.frame, self.inst, place, name, starts, self.element_bytes, writes)
 
     def _fault(self, message: str) -> Exception:
-        return self.frame.machine.fault(self.inst, message, int(self.frame.index[self.row]), self.lane)
+        return self.frame.fault(self.inst, message, self.row, self.lane)
 
 
 def _to_tf32(bits: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import Texture
 from functional.numpy_executor.memory_ops import log_records
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
 from functional.traces.line_record import line_records, sector_numbers
@@ -52,7 +52,7 @@ class _Access:
         if texture is None or len(texture.size) < self.axes + (self.layered or self.cube):
             what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
             named = f"of reference '{self.reference}' " if self.reference else ""
-            raise frame.machine.fault(self.inst, f"handle {int(handles[0]):#x} {named}{what}", int(frame.index[0]))
+            raise frame.fault(self.inst, f"handle {int(handles[0]):#x} {named}{what}")
         return texture
 
     def place(self, frame: Frame, texture: Texture, active: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
@@ -107,11 +107,6 @@ def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
     log_records(frame, line_records(sector_numbers(np.concatenate(columns, axis=1))), some)
 
 
-def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:
-    active = frame.active(None if guard is None else frame.set_guard(guard))
-    return np.ones((frame.count, 32), bool) if active is None else active
-
-
 def texture_step(slots: Slots, inst: Instruction) -> Step:
     """`tex[.level].GEOMETRY.v4.TYPE.COORDINATES d, [object, {coordinates}]`; only the one level there is."""
     types = inst.modifiers[-2:]
@@ -121,11 +116,11 @@ def texture_step(slots: Slots, inst: Instruction) -> Step:
     destination = inst.destinations[0]
     if not isinstance(destination, Vector) or len(destination.elements) != 4 or len(inst.sources) > 3:
         raise Unsupported
-    access, guard = _Access(slots, inst, types[1]), guard_getter(slots, inst.guard)
-    setters = [setter(slots, e, types[0], guard is not None) for e in destination.elements]
+    access = _Access(slots, inst, types[1])
+    setters = [setter(slots, e, types[0]) for e in destination.elements]
 
     def step(frame: Frame) -> None:
-        active = _lanes(frame, guard)
+        active = frame.lanes()
         result = np.zeros((frame.count, 32, 4), DTYPES[types[0]])
         address = np.zeros((frame.count, 32, 1), np.int64)
         if active.any():
@@ -219,13 +214,13 @@ def surface_step(slots: Slots, inst: Instruction) -> Step:
     elements: tuple = operand.elements if isinstance(operand, Vector) else (operand,)
     if not size or flags[1:-2] != ([f"v{len(elements)}"] if len(elements) > 1 else []):
         raise Unsupported
-    access, guard, kind = _Access(slots, inst, "s32"), guard_getter(slots, inst.guard), flags[-2]
-    setters = [setter(slots, e, kind, guard is not None) for e in elements] if loads else []
+    access, kind = _Access(slots, inst, "s32"), flags[-2]
+    setters = [setter(slots, e, kind) for e in elements] if loads else []
     getters = [] if loads else [getter(slots, e, kind) for e in elements]
     width = size * len(elements)
 
     def step(frame: Frame) -> None:
-        active = _lanes(frame, guard)
+        active = frame.lanes()
         address, inside = _surface_places(frame, access, active, width, flags[-1])
         data = frame.machine.globals.words[size]
         at = (address - GLOBAL_BASE) // size
@@ -253,10 +248,8 @@ def _surface_places(
         last = extent - (width if i == 0 else 1)
         valid = (x >= 0) & (x <= last)
         wrong = active & (~valid if mode == "trap" else np.False_ if i else x % width != 0)
-        if wrong.any():
-            row, lane = (int(v[0]) for v in np.nonzero(wrong))
-            message = f"surface coordinate {x[row, lane]} is outside 0 to {last}, or misaligned"
-            raise frame.machine.fault(access.inst, message, int(frame.index[row]), lane)
+        say = f"is outside 0 to {last}, or misaligned"
+        frame.check(access.inst, wrong, lambda at, x=x, say=say: f"surface coordinate {x[at]} {say}")  # type: ignore[misc]
         inside &= valid if mode == "zero" else np.True_
         offset += np.clip(x, 0, last) * (texture.steps[i] * texture.texel_bytes if i else 1)
     offset += access.plane(frame, texture) * (texture.steps[access.axes] * texture.texel_bytes)

@@ -97,10 +97,8 @@ def register_count_step(slots: Slots, inst: Instruction) -> Step:
         counts, rows = frame.machine.register_counts, frame.index
         before = counts.now[rows]
         wrong = (before > 0) & ((before > count) if grows else (before < count))
-        if wrong.any():
-            row = int(rows[int(np.argmax(wrong))])
-            message = f"the warp has {counts.now[row]} registers a thread, to which {inst.modifiers[0]} does not fit"
-            raise frame.machine.fault(inst, message, row)
+        say = f"registers a thread, to which {inst.modifiers[0]} does not fit"
+        frame.check(inst, wrong[:, None], lambda at: f"the warp has {before[at[0]]} {say}")
         counts.now[rows], counts.last = count, inst
 
     return step

@@ -254,7 +254,7 @@ def _stored(
             for i, d in enumerate(descriptors)
         ])  # fmt: skip
     except ValueError as error:
-        raise frame.machine.fault(inst, str(error), int(frame.index[0])) from None
+        raise frame.fault(inst, str(error)) from None
     machine, flat = frame.machine, addresses.reshape(frame.count, -1)
     offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
     for row in range(frame.count):
@@ -271,7 +271,7 @@ def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:
         machine, rows = frame.machine, frame.index
         group = rows % machine.warps_per_block // _WARPS
         if machine.warps_per_block < _WARPS * (int(group.max()) + 1):
-            raise machine.fault(inst, "a warpgroup has four warps", int(rows[0]))
+            raise frame.fault(inst, "a warpgroup has four warps")
         machine.barriers.arrive(rows, WARPGROUP + group, np.full(len(rows), threads), inst.index, after, True)
 
     return step

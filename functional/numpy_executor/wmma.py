@@ -9,6 +9,7 @@ register r.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from functional.isa.slots import Slots
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
 from functional.numpy_executor.mma import decode, multiply, read, registers_of, setters_of, write
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction, Vector
 from functional.traces.line_record import line_records
 
@@ -34,7 +34,7 @@ def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
     if len(elements) != matrices or not isinstance(address, Address):
         raise Unsupported
     where = _shared_address(slots, inst, address)
-    setters = [setter(slots, e, "b32", False) for e in elements]
+    setters = [setter(slots, e, "b32") for e in elements]
 
     def step(frame: Frame) -> None:
         at, halves = _rows(frame, inst, where, matrices)
@@ -80,12 +80,9 @@ def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tu
     named = np.broadcast_to(8 * matrices > _LANE, (frame.count, 32))
     parts = list(split(frame, inst, "shared", where(frame), named))
     (part,) = parts
-    offsets = part.space.offsets(frame, inst, part.addresses, 16)
-    look = frame.machine.watch.loads if inst.opcode == "ldmatrix" else frame.machine.watch.stores
-    look(frame, inst, part, offsets, 16)
-    rows = frame.full(offsets)[:, : 8 * matrices] >> 1
+    at = frame.full(part.places("loads" if inst.opcode == "ldmatrix" else "stores", 2, 8))[:, : 8 * matrices]
     record(frame, True, 16, parts)
-    return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
+    return at[..., None] + np.arange(8), part.words(2)
 
 
 def movmatrix(inst: Instruction) -> Operation:
@@ -126,10 +123,11 @@ class _Access:
     def place(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
         """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
         inst, fragment = self.inst, self.fragment
-        parts = list(split(frame, inst, self.space, self.where(frame), None))
+        parts = list(split(frame, inst, self.space, self.where(frame)))
         if len(parts) != 1:
-            message = "warps that run together name matrices in different memories, which is not supported"
-            raise frame.machine.fault(inst, message, int(frame.index[0]))
+            raise frame.fault(
+                inst, "warps that run together name matrices in different memories, which is not supported"
+            )
         part = parts[0]
         base = frame.full(part.addresses)[:, :1].astype(np.int64)
         if self.stride is None:
@@ -138,11 +136,8 @@ class _Access:
             stride = frame.full(self.stride(frame))[:, :1].astype(np.int64)
         size = max(8, fragment.kind.bits) // 8
         addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
-        whole = Lanes(part.space, addresses, None, None)
-        offsets = part.space.offsets(frame, inst, addresses, size)
-        look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
-        look(frame, inst, whole, offsets, size)
-        at = offsets >> (size.bit_length() - 1)
+        whole = replace(part, addresses=addresses, active=None, some=None)
+        at = whole.places("loads" if inst.modifiers[0] == "load" else "stores", size)
         if self.space == "shared":
             frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
         elif part.space.name == "shared":
@@ -150,7 +145,7 @@ class _Access:
         else:
             sectors = part.space.sectors(frame, whole, size)
             log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]
-        return at, part.space.storage(frame.machine).words[size]
+        return at, part.words(size)
 
 
 def _load(slots: Slots, inst: Instruction) -> Step:
