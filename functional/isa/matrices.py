@@ -87,10 +87,11 @@ def b_layout(depth: int, kind: Element) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.broadcast_to(_GROUP[:, None], rows.shape)
 
 
-def c_layout(m: int) -> tuple[np.ndarray, np.ndarray]:
+def c_layout(m: int, n: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """(rows, columns) of the elements of C and D, [lane, element]."""
-    index = np.arange(m * 8 // 32)
-    return _GROUP[:, None] + 8 * (index // 2), 2 * _PLACE[:, None] + index % 2
+    index, halves = np.arange(m * n // 32), m // 8
+    rows = _GROUP[:, None] + 8 * (index // 2 % halves)
+    return rows, 2 * _PLACE[:, None] + index % 2 + 8 * (index // (2 * halves))
 
 
 _HALF, _BYTE, _NIBBLE = (
@@ -105,38 +106,63 @@ _MMA_SHAPES = {
 }  # fmt: skip
 
 
+_SPARSE = frozenset({"sp", "sp::ordered_metadata"})
+_SPARSE_DEPTHS = {
+    "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "s8": (32, 64), "u8": (32, 64), "s4": (64, 128),
+    "u4": (64, 128), "e4m3": (64,), "e5m2": (64,),
+}  # fmt: skip
+_OPTIONS = frozenset({"satfinite", "xor", "and", "popc"})
+
+
 class MmaForm(NamedTuple):
-    """What an `mma` says: extents, element types, and options (satfinite, xor, and)."""
+    """What an `mma` says: extents, how A and B are stored ("row", "col"), element types, and options (satfinite, xor,
+    and). `volta`: four products of eight threads each; `sparse`: half of A is stored."""
 
     m: int
     n: int
     k: int
+    majors: tuple[str, str]
     d: Element
     a: Element
     b: Element
     c: Element
     options: frozenset[str]
+    sparse: bool
+
+    @property
+    def volta(self) -> bool:
+        """Is it `m8n8k4` of f16?"""
+        return self.k == 4 and self.a.name == "f16"
+
+
+def is_sparse(inst: Instruction) -> bool:
+    """`mma.sp`, `wgmma.mma_async.sp`."""
+    return not _SPARSE.isdisjoint(inst.modifiers)
+
+
+def without_options(inst: Instruction) -> tuple[list[str], frozenset[str]]:
+    """(the modifiers of a product but for its options and sparsity, the options)."""
+    options = _OPTIONS.intersection(inst.modifiers)
+    return [m for m in inst.modifiers if m not in options | _SPARSE], options
 
 
 def mma_form(inst: Instruction) -> MmaForm:
-    """The form of `mma.sync.aligned.SHAPE.row.col.D.A.B.C`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers if m not in options]
-    if len(plain) != 9 or plain[:2] != ["sync", "aligned"] or plain[3:5] != ["row", "col"] or inst.guard is not None:
+    """The form of `mma[.sp].sync.aligned.SHAPE.row.col.D.A.B.C`. Raises Unsupported."""
+    (plain, options), sparse = without_options(inst), is_sparse(inst)
+    if len(plain) != 9 or plain[:2] != ["sync", "aligned"] or inst.guard is not None:
         raise Unsupported
-    shape, (d, a, b, c) = plain[2], plain[5:]
-    if (
-        shape not in _MMA_SHAPES.get(a, ())
-        or family_of(a) != family_of(b)
-        or d not in results_of(a)
-        or c not in results_of(a)
-    ):
-        raise Unsupported
-    allowed = {"b1": {"popc", "xor", "and"}, "s8": {"satfinite"}, "s4": {"satfinite"}}.get(family_of(a), set())
-    if options - allowed or (a == "b1") != ("popc" in options) or len(inst.sources) != 3:
-        raise Unsupported
+    shape, left, right, d, a, b, c = plain[2:]
     m, n, k = (int(x) for x in re.findall(r"\d+", shape))
-    return MmaForm(m, n, k, element(d), element(a), element(b), element(c), options)
+    form = MmaForm(m, n, k, (left, right), element(d), element(a), element(b), element(c), options, sparse)
+    known = (m, n) == (16, 8) and k in _SPARSE_DEPTHS.get(a, ()) if sparse else shape in _MMA_SHAPES.get(a, ())
+    if form.volta:
+        known = shape == "m8n8k4" and b == "f16" and {left, right} <= {"row", "col"} and (d, c) != ("f32", "f16")
+    elif (left, right) != ("row", "col") or family_of(a) != family_of(b):
+        raise Unsupported
+    if not known or len(inst.sources) != (5 if sparse else 3):
+        raise Unsupported
+    _check_types(d, a, c, options)
+    return form
 
 
 _BIG = ("m16n16k16", "m8n32k16", "m32n8k16")
@@ -164,21 +190,14 @@ class Fragment:
         m, n, k = (int(x) for x in re.findall(r"\d+", shape))
         rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
         kind = element(type_)
-        per = 1 if type_ == "f32" else kind.per_register
-        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // per
+        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // kind.per_register
         return cls(rows, columns, kind, count)
 
-    def matrix(self, values: np.ndarray) -> np.ndarray:
-        """[row, lane, element] as [row, matrix row, matrix column]."""
-        flat = values.reshape(len(values), -1)[:, : self.rows * self.columns]
-        return flat.reshape(len(values), self.rows, self.columns)
-
-    def lanes(self, matrix: np.ndarray) -> np.ndarray:
-        """A matrix [row, ...] as [row, lane, element], repeated to fill all lanes."""
-        per = 1 if self.kind.name == "f32" else self.kind.per_register
-        each = self.registers * per
-        flat = matrix.reshape(len(matrix), -1)
-        return np.tile(flat, (1, 32 * each // flat.shape[1])).reshape(len(matrix), 32, each)
+    @property
+    def places(self) -> np.ndarray:
+        """Numbers of the elements in the matrix, [lane, element]."""
+        each = self.registers * self.kind.per_register
+        return np.arange(32 * each).reshape(32, each) % (self.rows * self.columns)
 
     def addresses(self, stride: np.ndarray, column_major: bool) -> np.ndarray:
         """Byte offsets [row, storage units] of the matrix with a leading dimension `stride` [row, 1] in elements."""
@@ -191,26 +210,21 @@ class Fragment:
 
 def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment, Fragment], frozenset[str]]:
     """((D, A, B, C), options among satfinite, xor, and, popc) of a `wmma.mma`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers[1:] if m not in options and m not in ("sync", "aligned", "row", "col", "rn")]
-    shape, types = plain[0], plain[1:]
+    given, options = without_options(inst)
+    shape, *types = (m for m in given[1:] if m not in ("sync", "aligned", "row", "col", "rn"))
     if len(types) == 2:  # half-precision: only the types of D and C are named
         types = [types[0], "f16", "f16", types[1]]
     if len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3:
         raise Unsupported
     d, a, b, c = (Fragment.of(role, shape, t) for role, t in zip("dabc", types, strict=True))
-    _check_types(types, options)
+    _check_types(types[0], types[1], types[3], options)
     return (d, a, b, c), options
 
 
-def _check_types(types: list[str], options: frozenset[str]) -> None:
+def _check_types(d: str, a: str, c: str, options: frozenset[str]) -> None:
     """Raises Unsupported unless D, C and the options go with A."""
-    allowed = {"b1": {"popc", "xor", "and"}, "f16": {"satfinite"}}.get(
-        types[1], {"satfinite"} if types[1][1:] in "84" else set()
-    )
-    if types[0] not in results_of(types[1]) or types[3] not in results_of(types[1]) or options - allowed:
-        raise Unsupported
-    if (types[1] == "b1") != ("popc" in options) or (types[1] == "f16" and "satfinite" in options):
+    allowed = {"popc", "xor", "and"} if a == "b1" else {"satfinite"} if a in ("s8", "u8", "s4", "u4") else set()
+    if not {d, c} <= set(results_of(a)) or options - allowed or (a == "b1") != ("popc" in options):
         raise Unsupported
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
-from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of, mma_form
+from functional.isa.matrices import Element, access_form, fragments_of, matrices_of, mma_form
 from functional.isa.memory import copy_of
 from functional.isa.operation import Unsupported
 from functional.llvm_executor import context_layout as at
@@ -27,7 +27,7 @@ _ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}  # of a register
 def mma(unit: Unit, inst: Instruction) -> None:
     """`mma.sync` on 16-row fragments of f16, bf16, tf32 and 8-bit integers."""
     form = mma_form(inst)
-    if form.m != 16 or form.a.name not in _ELEMENTS or form.b.name not in _ELEMENTS or "satfinite" in form.options:
+    if form.m != 16 or not {form.a.name, form.b.name} <= _ELEMENTS.keys() or form.options or form.sparse:
         raise Unsupported
     e = unit.e
     _store_blocks(unit, inst.sources[0], form.a.name, _A)
@@ -35,18 +35,18 @@ def mma(unit: Unit, inst: Instruction) -> None:
     a, b, c = (e.field("%frame", offset) for offset in (_A, _B, _C))
     per = _ELEMENTS[form.a.name]
     e.call("multiply_blocks", a, b, c, 4 * per, form.k // (4 * per))
-    total = [v for half in range(2) for v in _pairs(unit, half)]
-    results = _results(unit, inst.sources[2], total, form.c.name)
-    elements = _registers(inst.destinations[0])
-    if form.d.name == "f16":
-        halves = [narrow(e, r, "half", "rn") for r in results]
-        packed = [join(e, halves[i], halves[i + 1]) for i in (0, 2)]
-        for target, value in zip(elements, packed, strict=True):
-            unit.set(target, value, "b32")
-        return
-    for target, value in zip(elements, results, strict=True):
-        narrowed = e.cast("fptrunc", value, "float") if value.kind == "double" else e.cast("trunc", value, "i32")
-        unit.set(target, narrowed, "f32" if narrowed.kind == "float" else "b32")
+    _finish(unit, inst, [v for half in range(2) for v in _pairs(unit, half)], form.c, form.d)
+
+
+def _finish(unit: Unit, inst: Instruction, total: list[Value], c: Element, d: Element) -> None:
+    """The product plus C, rounded, in the registers of D."""
+    thirds = [v for register in _registers(inst.sources[2]) for v in _numbers(unit, c, register)]
+    results = [unit.e.op("fadd", t, third) for t, third in zip(total, thirds, strict=True)]
+    targets, per = _registers(inst.destinations[0]), d.per_register
+    if per * len(targets) != len(results):
+        raise Unsupported
+    for i, target in enumerate(targets):
+        unit.set(target, _rounded(unit, results[per * i : per * (i + 1)], d.name), "b32")
 
 
 def _registers(operand: Operand | None) -> tuple[Operand | None, ...]:
@@ -87,25 +87,6 @@ def _pairs(unit: Unit, half: int) -> list[Value]:
         text = f"shufflevector <64 x double> {row}, <64 x double> poison, <32 x i32> <{lanes}>"
         found.append(e.let(text, "double", True))
     return found
-
-
-def _results(unit: Unit, operand: Operand, total: list[Value], name: str) -> list[Value]:
-    """The product plus C: float64 values, or i64 ones of integers."""
-    e = unit.e
-    registers = _registers(operand)
-    if name == "s32":
-        thirds = [e.cast("sext", e.widen(unit.get(r, "b32")), "i64") for r in registers]
-        return [e.op("add", e.cast("fptosi", t, "i64"), c) for t, c in zip(total, thirds, strict=True)]
-    if name == "f32":
-        thirds = [e.cast("fpext", e.widen(unit.get(r, "f32")), "double") for r in registers]
-    else:
-        thirds = []
-        for register in registers:
-            word = e.widen(unit.get(register, "b32"))
-            for shift in (0, 16):
-                part = e.cast("trunc", e.op("lshr", word, shift) if shift else word, "i16")
-                thirds.append(e.cast("fpext", e.cast("fpext", e.as_kind(part, "half"), "float"), "double"))
-    return [e.op("fadd", t, c) for t, c in zip(total, thirds, strict=True)]
 
 
 def whole_warp(unit: Unit) -> None:
@@ -219,9 +200,7 @@ class _Matrix:
     def hosts(self, register: int, part: int) -> Value:
         """Host addresses, one a lane, of element `part` of a register."""
         e, fragment = self.unit.e, self.fragment
-        per = 1 if fragment.kind.name == "f32" else fragment.kind.per_register
-        total = fragment.rows * fragment.columns
-        places = [((lane * fragment.registers + register) * per + part) % total for lane in range(32)]
+        places = fragment.places[:, register * fragment.kind.per_register + part].tolist()
         cells = [divmod(p, fragment.columns) for p in places]
         lines = [column if self.by_column else row for row, column in cells]
         bytes_ = [self.size * (row if self.by_column else column) for row, column in cells]
@@ -274,66 +253,42 @@ def _multiply(unit: Unit, inst: Instruction) -> None:
         raise Unsupported
     e = unit.e
     for fragment, operand, offset in ((a, inst.sources[0], _WMMA_A), (b, inst.sources[1], _WMMA_B)):
-        for register, parts in enumerate(_numbers(unit, fragment, operand)):
-            for part, value in enumerate(parts):
-                _spread(unit, fragment, register, part, offset, value)
+        numbers = [v for register in _registers(operand) for v in _numbers(unit, fragment.kind, register)]
+        for i, (places, value) in enumerate(zip(fragment.places.T.tolist(), numbers, strict=True)):
+            first = sum(1 << n for n in range(32) if n * len(numbers) + i < fragment.rows * fragment.columns)
+            _spread(unit, places, offset, value, first)
     pointers = [e.field("%frame", offset) for offset in (_WMMA_A, _WMMA_B, _WMMA_C)]
     e.call("multiply_rows", *pointers, a.rows, b.columns, a.columns)
-    thirds = _numbers(unit, c, inst.sources[2])
-    targets = _registers(inst.destinations[0])
-    per = len(thirds[0])
-    for number, target in enumerate(targets):
-        results = []
-        for part in range(2 if d.kind.name == "f16" else 1):
-            place = number * (2 if d.kind.name == "f16" else 1) + part
-            total = _gathered(unit, d.rows * d.columns, place)
-            results.append(e.op("fadd", total, thirds[place // per][place % per]))
-        unit.set(target, _rounded(unit, results, d.kind.name), "b32")
+    _finish(unit, inst, [_gathered(unit, place) for place in d.places.T.tolist()], c.kind, d.kind)
 
 
-def _numbers(unit: Unit, fragment: Fragment, operand: Operand) -> list[list[Value]]:
-    """The elements of every register as float64, [register][part]."""
-    e, name, found = unit.e, fragment.kind.name, []
-    if len(_registers(operand)) != fragment.registers:
-        raise Unsupported
-    for register in _registers(operand):
-        word = e.widen(unit.get(register, "b32"))
-        if name in ("f32", "tf32"):
-            word = e.op("and", word, ~0x1FFF) if name == "tf32" else word
-            found.append([e.cast("fpext", e.as_kind(word, "float"), "double")])
-        elif name == "s32":
-            found.append([e.cast("sitofp", word, "double")])
-        else:
-            bits = fragment.kind.bits
-            parts = [
-                e.cast("trunc", e.op("lshr", word, bits * i) if i else word, f"i{bits}") for i in range(32 // bits)
-            ]
-            if bits == 8:
-                cast = "sitofp" if name == "s8" else "uitofp"
-                found.append([e.cast(cast, p, "double") for p in parts])
-            else:
-                wide = [up(e, e.as_kind(p, "half") if name == "f16" else p) for p in parts]
-                found.append([e.cast("fpext", w, "double") for w in wide])
-    return found
+def _numbers(unit: Unit, kind: Element, register: Operand | None) -> list[Value]:
+    """The elements of a register as float64."""
+    e, name, bits = unit.e, kind.name, kind.bits
+    word = e.widen(unit.get(register, "b32"))
+    if name in ("f32", "tf32"):
+        word = e.op("and", word, ~0x1FFF) if name == "tf32" else word
+        return [e.cast("fpext", e.as_kind(word, "float"), "double")]
+    if name == "s32":
+        return [e.cast("sitofp", word, "double")]
+    parts = [e.cast("trunc", e.op("lshr", word, bits * i) if i else word, f"i{bits}") for i in range(32 // bits)]
+    if bits == 8:
+        return [e.cast("sitofp" if name == "s8" else "uitofp", part, "double") for part in parts]
+    return [e.cast("fpext", up(e, e.as_kind(p, "half") if name == "f16" else p), "double") for p in parts]
 
 
-def _spread(unit: Unit, fragment: Fragment, register: int, part: int, offset: int, value: Value) -> None:
-    """Write an element of every lane to its place in a row-major float64 matrix; copies of an element once."""
-    e, total = unit.e, fragment.rows * fragment.columns
-    per = 1 if fragment.kind.name == "f32" else fragment.kind.per_register
-    places = [(lane * fragment.registers + register) * per + part for lane in range(32)]
-    lanes = sum(1 << lane for lane, place in enumerate(places) if place < total)
+def _spread(unit: Unit, places: list[int], offset: int, value: Value, lanes: int) -> None:
+    """Write an element of lanes to its place in a row-major float64 matrix."""
+    e = unit.e
     base = e.let(f"ptrtoint ptr {e.field('%frame', offset)} to i64", "i64", False)
-    hosts = e.op("add", constants([8 * (p % total) for p in places], "i64"), base)
-    e.call("scatter_64", hosts, e.raw_bits(value), lanes)
+    e.call("scatter_64", e.op("add", constants([8 * p for p in places], "i64"), base), e.raw_bits(value), lanes)
 
 
-def _gathered(unit: Unit, total: int, place: int) -> Value:
-    """Element `place` of every lane of the product."""
-    e, each = unit.e, total // 32
+def _gathered(unit: Unit, places: list[int]) -> Value:
+    """An element of every lane of the product."""
+    e = unit.e
     base = e.let(f"ptrtoint ptr {e.field('%frame', _WMMA_C)} to i64", "i64", False)
-    hosts = e.op("add", constants([8 * (lane * each + place) for lane in range(32)], "i64"), base)
-    return e.as_kind(e.call("gather_64", hosts, -1), "double")
+    return e.as_kind(e.call("gather_64", e.op("add", constants([8 * p for p in places], "i64"), base), -1), "double")
 
 
 def _rounded(unit: Unit, results: list[Value], name: str) -> Value:

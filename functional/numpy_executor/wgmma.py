@@ -14,15 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.matrices import Element, a_layout, element, family_of
+from functional.isa.matrices import (
+    Element,
+    a_layout,
+    c_layout,
+    element,
+    family_of,
+    is_sparse,
+    results_of,
+    without_options,
+)
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
 from functional.numpy_executor.mma import (
-    SPARSE,
     assembled,
     decode_stored,
-    is_sparse,
     metadata_getter,
     multiply,
     multiply_sparse,
@@ -112,13 +119,8 @@ def addresses_of(
     return at ^ (at // (_LINE_BYTES // unit) & max(width - unit, 0))
 
 
-_RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
-            "s8": ("s32",), "u8": ("s32",), "b1": ("s32",)}  # fmt: skip
-_OPTIONS = frozenset({"satfinite", "and", "popc"})
-
-
+_SOURCES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"})
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
-_LANE = np.arange(32)
 
 
 class Form(NamedTuple):
@@ -145,28 +147,24 @@ def is_product(inst: Instruction) -> bool:
 
 def form_of(inst: Instruction) -> Form:
     """The form of `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
-    options, sparse = frozenset(inst.modifiers) & _OPTIONS, is_sparse(inst)
-    plain = [m for m in inst.modifiers if m not in options | SPARSE]
+    (plain, options), sparse = without_options(inst), is_sparse(inst)
     head, rest = tuple(plain[:3]), plain[3:]
     if head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None:
         raise Unsupported
     shape, d, a, b = rest
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    if extents is None or d not in _RESULTS.get(a, ()) or family_of(a) != family_of(b):
+    if extents is None or a not in _SOURCES or d not in results_of(a) or family_of(a) != family_of(b):
         raise Unsupported
     columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8", "b1")
     if columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse):
         raise Unsupported
-    if (options != _needed(a) and not (options == {"satfinite"} and a in ("s8", "u8"))) or (sparse and a == "b1"):
+    allowed: tuple[set[str], ...] = (set(), {"satfinite"}) if a in ("s8", "u8") else (set(),)
+    if options not in (({"and", "popc"},) if a == "b1" else allowed) or (sparse and a == "b1"):
         raise Unsupported
     left, right, *operands = inst.sources[:-1]  # the last are the accumulators (_lower.py)
     metadata, (scale, *numbers) = ((operands[0], operands[1]), operands[2:]) if sparse else (None, operands)
     signs, trans = _numbers(numbers, integers, a, isinstance(left, Vector))
     return Form(columns, depth, element(d), element(a), element(b), options, left, right, scale, signs, trans, metadata)
-
-
-def _needed(kind: str) -> frozenset[str]:
-    return frozenset({"and", "popc"}) if kind == "b1" else frozenset()
 
 
 def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
@@ -188,13 +186,12 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     form = form_of(inst)
     accumulators, destination = inst.sources[-1], inst.destinations[0]
     before, setters = registers_of(slots, accumulators, form.d), setters_of(slots, destination, form.d)
-    per = 1 if form.d.name == "f32" else form.d.per_register
-    if len(setters) * per != form.columns // 2:
+    if len(setters) * form.d.per_register != form.columns // 2:
         raise Unsupported
     left = _left(slots, inst, form)
     right = getter(slots, form.b, "b64")
     scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
-    places = _d_layout(form.columns)
+    places = c_layout(_ROWS, form.columns)
     index_of = None if form.metadata is None else metadata_getter(slots, *form.metadata, form.left, form.depth)
 
     def step(frame: Frame) -> None:
@@ -228,13 +225,6 @@ def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.n
 def _quarter(frame: Frame) -> np.ndarray:
     """Which 16 of the 64 rows are those of each warp."""
     return frame.index % frame.machine.warps_per_block % _WARPS
-
-
-def _d_layout(columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, columns) of the accumulators of a warp, [lane, element]."""
-    index = np.arange(columns // 2)
-    rows = _LANE[:, None] // 4 + 8 * (index // 2 % 2)
-    return rows, 2 * (_LANE[:, None] % 4) + index % 2 + 8 * (index // 4)
 
 
 def _stored(

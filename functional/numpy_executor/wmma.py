@@ -13,12 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of
+from functional.isa.matrices import access_form, fragments_of, matrices_of
 from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import Operation, Unsupported, raw
 from functional.isa.slots import Slots
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
-from functional.numpy_executor.mma import decode, multiply, read, registers_of, setters_of, write
+from functional.numpy_executor.mma import multiply, product_step, registers_of, setters_of
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.ptx.ir import Address, Instruction, Vector
 from functional.traces.line_record import line_records
@@ -190,25 +190,13 @@ def _store(slots: Slots, inst: Instruction) -> Step:
 
 
 def _mma(slots: Slots, inst: Instruction) -> Step:
+    """Sub-byte B are kept column by column, as they lie in memory."""
     (d, a, b, c), options = fragments_of(inst)
-    sources = [registers_of(slots, o, f.kind) for o, f in zip(inst.sources, (a, b, c), strict=True)]
-    setters = setters_of(slots, inst.destinations[0], d.kind)
-    given = [*map(len, sources), len(setters)]
-    if given != [f.registers for f in (a, b, c, d)]:
-        raise Unsupported
-
-    def step(frame: Frame) -> None:
-        left, third = (f.matrix(read(frame, get, f.kind)) for f, get in ((a, sources[0]), (c, sources[2])))
-        right = _right(frame, sources[1], b)
-        write(frame, setters, d.lanes(multiply(left, right, third, a.kind, options)), d.kind)
-
-    return step
-
-
-def _right(frame: Frame, getters: list[Getter], b: Fragment) -> np.ndarray:
-    """B; sub-byte ones are kept column by column, as they lie in memory."""
-    if b.kind.bits >= 8:
-        return b.matrix(read(frame, getters, b.kind))
-    words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
-    flat = decode(words, b.kind).reshape(frame.count, -1)
-    return flat.reshape(frame.count, b.columns, b.rows).swapaxes(1, 2)
+    fragments = (a, b, c, d)
+    places = [np.divmod(f.places, f.columns) for f in fragments]
+    if b.kind.bits < 8:
+        columns, rows = np.divmod(b.places, b.rows)
+        places[1] = rows, columns
+    product = lambda _, left, right, third: multiply(left, right, third, a.kind, options)  # noqa: E731
+    extents = [(f.rows, f.columns) for f in fragments]
+    return product_step(slots, inst, [f.kind for f in fragments], places, extents, product)
