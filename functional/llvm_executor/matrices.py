@@ -91,9 +91,7 @@ def _pairs(unit: Unit, half: int) -> list[Value]:
 
 def whole_warp(unit: Unit) -> None:
     """Refuse to run an aligned instruction with a part of the warp: the NumPy executor decides what that means."""
-    e = unit.e
-    wrong = e.cast("zext", e.compare("ne", Value(unit.mask, "i32", False), -1), "i64")
-    e.store("%ctx", at.SLOT["fault"], e.op("or", unit.context("fault"), wrong), align=8)
+    unit.fault_if(unit.e.compare("ne", unit.mask, -1))
 
 
 def ldmatrix(unit: Unit, inst: Instruction) -> None:
@@ -133,8 +131,7 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
     copy, e = copy_of(inst), unit.e
     lanes = reading = unit.lanes()
     if copy.ignore is not None:
-        skipped = e.bits_of(unit.get(copy.ignore, "pred"))
-        reading = e.scalar(f"and i32 {lanes}, {e.scalar(f'xor i32 {skipped}, -1', 'i32')}", "i32")
+        reading = e.op("and", lanes, e.invert(e.bits_of(unit.get(copy.ignore, "pred"))))
     elif copy.read is not None:
         reading = _reading(unit, unit.get(copy.read, "u32"), copy.size, lanes)
     hosts = e.call("check_global", address(unit, copy.source, "global"), reading, copy.size)
@@ -147,14 +144,12 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
         e.call(f"scatter_{bits}", into, e.call(f"gather_{bits}", from_, reading), lanes)  # 0 in lanes that do not read
 
 
-def _reading(unit: Unit, count: Value, size: int, lanes: str) -> str:
+def _reading(unit: Unit, count: Value, size: int, lanes: Value) -> Value:
     """Lanes that read all their bytes; a fault if one reads a part."""
     e = unit.e
     whole, none = e.bits_of(e.compare("uge", count, size)), e.bits_of(e.compare("eq", count, 0))
-    neither = e.scalar(f"xor i32 {e.scalar(f'or i32 {whole}, {none}', 'i32')}, -1", "i32")
-    wrong = e.compare("ne", Value(e.scalar(f"and i32 {neither}, {lanes}", "i32"), "i32", False), 0)
-    e.store("%ctx", at.SLOT["fault"], e.op("or", unit.context("fault"), e.cast("zext", wrong, "i64")), align=8)
-    return e.scalar(f"and i32 {whole}, {lanes}", "i32")
+    unit.fault_if(e.compare("ne", e.op("and", e.invert(e.op("or", whole, none)), lanes), 0))
+    return e.op("and", whole, lanes)
 
 
 TABLE = {"mma": mma, "ldmatrix": ldmatrix, "cp": async_copy}
