@@ -15,17 +15,9 @@ def spmv_csr(c: Recipe, n: int = 15300) -> None:
     nnz = int(row_ptr[-1])
     col, val, x = r.integers(0, n, nnz).astype(i32), uniform(r, -1, 1, nnz), uniform(r, -1, 1, n)
     y = np.add.reduceat(val.astype(f64) * x[col], row_ptr[:-1])  # no row is empty
-    c.launch(
-        "spmv_csr",
-        blocks(n, 128),
-        128,
-        c.input("row_ptr", row_ptr),
-        c.input("col", col),
-        c.input("val", val),
-        c.input("x", x),
-        c.output("y", y.astype(f32), 1e-4, 1e-4),
-        n,
-    )
+    given = c.inputs(row_ptr=row_ptr, col=col, val=val, x=x)
+    out = c.output("y", y.astype(f32), 1e-4, 1e-4)
+    c.launch("spmv_csr", blocks(n, 128), 128, *given, out, n)
 
 
 @bench("apps")
@@ -59,14 +51,9 @@ def histogram_atomics(c: Recipe, n: int = 122801, grid: int = 60) -> None:
     value = r.integers(0, 256, n)
     hot = r.random(n) < 0.5  # half of the values in 8 bins
     value[hot] = r.integers(0, 8, int(hot.sum()))
-    c.launch(
-        "histogram_atomics",
-        grid,
-        256,
-        c.input("value", value.astype(u32)),
-        c.output("bins", np.bincount(value, minlength=256).astype(u32)),
-        n,
-    )
+    given = c.input("value", value.astype(u32))
+    out = c.output("bins", np.bincount(value, minlength=256).astype(u32))
+    c.launch("histogram_atomics", grid, 256, given, out, n)
 
 
 @bench("apps")
@@ -138,16 +125,9 @@ def black_scholes(c: Recipe, n: int = 15300) -> None:
     vol = sg * np.sqrt(t_)
     d1 = (np.log(s_ / x_) + (rt + 0.5 * sg * sg) * t_) / vol
     n1, n2, disc = cdf(d1), cdf(d1 - vol), x_ * np.exp(-rt * t_)
-    c.launch(
-        "black_scholes",
-        blocks(n, 256),
-        256,
-        c.input("spot", s),
-        c.input("strike", x),
-        c.input("years", t),
+    given = c.inputs(spot=s, strike=x, years=t)
+    out = [
         c.output("call", (s_ * n1 - disc * n2).astype(f32), 1e-4, 1e-4),
         c.output("put", (disc * (1 - n2) - s_ * (1 - n1)).astype(f32), 1e-4, 1e-4),
-        n,
-        rate,
-        sigma,
-    )
+    ]
+    c.launch("black_scholes", blocks(n, 256), 256, *given, *out, n, rate, sigma)

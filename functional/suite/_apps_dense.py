@@ -37,16 +37,9 @@ def fir(c: Recipe, n: int = 15360) -> None:
     r = rng(204)
     x, h = uniform(r, -1, 1, n), uniform(r, -1, 1, taps)
     y = np.convolve(x.astype(f64), h.astype(f64))[:n]
-    c.launch(
-        "fir",
-        n // 256,
-        256,
-        c.input("x_padded", np.concatenate([np.zeros(taps, f32), x])),
-        c.input("coeff", h),
-        c.output("y", y.astype(f32), 1e-4, 1e-5),
-        n,
-        taps,
-    )
+    given = c.inputs(x_padded=np.concatenate([np.zeros(taps, f32), x]), coeff=h)
+    out = c.output("y", y.astype(f32), 1e-4, 1e-5)
+    c.launch("fir", n // 256, 256, *given, out, n, taps)
 
 
 @bench("apps")
@@ -56,16 +49,9 @@ def simple_convolution(c: Recipe) -> None:
     image, mask = uniform(r, 0, 1, h, w), uniform(r, -1, 1, 5, 5)
     p = np.pad(image.astype(f64), 2)
     out = sum(mask[i, j].astype(f64) * p[i : i + h, j : j + w] for i in range(5) for j in range(5))
-    c.launch(
-        "simple_convolution",
-        (blocks(w, 32), blocks(h, 8)),
-        (32, 8),
-        c.input("image", image),
-        c.input("mask", mask),
-        c.output("out", out.astype(f32), 1e-4, 1e-5),
-        w,
-        h,
-    )
+    given = c.inputs(image=image, mask=mask)
+    result = c.output("out", out.astype(f32), 1e-4, 1e-5)
+    c.launch("simple_convolution", (blocks(w, 32), blocks(h, 8)), (32, 8), *given, result, w, h)
 
 
 # --- AES-256, straightforward byte-wise form (the kernel uses word tables) -------------------
@@ -137,12 +123,7 @@ def aes256_encrypt(c: Recipe, n: int = 60 * 128) -> None:
     rot = [t0] + [(t0 >> u32(8 * k)) | (t0 << u32(32 - 8 * k)) for k in (1, 2, 3)]
     table = np.concatenate([*rot, box.astype(u32)])
     round_key = np.frombuffer(keys.tobytes(), ">u4").astype(u32)
-    c.launch(
-        "aes256_encrypt",
-        n // 128,
-        128,
-        c.input("plain", plain),
-        c.output("cipher", aes256_reference(plain, keys, box)),
-        c.input("table", table),
-        c.input("round_key", round_key),
-    )
+    given = c.input("plain", plain)
+    out = c.output("cipher", aes256_reference(plain, keys, box))
+    more = c.inputs(table=table, round_key=round_key)
+    c.launch("aes256_encrypt", n // 128, 128, given, out, *more)

@@ -18,18 +18,9 @@ def conv2d_implicit_gemm(c: Recipe) -> None:
         for i in range(3)
         for j in range(3)
     )
-    c.launch(
-        "conv2d_implicit_gemm",
-        (n * h * w // 16, oc // 16),
-        (16, 16),
-        c.input("in", x),
-        c.input("weight", k),
-        c.output("out", out.astype(f32), 1e-4, 1e-4),
-        ch,
-        h,
-        w,
-        oc,
-    )
+    given = [c.input("in", x), c.input("weight", k)]
+    result = c.output("out", out.astype(f32), 1e-4, 1e-4)
+    c.launch("conv2d_implicit_gemm", (n * h * w // 16, oc // 16), (16, 16), *given, result, ch, h, w, oc)
 
 
 @bench("apps")
@@ -53,21 +44,15 @@ def batchnorm_relu(c: Recipe) -> None:
     gamma, beta = uniform(r, 0.5, 2, ch), uniform(r, -1, 1, ch)
     m, v, g, b = (a.astype(f64)[None, :, None] for a in (mean, var, gamma, beta))
     out = np.maximum((x - m) * g / np.sqrt(v + f64(f32(eps))) + b, 0)
-    c.launch(
-        "batchnorm_relu",
-        x.size // 256,
-        256,
+    given = [
         c.input("in", x),
         c.input("mean", mean),
         c.input("var", var),
         c.input("gamma", gamma),
         c.input("beta", beta),
-        c.output("out", out.astype(f32), 1e-4, 1e-5),
-        x.size,
-        ch,
-        area,
-        eps,
-    )
+    ]
+    result = c.output("out", out.astype(f32), 1e-4, 1e-5)
+    c.launch("batchnorm_relu", x.size // 256, 256, *given, result, x.size, ch, area, eps)
 
 
 @bench("apps")
@@ -76,17 +61,9 @@ def fully_connected(c: Recipe) -> None:
     r = rng(223)
     x, w, b = uniform(r, -1, 1, batch, n_in), uniform(r, -1, 1, n_out, n_in), uniform(r, -1, 1, n_out)
     out = x.astype(f64) @ w.astype(f64).T + b
-    c.launch(
-        "fully_connected",
-        n_out // 4,
-        128,
-        c.input("in", x),
-        c.input("weight", w),
-        c.input("bias", b),
-        c.output("out", out.astype(f32), 1e-4, 1e-4),
-        n_in,
-        n_out,
-    )
+    given = [c.input("in", x), c.input("weight", w), c.input("bias", b)]
+    result = c.output("out", out.astype(f32), 1e-4, 1e-4)
+    c.launch("fully_connected", n_out // 4, 128, *given, result, n_in, n_out)
 
 
 @bench("apps", independent=True)

@@ -15,29 +15,15 @@ def micro_barrier(c: Recipe) -> None:
     for warps in (2, 4, 8, 16, 32):
         n = warps * 32
         ring = np.roll(data[:n], -32 * rounds) + u32(rounds)
-        c.launch(
-            "barrier_ring",
-            grid,
-            n,
-            b_in,
-            c.output(f"ring_{warps}", np.tile(ring, grid)),
-            rounds,
-            label=f"ring_{warps}warps",
-        )
+        out = c.output(f"ring_{warps}", np.tile(ring, grid))
+        c.launch("barrier_ring", grid, n, b_in, out, rounds, label=f"ring_{warps}warps")
     for warps in (2, 4, 8, 16, 32):
         n = warps * 32
         half = [data[: n // 2].copy(), data[n // 2 : n].copy()]
         for k in range(rounds):
             half[1 - (k & 1)] = half[k & 1] * u32(3) + u32(1)
-        c.launch(
-            "barrier_ping_pong",
-            grid,
-            n,
-            b_in,
-            c.output(f"pingpong_{warps}", np.tile(np.concatenate(half), grid)),
-            rounds,
-            label=f"pingpong_{warps}warps",
-        )
+        out = c.output(f"pingpong_{warps}", np.tile(np.concatenate(half), grid))
+        c.launch("barrier_ping_pong", grid, n, b_in, out, rounds, label=f"pingpong_{warps}warps")
 
 
 @bench("micro", independent=True)
@@ -81,15 +67,8 @@ def micro_warp_sweep(c: Recipe) -> None:
             for _ in range(4):
                 a = (a.astype(f64) * 0.5 + v).astype(f32)
                 b = (b.astype(f64) * 0.25 + v).astype(f32)
-        c.launch(
-            "warp_sweep",
-            grid,
-            block,
-            b_in,
-            c.output(f"out_{warps}", a - b, 1e-5, 1e-5),
-            trips,
-            label=f"{warps}warps_per_sm",
-        )
+        out = c.output(f"out_{warps}", a - b, 1e-5, 1e-5)
+        c.launch("warp_sweep", grid, block, b_in, out, trips, label=f"{warps}warps_per_sm")
 
 
 @bench("micro", independent=True)
@@ -109,16 +88,8 @@ def micro_local_spill(c: Recipe) -> None:
             x = x + a[at, col]
             a[(at + 7) & 31, col] = x
             at = (at + step) & 31
-        c.launch(
-            "local_spill",
-            grid,
-            block,
-            b_in,
-            c.output(f"out_{step}", a.sum(0, dtype=u32)),
-            step,
-            trips,
-            label=f"step_{step}",
-        )
+        out = c.output(f"out_{step}", a.sum(0, dtype=u32))
+        c.launch("local_spill", grid, block, b_in, out, step, trips, label=f"step_{step}")
 
 
 @bench("micro", independent=True)
@@ -132,26 +103,11 @@ def micro_atomics(c: Recipe) -> None:
     for n in (1, 32, 4096):
         c.launch("atomics_global", grid, block, c.output(f"global_{n}", counts(gid, n)), n, trips, label=f"global_{n}")
     for n in (1, 32, 4096):
-        c.launch(
-            "atomics_return",
-            grid,
-            block,
-            c.output(f"return_{n}", counts(gid, n)),
-            c.output(f"ok_{n}", np.full(gid.size, trips, u32)),
-            n,
-            trips,
-            label=f"return_{n}",
-        )
+        both = [c.output(f"return_{n}", counts(gid, n)), c.output(f"ok_{n}", np.full(gid.size, trips, u32))]
+        c.launch("atomics_return", grid, block, *both, n, trips, label=f"return_{n}")
     for n in (1, 32, 1024):
-        c.launch(
-            "atomics_shared",
-            grid,
-            block,
-            c.output(f"shared_{n}", counts(gid % block, n)),
-            n,
-            trips,
-            label=f"shared_{n}",
-        )
+        out = c.output(f"shared_{n}", counts(gid % block, n))
+        c.launch("atomics_shared", grid, block, out, n, trips, label=f"shared_{n}")
 
 
 @bench("micro", independent=True)
@@ -173,12 +129,5 @@ def micro_block_launch(c: Recipe) -> None:
         grid, block = 240, 64
         gid = np.arange(grid * block).astype(u32)
         out = (gid ^ u32(1)) * m + gid // u32(block)
-        c.launch(
-            "shared_block",
-            grid,
-            block,
-            c.output(f"out_smem_{kb}", out),
-            m,
-            dynamic_smem=kb * 1024,
-            label=f"smem_{kb}KB",
-        )
+        result = c.output(f"out_smem_{kb}", out)
+        c.launch("shared_block", grid, block, result, m, dynamic_smem=kb * 1024, label=f"smem_{kb}KB")

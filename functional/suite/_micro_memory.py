@@ -18,27 +18,12 @@ def micro_smem_conflict(c: Recipe) -> None:
         total = np.zeros(block, u32)
         for j in range(8):
             total += data[at + j] * u32(trips)
-        c.launch(
-            "smem_load_ind",
-            grid,
-            block,
-            b_in,
-            c.output(f"ind_{stride}", np.tile(total, grid)),
-            stride,
-            trips,
-            label=f"ind_{stride}way",
-        )
+        out = c.output(f"ind_{stride}", np.tile(total, grid))
+        c.launch("smem_load_ind", grid, block, b_in, out, stride, trips, label=f"ind_{stride}way")
     for stride in (1, 2, 4, 8, 16, 32):
         end = ((np.arange(32) * stride) + 32 * 8 * 16) & (words - 1)
-        c.launch(
-            "smem_load_dep",
-            grid,
-            32,
-            c.output(f"dep_{stride}", np.tile(end, grid).astype(u32)),
-            stride,
-            16,
-            label=f"dep_{stride}way",
-        )
+        out = c.output(f"dep_{stride}", np.tile(end, grid).astype(u32))
+        c.launch("smem_load_dep", grid, 32, out, stride, 16, label=f"dep_{stride}way")
 
 
 @bench("micro", independent=True)
@@ -74,17 +59,8 @@ def micro_pointer_chase(c: Recipe) -> None:
         at = slot
         for _ in range(steps):
             at = int(flat[at])
-        c.launch(
-            "pointer_chase",
-            1,
-            block,
-            b_next,
-            c.output(f"out_{kb}k", np.append(sums, u32(at))),
-            slot,
-            lines,
-            steps,
-            label=f"{kb}KB",
-        )
+        out = c.output(f"out_{kb}k", np.append(sums, u32(at)))
+        c.launch("pointer_chase", 1, block, b_next, out, slot, lines, steps, label=f"{kb}KB")
 
 
 @bench("micro", independent=True)

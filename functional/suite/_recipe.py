@@ -86,6 +86,10 @@ class Recipe:
         array = np.ascontiguousarray(array)
         return self._add(Buffer(name, array.nbytes, array.dtype, array))
 
+    def inputs(self, **arrays: np.ndarray) -> list[Pointer]:
+        """Such a buffer each."""
+        return [self.input(name, array) for name, array in arrays.items()]
+
     def output(self, name: str, array: np.ndarray, rtol: float = 0.0, atol: float = 0.0) -> Pointer:
         """A zero-initialised buffer with these expected contents."""
         array = np.asarray(array)

@@ -80,17 +80,9 @@ def lavamd(c: Recipe, boxes: tuple[int, int, int] = (4, 4, 4)) -> None:
         qv = qj * np.exp(-alpha2 * r2)
         force[b, :, 0] = qv.sum(1)
         force[b, :, 1:] = (2 * qv[..., None] * (pi[:, None, 1:] - pj[None, :, 1:])).sum(1)
-    c.launch(
-        "lavamd_force",
-        n,
-        32,
-        c.input("pos", pos),
-        c.input("charge", charge),
-        c.input("n_near", n_near),
-        c.input("near", near),
-        c.output("force", force.astype(f32), 1e-4, 1e-3),
-        alpha2,
-    )
+    given = c.inputs(pos=pos, charge=charge, n_near=n_near, near=near)
+    out = c.output("force", force.astype(f32), 1e-4, 1e-3)
+    c.launch("lavamd_force", n, 32, *given, out, alpha2)
 
 
 @bench("table1")
@@ -118,17 +110,9 @@ def kmeans_point(c: Recipe) -> None:
         if not close.any():
             break
         x[close] = uniform(r, 0, 1, int(close.sum()), feats)
-    c.launch(
-        "kmeans_point",
-        blocks(n, 256),
-        256,
-        c.input("feature_major", x.T),
-        c.input("centre", centre),
-        c.output("membership", distances().argmin(1).astype(i32)),
-        n,
-        feats,
-        k,
-    )
+    given = c.inputs(feature_major=x.T, centre=centre)
+    out = c.output("membership", distances().argmin(1).astype(i32))
+    c.launch("kmeans_point", blocks(n, 256), 256, *given, out, n, feats, k)
 
 
 @bench("table1")

@@ -41,18 +41,8 @@ def backprop_adjust_weights(c: Recipe) -> None:
     bw, bo = c.input("weight", w), c.input("old", old)
     c.expect(bw, new_w, 1e-5, 1e-6)
     c.expect(bo, new_old, 1e-5, 1e-6)
-    c.launch(
-        "backprop_adjust_weights",
-        (n_hid // 16, n_in // 16),
-        (16, 16),
-        c.input("delta", delta),
-        c.input("layer", layer),
-        bw,
-        bo,
-        n_hid,
-        eta,
-        mom,
-    )
+    given = c.inputs(delta=delta, layer=layer)
+    c.launch("backprop_adjust_weights", (n_hid // 16, n_in // 16), (16, 16), *given, bw, bo, n_hid, eta, mom)
 
 
 @bench("table1")
@@ -127,17 +117,9 @@ def btree_find_k(c: Recipe) -> None:
     query[::2] = r.choice(keys, 120)
     pos = np.clip(np.searchsorted(keys, query), 0, keys.size - 1)
     result = np.where(keys[pos] == query, record[pos], -1).astype(i32)
-    c.launch(
-        "btree_find_k",
-        query.size,
-        128,
-        c.input("keys", node_keys),
-        c.input("child", child),
-        c.input("record", record),
-        c.input("query", query),
-        c.output("result", result),
-        height,
-    )
+    given = c.inputs(keys=node_keys, child=child, record=record, query=query)
+    out = c.output("result", result)
+    c.launch("btree_find_k", query.size, 128, *given, out, height)
 
 
 @bench("table1")
@@ -151,15 +133,6 @@ def btree_find_range_k(c: Recipe) -> None:
     hi = lo + r.integers(0, 3000, 240).astype(i32)
     first = np.searchsorted(keys, lo, "left")
     length = np.searchsorted(keys, hi, "right") - first
-    c.launch(
-        "btree_find_range_k",
-        lo.size,
-        128,
-        c.input("keys", node_keys),
-        c.input("child", child),
-        c.input("lo", lo),
-        c.input("hi", hi),
-        c.output("first", first.astype(i32)),
-        c.output("length", length.astype(i32)),
-        height,
-    )
+    given = c.inputs(keys=node_keys, child=child, lo=lo, hi=hi)
+    out = [c.output("first", first.astype(i32)), c.output("length", length.astype(i32))]
+    c.launch("btree_find_range_k", lo.size, 128, *given, *out, height)

@@ -63,48 +63,18 @@ def particlefilter(c: Recipe) -> None:
     b_cdf = c.output("cdf", cdf.astype(f32), 2e-4)
     b_u = c.output("u", u.astype(f32), 1e-6)
     grid = n // threads
-    c.launch(
-        "pf_likelihood",
-        grid,
-        threads,
-        b_x,
-        b_y,
-        b_seed,
-        c.input("disc", disc),
-        c.input("image", image),
-        b_w,
-        b_bs,
-        n,
-        len(disc),
-        width,
-        height,
-    )
+    given = c.inputs(disc=disc, image=image)
+    c.launch("pf_likelihood", grid, threads, b_x, b_y, b_seed, *given, b_w, b_bs, n, len(disc), width, height)
     c.launch("pf_sum", 1, threads, b_bs, b_total, grid)
-    c.launch(
-        "pf_normalize_weights",
-        grid,
-        threads,
-        b_w,
-        b_total,
-        c.output("normalized", (weight / total).astype(f32), 2e-4),
-        b_cdf,
-        b_u,
-        n,
-        float(u0),
-    )
-    c.launch(
-        "pf_find_index",
-        grid,
-        threads,
-        c.input("cdf_in", cdf_in),
-        c.input("u_in", u_in),
-        b_x,
-        b_y,
+    result = c.output("normalized", (weight / total).astype(f32), 2e-4)
+    c.launch("pf_normalize_weights", grid, threads, b_w, b_total, result, b_cdf, b_u, n, float(u0))
+    given = c.inputs(cdf_in=cdf_in, u_in=u_in)
+    found = [
         c.output("x_new", x[index].astype(f32), 1e-5, 1e-4),
         c.output("y_new", y[index].astype(f32), 1e-5, 1e-4),
         c.output("index", index),
-        n,
-    )
+    ]
+    c.launch("pf_find_index", grid, threads, *given, b_x, b_y, *found, n)
 
 
 @bench("table1")
@@ -123,22 +93,9 @@ def streamcluster_compute_cost(c: Recipe) -> None:
     work[switch, k] = (d - cost)[switch]
     stay = np.flatnonzero(~switch)
     work[stay, column[assign[stay]]] = (cost - d)[stay]
-    c.launch(
-        "streamcluster_compute_cost",
-        n // 256,
-        256,
-        c.input("coord", coord),
-        c.input("weight", weight),
-        c.input("cost", cost),
-        c.input("assign", assign),
-        c.input("centre_column", column),
-        c.output("work", work.astype(f32), 1e-5, 1e-5),
-        c.output("switches", switch.astype(u8)),
-        n,
-        dim,
-        k,
-        cand,
-    )
+    given = c.inputs(coord=coord, weight=weight, cost=cost, assign=assign, centre_column=column)
+    out = [c.output("work", work.astype(f32), 1e-5, 1e-5), c.output("switches", switch.astype(u8))]
+    c.launch("streamcluster_compute_cost", n // 256, 256, *given, *out, n, dim, k, cand)
 
 
 @bench("table1")
@@ -176,13 +133,6 @@ def nn_euclid(c: Recipe, n: int = 30700) -> None:
     r = rng(115)
     rec = np.stack([uniform(r, 0, 90, n), uniform(r, 0, 180, n)], 1)
     dist = np.hypot(rec[:, 0].astype(f64) - lat, rec[:, 1].astype(f64) - lon)
-    c.launch(
-        "nn_euclid",
-        blocks(n, 256),
-        256,
-        c.input("record", rec),
-        c.output("distance", dist.astype(f32), 1e-5, 1e-5),
-        n,
-        lat,
-        lon,
-    )
+    given = c.input("record", rec)
+    out = c.output("distance", dist.astype(f32), 1e-5, 1e-5)
+    c.launch("nn_euclid", blocks(n, 256), 256, given, out, n, lat, lon)
