@@ -27,24 +27,18 @@ from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.stack import WAITING
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Register
-from functional.traces.line_record import MORE, SHARED_PASS, line_records
+from functional.traces.line_record import joined_records, line_records
 
 
 def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
     """Log the numbers of the sectors that an instruction touched, by row of the frame, what it did at barriers, and its
     passes of shared memory [row]."""
-    phases = frame.machine.phases.take()
-    rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
-    for row, sectors in sorted(touched.items()):
+    phases, parts = frame.machine.phases.take(), []
+    for row, sectors in touched.items():
         _, lines = line_records(np.unique(np.concatenate([np.zeros(0, np.uint32), *sectors])).astype(np.uint32)[None])
-        noted = np.array(sorted(phases.get(int(frame.index[row]), ())), np.uint32)
-        made = np.concatenate([lines, noted, np.full(passes[row], SHARED_PASS, np.uint32)])
-        made[:-1] |= MORE
-        rows.append(np.full(len(made), row))
-        records.append(made)
-    some = np.zeros(frame.count, bool)
-    some[list(touched)] = True
-    log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)
+        made = np.concatenate([lines, access_records(phases.get(int(frame.index[row]), []), int(passes[row]))])
+        parts.append((np.full(len(made), row), made))
+    log_records(frame, joined_records(parts, frame.count), None)
 
 
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals

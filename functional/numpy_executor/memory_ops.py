@@ -12,19 +12,16 @@ from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.numpy_executor.spaces import SPACES, Lanes, check_own, repeat_active, rows_with_a_lane
+from functional.numpy_executor.spaces import SPACES, Lanes, check_own, rows_with_a_lane
 from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import (
-    ALL_SECTORS,
     SHARED_PASS,
     Records,
     bank_passes,
-    line_of,
+    joined_records,
     line_records,
-    pack_records,
-    sectors_of,
+    repeat_active,
 )
-from functional.traces.trace import SHARED_WINDOW_LINE
 
 
 def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
@@ -118,8 +115,7 @@ def bank_passes_of(addresses: np.ndarray) -> np.ndarray:
 def log_passes(frame: Frame, passes: np.ndarray) -> None:
     """Log a generic access to shared memory: one record a bank pass [row] of the window for it."""
     at = np.repeat(np.arange(frame.count), passes)
-    lines = np.full(len(at), SHARED_WINDOW_LINE, np.int64)
-    log_records(frame, (at, pack_records(at, lines, np.full(len(at), ALL_SECTORS))), None)
+    log_records(frame, joined_records([(at, np.full(len(at), SHARED_PASS, np.uint32))], frame.count), None)
 
 
 def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
@@ -136,25 +132,17 @@ def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None
 
 def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
     """Log an access to several spaces: lines of all of them, then one record a pass of shared memory."""
-    rows, lines, bits = ([np.zeros(0, np.int64)] for _ in range(3))
+    found = []
     for part in parts:
         some = np.ones(frame.count, bool) if part.some is None else part.some
         sectors = part.space.sectors(frame, part, size)
         if sectors is None:
             at = np.repeat(np.arange(frame.count), np.where(some, _passes(frame, [part]), 0))
-            found = np.full(len(at), SHARED_PASS, np.uint32)
+            found.append((at, np.full(len(at), SHARED_PASS, np.uint32)))
         else:
-            at, found = line_records(_spread(frame, sectors))
-            at, found = at[some[at]], found[some[at]]
-        rows.append(at)
-        lines.append(line_of(found).astype(np.int64))
-        bits.append(sectors_of(found).astype(np.int64))
-    row, line, bit = (np.concatenate(v) for v in (rows, lines, bits))
-    order = np.lexsort((line, row))
-    row = row[order]
-    some = np.zeros(frame.count, bool)
-    some[row] = True
-    log_records(frame, (row, pack_records(row, line[order], bit[order])), some)
+            at, records = line_records(_spread(frame, sectors))
+            found.append((at[some[at]], records[some[at]]))
+    log_records(frame, joined_records(found, frame.count), None)
 
 
 def load_step(slots: Slots, inst: Instruction) -> Step:

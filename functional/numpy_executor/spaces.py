@@ -13,7 +13,7 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.machine import Bytes, Machine
 from functional.numpy_executor.operands import Frame
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
-from functional.traces.line_record import sector_numbers
+from functional.traces.line_record import repeat_active, sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _LANES = np.arange(32, dtype=np.int64)[None, :]
@@ -119,14 +119,6 @@ def rows_with_a_lane(active: np.ndarray) -> np.ndarray | None:
     """Rows with an active lane, bool [row]; None if all have one."""
     some = np.asarray(active.any(axis=1))
     return None if some.all() else some
-
-
-def repeat_active(values: np.ndarray, active: np.ndarray, some: np.ndarray | None) -> np.ndarray:
-    """Replace the values of inactive lanes by that of the first active lane of the row, or of any row without one."""
-    first = values[np.arange(len(values)), active.argmax(axis=1)]
-    if some is not None:
-        first[~some] = first[some.argmax()]
-    return np.where(active, values, first[:, None])
 
 
 def _first(addresses: np.ndarray, bad: np.ndarray) -> tuple[int, int, int]:

@@ -15,9 +15,9 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import Texture
 from functional.numpy_executor.memory_ops import log_records
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
+from functional.numpy_executor.spaces import rows_with_a_lane
 from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
-from functional.traces.line_record import line_records, sector_numbers
+from functional.traces.line_record import line_records, repeat_active, sector_numbers
 
 _GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane
 _FACES = 6  # of a cube map: planes one behind the other, from the directions +x, -x, +y, -y, +z, -z
@@ -100,9 +100,6 @@ def _face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, n
 def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
     """Log the lines of addresses [row, 32, n]."""
     some = rows_with_a_lane(active)
-    if some is not None and not some.any():
-        log_records(frame, line_records(np.zeros((frame.count, 1), np.uint32)), np.zeros(frame.count, bool))
-        return
     columns = [repeat_active(address[..., i], active, some) for i in range(address.shape[2])]
     log_records(frame, line_records(sector_numbers(np.concatenate(columns, axis=1))), some)
 
