@@ -16,7 +16,16 @@ from functools import partial, reduce
 
 from functional.isa import integers
 from functional.isa.emitter import Emitter, Value
-from functional.isa.operation import FLOATS, ROUNDINGS, Builder, Operation, Unsupported, flags_of, only_type, rounding
+from functional.isa.operation import (
+    FLOATS,
+    ROUNDINGS,
+    Builder,
+    Operation,
+    flags_of,
+    only_type,
+    refuse_if,
+    rounding,
+)
 from functional.ptx.ir import Instruction
 
 ALL = ("f32", "f64", "f16", "bf16")
@@ -194,8 +203,7 @@ def _arithmetic(function: Callable[..., Value], types: Iterable[str], arity: int
     def build(inst: Instruction) -> Operation:
         given, type_ = flags_of(inst, flags), only_type(inst, types)
         ftz, tiny = "ftz" in given and type_ != "f64", TINY[type_]
-        if inst.opcode in ("fma", "mad") and type_ == "bf16" and "sat" in given:
-            raise Unsupported
+        refuse_if(inst.opcode in ("fma", "mad") and type_ == "bf16" and "sat" in given)
 
         def emit(e: Emitter, *values: Value) -> Value:
             wide = [up(e, v) for v in values]
@@ -293,8 +301,7 @@ def _extremum(inst: Instruction) -> Operation:
     the product. f32 may have three operands."""
     flags, type_ = flags_of(inst, {"ftz", "NaN", "xorsign", "abs"}), only_type(inst, ALL)
     arity, signs = len(inst.sources), {"xorsign", "abs"} & flags
-    if len(signs) == 1 or (arity != 2 and (arity != 3 or type_ != "f32" or signs)):
-        raise Unsupported
+    refuse_if(len(signs) == 1 or (arity != 2 and (arity != 3 or type_ != "f32" or signs)))
     less, ftz = inst.opcode == "min", "ftz" in flags and type_ != "f64"
 
     def pair(e: Emitter, a: Value, b: Value) -> Value:
@@ -370,8 +377,7 @@ def _packed(inst: Instruction) -> Operation:
     table = TABLE if scalar in FLOATS else integers.TABLE
     one = replace(inst, modifiers=tuple(scalar if m == packed else m for m in inst.modifiers))
     operation = table[inst.opcode](one)
-    if set(operation.sources) != {scalar} or operation.emit is None:
-        raise Unsupported
+    refuse_if(set(operation.sources) != {scalar})
     emit, kind = operation.emit, "half" if scalar == "f16" else "i16"
     return Operation(
         lambda e, *values: join(e, *[emit(e, *part) for part in halves(e, kind, *values)]),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.ptx.ir import Address, Instruction, Operand
 
 FLOAT_ELEMENTS = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
@@ -46,8 +46,7 @@ class Element:
 
 def element(name: str) -> Element:
     """The element type of a PTX name. Raises Unsupported."""
-    if name not in _BITS:
-        raise Unsupported
+    refuse_if(name not in _BITS)
     return Element(name)
 
 
@@ -149,8 +148,7 @@ def without_options(inst: Instruction) -> tuple[list[str], frozenset[str]]:
 def mma_form(inst: Instruction) -> MmaForm:
     """The form of `mma[.sp].sync.aligned.SHAPE.row.col.D.A.B.C`. Raises Unsupported."""
     (plain, options), sparse = without_options(inst), is_sparse(inst)
-    if len(plain) != 9 or plain[:2] != ["sync", "aligned"] or inst.guard is not None:
-        raise Unsupported
+    refuse_if(len(plain) != 9 or plain[:2] != ["sync", "aligned"] or inst.guard is not None)
     shape, left, right, d, a, b, c = plain[2:]
     m, n, k = (int(x) for x in re.findall(r"\d+", shape))
     form = MmaForm(m, n, k, (left, right), element(d), element(a), element(b), element(c), options, sparse)
@@ -159,8 +157,7 @@ def mma_form(inst: Instruction) -> MmaForm:
         known = shape == "m8n8k4" and b == "f16" and {left, right} <= {"row", "col"} and (d, c) != ("f32", "f16")
     elif (left, right) != ("row", "col") or family_of(a) != family_of(b):
         raise Unsupported
-    if not known or len(inst.sources) != (5 if sparse else 3):
-        raise Unsupported
+    refuse_if(not known or len(inst.sources) != (5 if sparse else 3))
     _check_types(d, a, c, options)
     return form
 
@@ -185,8 +182,7 @@ class Fragment:
     @classmethod
     def of(cls, role: str, shape: str, type_: str) -> Fragment:
         """Raises Unsupported for a shape that the type does not have."""
-        if shape not in (_WMMA_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()):
-            raise Unsupported
+        refuse_if(shape not in (_WMMA_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()))
         m, n, k = (int(x) for x in re.findall(r"\d+", shape))
         rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
         kind = element(type_)
@@ -214,8 +210,7 @@ def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment,
     shape, *types = (m for m in given[1:] if m not in ("sync", "aligned", "row", "col", "rn"))
     if len(types) == 2:  # half-precision: only the types of D and C are named
         types = [types[0], "f16", "f16", types[1]]
-    if len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3:
-        raise Unsupported
+    refuse_if(len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3)
     d, a, b, c = (Fragment.of(role, shape, t) for role, t in zip("dabc", types, strict=True))
     _check_types(types[0], types[1], types[3], options)
     return (d, a, b, c), options
@@ -224,17 +219,14 @@ def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment,
 def _check_types(d: str, a: str, c: str, options: frozenset[str]) -> None:
     """Raises Unsupported unless D, C and the options go with A."""
     allowed = {"popc", "xor", "and"} if a == "b1" else {"satfinite"} if a in ("s8", "u8", "s4", "u4") else set()
-    if not {d, c} <= set(results_of(a)) or options - allowed or (a == "b1") != ("popc" in options):
-        raise Unsupported
+    refuse_if(not {d, c} <= set(results_of(a)) or options - allowed or (a == "b1") != ("popc" in options))
 
 
 def matrices_of(inst: Instruction) -> tuple[int, bool]:
     """(matrices, transposed). Raises Unsupported for a form that is not implemented."""
     flags = set(inst.modifiers) - {"sync", "aligned", "m8n8", "shared", "b16", "trans"}
-    if len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None:
-        raise Unsupported
-    if not {"m8n8", "b16"} <= set(inst.modifiers):
-        raise Unsupported
+    refuse_if(len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None)
+    refuse_if(not {"m8n8", "b16"} <= set(inst.modifiers))
     return int(next(iter(flags))[1:]), "trans" in inst.modifiers
 
 
@@ -252,6 +244,6 @@ def access_form(inst: Instruction) -> MatrixAccess:
     """Of `wmma.load.a.sync.aligned.row.SHAPE.SPACE.TYPE d, [p], stride`, and of a store. Raises Unsupported."""
     rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
     where, (stride, *_) = inst.sources[0], (*inst.sources[1 + (inst.modifiers[0] == "store") :], None)
-    if len(rest) != 3 or rest[0] not in ("row", "col") or not isinstance(where, Address):
-        raise Unsupported
+    where = as_address(where)
+    refuse_if(len(rest) != 3 or rest[0] not in ("row", "col"))
     return MatrixAccess(where, stride, rest[0] == "col", Fragment.of(inst.modifiers[1], rest[1], rest[2]))

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from functional.isa.matrices import Element
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_number, refuse_if
 from functional.isa.small_floats import SUB_BYTE
-from functional.ptx.ir import Address, Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import Address, Instruction, Operand, Vector
 
 TENSOR_LANES, COLUMNS = 128, 512  # of tensor memory
 _PLAIN = frozenset({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"})
@@ -38,8 +38,7 @@ def group_of(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[int, tuple[
     """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
     is not said."""
     groups = [m for m in modifiers if m in _GROUPS]
-    if len(groups) != 1:
-        raise Unsupported
+    refuse_if(len(groups) != 1)
     return _GROUPS[groups[0]], tuple(m for m in modifiers if m not in _GROUPS)
 
 
@@ -74,34 +73,27 @@ def form_of(inst: Instruction) -> Form:
     metadata = rest.pop(0) if sparse and rest else None
     if not plain or not isinstance(d, Address) or isinstance(metadata, Address) != sparse or len(rest) < 2:
         raise Unsupported
-    if stationary and blocks > 1:
-        raise Unsupported
+    refuse_if(stationary and blocks > 1)
     form = Form(plain[0], blocks, stationary, d, a, b, metadata, rest[0], rest[-1])  # type: ignore[arg-type]
     if "block_scale" in plain:
         return _scaled_form(form, plain, rest[1:])
-    if len(plain) != 1 or plain[0] not in _PLAIN:
-        raise Unsupported
+    refuse_if(len(plain) != 1 or plain[0] not in _PLAIN)
     return _stationary_form(form, rest[1:]) if stationary else _plain_form(form, rest[1:])
 
 
 def _plain_form(form: Form, rest: list[Operand]) -> Form:
     lanes = rest.pop(0).elements if isinstance(rest[0], Vector) else ()  # type: ignore[union-attr]
-    if not rest:
-        raise Unsupported
+    refuse_if(not rest)
     added, *scale = rest
-    shift = int(scale[0].value) if scale and isinstance(scale[0], Immediate) else 0
-    wrong = len(scale) > 1 or (scale and not isinstance(scale[0], Immediate))
-    if wrong or (scale and form.kind not in _SCALABLE) or not 0 <= shift <= _MOST_SHIFT:
-        raise Unsupported
-    if len(lanes) not in (0, _LANE_WORDS * form.blocks):
-        raise Unsupported
+    shift = as_number(scale[0]) if scale else 0
+    refuse_if(len(scale) > 1 or (scale and form.kind not in _SCALABLE) or not 0 <= shift <= _MOST_SHIFT)
+    refuse_if(len(lanes) not in (0, _LANE_WORDS * form.blocks))
     return form._replace(added=added, without=lanes, shift=shift)  # type: ignore[arg-type]
 
 
 def _stationary_form(form: Form, rest: list[Operand]) -> Form:
     added, *zeros = rest
-    if len(zeros) > 1 or isinstance(added, Vector):
-        raise Unsupported
+    refuse_if(len(zeros) > 1 or isinstance(added, Vector))
     return form._replace(added=added, zeros=zeros[0] if zeros else None)
 
 
@@ -111,8 +103,7 @@ def _scaled_form(form: Form, plain: list[str], rest: list[Operand]) -> Form:
     if factors is None or plain[1] != "block_scale" or len(rest) != 3 or form.stationary:
         raise Unsupported
     *scales, added = rest
-    if not all(isinstance(s, Address) for s in scales):
-        raise Unsupported
+    refuse_if(not all(isinstance(s, Address) for s in scales))
     return form._replace(added=added, scales=tuple(scales), factors=factors)  # type: ignore[arg-type]
 
 

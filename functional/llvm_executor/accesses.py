@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functional.isa.emitter import BITS, FLOATING, Value
 from functional.isa.memory import access_of, atomic_name, elements_of, space_of
-from functional.isa.operation import PACKED, Unsupported, kind_of
+from functional.isa.operation import PACKED, Unsupported, as_address, kind_of, refuse_if
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import control
 from functional.llvm_executor.unit import Unit
@@ -15,8 +15,7 @@ from functional.ptx.ir import Address, Instruction, Operand, Register, Symbol
 
 def address(unit: Unit, operand: Operand, space: str) -> Value:
     """The address as i64; those of shared memory wrap at 32 bits."""
-    if not isinstance(operand, Address):
-        raise Unsupported
+    operand = as_address(operand)
     e, base, offset = unit.e, operand.base, operand.offset
     if base is None:
         value = e.literal(offset, "i64")
@@ -44,11 +43,9 @@ def _elsewhere(unit: Unit, where: Value, lanes: Value) -> Value:
 
 def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]:
     """(space, address) of a load, store or atomic."""
-    if not isinstance(operand, Address):
-        raise Unsupported
+    operand = as_address(operand)
     space = space_of(unit.slots, inst, operand)
-    if space == "call":
-        raise Unsupported
+    refuse_if(space == "call")
     where = address(unit, operand, space)
     if space == "generic":
         unit.fault_if(_elsewhere(unit, where, unit.lanes()))  # one that is not all in global memory
@@ -164,8 +161,7 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
     assert isinstance(operand, Address) and isinstance(operand.base, Symbol)
     offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
     total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
-    if offset < 0 or offset + size * count > total or offset % (size * count):
-        raise Unsupported
+    refuse_if(offset < 0 or offset + size * count > total or offset % (size * count))
     unit.log(control.parameter_record(unit, offset))
     base = unit.context("param", "ptr").name
     return [e.load(base, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
@@ -177,8 +173,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     operand, value = inst.sources[:2]
     e = unit.e
     elements = elements_of(value, count)
-    if None in elements:
-        raise Unsupported
+    refuse_if(None in elements)
     values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]
     own = _call_memory(unit, inst, operand, size * count)
     if own is not None:
@@ -186,8 +181,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     if inst.space == "generic":
         return _store_generic(unit, address(unit, operand, "generic"), values, size)
     space, where = _place(unit, inst, operand)
-    if space in ("const", "param"):
-        raise Unsupported
+    refuse_if(space in ("const", "param"))
     return _store_values(unit, space, where, values, size)
 
 
@@ -218,13 +212,10 @@ def atomic(unit: Unit, inst: Instruction) -> None:
     """`atom` (yields the value before) and `red` (yields none)."""
     name = atomic_name(inst)
     operands = inst.sources[1:]
-    if inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1):
-        raise Unsupported
+    refuse_if(inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1))
     kind = kind_of(inst.type)
-    if kind not in ("i32", "i64", "float", "double") or inst.type in PACKED:
-        raise Unsupported
-    if kind in FLOATING and name != "add":
-        raise Unsupported
+    refuse_if(kind not in ("i32", "i64", "float", "double") or inst.type in PACKED)
+    refuse_if(kind in FLOATING and name != "add")
     e, size = unit.e, BITS[kind] // 8
     values = [e.widen(unit.get(o, inst.type)) for o in operands]
     space, where = _place(unit, inst, inst.sources[0])

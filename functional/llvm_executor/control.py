@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from functional.isa.emitter import LANES, Value
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import constants
@@ -36,8 +36,7 @@ def host(unit: Unit, offset: int) -> Value:
 def offset_of(unit: Unit, inst: Instruction, symbol: Symbol, offset: int, size: int) -> int:
     """Place of an access to a `.param` variable in the call memory; refuses one that would fault."""
     start = unit.slots.call_parameters[symbol.name] + symbol.offset + offset
-    if start < 0 or start + size > unit.slots.call_bytes or start % size:
-        raise Unsupported
+    refuse_if(start < 0 or start + size > unit.slots.call_bytes or start % size)
     return start
 
 
@@ -78,8 +77,7 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         return
     formal, returns = program.function_parameters[inst.callee or ""]
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
-    if len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns):
-        raise Unsupported
+    refuse_if(len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns))
     _copy(unit, [(n, p.name, p.bytes) for n, p in zip(names, formal, strict=True)], lanes)
     entry = program.block_of(program.callee_entry[inst.index])
     _dispatch(unit, e.call("enter", lanes, entry, block.index + 1))
@@ -225,12 +223,10 @@ def _barrier_operands(unit: Unit, inst: Instruction, lanes: Value) -> list[Value
     """Barrier number and thread count of the first lane; empty for `bar.warp`."""
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     known = {"sync", "warp", "aligned", "cta"}
-    if not kinds or set(inst.modifiers) - known or inst.meets:
-        raise Unsupported
+    refuse_if(not kinds or set(inst.modifiers) - known or inst.meets)
     if "warp" in kinds:
         return []
-    if not 1 <= len(inst.sources) <= 2:
-        raise Unsupported
+    refuse_if(not 1 <= len(inst.sources) <= 2)
     e = unit.e
     values = [unit.get(s, "u32") for s in inst.sources]
     first = e.op("and", e.intrinsic("cttz", lanes, extra="i1 false"), 31)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from functional.isa.instructions import ENDS, form_of, has_no_effect, is_vector_move, is_wide_move
 from functional.isa.memory import access_of
-from functional.isa.operation import REFUSALS, Unsupported
+from functional.isa.operation import REFUSALS, Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
@@ -36,8 +36,7 @@ class Generated:
 
 def generate(program: Program) -> Generated:
     """Raises Unsupported if the program holds an instruction that only the NumPy executor does."""
-    if not generated(program):
-        raise Unsupported
+    refuse_if(not generated(program))
     try:
         return _generate(program)
     except REFUSALS:  # the NumPy executor says which instruction it is
@@ -135,8 +134,7 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
     if has_no_effect(inst):
         return
-    if CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)):
-        raise Unsupported
+    refuse_if(CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)))
     if inst.opcode in ("ld", "ldu"):
         return accesses.load(unit, inst)
     if inst.opcode == "st":
@@ -148,8 +146,6 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     if inst.opcode in matrices.TABLE:
         return matrices.TABLE[inst.opcode](unit, inst)
     operation, sources, destinations = form_of(inst)
-    if operation.emit is None:
-        raise Unsupported
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
     result = operation.emit(unit.e, *values)

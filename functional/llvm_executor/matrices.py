@@ -12,12 +12,12 @@ from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
 from functional.isa.matrices import Element, access_form, fragments_of, matrices_of, mma_form
 from functional.isa.memory import copy_of
-from functional.isa.operation import Unsupported
+from functional.isa.operation import refuse_if
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import address
 from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
-from functional.ptx.ir import Instruction, Operand, Vector
+from functional.ptx.ir import Instruction, Operand, parts_of
 
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32
 _C = _B + 8 * 32 * 8
@@ -27,8 +27,7 @@ _ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}  # of a register
 def mma(unit: Unit, inst: Instruction) -> None:
     """`mma.sync` on 16-row fragments of f16, bf16, tf32 and 8-bit integers."""
     form = mma_form(inst)
-    if form.m != 16 or not {form.a.name, form.b.name} <= _ELEMENTS.keys() or form.options or form.sparse:
-        raise Unsupported
+    refuse_if(form.m != 16 or not {form.a.name, form.b.name} <= _ELEMENTS.keys() or form.options or form.sparse)
     e = unit.e
     _store_blocks(unit, inst.sources[0], form.a.name, _A)
     _store_blocks(unit, inst.sources[1], form.b.name, _B)
@@ -40,23 +39,18 @@ def mma(unit: Unit, inst: Instruction) -> None:
 
 def _finish(unit: Unit, inst: Instruction, total: list[Value], c: Element, d: Element) -> None:
     """The product plus C, rounded, in the registers of D."""
-    thirds = [v for register in _registers(inst.sources[2]) for v in _numbers(unit, c, register)]
+    thirds = [v for register in parts_of(inst.sources[2]) for v in _numbers(unit, c, register)]
     results = [unit.e.op("fadd", t, third) for t, third in zip(total, thirds, strict=True)]
-    targets, per = _registers(inst.destinations[0]), d.per_register
-    if per * len(targets) != len(results):
-        raise Unsupported
+    targets, per = parts_of(inst.destinations[0]), d.per_register
+    refuse_if(per * len(targets) != len(results))
     for i, target in enumerate(targets):
         unit.set(target, _rounded(unit, results[per * i : per * (i + 1)], d.name), "b32")
-
-
-def _registers(operand: Operand | None) -> tuple[Operand | None, ...]:
-    return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
 def _store_blocks(unit: Unit, operand: Operand, name: str, offset: int) -> None:
     """The registers of a fragment as float64 blocks, one behind the other."""
     e, count = unit.e, 32 * _ELEMENTS[name]
-    for i, register in enumerate(_registers(operand)):
+    for i, register in enumerate(parts_of(operand)):
         word = e.widen(unit.get(register, "b32"))
         if name == "tf32":
             word = e.op("and", word, ~0x1FFF)
@@ -97,12 +91,11 @@ def whole_warp(unit: Unit) -> None:
 def ldmatrix(unit: Unit, inst: Instruction) -> None:
     """`ldmatrix`: lane i names row i % 8 of matrix i / 8; lane l gets elements 2 (l % 4) and on of row l / 4."""
     matrices, transposed = matrices_of(inst)
-    if inst.space != "shared":
-        raise Unsupported
+    refuse_if(inst.space != "shared")
     e = unit.e
     whole_warp(unit)
     rows = e.call("check_shared", address(unit, inst.sources[0], "shared"), (1 << 8 * matrices) - 1, 16)
-    for i, target in enumerate(_registers(inst.destinations[0])):
+    for i, target in enumerate(parts_of(inst.destinations[0])):
         if transposed:
             low, high = (
                 _picked(
@@ -179,8 +172,7 @@ class _Matrix:
 
     def __init__(self, unit: Unit, inst: Instruction) -> None:
         where, stride, self.by_column, fragment = access_form(inst)
-        if inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS:
-            raise Unsupported
+        refuse_if(inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS)
         self.unit, self.fragment = unit, fragment
         e, self.size = unit.e, fragment.kind.bits // 8
         lines, length = (fragment.columns, fragment.rows) if self.by_column else (fragment.rows, fragment.columns)
@@ -217,9 +209,8 @@ def _helper(inst: Instruction) -> str:
 
 def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
-    targets = _registers(inst.destinations[0])
-    if len(targets) != matrix.fragment.registers:
-        raise Unsupported
+    targets = parts_of(inst.destinations[0])
+    refuse_if(len(targets) != matrix.fragment.registers)
     for register, target in enumerate(targets):
         word: Value | None = None
         for part in range(count):
@@ -232,9 +223,8 @@ def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
 
 def _store_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
-    given = _registers(inst.sources[1])
-    if len(given) != matrix.fragment.registers:
-        raise Unsupported
+    given = parts_of(inst.sources[1])
+    refuse_if(len(given) != matrix.fragment.registers)
     for register, source in enumerate(given):
         word = e.widen(unit.get(source, "b32"))
         for part in range(count):
@@ -244,11 +234,10 @@ def _store_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
 
 def _multiply(unit: Unit, inst: Instruction) -> None:
     (d, a, b, c), options = fragments_of(inst)
-    if options or {f.kind.name for f in (a, b, c, d)} - _KINDS:
-        raise Unsupported
+    refuse_if(options or {f.kind.name for f in (a, b, c, d)} - _KINDS)
     e = unit.e
     for fragment, operand, offset in ((a, inst.sources[0], _WMMA_A), (b, inst.sources[1], _WMMA_B)):
-        numbers = [v for register in _registers(operand) for v in _numbers(unit, fragment.kind, register)]
+        numbers = [v for register in parts_of(operand) for v in _numbers(unit, fragment.kind, register)]
         for i, (places, value) in enumerate(zip(fragment.places.T.tolist(), numbers, strict=True)):
             first = sum(1 << n for n in range(32) if n * len(numbers) + i < fragment.rows * fragment.columns)
             _spread(unit, places, offset, value, first)

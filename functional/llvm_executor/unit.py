@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.isa.emitter import BITS, Value
-from functional.isa.operation import Unsupported, kind_of
+from functional.isa.operation import Unsupported, kind_of, refuse_if
 from functional.isa.slots import CLOCKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
@@ -98,8 +98,7 @@ class Unit:
                 raise Unsupported
         if negated:
             value = e.op("xor", value, e.literal(-1, value.kind))
-        if (value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind]:
-            raise Unsupported
+        refuse_if((value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind])
         return e.as_kind(e.resize(value, f"i{BITS[kind]}", False), kind)
 
     def _immediate(self, number: int | float, type_: str) -> Value:
@@ -118,8 +117,7 @@ class Unit:
         if not isinstance(operand, Register):
             raise Unsupported
         kept, e = register_kind(operand), self.e
-        if (kept == "i1") != (value.kind == "i1") or BITS[kept] < value.bits:
-            raise Unsupported
+        refuse_if((kept == "i1") != (value.kind == "i1") or BITS[kept] < value.bits)
         value = e.resize(e.raw_bits(value), kept, type_[0] == "s")
         if self.guard is not None:
             value = e.select(self.guard, value, self.fetch(operand))
@@ -174,8 +172,7 @@ class Unit:
         for table in (slots.shared, slots.local, slots.kernel_parameters):
             if symbol.name in table:
                 return self.e.literal(table[symbol.name] + symbol.offset, "i64")
-        if slots.spaces.get(symbol.name) not in ("global", "const"):
-            raise Unsupported
+        refuse_if(slots.spaces.get(symbol.name) not in ("global", "const"))
         if symbol not in self.symbols:
             self.symbols.append(symbol)
         table_address = self.context("symbols", "ptr")

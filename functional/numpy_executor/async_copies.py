@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.atomics import Reduction, atomic_step, reduction_of
 from functional.numpy_executor.mbarriers import COMPLETE_TX, Change, log_touched, update_barriers
@@ -123,11 +123,9 @@ def bulk_copy_of(inst: Instruction) -> BulkCopy:
     spaces, reduction = _FORMS.get(form), reduction_of(modifiers[6:]) if reduces else None
     if spaces is None or len(operands) != 3 + (_COMPLETES in form) + (MULTICAST in form):
         raise Unsupported
-    if reduces and spaces[0] != "shared":
-        raise Unsupported
+    refuse_if(reduces and spaces[0] != "shared")
     to, source, size, *rest = operands
-    if not all(isinstance(operand, Address) for operand in (to, source, *rest[:1])):
-        raise Unsupported
+    refuse_if(not all(isinstance(operand, Address) for operand in (to, source, *rest[:1])))
     barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
     return BulkCopy(spaces, source, to, size, barrier, blocks, reduction)  # type: ignore[arg-type]
 
@@ -253,11 +251,9 @@ def passes_of(sizes_bytes: np.ndarray) -> np.ndarray:
 
 def async_store_step(slots: Slots, inst: Instruction) -> Step:
     """`st.async...shared::cluster.mbarrier::complete_tx::bytes... [to], value, [barrier]`, and `red.async` likewise."""
-    if not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3:
-        raise Unsupported
+    refuse_if(not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3)
     *given, barrier = inst.sources
-    if not isinstance(barrier, Address):
-        raise Unsupported
+    barrier = as_address(barrier)
     modifiers = tuple(m for m in inst.modifiers if m not in ("async", _COMPLETES))
     plain = replace(inst, modifiers=modifiers, sources=tuple(given))
     run = store_step(slots, plain) if inst.opcode == "st" else atomic_step(slots, plain)

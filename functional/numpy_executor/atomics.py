@@ -11,7 +11,7 @@ import numpy as np
 
 from functional.isa.instructions import operation_of
 from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of, space_of
-from functional.isa.operation import DTYPES, Unsupported, raw
+from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.isa.small_floats import from_bf16
 from functional.numpy_executor.arrays import function_of
@@ -52,11 +52,10 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     operands = operands_of(inst)
     if isinstance(operands[0], Vector):
         return _vector_step(slots, inst, operands[0])
-    if not isinstance(address, Address) or len(operands) != (2 if name == "cas" else 1):
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(operands) != (2 if name == "cas" else 1))
     type_ = inst.type
-    if inst.space not in ("global", "shared", "generic"):
-        raise Unsupported
+    refuse_if(inst.space not in ("global", "shared", "generic"))
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     getters = [getter(slots, o, type_) for o in operands]
@@ -89,8 +88,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
 
 def update_of(name: str, type_: str) -> Update:
     """The operation of a name on words of a type. Raises Unsupported."""
-    if type_ not in ATOMIC_TYPES[name]:
-        raise Unsupported
+    refuse_if(type_ not in ATOMIC_TYPES[name])
     return _PACKED_ADDS.get(type_, _UPDATES[name]) if name == "add" else _UPDATES[name]
 
 
@@ -107,8 +105,8 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
     count = len(vector.elements)
     modifiers = tuple(m for m in inst.modifiers if m != f"v{count}")
     address, targets = inst.sources[0], inst.destinations[0] if inst.destinations else None
-    if len(modifiers) == len(inst.modifiers) or not isinstance(address, Address) or inst.space != "global":
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(modifiers) == len(inst.modifiers) or inst.space != "global")
     elements = targets.elements if isinstance(targets, Vector) else (None,) * count
     size = DTYPES[inst.type].itemsize
     steps = []
@@ -206,8 +204,7 @@ def reduction_of(modifiers: Sequence[str]) -> Reduction:
     """`add.noftz.f16`, `min.u64`, `or.b32`, ... Raises Unsupported."""
     name, *rest = modifiers
     type_ = rest[-1] if rest else ""
-    if rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []):
-        raise Unsupported
+    refuse_if(rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []))
     return reduction(name, type_)
 
 
@@ -215,8 +212,7 @@ def reduction(name: str, type_: str) -> Reduction:
     """Raises Unsupported if elements of the type have no such operation."""
     if name in ("min", "max") and type_ in _HALVES:
         return Reduction(type_, _least if name == "min" else _most)
-    if name not in OPERATIONS or type_ not in DTYPES:
-        raise Unsupported
+    refuse_if(name not in OPERATIONS or type_ not in DTYPES)
     return Reduction(type_, update_of(name, type_))
 
 

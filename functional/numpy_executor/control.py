@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import function_address
 from functional.numpy_executor.device_runtime import builtin_step
@@ -26,8 +26,7 @@ Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
 def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """`ret` and `exit`."""
-    if set(inst.modifiers) - {"uni"}:
-        raise Unsupported
+    refuse_if(set(inst.modifiers) - {"uni"})
     after, program = block.index + 1, slots.program
     returns = program.function_parameters.get(program.function_of[inst.index], ((), ()))[1]
     whole_thread = inst.opcode == "exit"
@@ -71,8 +70,7 @@ def _copy(frame: Frame, lanes: np.ndarray, pairs: Pairs, deeper: int) -> None:
 
 def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """A call of a function by name, by register, or of the device run time."""
-    if set(inst.modifiers) - {"uni"}:
-        raise Unsupported
+    refuse_if(set(inst.modifiers) - {"uni"})
     if inst.callee in BUILTINS and inst.index not in slots.program.callee_entry:
         return _builtin(slots, block, inst)
     program, after = slots.program, block.index + 1
@@ -95,14 +93,11 @@ def _arguments(slots: Slots, inst: Instruction, given: tuple[Operand, ...], call
     """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""
     formal, returns = slots.program.function_parameters.get(callee, ((), ()))
     names = [s.name for s in given if isinstance(s, Symbol)]
-    if len(names) != len(formal) or len(given) != len(names) or len(inst.destinations) != len(returns):
-        raise Unsupported
-    if any(name not in slots.call_parameters for name in names):
-        raise Unsupported
+    refuse_if(len(names) != len(formal) or len(given) != len(names) or len(inst.destinations) != len(returns))
+    refuse_if(any(name not in slots.call_parameters for name in names))
     into = [d.name for d in inst.destinations if isinstance(d, Symbol)]
     pairs = (*zip(names, formal, strict=True), *zip(into, returns, strict=False))
-    if any(slots.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs):
-        raise Unsupported
+    refuse_if(any(slots.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs))
     return [(name, p.name, p.bytes) for name, p in zip(names, formal, strict=True)]
 
 
@@ -144,8 +139,7 @@ def _builtin(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 def terminator(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """The terminator of a block that ends with one of ENDS."""
-    if inst.opcode in ("ret", "exit", "trap") and (inst.sources or inst.destinations):
-        raise Unsupported
+    refuse_if(inst.opcode in ("ret", "exit", "trap") and (inst.sources or inst.destinations))
     return _BUILDERS[inst.opcode](slots, block, inst)
 
 
@@ -179,8 +173,7 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    if "idx" not in inst.modifiers or set(inst.modifiers) - {"idx", "uni"}:
-        raise Unsupported
+    refuse_if("idx" not in inst.modifiers or set(inst.modifiers) - {"idx", "uni"})
     index = getter(slots, inst.sources[0], "u32")
     targets = np.array([slots.program.block_of(t) for t in inst.targets])
     meeting, after = _meeting(block), block.index + 1
@@ -215,8 +208,7 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     kind = "warp" if "warp" in kinds else next(iter(kinds), "")
     known = {"sync", "arrive", "red", "warp", "aligned", "cta", "popc", "and", "or", "u32", "pred"}
-    if not kind or set(inst.modifiers) - known:
-        raise Unsupported
+    refuse_if(not kind or set(inst.modifiers) - known)
     if kind == "warp":  # lanes of a warp run in step anyway
         return fall_through(block)
     sources = list(inst.sources)
@@ -226,8 +218,7 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     operands = [getter(slots, s, "u32") for s in sources]
     if vote is not None:
         slots.barrier_results[inst.index] = _barrier_result(slots, inst)
-    if not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2):
-        raise Unsupported
+    refuse_if(not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2))
 
     def step(frame: Frame) -> None:
         lanes = frame.executing()
@@ -259,8 +250,7 @@ def _pass_by(frame: Frame, inst: Instruction, rows: np.ndarray, after: int) -> N
 def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """`barrier.cluster.arrive` and `wait`."""
     kinds, others = set(inst.modifiers) & {"arrive", "wait"}, {"cluster", "aligned", "release", "acquire", "relaxed"}
-    if len(kinds) != 1 or set(inst.modifiers) - kinds - others:
-        raise Unsupported
+    refuse_if(len(kinds) != 1 or set(inst.modifiers) - kinds - others)
     after, waits = block.index + 1, "wait" in kinds
 
     def step(frame: Frame) -> None:
@@ -281,8 +271,7 @@ def _barrier_result(slots: Slots, inst: Instruction) -> tuple[int, str]:
     destination = inst.destinations[0]
     if len(operation) != 1 or inst.type != wanted or not isinstance(destination, Register):
         raise Unsupported
-    if TYPE_BYTES.get(destination.type) != (4 if wanted == "u32" else None):
-        raise Unsupported
+    refuse_if(TYPE_BYTES.get(destination.type) != (4 if wanted == "u32" else None))
     return slots.register(destination), operation.pop()
 
 

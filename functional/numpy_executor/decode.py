@@ -9,15 +9,13 @@ from collections.abc import Callable
 
 from functional.errors import PtxError
 from functional.isa.instructions import CARRIED, ENDS, form_of, has_no_effect
-from functional.isa.operation import REFUSALS, Builder
+from functional.isa.operation import REFUSALS
 from functional.isa.slots import CONDITION_CODE, Slots
-from functional.numpy_executor import warp_ops
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.control import fall_through, terminator
 from functional.numpy_executor.machine import Block, Code
-from functional.numpy_executor.mbarriers import TABLE as MBARRIER
 from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
@@ -25,21 +23,20 @@ from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Term
 from functional.numpy_executor.tcgen05_product import tcgen05_step
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.warp_ops import register_count_step
+from functional.numpy_executor.warp_ops import own_shared_step, register_count_step
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
-from functional.numpy_executor.wmma import ldmatrix_step, movmatrix, stmatrix_step, transposed_matrix, wmma_step
+from functional.numpy_executor.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
-from functional.ptx.ir import Instruction, Register, Special, Symbol, Vector
+from functional.ptx.ir import Instruction, Register, Special, Symbol, parts_of
 
 _BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32, 64)}  # integers come as bits
-_OWN: dict[str, Builder] = {**warp_ops.TABLE, **MBARRIER, "movmatrix": movmatrix}  # that this executor alone has
-_LANE_FUNCTIONS = {**warp_ops.LANE_FUNCTIONS, "movmatrix": lambda inst: transposed_matrix}
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
     "tensormap": tensor_map_step, "wgmma": product_step, "tcgen05": tcgen05_step, "tex": texture_step,
     "suld": surface_step, "sust": surface_step, "setmaxnreg": register_count_step,
+    "movmatrix": movmatrix_step,
 }  # fmt: skip
 _BARRIER_STEPS = frozenset(
     {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
@@ -120,7 +117,7 @@ def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
     """Slots of the special registers and symbols an instruction names."""
     found = set()
     for operand in inst.sources:
-        for part in operand.elements if isinstance(operand, Vector) else (operand,):
+        for part in parts_of(operand):
             if isinstance(part, Special) and part.name in slots.specials:  # others, and clocks, nobody fetches
                 found.add(slots.specials[part.name])
             base = getattr(part, "base", part)
@@ -138,6 +135,8 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
 def _plain_step(slots: Slots, inst: Instruction) -> Step:
     if inst.opcode in ("st", "red") and "async" in inst.modifiers:
         return async_store_step(slots, inst)
+    if inst.opcode == "isspacep" and "shared" in inst.modifiers:
+        return own_shared_step(slots, inst)
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
     if inst.opcode == "cp" and is_tensor_copy(inst):
@@ -152,15 +151,11 @@ def _plain_step(slots: Slots, inst: Instruction) -> Step:
 
 
 def _operation_step(slots: Slots, inst: Instruction) -> Step:
-    own = _OWN.get(inst.opcode)
-    operation, sources, destinations = (own(inst), inst.sources, inst.destinations) if own else form_of(inst)
+    operation, sources, destinations = form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     getters = [getter(slots, s, _BITS_OF.get(t, t), i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
     setters = [setter(slots, d, t) for d, t in zip(destinations, operation.destinations, strict=True)]
-    across = _LANE_FUNCTIONS.get(inst.opcode, lambda _: None)(inst)
-    if across is None and operation.across:
-        across = function_of(operation)
-    return _bind_across(across, getters, setters) if across else _bind(function_of(operation), getters, setters)
+    return (_bind_across if operation.across else _bind)(function_of(operation), getters, setters)
 
 
 def _bind(function: Callable, getters: list[Getter], setters: list[Setter]) -> Step:

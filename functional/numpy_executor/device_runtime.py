@@ -20,7 +20,7 @@ import numpy as np
 from functional.errors import InputError
 from functional.execution.device_launches import DeviceLaunches
 from functional.isa.memory import WINDOWS
-from functional.isa.operation import Unsupported
+from functional.isa.operation import refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, Memory, Region, function_address
 from functional.numpy_executor.operands import Frame, Step
@@ -243,8 +243,7 @@ _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_COND
 def builtin_step(slots: Slots, inst: Instruction) -> Step:
     """What a call does. Raises Unsupported for other parameters than the run time's."""
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
-    if len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names):
-        raise Unsupported
+    refuse_if(len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names))
     result = next((d.name for d in inst.destinations if isinstance(d, Symbol)), None)
     places = [slots.call_parameters[name] for name in names]
     into = None if result is None else slots.call_parameters[result]

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.memory import space_of
-from functional.isa.operation import Operation, Unsupported, flags_of
+from functional.isa.memory import PENDING_BITS, space_of
+from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT, access_records
 from functional.numpy_executor.machine import Machine
@@ -26,7 +26,7 @@ from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, 
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.stack import WAITING
 from functional.programs.program import BasicBlock
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Register
+from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register
 from functional.traces.line_record import joined_records, line_records
 
 
@@ -42,7 +42,7 @@ def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.n
 
 
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
-MOST = (1 << 20) - 1
+MOST = (1 << PENDING_BITS) - 1
 
 
 _TX_BIT, _TX_BITS = 41, 23
@@ -87,8 +87,8 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
     `cp.async.mbarrier.arrive[.noinc]`. Raises Unsupported."""
     change = _change_of(inst)
     address, operands = inst.sources[0], inst.sources[1:]
-    if not isinstance(address, Address) or len(operands) > 2:
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(operands) > 2)
     wide = "parity" not in inst.modifiers and not WAITS.isdisjoint(inst.modifiers)
     given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
     space = space_of(slots, inst, address)
@@ -129,11 +129,9 @@ def _operation_of(inst: Instruction) -> str:
     """The key of `_CHANGES`. Raises Unsupported."""
     named = [m for m in inst.modifiers if m in _CHANGES]
     operation = ".".join(named)
-    if operation not in _CHANGES:
-        raise Unsupported
+    refuse_if(operation not in _CHANGES)
     allowed = _SCOPES | {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"}
-    if set(inst.modifiers) - allowed:
-        raise Unsupported
+    refuse_if(set(inst.modifiers) - allowed)
     return operation
 
 
@@ -207,14 +205,6 @@ def _change_of(inst: Instruction) -> Change:
     if "parity" in inst.modifiers and operation in WAITS:
         return lambda word, parity: (word, bool(word & _PHASE) != bool(parity & 1))
     return _CHANGES[operation]
-
-
-def _pending_count(inst: Instruction) -> Operation:
-    flags_of(inst, {"pending_count"})
-    return Operation(lambda e, s: e.cast("trunc", e.op("and", e.op("lshr", s, 20), MOST), "i32"), ("u32",), ("b64",))
-
-
-TABLE = {"mbarrier": _pending_count}
 
 
 def is_wait(inst: Instruction) -> bool:

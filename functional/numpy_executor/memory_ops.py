@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from functional.isa.memory import GENERIC, SHARED, WINDOWS, access_of, elements_of, space_of
-from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
+from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import SPACES, Lanes, check_own, rows_with_a_lane
-from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
+from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import (
     SHARED_PASS,
     Records,
@@ -26,8 +26,7 @@ from functional.traces.line_record import (
 
 def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
     """Addresses of an `Address` operand: uint32 that wrap for shared memory, else uint64."""
-    if not isinstance(address, Address):
-        raise Unsupported
+    address = as_address(address)
     base, offset = address.base, address.offset
     dtype = np.dtype(np.uint32) if space in SHARED else np.dtype(np.uint64)
     if base is None:
@@ -149,8 +148,8 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
     """`ld`, `ldu`."""
     size, count = access_of(inst)
     address = inst.sources[0]
-    if not isinstance(address, Address) or len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers):
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers))
     space = space_of(slots, inst, address)
     where, word = address_getter(slots, address, space), RAW_BY_BYTES[size]
     setters = [setter(slots, d, inst.type) for d in elements_of(inst.destinations[0], count)]
@@ -174,14 +173,11 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
 def store_step(slots: Slots, inst: Instruction) -> Step:
     """`st`. Where lanes write the same address, the last lane of the last warp wins."""
     size, count = access_of(inst)
-    if len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers):
-        raise Unsupported
+    refuse_if(len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers))
     address, value = inst.sources[:2]
-    if not isinstance(address, Address):
-        raise Unsupported
+    address = as_address(address)
     space = space_of(slots, inst, address)
-    if space in ("const", "param"):
-        raise Unsupported
+    refuse_if(space in ("const", "param"))
     where = address_getter(slots, address, space)
     getters = [getter(slots, e, inst.type) for e in elements_of(value, count) if e is not None]
 

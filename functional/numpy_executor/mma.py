@@ -21,28 +21,25 @@ from typing import Any
 import numpy as np
 
 from functional.isa.matrices import FLOAT_ELEMENTS, Element, MmaForm, a_layout, b_layout, c_layout, mma_form
-from functional.isa.operation import Unsupported, raw
+from functional.isa.operation import as_number, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.isa.small_floats import from_bf16, values
 from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
-from functional.ptx.ir import Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import Instruction, Operand, parts_of
 
 Layout = tuple[np.ndarray, np.ndarray]  # (rows, columns) [lane, element]
 
 
 def registers_of(slots: Slots, operand: Operand, kind: Element) -> list[Getter]:
     """Getters of a source fragment."""
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if None in elements:
-        raise Unsupported
-    return [getter(slots, e, kind.register) for e in elements if e is not None]
+    refuse_if(None in parts_of(operand))
+    return [getter(slots, e, kind.register) for e in parts_of(operand) if e is not None]
 
 
 def setters_of(slots: Slots, operand: Operand | None, kind: Element) -> list[Setter]:
     """Setters of a destination fragment."""
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    return [setter(slots, e, kind.register) for e in elements]
+    return [setter(slots, e, kind.register) for e in parts_of(operand)]
 
 
 def read(frame: Frame, registers: list[Getter], kind: Element) -> np.ndarray:
@@ -133,8 +130,9 @@ def product_step(
     sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources[:3], kinds, strict=False)]
     setters = setters_of(slots, inst.destinations[0], kinds[3])
     counts = [*map(len, sources), len(setters)]
-    if any(n * kind.per_register != rows.shape[1] for n, kind, (rows, _) in zip(counts, kinds, places, strict=True)):
-        raise Unsupported
+    refuse_if(
+        any(n * kind.per_register != rows.shape[1] for n, kind, (rows, _) in zip(counts, kinds, places, strict=True))
+    )
     numbers = [np.broadcast_to(0 if number is None else number, rows.shape) for rows, _ in places]
     products = int(numbers[0].max()) + 1
 
@@ -156,9 +154,8 @@ def metadata_getter(
     per = _GROUP[kind.bits]
     groups, halves = depth // per, kind.bits >= 16  # nibbles of a row; is a word shared by two rows?
     words = groups // 4 if halves else 2 * groups // 8  # lanes of a quad that have one
-    if not isinstance(selector, Immediate) or not 0 <= selector.value < 4 // words:
-        raise Unsupported
-    lanes = _QUAD + int(selector.value) * words + np.arange(words)
+    refuse_if(not 0 <= as_number(selector) < 4 // words)
+    lanes = _QUAD + as_number(selector) * words + np.arange(words)
     get: Getter = getter(slots, metadata, "b32")
     shifts = np.arange(0, 32, 4, dtype=np.uint32)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from functional.errors import ExecutionError
-from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
 from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
 from functional.numpy_executor.machine import Machine, clock
 from functional.numpy_executor.stack import FULL, pack, unpack
@@ -142,8 +142,7 @@ def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = Fals
             return value if value.dtype is wanted else value.view(wanted)
 
         return same
-    if kept.kind == "b" or wanted.kind == "b" or (kept.itemsize < wanted.itemsize and not widen):
-        raise Unsupported
+    refuse_if(kept.kind == "b" or wanted.kind == "b" or (kept.itemsize < wanted.itemsize and not widen))
     narrow = RAW_BY_BYTES[wanted.itemsize]
     return lambda frame: raw(frame.values[slot]).astype(narrow).view(wanted)
 
@@ -168,12 +167,10 @@ def setter(slots: Slots, operand: Operand | None, type_: str) -> Setter:
 
 def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] | None:
     """Sign or zero extension to the width of a register; None if there is nothing to do."""
-    if (kept.kind == "b") != (given.kind == "b"):
-        raise Unsupported
+    refuse_if((kept.kind == "b") != (given.kind == "b"))
     if kept.itemsize == given.itemsize:
         return None
-    if kept.itemsize < given.itemsize:
-        raise Unsupported
+    refuse_if(kept.itemsize < given.itemsize)
     if given.kind == "i":
         return lambda value: value.view(given).astype(f"i{kept.itemsize}")  # a load yields raw bits
     return lambda value: raw(value).astype(kept)

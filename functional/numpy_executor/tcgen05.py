@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.memory import space_of
-from functional.isa.operation import Unsupported, raw
+from functional.isa.operation import Unsupported, as_address, as_number, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
 from functional.numpy_executor.async_copies import MULTICAST, targets_of
@@ -29,7 +29,7 @@ from functional.numpy_executor.operands import Frame, Getter, Step, getter, sett
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
-from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
 
 
 class View(NamedTuple):
@@ -120,11 +120,9 @@ def blocks_of(frame: Frame, rows: np.ndarray) -> list[tuple[int, int]]:
 def allocation_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns`."""
     count, plain = group_of(inst, inst.modifiers[1:])
-    if plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")):
-        raise Unsupported
+    refuse_if(plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")))
     to, wanted = inst.sources
-    if not isinstance(to, Address):
-        raise Unsupported
+    to = as_address(to)
     space, columns = space_of(slots, inst, to), getter(slots, wanted, "u32")
     where = address_getter(slots, to, space)
 
@@ -166,8 +164,7 @@ def _store(frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, w
 def freeing_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
     count, plain = group_of(inst, inst.modifiers[1:])
-    if plain != ("sync", "aligned", "b32"):
-        raise Unsupported
+    refuse_if(plain != ("sync", "aligned", "b32"))
     where, columns = (getter(slots, operand, "u32") for operand in inst.sources)
 
     def step(frame: Frame) -> None:
@@ -185,8 +182,7 @@ def freeing_step(slots: Slots, inst: Instruction) -> Step:
 
 def permit_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.relinquish_alloc_permit.cta_group::N.sync.aligned`."""
-    if group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources:
-        raise Unsupported
+    refuse_if(group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources)
 
     def step(frame: Frame) -> None:
         rows = whole_warps(frame, inst)
@@ -222,14 +218,12 @@ def move_of(inst: Instruction) -> Move:
     way, *rest = inst.modifiers
     packed = _PACKING[way] in rest
     head, shape, times = tuple(rest[:2]), rest[2], re.fullmatch(r"x(\d+)", rest[3])
-    if head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"]:
-        raise Unsupported
+    refuse_if(head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"])
     if times is None or int(times[1]) not in (1, 2, 4, 8, 16, 32, 64, 128):
         raise Unsupported
     address, half, registers = _operands(inst, way, shape)
     count = _REGISTERS[shape] * int(times[1])
-    if len(registers) != count or count > _MOST_REGISTERS:
-        raise Unsupported
+    refuse_if(len(registers) != count or count > _MOST_REGISTERS)
     lanes, columns = _places(shape, count, half, 1 + packed)
     return Move(address, registers, lanes, columns, packed)
 
@@ -238,13 +232,9 @@ def _operands(inst: Instruction, way: str, shape: str) -> tuple[Address, int, tu
     """(address, columns to the second half, registers)."""
     address, *more = inst.sources
     given = inst.destinations[0] if way == "ld" else more.pop()
-    if len(more) != (shape == "16x32bx2") or not isinstance(address, Address):
-        raise Unsupported
-    half = more[0] if more else Immediate(0)
-    if not isinstance(half, Immediate):
-        raise Unsupported
-    elements = given.elements if isinstance(given, Vector) else (given,)
-    return address, int(half.value), elements  # type: ignore[return-value]
+    address = as_address(address)
+    refuse_if(len(more) != (shape == "16x32bx2"))
+    return address, as_number(more[0]) if more else 0, parts_of(given)  # type: ignore[return-value]
 
 
 def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np.ndarray]:
@@ -370,11 +360,10 @@ def commit_step(slots: Slots, inst: Instruction) -> Step:
     [, blocks]`: an arrival, with a mask of thread blocks one at the same place in each of them."""
     plain, multicast = group_of(inst, inst.modifiers[1:])[1], MULTICAST in inst.modifiers
     named = tuple(m for m in plain if m != MULTICAST)
-    if named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast:
-        raise Unsupported
+    refuse_if(named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast)
     address = inst.sources[0]
-    if not isinstance(address, Address) or (multicast and CLUSTER_SHARED not in plain):
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(multicast and CLUSTER_SHARED not in plain)
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     blocks = inst.sources[1] if multicast else None

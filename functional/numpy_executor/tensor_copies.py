@@ -20,7 +20,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.isa.memory import space_of
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
@@ -30,7 +30,7 @@ from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import SPACES, Lanes
-from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -133,16 +133,16 @@ def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
 def _replace_step(slots: Slots, inst: Instruction) -> Step:
     """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1."""
     field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
-    if inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2:
-        raise Unsupported
+    refuse_if(
+        inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2
+    )
     start, size = FIELDS[field]
     address, *axis, value = inst.sources
-    if not isinstance(address, Address) or len(axis) != (field in AXIS_FIELDS):
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(axis) != (field in AXIS_FIELDS))
     for which in axis:
-        if not isinstance(which, Immediate) or not 0 <= which.value < (4 if field == "global_stride" else 5):
-            raise Unsupported
-        start += size * int(which.value)
+        refuse_if(not 0 <= as_number(which) < (4 if field == "global_stride" else 5))
+        start += size * as_number(which)
     space = space_of(slots, inst, address)
     where, given = address_getter(slots, address, space), getter(slots, value, rest[1])
     more = np.uint64(field == "rank")
@@ -172,10 +172,9 @@ def _of_map(part: Lanes) -> np.ndarray:
 def _copy_step(slots: Slots, inst: Instruction) -> Step:
     """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [to], [from], 128`."""
     to, source, size = inst.sources
-    if inst.modifiers[:5] != _COPY or not isinstance(size, Immediate) or size.value != BYTES:
-        raise Unsupported
-    if not isinstance(to, Address) or not isinstance(source, Address):
-        raise Unsupported
+    refuse_if(inst.modifiers[:5] != _COPY or as_number(size) != BYTES)
+    to = as_address(to)
+    source = as_address(source)
     into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
 
     def step(frame: Frame) -> None:
@@ -228,40 +227,33 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
         operands.pop()
     reduces = modifiers[0] == "reduce"
     axes, form = modifiers[3 + reduces], tuple(modifiers[4 + reduces :])
-    if modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"]:
-        raise Unsupported
+    refuse_if(modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"])
     loads = form[:1] != ("global",)
     name = form[2] if reduces and len(form) == 4 else ""
     expected = ("global", "shared", *([name] if reduces else []), "bulk_group")
-    if loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces):
-        raise Unsupported
-    if not loads and (form != expected or (reduces and name not in OPERATIONS)):
-        raise Unsupported
+    refuse_if(loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces))
+    refuse_if(not loads and (form != expected or (reduces and name not in OPERATIONS)))
     to = operands.pop(0) if loads else operands.pop(2)
     place, coordinates, *rest = operands
-    taps = rest.pop(1).elements if modes == ["im2col"] and loads and len(rest) > 1 else ()  # type: ignore[union-attr]
-    if not isinstance(coordinates, Vector) or not _fits(modes, loads, int(axes[:-1]), coordinates, taps):
-        raise Unsupported
-    if (
-        len(group) > loads
-        or len(rest) != loads + (MULTICAST in form)
-        or not all(isinstance(o, Address) for o in (place, to, *rest[:1]))
-    ):
-        raise Unsupported
-    barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+    taps = parts_of(rest.pop(1)) if modes == ["im2col"] and loads and len(rest) > 1 else ()
+    points = parts_of(coordinates)
+    refuse_if(not _fits(modes, loads, int(axes[:-1]), len(points), len(taps)))
+    refuse_if(len(group) > loads or len(rest) != loads + (MULTICAST in form))
+    barrier, blocks = as_address(rest[0]) if rest else None, rest[1] if len(rest) > 1 else None
     space = form[0] if loads else "shared"
     paired = group == [_PAIR]
-    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, paired, name)  # type: ignore[arg-type]
+    where = as_address(place), points, taps, as_address(to)
+    return TensorCopy(modes[0], *where, space, barrier, blocks, paired, name)
 
 
-def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: tuple) -> bool:
+def _fits(modes: list[str], loads: bool, axes: int, count: int, taps: int) -> bool:
     """Is a mode one of loads or of stores, as it is named, with its number of coordinates and offsets?"""
-    (mode, *others), count = modes, len(coordinates.elements)
+    mode, *others = modes
     if others or mode in (_OF_STORES if loads else _OF_LOADS):
         return False
     if mode in ("tile::gather4", "tile::scatter4"):
         return axes == 2 and count == 1 + ROWS
-    return count == axes and len(taps) == (axes - 2 if mode == "im2col" else 0)
+    return count == axes and taps == (axes - 2 if mode == "im2col" else 0)
 
 
 _OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
@@ -274,8 +266,7 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     place = address_getter(slots, copy.map, "generic")
     coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
     offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
-    if len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets):
-        raise Unsupported
+    refuse_if(len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets))
     mode = MODES[copy.mode]
     targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
 

@@ -24,7 +24,7 @@ from functional.isa.matrices import (
     results_of,
     without_options,
 )
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
 from functional.numpy_executor.mma import (
@@ -149,18 +149,15 @@ def form_of(inst: Instruction) -> Form:
     """The form of `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
     (plain, options), sparse = without_options(inst), is_sparse(inst)
     head, rest = tuple(plain[:3]), plain[3:]
-    if head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None:
-        raise Unsupported
+    refuse_if(head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None)
     shape, d, a, b = rest
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
     if extents is None or a not in _SOURCES or d not in results_of(a) or family_of(a) != family_of(b):
         raise Unsupported
     columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8", "b1")
-    if columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse):
-        raise Unsupported
+    refuse_if(columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse))
     allowed: tuple[set[str], ...] = (set(), {"satfinite"}) if a in ("s8", "u8") else (set(),)
-    if options not in (({"and", "popc"},) if a == "b1" else allowed) or (sparse and a == "b1"):
-        raise Unsupported
+    refuse_if(options not in (({"and", "popc"},) if a == "b1" else allowed) or (sparse and a == "b1"))
     left, right, *operands = inst.sources[:-1]  # the last are the accumulators (_lower.py)
     metadata, (scale, *numbers) = ((operands[0], operands[1]), operands[2:]) if sparse else (None, operands)
     signs, trans = _numbers(numbers, integers, a, isinstance(left, Vector))
@@ -172,10 +169,8 @@ def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool)
     values = [n.value for n in numbers if isinstance(n, Immediate)]
     wide = kind in ("f16", "bf16")
     expected = 0 if integers else 2 + wide * (2 - registers)
-    if len(values) != expected or len(numbers) != expected:
-        raise Unsupported
-    if any(v not in (1, -1) for v in values[:2]) or any(v not in (0, 1) for v in values[2:]):
-        raise Unsupported
+    refuse_if(len(values) != expected or len(numbers) != expected)
+    refuse_if(any(v not in (1, -1) for v in values[:2]) or any(v not in (0, 1) for v in values[2:]))
     sign = float(values[0] * values[1]) if values else 1.0
     trans = [bool(v) for v in values[2:]]
     return sign, ((False if registers else trans[0]), trans[-1]) if trans else (False, False)
@@ -186,8 +181,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     form = form_of(inst)
     accumulators, destination = inst.sources[-1], inst.destinations[0]
     before, setters = registers_of(slots, accumulators, form.d), setters_of(slots, destination, form.d)
-    if len(setters) * form.d.per_register != form.columns // 2:
-        raise Unsupported
+    refuse_if(len(setters) * form.d.per_register != form.columns // 2)
     left = _left(slots, inst, form)
     right = getter(slots, form.b, "b64")
     scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
@@ -216,8 +210,7 @@ def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.n
         where = getter(slots, form.a, "b64")
         return lambda frame: _stored(frame, inst, where, form.left, 64, depth, form.transposed[0], _quarter(frame))
     registers = registers_of(slots, form.a, form.left)
-    if len(registers) != 4:
-        raise Unsupported
+    refuse_if(len(registers) != 4)
     places = a_layout(_ROWS, depth, form.left)
     return lambda frame: assembled(read(frame, registers, form.left), places, (_ROWS, depth))
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from functional.isa.matrices import access_form, fragments_of, matrices_of
 from functional.isa.memory import SHARED_WINDOW
-from functional.isa.operation import Operation, Unsupported, raw
+from functional.isa.operation import Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
 from functional.numpy_executor.mma import multiply, product_step, registers_of, setters_of
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.ptx.ir import Address, Instruction, Vector
+from functional.ptx.ir import Address, Instruction, parts_of
 from functional.traces.line_record import line_records
 
 _LANE = np.arange(32)
@@ -30,9 +30,9 @@ def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
     address, destination = inst.sources[0], inst.destinations[0]
-    elements = destination.elements if isinstance(destination, Vector) else (destination,)
-    if len(elements) != matrices or not isinstance(address, Address):
-        raise Unsupported
+    elements = parts_of(destination)
+    address = as_address(address)
+    refuse_if(len(elements) != matrices)
     where = _shared_address(slots, inst, address)
     setters = [setter(slots, e, "b32") for e in elements]
 
@@ -52,9 +52,9 @@ def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
     address, value = inst.sources
-    elements = value.elements if isinstance(value, Vector) else (value,)
-    if len(elements) != matrices or not isinstance(address, Address) or None in elements:
-        raise Unsupported
+    elements = parts_of(value)
+    address = as_address(address)
+    refuse_if(len(elements) != matrices or None in elements)
     where = _shared_address(slots, inst, address)
     getters = [getter(slots, e, "b32") for e in elements if e is not None]
 
@@ -85,23 +85,21 @@ def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tu
     return at[..., None] + np.arange(8), part.words(2)
 
 
-def movmatrix(inst: Instruction) -> Operation:
+def movmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: one matrix in registers, transposed."""
-    if inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise Unsupported
-    return Operation(None, ("b32",), ("b32",))
+    refuse_if(inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"))
+    get, write = getter(slots, inst.sources[0], "b32"), setter(slots, inst.destinations[0], "b32")
 
+    def step(frame: Frame) -> None:
+        halves = np.ascontiguousarray(frame.full(get(frame))).view(np.uint16).reshape(frame.count, 8, 8)
+        write(frame, np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32))
 
-def transposed_matrix(frame: Frame, a: np.ndarray) -> np.ndarray:
-    """Of words [row, lane] that hold two halves each."""
-    halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)
+    return step
 
 
 def wmma_step(slots: Slots, inst: Instruction) -> Step:
     """`wmma.load`, `wmma.store`, `wmma.mma`."""
-    if inst.guard is not None or not {"sync", "aligned"} <= set(inst.modifiers):
-        raise Unsupported
+    refuse_if(inst.guard is not None or not {"sync", "aligned"} <= set(inst.modifiers))
     builder = {"load": _load, "store": _store, "mma": _mma}.get(inst.modifiers[0])
     if builder is None:
         raise Unsupported
@@ -114,8 +112,7 @@ class _Access:
     def __init__(self, slots: Slots, inst: Instruction) -> None:
         address, stride, self.column_major, self.fragment = access_form(inst)
         self.inst = inst
-        if self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"):
-            raise Unsupported
+        refuse_if(self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"))
         self.space = inst.space
         self.where = address_getter(slots, address, self.space)
         self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")
@@ -152,8 +149,7 @@ def _load(slots: Slots, inst: Instruction) -> Step:
     access = _Access(slots, inst)
     fragment = access.fragment
     setters = setters_of(slots, inst.destinations[0], fragment.kind)
-    if len(setters) != fragment.registers or inst.modifiers[1] not in "abc":
-        raise Unsupported
+    refuse_if(len(setters) != fragment.registers or inst.modifiers[1] not in "abc")
     kept = "u8" if fragment.kind.name == "f64" else "u4"
 
     def step(frame: Frame) -> None:
@@ -174,11 +170,9 @@ def _load(slots: Slots, inst: Instruction) -> Step:
 def _store(slots: Slots, inst: Instruction) -> Step:
     access = _Access(slots, inst)
     fragment = access.fragment
-    if inst.modifiers[1] != "d":
-        raise Unsupported
+    refuse_if(inst.modifiers[1] != "d")
     getters = registers_of(slots, inst.sources[1], fragment.kind)
-    if len(getters) != fragment.registers:
-        raise Unsupported
+    refuse_if(len(getters) != fragment.registers)
 
     def step(frame: Frame) -> None:
         at, words = access.place(frame)

@@ -161,6 +161,11 @@ def registers_of(operand: Operand | None) -> tuple[Register, ...]:
     return ()
 
 
+def parts_of(operand: Operand | None) -> tuple[Operand | None, ...]:
+    """The elements of a vector; of another operand itself."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
 _Bytes = bytes  # the field `bytes` hides the type
 
 
