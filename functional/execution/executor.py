@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from functional.execution.interleaving import Interleaving
 from functional.launches.launch import Launch, ThreadBlocks, checked_blocks
@@ -34,14 +33,12 @@ class Request:
     interleaving: Interleaving | None = None
 
 
-class Executor(ABC):
+class Executor(Protocol):
     """Executes launches functionally. Every executor gives the same memory and the same trace."""
 
-    @abstractmethod
     def whole(self, request: Request) -> Trace:
         """What `run` does."""
 
-    @abstractmethod
     def chunked(self, request: Request) -> Iterator[Trace]:
         """What `stream` does."""
 

@@ -25,14 +25,13 @@ from functional.gpu_recording.instrument import (
 )
 from functional.isa.instructions import ENDS
 from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, space_of
-from functional.isa.slots import Slots
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_WINDOW, Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.control import fall_through, terminator
-from functional.numpy_executor.decode import Block
-from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.decode import Decoded
+from functional.numpy_executor.machine import Block, Machine
 from functional.numpy_executor.memory_ops import record as record_access
 from functional.numpy_executor.memory_ops import split
 from functional.numpy_executor.operands import Frame, Step, under_guard
@@ -77,7 +76,7 @@ class _Machine(Machine):
     def __init__(
         self, code: _Code, launch: Launch, memory: Memory, blocks: np.ndarray, words: np.ndarray, starts: np.ndarray
     ) -> None:
-        super().__init__(code, launch, memory, blocks)  # type: ignore[arg-type]  # as much of a Code as it takes
+        super().__init__(code, launch, memory, blocks)
         self.words = words if len(words) else np.zeros(1, np.uint64)
         lanes = np.arange(32 * self.warps_per_block)
         valid = lanes < launch.threads_per_block
@@ -96,18 +95,14 @@ class _Machine(Machine):
             raise _unfit(self.code.program)
 
 
-class _Code:
+class _Code(Decoded):
     """A decoded program whose instructions take their effect on the trace from the words."""
 
     def __init__(self, program: Program, translate: Translate) -> None:
-        self.program, self.translate = program, translate
-        self.slots = Slots(program)
-        self.blocks = tuple(self._block(block) for block in program.blocks)
-        self.slot_dtypes = self.slots.dtypes
-        self.special_slots: dict[int, str] = {}
-        self.symbol_slots: dict[int, Symbol] = {}
+        self.translate = translate
+        super().__init__(program)
 
-    def _block(self, block: BasicBlock) -> Block:
+    def _block(self, block: BasicBlock, live: object) -> Block:
         words = words_of(self.program, block)
         instructions = self.program.instructions[block.start : block.stop]
         by_instruction = {i.index: {w.what: w for w in words if w.instruction is i} for i in instructions}

@@ -220,10 +220,6 @@ def _arithmetic(function: Callable[..., Value], types: Iterable[str], arity: int
     return build
 
 
-def _sum_error(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    return two_sum(e, a, b)
-
-
 def _difference_error(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
     return two_sum(e, a, e.op("fmul", b, -1.0))
 
@@ -241,18 +237,18 @@ def _root_error(e: Emitter, a: Value) -> tuple[Value, Value]:
     return s, e.op("fsub", e.op("fsub", a, p), error)
 
 
-def _reciprocal_error(e: Emitter, a: Value) -> tuple[Value, Value]:
-    return _quotient_error(e, e.floating(1.0, a.kind), a)
-
-
 # opcode -> (rounded to nearest, (rounded, sign of the error) in float64, number of sources)
 _BASIC: dict[str, tuple[Callable[..., Value], Callable[..., tuple[Value, Value]], int]] = {
-    "add": (lambda e, a, b: e.op("fadd", a, b), _sum_error, 2),
+    "add": (lambda e, a, b: e.op("fadd", a, b), two_sum, 2),
     "sub": (lambda e, a, b: e.op("fsub", a, b), _difference_error, 2),
     "mul": (lambda e, a, b: e.op("fmul", a, b), _two_product, 2),
     "div": (lambda e, a, b: e.op("fdiv", a, b), _quotient_error, 2),
     "sqrt": (lambda e, a: e.intrinsic("sqrt", a), _root_error, 1),
-    "rcp": (lambda e, a: e.op("fdiv", e.floating(1.0, a.kind), a), _reciprocal_error, 1),
+    "rcp": (
+        lambda e, a: e.op("fdiv", e.floating(1.0, a.kind), a),
+        lambda e, a: _quotient_error(e, e.floating(1.0, a.kind), a),
+        1,
+    ),
 }
 
 

@@ -158,14 +158,6 @@ def _remainder(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
     return e.select(e.compare("eq", b, 0), a, rest)
 
 
-def _neg(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.op("sub", e.literal(0, a.kind), a)
-
-
-def _abs(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.intrinsic("abs", a, extra="i1 false")
-
-
 def _extremum(inst: Instruction) -> Operation:
     """`min max`, with `.relu` not below 0."""
     relu, type_ = "relu" in flags_of(inst, {"relu"}), only_type(inst, INTEGERS)
@@ -218,10 +210,6 @@ def _dot(width: int) -> Builder:
 
 
 # -- bits -----------------------------------------------------------------------------------------------------------
-
-
-def _cnot(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.cast("zext", e.compare("eq", a, 0), a.kind)
 
 
 def _counted(function: Callable, result: str, sources: tuple[str, ...], allowed: tuple[str, ...]) -> Builder:
@@ -283,16 +271,8 @@ def _lop3(inst: Instruction) -> Operation:
     return Operation(emit, ("b32", "pred") if join else ("b32",), ("b32",) * 4 + (("pred",) if join else ()))
 
 
-def _popc(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.resize(e.intrinsic("ctpop", a), "i32", False)
-
-
 def _clz(e: Emitter, inst: Instruction, a: Value) -> Value:
     return e.resize(e.intrinsic("ctlz", a, extra="i1 false"), "i32", False)
-
-
-def _brev(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.intrinsic("bitreverse", a)
 
 
 def _bfind(e: Emitter, inst: Instruction, a: Value) -> Value:
@@ -399,8 +379,8 @@ TABLE: dict[str, Builder] = {
     "mad": _mad,
     "div": same_type(_quotient, INTEGERS, 2),
     "rem": same_type(_remainder, INTEGERS, 2),
-    "neg": same_type(_neg, _SIGNED, 1),
-    "abs": same_type(_abs, _SIGNED, 1),
+    "neg": same_type(lambda e, inst, a: e.op("sub", e.literal(0, a.kind), a), _SIGNED, 1),
+    "abs": same_type(lambda e, inst, a: e.intrinsic("abs", a, extra="i1 false"), _SIGNED, 1),
     "min": _extremum,
     "max": _extremum,
     "sad": same_type(_sad, INTEGERS, 3),
@@ -412,14 +392,14 @@ TABLE: dict[str, Builder] = {
     "or": same_type(_plain("or"), _LOGIC, 2),
     "xor": same_type(_plain("xor"), _LOGIC, 2),
     "not": same_type(lambda e, inst, a: e.invert(a), _LOGIC, 1),
-    "cnot": same_type(_cnot, _BITS, 1),
+    "cnot": same_type(lambda e, inst, a: e.cast("zext", e.compare("eq", a, 0), a.kind), _BITS, 1),
     "shl": _counted(_shift, "", ("", "u32"), _BITS),
     "shr": _counted(_shift, "", ("", "u32"), (*_BITS, *INTEGERS)),
     "shf": _funnel,
     "lop3": _lop3,
-    "popc": _counted(_popc, "u32", ("",), ("b32", "b64")),
+    "popc": _counted(lambda e, inst, a: e.resize(e.intrinsic("ctpop", a), "i32", False), "u32", ("",), _BITS[1:]),
     "clz": _counted(_clz, "u32", ("",), ("b32", "b64")),
-    "brev": same_type(_brev, ("b32", "b64"), 1),
+    "brev": same_type(lambda e, inst, a: e.intrinsic("bitreverse", a), ("b32", "b64"), 1),
     "bfind": _counted(_bfind, "u32", ("",), _WORDS),
     "bfe": _counted(_bfe, "", ("", "u32", "u32"), _WORDS),
     "bfi": _counted(_bfi, "", ("", "", "u32", "u32"), ("b32", "b64")),

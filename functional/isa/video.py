@@ -16,10 +16,6 @@ from functional.ptx.ir import Instruction
 Combine = Callable[[Emitter, Value, Value], Value]
 
 
-def _absolute_difference(e: Emitter, a: Value, b: Value) -> Value:
-    return e.intrinsic("abs", e.op("sub", a, b), extra="i1 false")
-
-
 def _average(e: Emitter, a: Value, b: Value) -> Value:
     """Rounded away from zero where it is not negative."""
     total = e.op("add", a, b)
@@ -29,7 +25,7 @@ def _average(e: Emitter, a: Value, b: Value) -> Value:
 _COMBINE: dict[str, Combine] = {
     "vadd": lambda e, a, b: e.op("add", a, b),
     "vsub": lambda e, a, b: e.op("sub", a, b),
-    "vabsdiff": _absolute_difference,
+    "vabsdiff": lambda e, a, b: e.intrinsic("abs", e.op("sub", a, b), extra="i1 false"),
     "vmin": lambda e, a, b: e.intrinsic("smin", a, b),
     "vmax": lambda e, a, b: e.intrinsic("smax", a, b),
     "vavrg": _average,
