@@ -15,7 +15,7 @@ import numpy as np
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
 from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.atomics import Reduction, atomic_step, reduction_of
+from functional.numpy_executor.atomics import Update, atomic_step, reduce_into, reduction_of
 from functional.numpy_executor.mbarriers import COMPLETE_TX, Change, log_touched, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
@@ -102,7 +102,7 @@ class BulkCopy(NamedTuple):
     size: Operand
     barrier: Address | None
     blocks: Operand | None
-    reduction: Reduction | None
+    reduction: tuple[str, Update] | None  # the type of elements, and the operation
 
 
 def is_bulk(inst: Instruction) -> bool:
@@ -204,7 +204,7 @@ def _here(parts: list[Lanes], lanes: np.ndarray | None) -> list[Lanes]:
     return parts if lanes is None else [replace(p, active=p.lanes & lanes) for p in parts]
 
 
-def _move(read: Lanes, written: Lanes, sizes: np.ndarray, reduction: Reduction | None) -> None:
+def _move(read: Lanes, written: Lanes, sizes: np.ndarray, reduction: tuple[str, Update] | None) -> None:
     """Unit by unit, since an area may begin in one buffer and end outside of it."""
     for start in range(0, int(sizes[read.lanes].max(initial=0)), UNIT_BYTES):
         here = read.lanes & (sizes > start)
@@ -219,7 +219,7 @@ def _move(read: Lanes, written: Lanes, sizes: np.ndarray, reduction: Reduction |
             written.words(1)[written_at + np.arange(UNIT_BYTES)] = data
         else:
             into = written.space.storage(written.frame.machine)
-            reduction.apply(into, written_at[:, 0], np.ascontiguousarray(data))
+            reduce_into(into, *reduction, written_at[:, 0], np.ascontiguousarray(data))
 
 
 def _unit(part: Lanes, start: int, here: np.ndarray) -> np.ndarray:

@@ -5,7 +5,8 @@ copied elements: add, min, max, inc, dec, and, or, xor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -185,43 +186,28 @@ OPERATIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})
 _HALVES = ("f16", "bf16")
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """An operation on elements of a PTX type."""
-
-    type: str
-    update: Update
-
-    def apply(self, into: Bytes, offsets: np.ndarray, data: np.ndarray) -> None:
-        """Join bytes [copy, byte] with what lies at the offsets [copy] of a storage, one after the other."""
-        dtype = DTYPES[self.type]
-        values = data.view(dtype)
-        at = (offsets // dtype.itemsize)[:, None] + np.arange(values.shape[1])
-        in_turn(into.words[dtype.itemsize].view(dtype), at.reshape(-1), [values.reshape(-1)], self.update)
-
-
-def reduction_of(modifiers: Sequence[str]) -> Reduction:
-    """`add.noftz.f16`, `min.u64`, `or.b32`, ... Raises Unsupported."""
+def reduction_of(modifiers: Sequence[str]) -> tuple[str, Update]:
+    """`add.noftz.f16`, `min.u64`, `or.b32`, ...: the type of elements, and what joins them. Raises Unsupported."""
     name, *rest = modifiers
     type_ = rest[-1] if rest else ""
     refuse_if(rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []))
-    return reduction(name, type_)
+    return type_, reduction(name, type_)
 
 
-def reduction(name: str, type_: str) -> Reduction:
+def reduction(name: str, type_: str) -> Update:
     """Raises Unsupported if elements of the type have no such operation."""
     if name in ("min", "max") and type_ in _HALVES:
-        return Reduction(type_, _least if name == "min" else _most)
+        return partial(_chosen, choose=np.fmin if name == "min" else np.fmax)
     refuse_if(name not in OPERATIONS or type_ not in DTYPES)
-    return Reduction(type_, update_of(name, type_))
+    return update_of(name, type_)
 
 
-def _least(old: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return _chosen(old, value, np.fmin)
-
-
-def _most(old: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return _chosen(old, value, np.fmax)
+def reduce_into(into: Bytes, type_: str, update: Update, offsets: np.ndarray, data: np.ndarray) -> None:
+    """Join bytes [copy, byte] with what lies at the offsets [copy] of a storage, one after the other."""
+    dtype = DTYPES[type_]
+    values = data.view(dtype)
+    at = (offsets // dtype.itemsize)[:, None] + np.arange(values.shape[1])
+    in_turn(into.words[dtype.itemsize].view(dtype), at.reshape(-1), [values.reshape(-1)], update)
 
 
 def _chosen(old: np.ndarray, value: np.ndarray, choose: np.ufunc) -> np.ndarray:

@@ -6,9 +6,10 @@ Whatever is not supported is refused here, by name and line, before anything run
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from functional.errors import PtxError
-from functional.isa.instructions import CARRIED, ENDS, form_of, has_no_effect
+from functional.isa.instructions import ENDS, form_of, has_no_effect
 from functional.isa.operation import REFUSALS
 from functional.isa.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.arrays import function_of
@@ -28,7 +29,7 @@ from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_
 from functional.numpy_executor.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
-from functional.ptx.ir import Instruction, Register, Special, Symbol, parts_of
+from functional.ptx.ir import Instruction, Register
 
 _BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32, 64)}  # integers come as bits
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
@@ -57,21 +58,23 @@ class Decoded(Code):
 
     def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
         instructions = self.program.instructions[block.start : block.stop]
-        last = instructions[-1]
+        last, slots = instructions[-1], self.slots
+        needed, defined = set[int](), set[int]()  # read, or written under a guard, before they are surely written
+
+        def decoded(inst: Instruction, build: Callable) -> Any:
+            made = self._decode(inst, lambda: build(slots, inst))
+            needed.update((slots.read | (slots.written if inst.guard else set())) - defined)
+            defined.update(slots.written)
+            return made
+
         body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
-        steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
-        end = self._decode(last, lambda: self._end(block, last))
-        outside = frozenset[Register]().union(*(live[s] for s in block.successors), {CONDITION_CODE})
-        written = {r for inst in body for r in _writes(inst)}
-        return Block(
-            block.index,
-            self._reads(instructions, len(body)),
-            tuple(sorted(self.slots.register(r) for r in written & outside)),
-            tuple(steps),
-            end,
-            len(instructions),
-            sum(inst.guard is None for inst in instructions),
-        )
+        steps = [step for step in (decoded(inst, _step) for inst in body) if step]
+        end = decoded(last, lambda _, inst: self._end(block, inst))
+        outside = {CONDITION_CODE}.union(*(live[s] for s in block.successors))
+        kept = defined & {slots.register(r) for r in outside}
+        unguarded = sum(inst.guard is None for inst in instructions)
+        reads, writes = tuple(sorted(needed)), tuple(sorted(kept))
+        return Block(block.index, reads, writes, tuple(steps), end, len(instructions), unguarded)
 
     def _end(self, block: BasicBlock, last: Instruction) -> Terminator:
         if is_product(last):
@@ -82,48 +85,12 @@ class Decoded(Code):
         return under_guard(self.slots, last, build(self.slots, block, last))
 
     def _decode(self, inst: Instruction, build: Callable):  # type: ignore[no-untyped-def]
-        self.slots.position = inst.index - self.program.blocks[self.program.block_of(inst.index)].stop
+        self.slots.begin(inst.index - self.program.blocks[self.program.block_of(inst.index)].stop)
         try:
             return build()
         except REFUSALS:
             message = f"instruction '{inst.name}' is not supported"
             raise PtxError(self.program.path, inst.line, message) from None
-
-    def _reads(self, instructions: tuple[Instruction, ...], body: int) -> tuple[int, ...]:
-        """Slots to fetch before a block: read, or written under a guard, before they are surely written."""
-        slots = self.slots
-        needed: set[int] = set()
-        defined: set[int] = set()
-        for position, inst in enumerate(instructions):
-            used = {slots.register(r) for r in _reads(inst)}
-            used |= _constant_slots(slots, inst)
-            written = {slots.register(r) for r in _writes(inst)} if position < body else set()
-            if inst.guard is not None:
-                used |= {slots.register(inst.guard.register)} | written
-            needed |= used - defined
-            defined |= written
-        return tuple(sorted(needed))
-
-
-def _reads(inst: Instruction) -> tuple[Register, ...]:
-    return (*inst.reads(), CONDITION_CODE) if inst.opcode in CARRIED else inst.reads()
-
-
-def _writes(inst: Instruction) -> tuple[Register, ...]:
-    return (*inst.writes(), CONDITION_CODE) if "cc" in inst.modifiers else inst.writes()
-
-
-def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
-    """Slots of the special registers and symbols an instruction names."""
-    found = set()
-    for operand in inst.sources:
-        for part in parts_of(operand):
-            if isinstance(part, Special) and part.name in slots.specials:  # others, and clocks, nobody fetches
-                found.add(slots.specials[part.name])
-            base = getattr(part, "base", part)
-            if isinstance(base, Symbol):
-                found.update(slot for symbol, slot in slots.symbols.items() if symbol.name == base.name)
-    return found
 
 
 def _step(slots: Slots, inst: Instruction) -> Step | None:

@@ -177,10 +177,6 @@ def _described_buffer(thread: Thread, places: Sequence[int]) -> int:
     return address
 
 
-def _buffer(thread: Thread, places: Sequence[int]) -> int:
-    return DeviceLaunches(thread.machine.memory).buffer(thread.parameter(places[1]))
-
-
 def _parameter_bytes(thread: Thread, kernel: int) -> int:
     sizes = {function_address(name): size for name, size in thread.machine.code.program.launchable.items()}
     if kernel not in sizes:
@@ -200,19 +196,9 @@ def _describe_and_launch(thread: Thread, places: Sequence[int]) -> int:
     return _submit(thread, buffer, thread.parameter(places[5]))
 
 
-def _launch(thread: Thread, places: Sequence[int]) -> int:
-    return _submit(thread, *(thread.parameter(place) for place in places))
-
-
 def _submit(thread: Thread, buffer: int, stream: int) -> int:
     if not DeviceLaunches(thread.machine.memory).submit(buffer, stream):
         raise _fault(thread, f"a launch from {buffer:#x}, where no parameters were asked for")
-    return 0
-
-
-def _new_stream(thread: Thread, places: Sequence[int]) -> int:
-    address = thread.parameter(places[0])
-    thread.write(address, _STREAM.to_bytes(8, "little"))
     return 0
 
 
@@ -222,20 +208,24 @@ def _set_error(thread: Thread, places: Sequence[int]) -> int:
     return 0
 
 
-def _nothing(thread: Thread, places: Sequence[int]) -> int:
-    return 0
-
-
 def _fault(thread: Thread, message: str) -> Exception:
     return thread.machine.fault(thread.inst, message, thread.row, thread.lane)
 
 
+def _new_stream(thread: Thread, places: Sequence[int]) -> int:
+    thread.write(thread.parameter(places[0]), _STREAM.to_bytes(8, "little"))
+    return 0
+
+
 _CALLS: dict[str, Callable[[Thread, Sequence[int]], int]] = {
-    "GetParameterBuffer": _buffer, "LaunchDevice": _describe_and_launch,
-    "GetParameterBufferV2": _described_buffer, "LaunchDeviceV2": _launch, "LaunchDeviceV2_ptsz": _launch,
-    "StreamCreate": _new_stream, "StreamCreateWithFlags": _new_stream, "StreamDestroy": _nothing,
-    "GetLastError": _nothing, "PeekAtLastError": _nothing, "SetLastError": _set_error,
-}  # fmt: skip
+    "GetParameterBuffer": lambda t, places: DeviceLaunches(t.machine.memory).buffer(t.parameter(places[1])),
+    "GetParameterBufferV2": _described_buffer,
+    "LaunchDevice": _describe_and_launch,
+    **dict.fromkeys(("LaunchDeviceV2", "LaunchDeviceV2_ptsz"), lambda t, places: _submit(t, *map(t.parameter, places))),
+    **dict.fromkeys(("StreamCreate", "StreamCreateWithFlags"), _new_stream),
+    **dict.fromkeys(("StreamDestroy", "GetLastError", "PeekAtLastError"), lambda t, places: 0),
+    "SetLastError": _set_error,
+}
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])", re.ASCII)
 _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}
 

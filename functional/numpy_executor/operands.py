@@ -101,7 +101,7 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
         return lambda frame: ~plain(frame)
     match operand:
         case Register():
-            return _slot_getter(slots.register(operand), register_dtype(operand), DTYPES[type_])
+            return _slot_getter(slots, slots.register(operand), register_dtype(operand), DTYPES[type_])
         case Immediate(value=value):
             constant = immediate(value, type_)
             return lambda _: constant
@@ -111,17 +111,18 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
             shown = special_type(name)
             if shown is None:
                 raise Unsupported
-            return _slot_getter(slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
+            return _slot_getter(slots, slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
         case Symbol():
             if slots.frame_bytes and (operand.name in slots.local or operand.name in slots.call_parameters):
                 return _frame_getter(slots, operand, DTYPES[type_])
-            return _slot_getter(slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
+            return _slot_getter(slots, slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
     raise Unsupported
 
 
 def _frame_getter(slots: Slots, symbol: Symbol, dtype: np.dtype) -> Getter:
     """The address of a variable of a recursive function: in the frame of the running call."""
     slot, size = slots.symbol(symbol), np.uint64(slots.frame_bytes)
+    slots.read.add(slot)
 
     def get(frame: Frame) -> np.ndarray:
         level = frame.machine.stack.level[frame.index].astype(np.uint64)[:, None]
@@ -134,7 +135,8 @@ def _clock_getter(name: str, position: int, dtype: np.dtype) -> Getter:
     return lambda frame: clock(frame.machine.issued[frame.index] + position, name).astype(dtype)
 
 
-def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
+def _slot_getter(slots: Slots, slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
+    slots.read.add(slot)
     if kept.itemsize == wanted.itemsize and (kept.kind == "b") == (wanted.kind == "b"):
 
         def same(frame: Frame) -> np.ndarray:
@@ -154,6 +156,7 @@ def setter(slots: Slots, operand: Operand | None, type_: str) -> Setter:
     if not isinstance(operand, Register):
         raise Unsupported
     slot = slots.register(operand)
+    slots.written.add(slot)
     fit = _fit(register_dtype(operand), DTYPES[type_])
 
     def put(frame: Frame, value: np.ndarray) -> None:

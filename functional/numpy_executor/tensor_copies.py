@@ -25,7 +25,7 @@ from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
 from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
-from functional.numpy_executor.atomics import OPERATIONS, reduction
+from functional.numpy_executor.atomics import OPERATIONS, reduce_into, reduction
 from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
@@ -409,11 +409,11 @@ class Box:
         if name in ("and", "or", "xor"):
             kind = f"b{8 * self.element_bytes}"
         try:
-            found = reduction(name, kind)
+            update = reduction(name, kind)
         except (Unsupported, KeyError):
             raise self._fault(f"'{name}' of elements {self.tensor.element} is not supported") from None
         data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.element_bytes)
-        found.apply(self.frame.machine.globals, self.places - GLOBAL_BASE, data)
+        reduce_into(self.frame.machine.globals, kind, update, self.places - GLOBAL_BASE, data)
 
     def _watch(self, space: str, inside: np.ndarray, copy: TensorCopy) -> None:
         watch = self.frame.machine.watch
