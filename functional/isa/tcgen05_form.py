@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional.isa.matrices import Element
+from functional.isa.matrices import SUB_BYTE, Element
 from functional.isa.operation import Unsupported, as_number, refuse_if
-from functional.isa.small_floats import SUB_BYTE
 from functional.ptx.ir import Address, Instruction, Operand, Vector
 
 TENSOR_LANES, COLUMNS = 128, 512  # of tensor memory

@@ -11,10 +11,10 @@ from functools import partial
 import numpy as np
 
 from functional.isa.instructions import operation_of
+from functional.isa.matrices import from_bf16
 from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of, space_of
 from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.isa.small_floats import from_bf16
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.machine import Bytes
 from functional.numpy_executor.memory_ops import address_getter, log_records, record, split

@@ -20,10 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from functional.isa.matrices import FLOAT_ELEMENTS, Element, MmaForm, a_layout, b_layout, c_layout, mma_form
+from functional.isa.matrices import (
+    FLOAT_ELEMENTS,
+    Element,
+    MmaForm,
+    a_layout,
+    b_layout,
+    c_layout,
+    from_bf16,
+    mma_form,
+    values,
+)
 from functional.isa.operation import as_number, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.isa.small_floats import from_bf16, values
 from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
 from functional.ptx.ir import Instruction, Operand, parts_of

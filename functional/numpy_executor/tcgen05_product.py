@@ -24,9 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.matrices import Element
+from functional.isa.matrices import SUB_BYTE, Element, unpack_pairs, unpack_units, values
 from functional.isa.slots import Slots
-from functional.isa.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.mma import decode, decode_stored, multiply, multiply_sparse, positions
