@@ -16,7 +16,7 @@ from functional.isa.memory import RANK_BYTES, Copy, copy_of
 from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.atomics import Update, atomic_step, reduce_into, reduction_of
-from functional.numpy_executor.mbarriers import COMPLETE_TX, Change, log_touched, update_barriers
+from functional.numpy_executor.mbarriers import Change, complete_tx, log_touched, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import Lanes
@@ -164,7 +164,7 @@ class Target(NamedTuple):
 
 def targets_of(
     slots: Slots, inst: Instruction, to: Address, barrier: Address | None, blocks: Operand | None, space: str,
-    paired: bool = False, change: Change = COMPLETE_TX,
+    paired: bool = False, change: Change = complete_tx,
 ) -> Callable[[Frame], Iterator[Target]]:  # fmt: skip
     """`targets(frame)`: one, or with a mask of thread blocks one a block, at the same place of its memory. Its
     barrier counts the bytes, or does what `change` says; `paired`: the barrier of that one of its pair whose rank is as
@@ -264,6 +264,6 @@ def async_store_step(slots: Slots, inst: Instruction) -> Step:
     def step(frame: Frame) -> None:
         run(frame)
         parts = list(split(frame, inst, CLUSTER_SHARED, where(frame)))
-        update_barriers(parts, COMPLETE_TX, np.full((frame.count, 32), size))
+        update_barriers(parts, complete_tx, np.full((frame.count, 32), size))
 
     return step

@@ -97,7 +97,7 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
 
 
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of any of them but `try_wait`, which ends its block (try_wait.py)."""
+    """The step of any of them but `try_wait`, which ends its block."""
     test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
     destination = inst.destinations[0] if inst.destinations else None
     write = setter(slots, destination, "pred" if waits else "b64")
@@ -123,16 +123,6 @@ def log_barriers(frame: Frame, parts: list[Lanes]) -> None:
         passes += np.where(here, bank_passes_of(frame.full(part.addresses)), 0)
         some |= here
     log_touched(frame, {int(row): [] for row in np.flatnonzero(some)}, passes)
-
-
-def _operation_of(inst: Instruction) -> str:
-    """The key of `_CHANGES`. Raises Unsupported."""
-    named = [m for m in inst.modifiers if m in _CHANGES]
-    operation = ".".join(named)
-    refuse_if(operation not in _CHANGES)
-    allowed = _SCOPES | {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"}
-    refuse_if(set(inst.modifiers) - allowed)
-    return operation
 
 
 def update_barriers(parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64) -> np.ndarray:
@@ -168,7 +158,7 @@ def follow(
         machine.phases.arrive(row, word, before, after)
 
 
-def _changed(word: int, arrivals: int = 0, dropped: int = 0, tx_bytes: int = 0) -> tuple[int, int]:
+def arrive(word: int, arrivals: int, dropped: int = 0, tx_bytes: int = 0) -> tuple[int, int]:
     """An object once so many have arrived, so many fewer are expected, and more bytes are to come; and before."""
     barrier = Barrier.of(word)
     missing, expected = barrier.missing - arrivals, barrier.expected - dropped
@@ -177,21 +167,20 @@ def _changed(word: int, arrivals: int = 0, dropped: int = 0, tx_bytes: int = 0) 
     return Barrier(expected, missing, barrier.phase, barrier.tx_bytes + tx_bytes).word(), word
 
 
-def _complete(word: int, tx_bytes: int) -> tuple[int, int]:
-    return _changed(word, tx_bytes=-tx_bytes)
+def complete_tx(word: int, tx_bytes: int) -> tuple[int, int]:
+    """What a copy does when its bytes are there."""
+    return arrive(word, 0, tx_bytes=-tx_bytes)
 
 
-ARRIVE: Change = _changed  # what products do when they are complete
-COMPLETE_TX: Change = _complete  # what a copy does when its bytes are there
 WAITS = frozenset({"test_wait", "try_wait"})
 # Arrivals, and copies that count their bytes at a barrier, by what their names hold
 _ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes", "mbarrier::arrive::one"})
 _EXTRA = {"arrive": {"noComplete"}, "arrive_drop": {"noComplete"}, "test_wait": {"parity"}, "try_wait": {"parity"}}
 _CHANGES: dict[str, Change] = {
-    "init": lambda word, count: ((count & MOST) * (1 | 1 << 20), 0), "inval": lambda word, _: (0, 0), "arrive": ARRIVE,
-    "arrive_drop": lambda word, count: _changed(word, count, count), "complete_tx": COMPLETE_TX,
-    "expect_tx": lambda word, tx_bytes: _changed(word, tx_bytes=tx_bytes),
-    "arrive.expect_tx": lambda word, tx_bytes: _changed(word, 1, tx_bytes=tx_bytes),
+    "init": lambda word, count: ((count & MOST) * (1 | 1 << 20), 0), "inval": lambda word, _: (0, 0), "arrive": arrive,
+    "arrive_drop": lambda word, count: arrive(word, count, count), "complete_tx": complete_tx,
+    "expect_tx": lambda word, tx_bytes: arrive(word, 0, tx_bytes=tx_bytes),
+    "arrive.expect_tx": lambda word, tx_bytes: arrive(word, 1, tx_bytes=tx_bytes),
     # Has the phase of the given state ended?
     "test_wait": lambda word, state: (word, (word ^ state) & _PHASE != 0),
     "try_wait": lambda word, state: (word, (word ^ state) & _PHASE != 0),
@@ -199,7 +188,10 @@ _CHANGES: dict[str, Change] = {
 
 
 def _change_of(inst: Instruction) -> Change:
-    operation = _operation_of(inst)
+    named = [m for m in inst.modifiers if m in _CHANGES]
+    operation = ".".join(named)
+    refuse_if(operation not in _CHANGES)
+    refuse_if(set(inst.modifiers) - _SCOPES - {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"})
     if operation.startswith("arrive") and "async" in inst.modifiers and "noinc" not in inst.modifiers:
         return lambda word, _: (word, 0)  # one more is expected, and arrives
     if "parity" in inst.modifiers and operation in WAITS:

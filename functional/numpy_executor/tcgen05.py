@@ -23,7 +23,7 @@ from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
 from functional.numpy_executor.async_copies import MULTICAST, targets_of
 from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.mbarriers import ARRIVE, log_barriers
+from functional.numpy_executor.mbarriers import arrive, log_barriers
 from functional.numpy_executor.memory_ops import address_getter, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import SPACES
@@ -367,7 +367,7 @@ def commit_step(slots: Slots, inst: Instruction) -> Step:
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     blocks = inst.sources[1] if multicast else None
-    targets = targets_of(slots, inst, address, address, blocks, space, change=ARRIVE)
+    targets = targets_of(slots, inst, address, address, blocks, space, change=arrive)
 
     def step(frame: Frame) -> None:
         for target in targets(frame):

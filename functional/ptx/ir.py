@@ -241,4 +241,5 @@ MEMORY_OPCODES = frozenset({
     "ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix", "stmatrix", "wmma", "mbarrier",
     "tensormap",
 })  # fmt: skip
+NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 _NO_ACCESS = frozenset({"mma", "commit_group", "wait_group", "wait_all", "pending_count", "prefetch"})

@@ -44,7 +44,6 @@ _REGISTER_PARAMETER = re.compile(r"[(,]\s*\.reg\b")
 # What may stand in front of an instruction, and the instruction's guard and opcode
 _STATEMENT = re.compile(r"(?:[\s{}]|[A-Za-z_$%][\w$]*\s*:(?!:))*(@\s*!?\s*[\w$%]+\s*)?([a-z]\w*)?")
 _LABEL_BEHIND = re.compile(r"[\w$]\s*:(?!:)")
-_NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _instructions(body: str) -> int | None:
         match = _STATEMENT.match(statement)
         if match is not None and match[2]:
             count, last = count + 1, (match[1], match[2])
-    return count + (last[0] is not None or last[1] not in _NEVER_FALLS_THROUGH)
+    return count + (last[0] is not None or last[1] not in ir.NEVER_FALLS_THROUGH)
 
 
 WORTH_KEEPING_BYTES = 1 << 11  # of PTX: to load the parser alone takes longer than to read what was kept

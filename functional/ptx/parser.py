@@ -122,7 +122,6 @@ def parse_with(text: str, path: str, lower: Callable[[RawModule], Result]) -> Re
     from lark import UnexpectedInput
 
     from functional.ptx._syntax import BadLiteral
-    from functional.ptx.parser import expected_found
 
     try:
         return lower(_lark().parse(text))  # type: ignore[arg-type]
