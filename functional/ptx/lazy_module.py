@@ -269,9 +269,9 @@ def _kept(name: str, size_bytes: int, make: Any) -> Any:
     """What is kept of a text under a name, if it is large enough, else what `make` makes."""
     if size_bytes < WORTH_KEEPING_BYTES:
         return make()
-    kept, file = Kept("parsed"), key((__name__,), name)
-    found = kept.load(file, lambda content: _Unpickler(io.BytesIO(content)).load())
-    if found is None:
-        found = make()
-        kept.save(file, pickle.dumps(found, pickle.HIGHEST_PROTOCOL), _KEPT_BYTES)
-    return found
+    encode = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+    return Kept("parsed").load_or_make(key((__name__,), name), make, _unpickled, encode, _KEPT_BYTES)
+
+
+def _unpickled(content: bytes) -> Any:
+    return _Unpickler(io.BytesIO(content)).load()
