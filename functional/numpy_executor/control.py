@@ -32,7 +32,7 @@ def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     whole_thread = inst.opcode == "exit"
 
     def step(frame: Frame) -> None:
-        lanes, stack = frame.executing(), frame.machine.stack
+        lanes, stack = frame.executing, frame.machine.stack
         if returns and not whole_thread:
             _return_values(frame, lanes, program.function_of[inst.index])
         stack.leave(frame.index, lanes, whole_thread, after)
@@ -81,7 +81,7 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     entry = program.block_of(program.callee_entry[inst.index])
 
     def step(frame: Frame) -> None:
-        lanes = frame.executing()
+        lanes = frame.executing
         frame.machine.enter(frame.index, inst, lanes, kept)
         _copy(frame, lanes, pairs, 1)
         frame.machine.stack.call(frame.index, lanes, entry, after)
@@ -113,7 +113,7 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
             continue
 
     def step(frame: Frame) -> None:
-        lanes = frame.executing()
+        lanes = frame.executing
         named = frame.full(where(frame))
         paths = [(a, lanes & pack(named == np.uint64(a), frame.count)) for a in sorted(known)]
         missed = lanes & ~np.bitwise_or.reduce([m for _, m in paths] or [np.zeros_like(lanes)], axis=0)
@@ -161,7 +161,7 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
         return lambda frame: frame.machine.stack.advance(frame.rows, target)
 
     def step(frame: Frame) -> None:
-        taken, stack = frame.executing(), frame.machine.stack
+        taken, stack = frame.executing, frame.machine.stack
         if not taken.any():
             stack.advance(frame.rows, after)
         elif (taken == frame.bits).all():
@@ -179,7 +179,7 @@ def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     meeting, after = _meeting(block), block.index + 1
 
     def step(frame: Frame) -> None:
-        jumping = frame.executing()
+        jumping = frame.executing
         chosen = frame.full(index(frame))
         wrong = (chosen >= len(targets)) & frame.lanes()
         frame.check(inst, wrong, lambda at: f"branch index {chosen[at]} is not below {len(targets)}")
@@ -221,7 +221,7 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     refuse_if(not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2))
 
     def step(frame: Frame) -> None:
-        lanes = frame.executing()
+        lanes = frame.executing
         here = lanes != 0
         rows = frame.index[here]
         if not here.all():
@@ -254,7 +254,7 @@ def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Term
     after, waits = block.index + 1, "wait" in kinds
 
     def step(frame: Frame) -> None:
-        here, barriers = frame.executing() != 0, frame.machine.barriers
+        here, barriers = frame.executing != 0, frame.machine.barriers
         frame.machine.stack.advance(frame.index[~here] if waits else frame.rows, after)
         if waits:
             barriers.wait_in_cluster(frame.index[here], inst.index, after)

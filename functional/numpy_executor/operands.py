@@ -26,7 +26,7 @@ Terminator = Callable[["Frame"], None]  # what ends a basic block, and says wher
 class Frame:
     """Warps `rows` of a machine (None: all of them), `bits` their active lanes, in one basic block."""
 
-    __slots__ = ("bits", "count", "guard", "index", "machine", "mask", "rows", "values")
+    __slots__ = ("bits", "count", "executing", "guard", "index", "machine", "mask", "rows", "values")
 
     def __init__(self, machine: Machine, rows: np.ndarray | None, slots: int) -> None:
         self.machine = machine
@@ -37,6 +37,7 @@ class Frame:
         self.mask = None if (self.bits == FULL).all() else unpack(self.bits)  # bool [row, 32]; None: all lanes
         self.values: list = [None] * slots
         self.guard: np.ndarray | None = None  # of the running instruction
+        self.executing = self.bits  # lanes in which it runs, uint32 [row]
 
     def load(self, slots: Iterable[int]) -> None:
         """Fetch registers from the machine state."""
@@ -62,10 +63,6 @@ class Frame:
         active = self.active()
         return np.ones((self.count, 32), bool) if active is None else active
 
-    def executing(self) -> np.ndarray:
-        """The same as uint32 [row]."""
-        return self.bits if self.guard is None else self.bits & pack(self.guard, self.count)
-
     def full(self, value: np.ndarray) -> np.ndarray:
         """A value spread over all rows and lanes."""
         return value if value.shape == (self.count, 32) else np.broadcast_to(value, (self.count, 32))
@@ -73,11 +70,11 @@ class Frame:
     def run_guarded(self, guard: Getter, step: Step) -> None:
         """Run a guarded instruction: it is a thread instruction for each active lane with a true guard."""
         self.guard = guard(self)
-        active = self.lanes()
-        self.machine.guarded[self.index] += active.sum(axis=1)
-        self.machine.log.lanes(self.index, active)
+        self.executing = self.bits & pack(self.guard, self.count)
+        self.machine.guarded[self.index] += np.bitwise_count(self.executing)
+        self.machine.log.lanes(self.index, self.executing)
         step(self)
-        self.guard = None
+        self.guard, self.executing = None, self.bits
 
     def fault(self, inst: Instruction, message: str, row: int = 0, lane: int = 0) -> ExecutionError:
         """The error of a thread of one of these warps; the caller raises it."""
@@ -160,12 +157,10 @@ def setter(slots: Slots, operand: Operand | None, type_: str) -> Setter:
     fit = _fit(register_dtype(operand), DTYPES[type_])
 
     def put(frame: Frame, value: np.ndarray) -> None:
-        value = value if fit is None else fit(value)
-        if frame.guard is not None:
-            value = np.where(frame.guard, raw(value), raw(frame.values[slot]))
-        frame.values[slot] = value
+        guard, values = frame.guard, frame.values
+        values[slot] = value if guard is None else np.where(guard, raw(value), raw(values[slot]))
 
-    return put
+    return put if fit is None else lambda frame, value: put(frame, fit(value))
 
 
 def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] | None:

@@ -19,7 +19,7 @@ from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, 
 _LANES = np.arange(32, dtype=np.int64)[None, :]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Lanes:
     """Part of an access that goes to one space, inactive lanes at the address of an active one."""
 
