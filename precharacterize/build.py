@@ -154,12 +154,8 @@ def table_key(program: Program, pipeline: PipelineParameters) -> str:
 
 def characterize(program: Program, pipeline: PipelineParameters) -> LatencyTable:
     """The program's latency table, from the cache folder if it is there; else built, and kept."""
-    tables, name = Kept("tables"), table_key(program, pipeline)
-    table = tables.load(name, partial(decoded, LatencyTable))
-    if table is None:
-        table = build_table(program, pipeline)
-        tables.save(name, encoded(table))
-    return table
+    make, decode = partial(build_table, program, pipeline), partial(decoded, LatencyTable)
+    return Kept("tables").load_or_make(table_key(program, pipeline), make, decode, encoded)
 
 
 def build_table(program: Program, pipeline: PipelineParameters) -> LatencyTable:

@@ -241,13 +241,9 @@ def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: 
 
     Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which."""
     assembly = assembly_of(program, architecture)
-    kept = Kept("timed_code")
     name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)
-    found = kept.load(name, partial(decoded, TimedCode))
-    if found is None:
-        found = build_timed_code(program, pipeline, assembly)
-        kept.save(name, encoded(found))
-    return found
+    make = partial(build_timed_code, program, pipeline, assembly)
+    return Kept("timed_code").load_or_make(name, make, partial(decoded, TimedCode), encoded)
 
 
 def assembly_of(program: Program, architecture: str) -> Assembly:

@@ -258,7 +258,7 @@ def visit(given, rules, scratch, made, e, fill):
             continue
         emit(given, rules, scratch, made, n, e, fill)
     if scratch.emitted[own] == np.uint64(0) and rules.streams[block, 3]:
-        emit(given, rules, scratch, made, rules.fallback[block], e, fill)
+        emit(given, rules, scratch, made, block, e, fill)
 
 
 def walk(given, rules, scratch, made, offsets, fill):
@@ -275,7 +275,7 @@ def walk(given, rules, scratch, made, offsets, fill):
             made.counts[ACCESSES + 1] += rules.streams[block, 1]
         if made.at[0] == (offsets[w, 0] if fill else 0):  # a warp ends with something
             last = scratch.span[1] - 1
-            emit(given, rules, scratch, made, rules.fallback[given.blocks[last]], last, fill)
+            emit(given, rules, scratch, made, given.blocks[last], last, fill)
         for stream in range(3):
             if not fill:
                 offsets[w + 1, stream] = made.at[stream]

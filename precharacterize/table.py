@@ -124,7 +124,7 @@ def decoded(kind: type[Made], content: bytes) -> Made:
     return kind(**{f.name: plain.get(f.type, np.asarray)(arrays[f.name]) for f in fields(kind)})  # type: ignore[arg-type]
 
 
-def padded(rows: list[list[int]], minimum: int = 1) -> Int32[np.ndarray, "row column"]:
-    """Ragged rows as a rectangle padded with -1, at least `minimum` columns wide."""
-    width = max([minimum, *map(len, rows)])
+def padded(rows: list[list[int]]) -> Int32[np.ndarray, "row column"]:
+    """Ragged rows as a rectangle padded with -1, at least a column wide."""
+    width = max([1, *map(len, rows)])
     return np.array([row + [-1] * (width - len(row)) for row in rows], np.int32).reshape(len(rows), width)

@@ -81,8 +81,8 @@ class TimedCode:
     origins: Int32[np.ndarray, " instr"]  # the PTX instruction that each row of the table was made of
     choices_at: Int32[np.ndarray, " ptx_block_plus_1"]
     choices: Int32[np.ndarray, " choice"]
-    fallback: Int32[np.ndarray, " ptx_block"]  # timed if nothing else was, where streams[:, 3] says so
-    # accesses with records, with bank passes; all but parameters; see `fallback`
+    # Accesses with records, with bank passes; all but parameters; is the first block timed, the fallback, where no
+    # other one was? Timed block n is the fallback of PTX block n
     streams: Int32[np.ndarray, "ptx_block 4"]
     covers_at: Int32[np.ndarray, " timed_plus_1"]
     covers: Int32[np.ndarray, "cover 2"]  # PTX block, instance
@@ -147,7 +147,6 @@ def timed_code(
         origins=np.array(origins, np.int32),
         choices_at=_cuts(choices),
         choices=np.array([n for chosen in choices for n in chosen], np.int32),
-        fallback=np.arange(len(program.blocks), dtype=np.int32),
         streams=_streams(program, kinds, needed),
         covers_at=_cuts([b.covers for b in blocks]),
         covers=np.array([c for b in blocks for c in b.covers], np.int32).reshape(-1, 2),

@@ -396,7 +396,7 @@ def test_what_is_written_goes_to_dram_early() -> None:
 @needs_tools
 def test_machine_code_waits_for_what_is_written() -> None:
     code = timed_code_of(open_session("hotspot").launch(0).program, GPU.pipeline, "sm_86")
-    table, first = code.table, int(code.table.block_start[len(code.fallback)])
+    table, first = code.table, int(code.table.block_start[len(code.streams)])
     waited = {r for r in table.waits[first:].ravel().tolist() if r >= 0}
     set_ = {r for r in (*table.writes[first:].ravel().tolist(), *table.release[first:].tolist()) if r >= 0}
     assert waited and waited <= set_

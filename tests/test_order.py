@@ -15,7 +15,7 @@ from abstim.targets.execution import execute_case, execution_key
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.execution.default_executor import default_executor
-from functional.execution.interleaving import Interleaving
+from functional.execution.executor import Interleaving
 from functional.launches.case import Case
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from abstim.application.stream_clock import Operation
     from abstim.engine.side_by_side import Kernel
     from abstim.session.result import LaunchResult
-    from functional.execution.executor import Executor
-    from functional.execution.interleaving import Interleaving
+    from functional.execution.executor import Executor, Interleaving
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory, Region
     from functional.programs.registers import Registers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from abstim.targets.execution import Turns, is_ordered
-from functional.execution.interleaving import PACE, Interleaving
+from functional.execution.executor import PACE, Interleaving
 from functional.keep.kept import Kept, key
 from precharacterize.classify import Kind
 

@@ -31,8 +31,7 @@ from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
     from functional.execution.default_executor import StrictExecutor
-    from functional.execution.executor import Executor
-    from functional.execution.interleaving import Interleaving
+    from functional.execution.executor import Executor, Interleaving
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory
     from functional.llvm_executor import LlvmExecutor

@@ -20,11 +20,12 @@ from functional.traces.line_record import (
     SHARED_PASS,
     atomic_records,
     bank_passes,
+    joined_records,
     line_of,
     line_records,
     more_follow,
-    pack_records,
     packed,
+    repeat_active,
     sector_numbers,
     sectors_of,
 )
@@ -136,7 +137,7 @@ class Records:
             self._append_records(addresses[rest], active[rest], warps[rest], [what[i] for i in rest])
 
     def _append_conflicts(self, addresses: np.ndarray, active: np.ndarray, warps: np.ndarray) -> None:
-        lanes = _repeat_active(addresses, active)
+        lanes = repeat_active(addresses, active)
         passes = np.where(active.any(axis=1), bank_passes((lanes >> 2).astype(np.uint32)), 0)
         self.conflicts.frombytes(passes.astype(np.uint8).tobytes())
         _count(self.conflict_counts, warps)
@@ -144,20 +145,14 @@ class Records:
     def _append_records(
         self, addresses: np.ndarray, active: np.ndarray, warps: np.ndarray, what: list[StaticInstruction]
     ) -> None:
-        rows, packed = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
+        found: list[Found] = []
         keys = [(w.space, w.is_atomic, w.access_bytes) for w in what]
         for key in dict.fromkeys(keys):
             chosen = np.array([k == key for k in keys])
-            for at, found in self._of_kind(*key, addresses[chosen], active[chosen]):
-                rows.append(np.flatnonzero(chosen)[at])
-                packed.append(found)
-        row, record = np.concatenate(rows), np.concatenate(packed)
-        empty = np.setdiff1d(np.arange(len(what)), row)
-        row, record = np.concatenate([row, empty]), np.concatenate([record, np.zeros(len(empty), np.uint32)])
-        order = np.lexsort((line_of(record), row))
-        row, record = row[order], record[order]
-        merged = pack_records(row, line_of(record), sectors_of(record))
-        self.records.frombytes(merged.tobytes())
+            kind = self._of_kind(*key, addresses[chosen], active[chosen])
+            found += [(np.flatnonzero(chosen)[at], records) for at, records in kind]
+        row, records = joined_records(found, len(what))
+        self.records.frombytes(records.tobytes())
         _count(self.record_counts, warps[row])
 
     def _of_kind(
@@ -169,7 +164,7 @@ class Records:
             if not rows.size:
                 continue
             here = inside[rows]
-            lanes = _repeat_active(addresses[rows], here)
+            lanes = repeat_active(addresses[rows], here)
             if part == "shared":  # through a generic address: one record a conflict cycle
                 passes = bank_passes((lanes >> 2 & (_WINDOW_BYTES // 4 - 1)).astype(np.uint32))
                 found = np.full(int(passes.sum()), SHARED_PASS, np.uint32)
@@ -228,11 +223,6 @@ class Records:
             old = records[local]
             records[local] = packed(line.astype(np.uint32), sectors_of(old), more_follow(old))
         return records, np.frombuffer(self.conflicts, np.uint8).copy() if self.conflicts else np.zeros(0, np.uint8)
-
-
-def _repeat_active(addresses: np.ndarray, active: np.ndarray) -> np.ndarray:
-    """Addresses [access, lane], those of inactive lanes replaced by that of the first active one."""
-    return np.where(active, addresses, addresses[np.arange(len(active)), active.argmax(axis=1)][:, None])
 
 
 def _count(counts: array, warps: np.ndarray) -> None:

@@ -222,8 +222,7 @@ class _Recording(Log):
         self._addresses: list[tuple[np.ndarray, np.ndarray]] = []
 
     def lanes(self, rows: np.ndarray, lanes: np.ndarray) -> None:
-        bits = lanes if lanes.ndim == 1 else np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)[:, 0]
-        self._lanes.append((rows, bits))
+        self._lanes.append((rows, lanes))
 
     def addresses(self, rows: np.ndarray, addresses: np.ndarray) -> None:
         whole = np.broadcast_to(addresses, (len(rows), 32)).astype(np.int64)

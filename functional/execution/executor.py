@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from functional.execution.interleaving import Interleaving
+import numpy as np
+
 from functional.launches.launch import Launch, ThreadBlocks, checked_blocks
 from functional.launches.memory import Memory
 from functional.programs.program import Program
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Int64
+
+
+PACE = 1 << 10  # of a place that takes as long as others do
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """Of one launch on a GPU that holds `resident_blocks` at the same time.
+
+    Every warp has a time, that of its thread block's entry plus `block_cycles` of the basic blocks that it has run; the
+    warp whose time comes first goes first. Blocks enter `dispatch_cycles` apart at least. `paces`: in 1024ths, what a
+    place for a resident block takes, in relation to others (an SM may prefer older warps); none: all the same.
+    """
+
+    resident_blocks: int
+    block_cycles: Int64[np.ndarray, " basic_block"]
+    dispatch_cycles: float = 0.0
+    paces: Int64[np.ndarray, " place"] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def parts(self) -> tuple[float | np.ndarray, ...]:
+        """What the key of a kept execution holds of it."""
+        return self.resident_blocks, self.block_cycles, self.dispatch_cycles, self.paces
+
 
 DEFAULT_INSTRUCTION_BUDGET = 1 << 34  # thread instructions a launch
 CHUNK_BYTES = 1 << 22  # of trace in a chunk of a stream, about
@@ -34,14 +56,12 @@ class Request:
     interleaving: Interleaving | None = None
 
 
-class Executor(ABC):
+class Executor(Protocol):
     """Executes launches functionally. Every executor gives the same memory and the same trace."""
 
-    @abstractmethod
     def whole(self, request: Request) -> Trace:
         """What `run` does."""
 
-    @abstractmethod
     def chunked(self, request: Request) -> Iterator[Trace]:
         """What `stream` does."""
 
@@ -59,7 +79,7 @@ class Executor(ABC):
     ) -> Trace:
         """Execute `thread_blocks` (linear ids in any order, all if None) of a launch on `memory`, which changes.
 
-        With an `interleaving`, several are resident and take turns (`functional.execution.interleaving`); else one runs
+        With an `interleaving`, several are resident and take turns (`Interleaving`); else one runs
         after the other. If some are left out, memory afterwards holds only the writes of those that ran, and a block
         that reads what another one writes finds what the blocks before it in the list have left.
         Raises PtxError for an instruction that is not supported, before anything runs, and ExecutionError for an access

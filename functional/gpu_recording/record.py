@@ -23,18 +23,18 @@ from functional.gpu_recording.instrument import (
     instrument,
     words_of,
 )
-from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from functional.isa.slots import Slots
+from functional.isa.instructions import ENDS
+from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, space_of
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_WINDOW, Memory
 from functional.numpy_executor.atomics import record_atomic
-from functional.numpy_executor.control import ENDS, fall_through, terminator
-from functional.numpy_executor.decode import Block
-from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.control import fall_through, terminator
+from functional.numpy_executor.decode import Decoded
+from functional.numpy_executor.machine import Block, Machine
 from functional.numpy_executor.memory_ops import record as record_access
-from functional.numpy_executor.memory_ops import space_of, split
-from functional.numpy_executor.operands import Frame
+from functional.numpy_executor.memory_ops import split
+from functional.numpy_executor.operands import Frame, Step, under_guard
 from functional.numpy_executor.run import run_chunk
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
@@ -76,7 +76,7 @@ class _Machine(Machine):
     def __init__(
         self, code: _Code, launch: Launch, memory: Memory, blocks: np.ndarray, words: np.ndarray, starts: np.ndarray
     ) -> None:
-        super().__init__(code, launch, memory, blocks)  # type: ignore[arg-type]  # as much of a Code as it takes
+        super().__init__(code, launch, memory, blocks)
         self.words = words if len(words) else np.zeros(1, np.uint64)
         lanes = np.arange(32 * self.warps_per_block)
         valid = lanes < launch.threads_per_block
@@ -95,18 +95,14 @@ class _Machine(Machine):
             raise _unfit(self.code.program)
 
 
-class _Code:
+class _Code(Decoded):
     """A decoded program whose instructions take their effect on the trace from the words."""
 
     def __init__(self, program: Program, translate: Translate) -> None:
-        self.program, self.translate = program, translate
-        self.slots = Slots(program)
-        self.blocks = tuple(self._block(block) for block in program.blocks)
-        self.slot_dtypes = self.slots.dtypes
-        self.special_slots: dict[int, str] = {}
-        self.symbol_slots: dict[int, Symbol] = {}
+        self.translate = translate
+        super().__init__(program)
 
-    def _block(self, block: BasicBlock) -> Block:
+    def _block(self, block: BasicBlock, live: object) -> Block:
         words = words_of(self.program, block)
         instructions = self.program.instructions[block.start : block.stop]
         by_instruction = {i.index: {w.what: w for w in words if w.instruction is i} for i in instructions}
@@ -118,10 +114,11 @@ class _Code:
             if instruction.is_memory:
                 steps.append(self._access(instruction, own))
             elif own:
-                steps.append(_guarded(own[What.GUARD]))
+                steps.append(_guarded(own[What.GUARD], lambda frame: None))
         if ends:
             steps.append(self._operands(last, by_instruction[last.index]))
-        end = terminator(self.slots, block) or fall_through(block)
+        build = terminator(self.slots, block, last) if ends else fall_through(block)
+        end = under_guard(self.slots, last, build) if ends else build
         unguarded = sum(i.guard is None for i in instructions)
         return Block(block.index, (), (), tuple(steps), end, len(instructions), unguarded)
 
@@ -148,16 +145,15 @@ class _Code:
         addresses = self._addresses(instruction, words, space)
 
         def step(frame: Frame) -> None:
-            lanes = None if guard is None else frame.set_guard(_true(guard))
-            if matrices:  # lane i names the row i % 8 of matrix i / 8
-                lanes = np.broadcast_to(np.arange(32) < 8 * matrices, (frame.count, 32))
+            # lane i names the row i % 8 of matrix i / 8
+            lanes = np.broadcast_to(np.arange(32) < 8 * matrices, (frame.count, 32)) if matrices else None
             parts = list(split(frame, instruction, space, addresses(frame), lanes))
             if instruction.opcode in ("atom", "red"):
                 record_atomic(frame, space, size, parts)
             else:
                 record_access(frame, space == "shared", size, parts)
 
-        return step
+        return step if guard is None else _guarded(guard, step)
 
     def _addresses(
         self, instruction: Instruction, words: dict[What, Word], space: str
@@ -199,13 +195,9 @@ def _true(word: Word) -> Callable[[Frame], np.ndarray]:
     return lambda frame: frame.machine.at(word.place) == 1  # type: ignore[attr-defined]
 
 
-def _guarded(word: Word) -> Callable[[Frame], None]:
+def _guarded(word: Word, step: Step) -> Step:
     true = _true(word)
-
-    def step(frame: Frame) -> None:
-        frame.set_guard(true)
-
-    return step
+    return lambda frame: frame.run_guarded(true, step)
 
 
 def _unfit(program: Program) -> InputError:

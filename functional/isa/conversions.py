@@ -23,7 +23,16 @@ from functional.isa.floats import (
     two_sum,
     up,
 )
-from functional.isa.operation import FLOATS, ROUNDINGS, Builder, Operation, Unsupported, flags_of, rounding, types_of
+from functional.isa.operation import (
+    FLOATS,
+    ROUNDINGS,
+    Builder,
+    Operation,
+    flags_of,
+    refuse_if,
+    rounding,
+    types_of,
+)
 from functional.isa.operation import kind_of as kind
 from functional.ptx.ir import Instruction
 
@@ -37,8 +46,7 @@ def _cvt(inst: Instruction) -> Operation:
         return video.pack(inst)
     flags = flags_of(inst, {*ROUNDINGS, *_TO_INTEGER, "rna", "sat", "ftz", "relu", "satfinite"})
     types = types_of(inst)
-    if len(types) != 2:
-        raise Unsupported
+    refuse_if(len(types) != 2)
     to, from_ = types
     if {to, from_} & set(_FP8):
         return _from_fp8(flags, to, from_) if from_ in _FP8 else _to_fp8(flags, to, from_)
@@ -46,18 +54,14 @@ def _cvt(inst: Instruction) -> Operation:
         return _pair(flags, to, from_)
     if to == "tf32":
         return _to_tf32(flags)
-    if not {to, from_} <= FLOATS | _INTEGERS or "satfinite" in flags:
-        raise Unsupported
-    if "relu" in flags and (to not in ("f16", "bf16") or from_ != "f32" or flags - {"rn", "rz", "relu"}):
-        raise Unsupported
-    if to == "bf16" and "sat" in flags:
-        raise Unsupported
+    refuse_if(not {to, from_} <= FLOATS | _INTEGERS or "satfinite" in flags)
+    refuse_if("relu" in flags and (to not in ("f16", "bf16") or from_ != "f32" or flags - {"rn", "rz", "relu"}))
+    refuse_if(to == "bf16" and "sat" in flags)
     if to in FLOATS:
         convert = _float_to_float if from_ in FLOATS else _integer_to_float
     else:
         convert = _float_to_integer if from_ in FLOATS else _integer_to_integer
-    if convert is _float_to_integer and len(flags & set(_TO_INTEGER)) != 1:
-        raise Unsupported
+    refuse_if(convert is _float_to_integer and len(flags & set(_TO_INTEGER)) != 1)
     return Operation(lambda e, a: convert(e, flags, to, from_, a), (to,), (from_,))
 
 
@@ -127,8 +131,7 @@ def _float_to_float(e: Emitter, flags: frozenset[str], to: str, from_: str, a: V
 
 def _pair(flags: frozenset[str], to: str, from_: str) -> Operation:
     """`cvt.rn.f16x2.f32 d, a, b`: a becomes the upper half."""
-    if from_ != "f32" or flags - {"rn", "rz", "relu"}:
-        raise Unsupported
+    refuse_if(from_ != "f32" or flags - {"rn", "rz", "relu"})
 
     def half(e: Emitter, a: Value) -> Value:
         a = rectify(e, a) if "relu" in flags else a
@@ -145,8 +148,7 @@ def _pair(flags: frozenset[str], to: str, from_: str) -> Operation:
 def _to_tf32(flags: frozenset[str]) -> Operation:
     """float32 with 10 mantissa bits: `.rna` rounds half away from zero, `.rn` to even, `.rz` truncates."""
     mode = flags - {"relu", "satfinite"}
-    if mode not in ({"rna"}, {"rn"}, {"rz"}):
-        raise Unsupported
+    refuse_if(mode not in ({"rna"}, {"rn"}, {"rz"}))
 
     def emit(e: Emitter, a: Value) -> Value:
         bits = e.raw_bits(rectify(e, a) if "relu" in flags else a)
@@ -170,8 +172,7 @@ def _to_tf32(flags: frozenset[str]) -> Operation:
 
 def _from_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
     """A pair of codes as f16x2: e5m2 is the upper byte of an f16, e4m3 the same field at another bias."""
-    if to != "f16x2" or "rn" not in flags or flags - {"rn", "relu"}:
-        raise Unsupported
+    refuse_if(to != "f16x2" or "rn" not in flags or flags - {"rn", "relu"})
     _, mantissa, bias, largest = _FP8[from_]
     last = largest if largest == 0x7E else largest + 1  # code that is no NaN: the largest number, or infinity
 
@@ -190,8 +191,7 @@ def _from_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
 
 def _to_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
     """A pair of float32 or f16 to codes: to nearest even, beyond the range the largest finite number."""
-    if not {"rn", "satfinite"} <= flags or flags - {"rn", "satfinite", "relu"} or from_ not in ("f32", "f16x2"):
-        raise Unsupported
+    refuse_if(not {"rn", "satfinite"} <= flags or flags - {"rn", "satfinite", "relu"} or from_ not in ("f32", "f16x2"))
 
     def code(e: Emitter, x: Value) -> Value:
         x = rectify(e, x) if "relu" in flags else x

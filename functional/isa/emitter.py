@@ -6,8 +6,8 @@ code make the two executors.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol
 
 LANES = 32
 BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128, "half": 16, "float": 32, "double": 64}
@@ -42,70 +42,54 @@ def vector(kind: str) -> str:
     return f"<{LANES} x {kind}>"
 
 
-class Emitter(ABC):
+class Emitter(Protocol):
     """Appends operations to one function. A Python number among operands is a literal of the other operand's kind."""
 
-    @abstractmethod
     def literal(self, number: int, kind: str) -> Value:
         """A literal of an integer kind."""
 
-    @abstractmethod
     def floating(self, value: float, kind: str) -> Value:
         """A literal of a floating kind."""
 
-    @abstractmethod
     def op(self, name: str, a: Value, b: Value | int | float) -> Value:
         """A binary instruction: `add`, `lshr`, `fmul`, ..."""
 
-    @abstractmethod
     def compare(self, predicate: str, a: Value, b: Value | int | float) -> Value:
         """`icmp` or `fcmp`, by the kind."""
 
-    @abstractmethod
     def select(self, p: Value, a: Value | int | float, b: Value | int | float, kind: str = "") -> Value:
         """`a` where `p` holds, else `b`; `kind` is needed if both are numbers."""
 
-    @abstractmethod
     def cast(self, name: str, v: Value, kind: str) -> Value:
         """A conversion instruction, left out where the kind is the same."""
 
-    @abstractmethod
     def intrinsic(self, name: str, *values: Value, extra: str = "", returns: str = "") -> Value:
         """One of LLVM's intrinsics: `umin`, `ctpop`, `fma`, ...; `extra` are literal operands behind."""
 
-    @abstractmethod
     def library(self, name: str, x: Value) -> Value:
         """A function of the C library on float64: `math_sin`, `math_exp2`, ..."""
 
-    @abstractmethod
     def high_product(self, a: Value, b: Value, signed: bool) -> Value:
         """Upper half of the double-width product."""
 
-    @abstractmethod
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
         """a * b + c of float64 rounded once by `rz`, `rm` or `rp`."""
 
-    @abstractmethod
     def lane_numbers(self) -> Value:
         """0 to 31, one a lane."""
 
-    @abstractmethod
     def active(self) -> Value:
         """The active lanes of a warp, as bits."""
 
-    @abstractmethod
     def ballot(self, p: Value) -> Value:
         """Lanes in which a predicate holds, active or not, as bits."""
 
-    @abstractmethod
     def permute(self, v: Value, lanes: Value) -> Value:
         """What a lane, named by its number, holds of an i32."""
 
-    @abstractmethod
     def alike(self, v: Value) -> Value:
         """Of each active lane those that hold the same, as bits."""
 
-    @abstractmethod
     def reduced(self, name: str, v: Value, members: Value, neutral: int) -> Value:
         """`add`, `smin`, ... of the i32 that the members hold, of which there may be none."""
 

@@ -16,7 +16,16 @@ from functools import partial, reduce
 
 from functional.isa import integers
 from functional.isa.emitter import Emitter, Value
-from functional.isa.operation import FLOATS, ROUNDINGS, Builder, Operation, Unsupported, flags_of, only_type, rounding
+from functional.isa.operation import (
+    FLOATS,
+    ROUNDINGS,
+    Builder,
+    Operation,
+    flags_of,
+    only_type,
+    refuse_if,
+    rounding,
+)
 from functional.ptx.ir import Instruction
 
 ALL = ("f32", "f64", "f16", "bf16")
@@ -194,8 +203,7 @@ def _arithmetic(function: Callable[..., Value], types: Iterable[str], arity: int
     def build(inst: Instruction) -> Operation:
         given, type_ = flags_of(inst, flags), only_type(inst, types)
         ftz, tiny = "ftz" in given and type_ != "f64", TINY[type_]
-        if inst.opcode in ("fma", "mad") and type_ == "bf16" and "sat" in given:
-            raise Unsupported
+        refuse_if(inst.opcode in ("fma", "mad") and type_ == "bf16" and "sat" in given)
 
         def emit(e: Emitter, *values: Value) -> Value:
             wide = [up(e, v) for v in values]
@@ -210,10 +218,6 @@ def _arithmetic(function: Callable[..., Value], types: Iterable[str], arity: int
         return Operation(emit, (type_,), (type_,) * arity)
 
     return build
-
-
-def _sum_error(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    return two_sum(e, a, b)
 
 
 def _difference_error(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
@@ -233,18 +237,18 @@ def _root_error(e: Emitter, a: Value) -> tuple[Value, Value]:
     return s, e.op("fsub", e.op("fsub", a, p), error)
 
 
-def _reciprocal_error(e: Emitter, a: Value) -> tuple[Value, Value]:
-    return _quotient_error(e, e.floating(1.0, a.kind), a)
-
-
 # opcode -> (rounded to nearest, (rounded, sign of the error) in float64, number of sources)
 _BASIC: dict[str, tuple[Callable[..., Value], Callable[..., tuple[Value, Value]], int]] = {
-    "add": (lambda e, a, b: e.op("fadd", a, b), _sum_error, 2),
+    "add": (lambda e, a, b: e.op("fadd", a, b), two_sum, 2),
     "sub": (lambda e, a, b: e.op("fsub", a, b), _difference_error, 2),
     "mul": (lambda e, a, b: e.op("fmul", a, b), _two_product, 2),
     "div": (lambda e, a, b: e.op("fdiv", a, b), _quotient_error, 2),
     "sqrt": (lambda e, a: e.intrinsic("sqrt", a), _root_error, 1),
-    "rcp": (lambda e, a: e.op("fdiv", e.floating(1.0, a.kind), a), _reciprocal_error, 1),
+    "rcp": (
+        lambda e, a: e.op("fdiv", e.floating(1.0, a.kind), a),
+        lambda e, a: _quotient_error(e, e.floating(1.0, a.kind), a),
+        1,
+    ),
 }
 
 
@@ -293,8 +297,7 @@ def _extremum(inst: Instruction) -> Operation:
     the product. f32 may have three operands."""
     flags, type_ = flags_of(inst, {"ftz", "NaN", "xorsign", "abs"}), only_type(inst, ALL)
     arity, signs = len(inst.sources), {"xorsign", "abs"} & flags
-    if len(signs) == 1 or (arity != 2 and (arity != 3 or type_ != "f32" or signs)):
-        raise Unsupported
+    refuse_if(len(signs) == 1 or (arity != 2 and (arity != 3 or type_ != "f32" or signs)))
     less, ftz = inst.opcode == "min", "ftz" in flags and type_ != "f64"
 
     def pair(e: Emitter, a: Value, b: Value) -> Value:
@@ -370,8 +373,7 @@ def _packed(inst: Instruction) -> Operation:
     table = TABLE if scalar in FLOATS else integers.TABLE
     one = replace(inst, modifiers=tuple(scalar if m == packed else m for m in inst.modifiers))
     operation = table[inst.opcode](one)
-    if set(operation.sources) != {scalar} or operation.emit is None:
-        raise Unsupported
+    refuse_if(set(operation.sources) != {scalar})
     emit, kind = operation.emit, "half" if scalar == "f16" else "i16"
     return Operation(
         lambda e, *values: join(e, *[emit(e, *part) for part in halves(e, kind, *values)]),

@@ -8,9 +8,9 @@ from functools import reduce
 
 from functional.isa import conversions, floats, integers, lanes, selections, video
 from functional.isa.emitter import Emitter, Value
-from functional.isa.operation import FLOATS, PACKED, Builder, Operation, Unsupported
+from functional.isa.operation import FLOATS, PACKED, Builder, Operation, Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
-from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Vector
+from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Vector, parts_of
 
 _COMMON: dict[str, Builder] = {**conversions.TABLE, **selections.TABLE, **lanes.TABLE}
 _INTEGERS: dict[str, Builder] = {**integers.TABLE, **video.TABLE}
@@ -70,15 +70,13 @@ def is_wide_move(inst: Instruction) -> bool:
 def vector_move(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tuple[Operand | None, ...]]:
     """A `mov` of vectors as an operation on their elements, these, and those it writes: it packs the elements into one
     register, the first in the lowest bits, or unpacks it, or moves each by itself. Raises Unsupported."""
-    inputs, outputs = (o.elements if isinstance(o, Vector) else (o,) for o in (inst.sources[0], inst.destinations[0]))
+    inputs, outputs = map(parts_of, (inst.sources[0], inst.destinations[0]))
     size, wide = TYPE_BYTES[inst.type], is_wide_move(inst)
-    if None in inputs or (wide and len(inputs) != len(outputs)):
-        raise Unsupported
+    refuse_if(None in inputs or (wide and len(inputs) != len(outputs)))
     if wide:
         types = (inst.type,) * len(inputs)
         return Operation(lambda e, *values: values, types, types), inputs, outputs  # type: ignore[return-value]
-    if size > 8 or size % len(inputs) or size % len(outputs):
-        raise Unsupported
+    refuse_if(size > 8 or size % len(inputs) or size % len(outputs))
     in_bits, out_bits = 8 * size // len(inputs), 8 * size // len(outputs)
 
     def emit(e: Emitter, *parts: Value) -> tuple[Value, ...]:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.isa.emitter import BITS, Emitter, Value
-from functional.isa.operation import Builder, Operation, Unsupported, bits_of, flags_of, only_type, same_type, types_of
-from functional.ptx.ir import Immediate, Instruction
+from functional.isa.operation import (
+    Builder,
+    Operation,
+    as_number,
+    bits_of,
+    flags_of,
+    only_type,
+    refuse_if,
+    same_type,
+    types_of,
+)
+from functional.ptx.ir import Instruction
 
 INTEGERS = ("u16", "u32", "u64", "s16", "s32", "s64")
 _SIGNED = ("s16", "s32", "s64")
@@ -39,8 +49,7 @@ def _additive(inst: Instruction) -> Operation:
         return _carry(inst)
     if "sat" not in flags:
         return same_type(_plain(inst.opcode), INTEGERS, 2)(inst)
-    if type_ != "s32":
-        raise Unsupported
+    refuse_if(type_ != "s32")
     return Operation(lambda e, a, b: e.intrinsic(f"s{inst.opcode}.sat", a, b), (type_,), (type_, type_))
 
 
@@ -61,8 +70,7 @@ def _product(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
 def _types_of_product(inst: Instruction, more: tuple[str, ...] = ()) -> tuple[str, str, frozenset[str]]:
     """(type of the factors, type of the result, flags) of `mul` and `mad`."""
     flags, type_ = flags_of(inst, {"lo", "hi", "wide", *more}), only_type(inst, INTEGERS)
-    if len(flags & {"lo", "hi", "wide"}) != 1 or ("wide" in flags and bits_of(type_) == 64):
-        raise Unsupported
+    refuse_if(len(flags & {"lo", "hi", "wide"}) != 1 or ("wide" in flags and bits_of(type_) == 64))
     return type_, type_[0] + str(2 * bits_of(type_)) if "wide" in flags else type_, flags
 
 
@@ -75,8 +83,7 @@ def _mad(inst: Instruction) -> Operation:
     type_, result, flags = _types_of_product(inst, ("sat", "cc"))
     if "cc" in flags:
         return _carry(inst)
-    if "sat" in flags and (type_ != "s32" or "hi" not in flags):
-        raise Unsupported
+    refuse_if("sat" in flags and (type_ != "s32" or "hi" not in flags))
 
     def emit(e: Emitter, a: Value, b: Value, c: Value) -> Value:
         product = _product(e, inst, a, b)
@@ -151,19 +158,10 @@ def _remainder(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
     return e.select(e.compare("eq", b, 0), a, rest)
 
 
-def _neg(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.op("sub", e.literal(0, a.kind), a)
-
-
-def _abs(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.intrinsic("abs", a, extra="i1 false")
-
-
 def _extremum(inst: Instruction) -> Operation:
     """`min max`, with `.relu` not below 0."""
     relu, type_ = "relu" in flags_of(inst, {"relu"}), only_type(inst, INTEGERS)
-    if relu and type_ not in ("s32", "s16"):
-        raise Unsupported
+    refuse_if(relu and type_ not in ("s32", "s16"))
 
     def emit(e: Emitter, a: Value, b: Value) -> Value:
         value = e.intrinsic(type_[0] + inst.opcode, a, b)
@@ -197,8 +195,7 @@ def _dot(width: int) -> Builder:
 
     def build(inst: Instruction) -> Operation:
         flags, types = flags_of(inst, {"lo", "hi"}), types_of(inst)
-        if len(types) != 2 or not set(types) <= {"u32", "s32"} or (width == 2) != bool(flags):
-            raise Unsupported
+        refuse_if(len(types) != 2 or not set(types) <= {"u32", "s32"} or (width == 2) != bool(flags))
         out, first, (left, right) = "s32" if "s32" in types else "u32", 2 if "hi" in flags else 0, types
 
         def emit(e: Emitter, a: Value, b: Value, total: Value) -> Value:
@@ -213,10 +210,6 @@ def _dot(width: int) -> Builder:
 
 
 # -- bits -----------------------------------------------------------------------------------------------------------
-
-
-def _cnot(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.cast("zext", e.compare("eq", a, 0), a.kind)
 
 
 def _counted(function: Callable, result: str, sources: tuple[str, ...], allowed: tuple[str, ...]) -> Builder:
@@ -263,9 +256,8 @@ def _lop3(inst: Instruction) -> Operation:
     (join,) = flags_of(inst, {"or", "and"}) or ("",)
     only_type(inst, ("b32",))
     given = (len(inst.sources), len(inst.destinations))
-    if given != ((5, 2) if join else (4, 1)) or not isinstance(inst.sources[3], Immediate):
-        raise Unsupported
-    table = int(inst.sources[3].value)
+    refuse_if(given != ((5, 2) if join else (4, 1)))
+    table = as_number(inst.sources[3])
 
     def emit(e: Emitter, a: Value, b: Value, c: Value, _: Value, *q: Value) -> Value | tuple[Value, ...]:
         total = e.literal(0, "i32")
@@ -279,16 +271,8 @@ def _lop3(inst: Instruction) -> Operation:
     return Operation(emit, ("b32", "pred") if join else ("b32",), ("b32",) * 4 + (("pred",) if join else ()))
 
 
-def _popc(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.resize(e.intrinsic("ctpop", a), "i32", False)
-
-
 def _clz(e: Emitter, inst: Instruction, a: Value) -> Value:
     return e.resize(e.intrinsic("ctlz", a, extra="i1 false"), "i32", False)
-
-
-def _brev(e: Emitter, inst: Instruction, a: Value) -> Value:
-    return e.intrinsic("bitreverse", a)
 
 
 def _bfind(e: Emitter, inst: Instruction, a: Value) -> Value:
@@ -395,8 +379,8 @@ TABLE: dict[str, Builder] = {
     "mad": _mad,
     "div": same_type(_quotient, INTEGERS, 2),
     "rem": same_type(_remainder, INTEGERS, 2),
-    "neg": same_type(_neg, _SIGNED, 1),
-    "abs": same_type(_abs, _SIGNED, 1),
+    "neg": same_type(lambda e, inst, a: e.op("sub", e.literal(0, a.kind), a), _SIGNED, 1),
+    "abs": same_type(lambda e, inst, a: e.intrinsic("abs", a, extra="i1 false"), _SIGNED, 1),
     "min": _extremum,
     "max": _extremum,
     "sad": same_type(_sad, INTEGERS, 3),
@@ -408,14 +392,14 @@ TABLE: dict[str, Builder] = {
     "or": same_type(_plain("or"), _LOGIC, 2),
     "xor": same_type(_plain("xor"), _LOGIC, 2),
     "not": same_type(lambda e, inst, a: e.invert(a), _LOGIC, 1),
-    "cnot": same_type(_cnot, _BITS, 1),
+    "cnot": same_type(lambda e, inst, a: e.cast("zext", e.compare("eq", a, 0), a.kind), _BITS, 1),
     "shl": _counted(_shift, "", ("", "u32"), _BITS),
     "shr": _counted(_shift, "", ("", "u32"), (*_BITS, *INTEGERS)),
     "shf": _funnel,
     "lop3": _lop3,
-    "popc": _counted(_popc, "u32", ("",), ("b32", "b64")),
+    "popc": _counted(lambda e, inst, a: e.resize(e.intrinsic("ctpop", a), "i32", False), "u32", ("",), _BITS[1:]),
     "clz": _counted(_clz, "u32", ("",), ("b32", "b64")),
-    "brev": same_type(_brev, ("b32", "b64"), 1),
+    "brev": same_type(lambda e, inst, a: e.intrinsic("bitreverse", a), ("b32", "b64"), 1),
     "bfind": _counted(_bfind, "u32", ("",), _WORDS),
     "bfe": _counted(_bfe, "", ("", "u32", "u32"), _WORDS),
     "bfi": _counted(_bfi, "", ("", "", "u32", "u32"), ("b32", "b64")),

@@ -6,7 +6,7 @@ A member mask names the lanes that run an instruction together; groups of a warp
 from __future__ import annotations
 
 from functional.isa.emitter import Emitter, Value
-from functional.isa.operation import Builder, Operation, Unsupported, flags_of, only_type
+from functional.isa.operation import Builder, Operation, flags_of, only_type, refuse_if
 from functional.ptx.ir import Instruction
 
 _MODES = {"shfl": ("up", "down", "bfly", "idx"), "vote": ("all", "any", "uni", "ballot"), "match": ("any", "all"),
@@ -17,8 +17,7 @@ _NEUTRAL = {"add": 0, "or": 0, "xor": 0, "and": -1, "umin": -1, "umax": 0, "smin
 def _mode_of(inst: Instruction) -> str:
     """Which of the operations of its opcode it is: "bfly" of `shfl.sync.bfly.b32`. Raises Unsupported."""
     flags = flags_of(inst, {"sync", *_MODES[inst.opcode]}) - {"sync"}
-    if len(flags) != 1:
-        raise Unsupported
+    refuse_if(len(flags) != 1)
     return next(iter(flags))
 
 
@@ -54,8 +53,7 @@ def _shfl(inst: Instruction) -> Operation:
 
 def _vote(inst: Instruction) -> Operation:
     mode = _mode_of(inst)
-    if inst.type != ("b32" if mode == "ballot" else "pred"):
-        raise Unsupported
+    refuse_if(inst.type != ("b32" if mode == "ballot" else "pred"))
 
     def emit(e: Emitter, p: Value, *mask: Value) -> Value:
         members = _members(e, *mask)
@@ -84,8 +82,7 @@ def _match(inst: Instruction) -> Operation:
 
 def _redux(inst: Instruction) -> Operation:
     mode, type_ = _mode_of(inst), inst.type
-    if type_ not in (("b32",) if mode in ("and", "or", "xor") else ("u32", "s32")):
-        raise Unsupported
+    refuse_if(type_ not in (("b32",) if mode in ("and", "or", "xor") else ("u32", "s32")))
     name = type_[0] + mode if mode in ("min", "max") else mode
     return Operation(
         lambda e, a, mask: e.reduced(name, a, _members(e, mask), _NEUTRAL[name]), (type_,), (type_, "u32"), True

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.ptx.ir import Address, Instruction, Operand
 
 FLOAT_ELEMENTS = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
@@ -46,8 +47,7 @@ class Element:
 
 def element(name: str) -> Element:
     """The element type of a PTX name. Raises Unsupported."""
-    if name not in _BITS:
-        raise Unsupported
+    refuse_if(name not in _BITS)
     return Element(name)
 
 
@@ -87,10 +87,11 @@ def b_layout(depth: int, kind: Element) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.broadcast_to(_GROUP[:, None], rows.shape)
 
 
-def c_layout(m: int) -> tuple[np.ndarray, np.ndarray]:
+def c_layout(m: int, n: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """(rows, columns) of the elements of C and D, [lane, element]."""
-    index = np.arange(m * 8 // 32)
-    return _GROUP[:, None] + 8 * (index // 2), 2 * _PLACE[:, None] + index % 2
+    index, halves = np.arange(m * n // 32), m // 8
+    rows = _GROUP[:, None] + 8 * (index // 2 % halves)
+    return rows, 2 * _PLACE[:, None] + index % 2 + 8 * (index // (2 * halves))
 
 
 _HALF, _BYTE, _NIBBLE = (
@@ -105,38 +106,61 @@ _MMA_SHAPES = {
 }  # fmt: skip
 
 
+_SPARSE = frozenset({"sp", "sp::ordered_metadata"})
+_SPARSE_DEPTHS = {
+    "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "s8": (32, 64), "u8": (32, 64), "s4": (64, 128),
+    "u4": (64, 128), "e4m3": (64,), "e5m2": (64,),
+}  # fmt: skip
+_OPTIONS = frozenset({"satfinite", "xor", "and", "popc"})
+
+
 class MmaForm(NamedTuple):
-    """What an `mma` says: extents, element types, and options (satfinite, xor, and)."""
+    """What an `mma` says: extents, how A and B are stored ("row", "col"), element types, and options (satfinite, xor,
+    and). `volta`: four products of eight threads each; `sparse`: half of A is stored."""
 
     m: int
     n: int
     k: int
+    majors: tuple[str, str]
     d: Element
     a: Element
     b: Element
     c: Element
     options: frozenset[str]
+    sparse: bool
+
+    @property
+    def volta(self) -> bool:
+        """Is it `m8n8k4` of f16?"""
+        return self.k == 4 and self.a.name == "f16"
+
+
+def is_sparse(inst: Instruction) -> bool:
+    """`mma.sp`, `wgmma.mma_async.sp`."""
+    return not _SPARSE.isdisjoint(inst.modifiers)
+
+
+def without_options(inst: Instruction) -> tuple[list[str], frozenset[str]]:
+    """(the modifiers of a product but for its options and sparsity, the options)."""
+    options = _OPTIONS.intersection(inst.modifiers)
+    return [m for m in inst.modifiers if m not in options | _SPARSE], options
 
 
 def mma_form(inst: Instruction) -> MmaForm:
-    """The form of `mma.sync.aligned.SHAPE.row.col.D.A.B.C`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers if m not in options]
-    if len(plain) != 9 or plain[:2] != ["sync", "aligned"] or plain[3:5] != ["row", "col"] or inst.guard is not None:
-        raise Unsupported
-    shape, (d, a, b, c) = plain[2], plain[5:]
-    if (
-        shape not in _MMA_SHAPES.get(a, ())
-        or family_of(a) != family_of(b)
-        or d not in results_of(a)
-        or c not in results_of(a)
-    ):
-        raise Unsupported
-    allowed = {"b1": {"popc", "xor", "and"}, "s8": {"satfinite"}, "s4": {"satfinite"}}.get(family_of(a), set())
-    if options - allowed or (a == "b1") != ("popc" in options) or len(inst.sources) != 3:
-        raise Unsupported
+    """The form of `mma[.sp].sync.aligned.SHAPE.row.col.D.A.B.C`. Raises Unsupported."""
+    (plain, options), sparse = without_options(inst), is_sparse(inst)
+    refuse_if(len(plain) != 9 or plain[:2] != ["sync", "aligned"] or inst.guard is not None)
+    shape, left, right, d, a, b, c = plain[2:]
     m, n, k = (int(x) for x in re.findall(r"\d+", shape))
-    return MmaForm(m, n, k, element(d), element(a), element(b), element(c), options)
+    form = MmaForm(m, n, k, (left, right), element(d), element(a), element(b), element(c), options, sparse)
+    known = (m, n) == (16, 8) and k in _SPARSE_DEPTHS.get(a, ()) if sparse else shape in _MMA_SHAPES.get(a, ())
+    if form.volta:
+        known = shape == "m8n8k4" and b == "f16" and {left, right} <= {"row", "col"} and (d, c) != ("f32", "f16")
+    elif (left, right) != ("row", "col") or family_of(a) != family_of(b):
+        raise Unsupported
+    refuse_if(not known or len(inst.sources) != (5 if sparse else 3))
+    _check_types(d, a, c, options)
+    return form
 
 
 _BIG = ("m16n16k16", "m8n32k16", "m32n8k16")
@@ -159,26 +183,18 @@ class Fragment:
     @classmethod
     def of(cls, role: str, shape: str, type_: str) -> Fragment:
         """Raises Unsupported for a shape that the type does not have."""
-        if shape not in (_WMMA_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()):
-            raise Unsupported
+        refuse_if(shape not in (_WMMA_SHAPES if role in "ab" else _ACCUMULATORS).get(type_, ()))
         m, n, k = (int(x) for x in re.findall(r"\d+", shape))
         rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
         kind = element(type_)
-        per = 1 if type_ == "f32" else kind.per_register
-        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // per
+        count = 8 if type_ == "f16" and role in "ab" else rows * columns // 32 // kind.per_register
         return cls(rows, columns, kind, count)
 
-    def matrix(self, values: np.ndarray) -> np.ndarray:
-        """[row, lane, element] as [row, matrix row, matrix column]."""
-        flat = values.reshape(len(values), -1)[:, : self.rows * self.columns]
-        return flat.reshape(len(values), self.rows, self.columns)
-
-    def lanes(self, matrix: np.ndarray) -> np.ndarray:
-        """A matrix [row, ...] as [row, lane, element], repeated to fill all lanes."""
-        per = 1 if self.kind.name == "f32" else self.kind.per_register
-        each = self.registers * per
-        flat = matrix.reshape(len(matrix), -1)
-        return np.tile(flat, (1, 32 * each // flat.shape[1])).reshape(len(matrix), 32, each)
+    @property
+    def places(self) -> np.ndarray:
+        """Numbers of the elements in the matrix, [lane, element]."""
+        each = self.registers * self.kind.per_register
+        return np.arange(32 * each).reshape(32, each) % (self.rows * self.columns)
 
     def addresses(self, stride: np.ndarray, column_major: bool) -> np.ndarray:
         """Byte offsets [row, storage units] of the matrix with a leading dimension `stride` [row, 1] in elements."""
@@ -191,36 +207,27 @@ class Fragment:
 
 def fragments_of(inst: Instruction) -> tuple[tuple[Fragment, Fragment, Fragment, Fragment], frozenset[str]]:
     """((D, A, B, C), options among satfinite, xor, and, popc) of a `wmma.mma`. Raises Unsupported."""
-    options = frozenset(inst.modifiers) & {"satfinite", "xor", "and", "popc"}
-    plain = [m for m in inst.modifiers[1:] if m not in options and m not in ("sync", "aligned", "row", "col", "rn")]
-    shape, types = plain[0], plain[1:]
+    given, options = without_options(inst)
+    shape, *types = (m for m in given[1:] if m not in ("sync", "aligned", "row", "col", "rn"))
     if len(types) == 2:  # half-precision: only the types of D and C are named
         types = [types[0], "f16", "f16", types[1]]
-    if len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3:
-        raise Unsupported
+    refuse_if(len(types) != 4 or types[1] != types[2] or len(inst.sources) != 3)
     d, a, b, c = (Fragment.of(role, shape, t) for role, t in zip("dabc", types, strict=True))
-    _check_types(types, options)
+    _check_types(types[0], types[1], types[3], options)
     return (d, a, b, c), options
 
 
-def _check_types(types: list[str], options: frozenset[str]) -> None:
+def _check_types(d: str, a: str, c: str, options: frozenset[str]) -> None:
     """Raises Unsupported unless D, C and the options go with A."""
-    allowed = {"b1": {"popc", "xor", "and"}, "f16": {"satfinite"}}.get(
-        types[1], {"satfinite"} if types[1][1:] in "84" else set()
-    )
-    if types[0] not in results_of(types[1]) or types[3] not in results_of(types[1]) or options - allowed:
-        raise Unsupported
-    if (types[1] == "b1") != ("popc" in options) or (types[1] == "f16" and "satfinite" in options):
-        raise Unsupported
+    allowed = {"popc", "xor", "and"} if a == "b1" else {"satfinite"} if a in ("s8", "u8", "s4", "u4") else set()
+    refuse_if(not {d, c} <= set(results_of(a)) or options - allowed or (a == "b1") != ("popc" in options))
 
 
 def matrices_of(inst: Instruction) -> tuple[int, bool]:
     """(matrices, transposed). Raises Unsupported for a form that is not implemented."""
     flags = set(inst.modifiers) - {"sync", "aligned", "m8n8", "shared", "b16", "trans"}
-    if len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None:
-        raise Unsupported
-    if not {"m8n8", "b16"} <= set(inst.modifiers):
-        raise Unsupported
+    refuse_if(len(flags) != 1 or not flags <= {"x1", "x2", "x4"} or inst.guard is not None)
+    refuse_if(not {"m8n8", "b16"} <= set(inst.modifiers))
     return int(next(iter(flags))[1:]), "trans" in inst.modifiers
 
 
@@ -238,6 +245,46 @@ def access_form(inst: Instruction) -> MatrixAccess:
     """Of `wmma.load.a.sync.aligned.row.SHAPE.SPACE.TYPE d, [p], stride`, and of a store. Raises Unsupported."""
     rest = [m for m in inst.modifiers[2:] if m not in ("sync", "aligned", "global", "shared")]
     where, (stride, *_) = inst.sources[0], (*inst.sources[1 + (inst.modifiers[0] == "store") :], None)
-    if len(rest) != 3 or rest[0] not in ("row", "col") or not isinstance(where, Address):
-        raise Unsupported
+    where = as_address(where)
+    refuse_if(len(rest) != 3 or rest[0] not in ("row", "col"))
     return MatrixAccess(where, stride, rest[0] == "col", Fragment.of(inst.modifiers[1], rest[1], rest[2]))
+
+
+# exponent bits, mantissa bits, bias
+SUB_BYTE = {"e2m1": (2, 1, 1), "e2m3": (2, 3, 1), "e3m2": (3, 2, 3)}
+_FORMATS = {**SUB_BYTE, "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}
+_SPECIAL = {"e4m3": [np.nan], "e5m2": [np.inf, np.nan, np.nan, np.nan]}  # of the last positive codes
+_UNIT = 16  # elements, and bytes
+
+
+@cache
+def values(name: str) -> np.ndarray:
+    """float64 value of every code of a format, the negative ones in the second half."""
+    exponent_bits, mantissa_bits, bias = _FORMATS[name]
+    code = np.arange(1 << (exponent_bits + mantissa_bits))
+    exponent, mantissa = code >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+    fraction = np.where(exponent > 0, 1.0, 0.0) + mantissa / (1 << mantissa_bits)
+    positive = np.ldexp(fraction, np.maximum(exponent, 1) - bias)
+    special = _SPECIAL.get(name, [])
+    positive[len(code) - len(special) :] = special
+    return np.concatenate([positive, -positive])
+
+
+def from_bf16(x: np.ndarray) -> np.ndarray:
+    """bf16 bits (uint16) as float32."""
+    return (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def unpack_units(stored: np.ndarray, name: str) -> np.ndarray:
+    """Bytes [..., 16 n] of units as the numbers [..., 16 n] that they hold."""
+    bits = 1 + sum(SUB_BYTE[name][:2])
+    units = stored.reshape(*stored.shape[:-1], -1, _UNIT)[..., : bits * _UNIT // 8]
+    each = np.unpackbits(np.ascontiguousarray(units), axis=-1, bitorder="little")
+    codes = np.packbits(each.reshape(*units.shape[:-1], _UNIT, bits), axis=-1, bitorder="little")[..., 0]
+    return values(name)[codes].reshape(stored.shape)
+
+
+def unpack_pairs(stored: np.ndarray, name: str) -> np.ndarray:
+    """Bytes [..., n] that hold two codes of 4 bits each, the lower first, as numbers [..., 2 n]."""
+    codes = np.stack([stored & np.uint8(15), stored >> np.uint8(4)], axis=-1)
+    return values(name)[codes].reshape(*stored.shape[:-1], -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional.isa.operation import Unsupported
+from functional.isa.operation import as_address, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW
 from functional.ptx.ir import (
@@ -13,12 +13,11 @@ from functional.ptx.ir import (
     SPACES,
     TYPE_BYTES,
     Address,
-    Immediate,
     Instruction,
     Operand,
     Register,
     Symbol,
-    Vector,
+    parts_of,
 )
 
 # Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
@@ -26,6 +25,7 @@ SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_000
 
 
 WINDOW_BYTES, _MOST_BLOCKS = 1 << 24, 16
+PENDING_BITS = 20  # of an `mbarrier` object: threads that a phase expects, and above them those still missing
 RANK_BYTES = 1 << 24  # of shared addresses that each thread block of a cluster has
 WINDOWS: dict[str, tuple[int, int]] = {  # space -> first generic address, and the first behind
     "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES),
@@ -69,37 +69,31 @@ def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
 def access_of(inst: Instruction) -> tuple[int, int]:
     """(element bytes, elements) of `ld` and `st`. Raises Unsupported for unknown modifiers."""
     flags = [m for m in inst.modifiers if m not in TYPE_BYTES and m not in SPACES and m not in _CACHE_HINTS]
-    if inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags):
-        raise Unsupported
+    refuse_if(inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags))
     elements = int(flags[0][1:]) if flags else 1
     size = TYPE_BYTES[inst.type]
-    if size * elements > 32:
-        raise Unsupported
+    refuse_if(size * elements > 32)
     return size, elements
 
 
 def elements_of(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
     """The elements of what is loaded or stored. Raises Unsupported if they are not as many."""
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if len(elements) != count:
-        raise Unsupported
-    return elements
+    refuse_if(len(parts_of(operand)) != count)
+    return parts_of(operand)
 
 
 def atomic_name(inst: Instruction) -> str:
     """The operation of `atom` and `red`, a key of ATOMIC_TYPES. Raises Unsupported."""
     names = [m for m in inst.modifiers if m in ATOMIC_TYPES]
     known = {*_QUALIFIERS, *names, inst.type}
-    if len(names) != 1 or set(inst.modifiers) - known or inst.type not in ATOMIC_TYPES[names[0]]:
-        raise Unsupported
+    refuse_if(len(names) != 1 or set(inst.modifiers) - known or inst.type not in ATOMIC_TYPES[names[0]])
     return names[0]
 
 
 def operands_of(inst: Instruction) -> tuple[Operand, ...]:
     """The operands behind the address, without a cache policy. Raises Unsupported if there is none."""
     operands = inst.sources[1:-1] if "L2::cache_hint" in inst.modifiers else inst.sources[1:]
-    if not operands:
-        raise Unsupported
+    refuse_if(not operands)
     return operands
 
 
@@ -116,18 +110,14 @@ class Copy(NamedTuple):
 def copy_of(inst: Instruction) -> Copy:
     """The operands of `cp.async.{ca,cg}.shared.global [to], [from], size[, read or ignore][, policy]`."""
     flags = [m for m in inst.modifiers if m not in _COPY_HINTS]
-    if flags not in (["async", "ca", "shared", "global"], ["async", "cg", "shared", "global"]):
-        raise Unsupported
+    refuse_if(flags not in (["async", "ca", "shared", "global"], ["async", "cg", "shared", "global"]))
     operands = list(inst.sources)
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()
-    if not 3 <= len(operands) <= 4:
-        raise Unsupported
+    refuse_if(not 3 <= len(operands) <= 4)
     to, source, size = operands[:3]
-    if not isinstance(to, Address) or not isinstance(source, Address) or not isinstance(size, Immediate):
-        raise Unsupported
-    if size.value not in ((16,) if flags[1] == "cg" else (4, 8, 16)):
-        raise Unsupported
+    to, source, size_bytes = as_address(to), as_address(source), as_number(size)
+    refuse_if(size_bytes not in ((16,) if flags[1] == "cg" else (4, 8, 16)))
     last = operands[3] if len(operands) > 3 else None
     ignores = isinstance(last, Register) and last.type == "pred"
-    return Copy(to, source, int(size.value), None if ignores else last, last if ignores else None)
+    return Copy(to, source, size_bytes, None if ignores else last, last if ignores else None)

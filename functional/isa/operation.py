@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from functional.ptx.ir import TYPE_BYTES, Instruction
+from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand
 
 KINDS = {  # PTX type -> kind of an emitter
     **{f"{k}{n}": f"i{n}" for k in "bus" for n in (8, 16, 32, 64)},
@@ -36,6 +36,26 @@ class Unsupported(Exception):
     """An instruction form that no table holds. Decoding adds its name and line."""
 
 
+def refuse_if(wrong: object) -> None:
+    """Raises Unsupported if something about an instruction is not as its form has it."""
+    if wrong:
+        raise Unsupported
+
+
+def as_address(operand: Operand | None) -> Address:
+    """An operand in brackets. Raises Unsupported for another one."""
+    if not isinstance(operand, Address):
+        raise Unsupported
+    return operand
+
+
+def as_number(operand: Operand | None) -> int:
+    """The value of a literal. Raises Unsupported for another operand."""
+    if not isinstance(operand, Immediate):
+        raise Unsupported
+    return int(operand.value)
+
+
 # What decoding an instruction raises if its form is not known, or if its operands are not those of the form: an operand
 # that is missing or of another sort, a type that is none. All of it becomes one error with the name and the line.
 REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
@@ -43,13 +63,12 @@ REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, Ari
 
 @dataclass(frozen=True)
 class Operation:
-    """`emit(emitter, *sources)` yields one value, or a tuple for several results. None: each executor does it in its
-    own way.
+    """`emit(emitter, *sources)` yields one value, or a tuple for several results.
 
     `sources` and `destinations` are PTX type names. `across`: do lanes look at each other?
     """
 
-    emit: Callable | None
+    emit: Callable
     destinations: tuple[str, ...]
     sources: tuple[str, ...]
     across: bool = False
@@ -60,8 +79,7 @@ Builder = Callable[[Instruction], Operation]
 
 def kind_of(type_: str) -> str:
     """The kind of a PTX type. Raises Unsupported."""
-    if type_ not in KINDS:
-        raise Unsupported
+    refuse_if(type_ not in KINDS)
     return KINDS[type_]
 
 
@@ -73,16 +91,14 @@ def types_of(inst: Instruction) -> tuple[str, ...]:
 def flags_of(inst: Instruction, allowed: Iterable[str] = ()) -> frozenset[str]:
     """The modifiers that are no types. Raises Unsupported on one that is not in `allowed`."""
     flags = frozenset(m for m in inst.modifiers if m not in TYPE_BYTES and m != "pred")
-    if flags - frozenset(allowed):
-        raise Unsupported
+    refuse_if(flags - frozenset(allowed))
     return flags
 
 
 def only_type(inst: Instruction, allowed: Iterable[str]) -> str:
     """The single type of the instruction, which must be in `allowed`."""
     types = types_of(inst)
-    if len(types) != 1 or types[0] not in allowed:
-        raise Unsupported
+    refuse_if(len(types) != 1 or types[0] not in allowed)
     return types[0]
 
 

@@ -1,13 +1,14 @@
-"""Comparisons, selections and moves: `setp set selp slct testp mov cvta isspacep createpolicy`."""
+"""Comparisons, selections, moves and addresses: `setp set selp slct testp mov cvta isspacep mapa getctarank
+mbarrier.pending_count createpolicy`."""
 
 from __future__ import annotations
 
 from functional.isa.emitter import FLOATING, Emitter, Value
 from functional.isa.floats import TINY, fabs, finite, flush, halves, join, up
-from functional.isa.memory import GENERIC, WINDOWS
-from functional.isa.operation import FLOATS, Builder, Operation, Unsupported, flags_of, kind_of, types_of
+from functional.isa.memory import GENERIC, PENDING_BITS, RANK_BYTES, SHARED_WINDOW, WINDOWS
+from functional.isa.operation import FLOATS, Builder, Operation, flags_of, kind_of, only_type, refuse_if, types_of
 from functional.launches.memory import GLOBAL_BASE
-from functional.ptx.ir import Immediate, Instruction, Register
+from functional.ptx.ir import CLUSTER_SHARED, Immediate, Instruction, Register
 
 # An ordered comparison with a NaN is false; `neu` and the others that end in u are true then.
 _ORDERED = {
@@ -31,8 +32,7 @@ class _Comparison:
         table = _ORDERED if scalar in FLOATS else _SIGNED if scalar[0] == "s" else _UNSIGNED
         flags = flags_of(inst, {*table, *_COMBINATIONS, "ftz"})
         named, joined = flags & set(table), flags & set(_COMBINATIONS)
-        if len(named) != 1 or len(joined) > 1 or (joined and type_ in _PAIRS):
-            raise Unsupported
+        refuse_if(len(named) != 1 or len(joined) > 1 or (joined and type_ in _PAIRS))
         self.predicate, self.combination = table[next(iter(named))], next(iter(joined), "")
         self.tiny = TINY[scalar] if "ftz" in flags and scalar in ("f32", "f16") else 0.0
         self.sources = (type_, type_, "pred") if joined else (type_, type_)
@@ -58,8 +58,7 @@ class _Comparison:
 def _setp(inst: Instruction) -> Operation:
     (type_,) = types_of(inst)
     comparison, pair = _Comparison(inst, type_), len(inst.destinations) == 2
-    if type_ == "pred" or (type_ in _PAIRS and not pair):
-        raise Unsupported
+    refuse_if(type_ == "pred" or (type_ in _PAIRS and not pair))
 
     def emit(e: Emitter, a: Value, b: Value, *c: Value) -> Value | tuple[Value, ...]:
         if type_ in _PAIRS:
@@ -78,8 +77,7 @@ _TRUE = {"f16x2": 0x3C00, "bf16x2": 0x3F80, "bf16": 0x3F80}
 def _set(inst: Instruction) -> Operation:
     out, type_ = types_of(inst)
     comparison, packed = _Comparison(inst, type_), type_ in _PAIRS
-    if out not in ((type_, "u32", "s32") if packed else ("u32", "s32", "u16", "s16", "f32", "f16", "bf16")):
-        raise Unsupported
+    refuse_if(out not in ((type_, "u32", "s32") if packed else ("u32", "s32", "u16", "s16", "f32", "f16", "bf16")))
 
     def emit(e: Emitter, a: Value, b: Value, *c: Value) -> Value:
         """A number for true; of packed operands a number, or a mask, in each half."""
@@ -98,16 +96,14 @@ def _set(inst: Instruction) -> Operation:
 def _selp(inst: Instruction) -> Operation:
     flags_of(inst)
     (type_,) = types_of(inst)
-    if type_ == "pred":
-        raise Unsupported
+    refuse_if(type_ == "pred")
     # as bits: LLVM gives floating-point NaNs no payload
     return Operation(lambda e, a, b, p: e.select(p, e.raw_bits(a), e.raw_bits(b)), (type_,), (type_, type_, "pred"))
 
 
 def _slct(inst: Instruction) -> Operation:
     flags, (type_, by) = flags_of(inst, {"ftz"}), types_of(inst)
-    if by not in ("s32", "f32"):
-        raise Unsupported
+    refuse_if(by not in ("s32", "f32"))
 
     def emit(e: Emitter, a: Value, b: Value, c: Value) -> Value:
         if by == "s32":
@@ -123,8 +119,7 @@ _TESTS = frozenset({"finite", "infinite", "number", "notanumber", "normal", "sub
 
 def _testp(inst: Instruction) -> Operation:
     (name,), (type_,) = flags_of(inst, _TESTS), types_of(inst)
-    if type_ not in ("f32", "f64"):
-        raise Unsupported
+    refuse_if(type_ not in ("f32", "f64"))
 
     def emit(e: Emitter, a: Value) -> Value:
         size = fabs(e, a)
@@ -151,8 +146,7 @@ def _cvta(inst: Instruction) -> Operation:
     flags, (type_,) = flags_of(inst, {"to", "global", *GENERIC}), types_of(inst)
     (space,) = flags - {"to"}
     window = GENERIC.get(space, 0)
-    if type_ not in ("u64", "u32"):
-        raise Unsupported
+    refuse_if(type_ not in ("u64", "u32"))
     name = "sub" if "to" in flags else "add"
     return Operation(lambda e, a: e.op(name, a, window) if window else a, (type_,), (type_,))
 
@@ -170,10 +164,44 @@ def _isspacep(inst: Instruction) -> Operation:
     return Operation(emit, ("pred",), (wide,))
 
 
+def _mapa(inst: Instruction) -> Operation:
+    """`mapa[.shared::cluster]`: the address that a variable of the own thread block has in another one of the cluster.
+
+    A generic address may also be of memory that is not shared: it stays as it is."""
+    flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
+    start, stop = (a - SHARED_WINDOW * bool(flags) for a in WINDOWS[CLUSTER_SHARED])
+
+    def emit(e: Emitter, address: Value, rank: Value) -> Value:
+        offset = e.op("sub", address, start)
+        moved = e.op(
+            "or", e.op("and", offset, RANK_BYTES - 1), e.op("mul", e.resize(rank, address.kind, False), RANK_BYTES)
+        )
+        return e.select(e.compare("ult", offset, stop - start), e.op("add", moved, start), address)
+
+    return Operation(emit, (type_,), (type_, "u32"))
+
+
+def _getctarank(inst: Instruction) -> Operation:
+    """The rank of the thread block whose shared memory an address is in."""
+    flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
+    shift, first = RANK_BYTES.bit_length() - 1, 0 if flags else SHARED_WINDOW
+
+    def emit(e: Emitter, a: Value) -> Value:
+        return e.cast("trunc", e.op("ashr", e.op("sub", e.resize(a, "i64", False), first), shift), "i32")
+
+    return Operation(emit, ("u32",), (type_,))
+
+
+def _pending_count(inst: Instruction) -> Operation:
+    flags_of(inst, {"pending_count"})
+    low = (1 << PENDING_BITS) - 1
+    emit = lambda e, s: e.cast("trunc", e.op("and", e.op("lshr", s, PENDING_BITS), low), "i32")  # noqa: E731
+    return Operation(emit, ("u32",), ("b64",))
+
+
 def _createpolicy(inst: Instruction) -> Operation:
     """A cache policy is a hint: any number will do."""
-    if inst.type != "b64":
-        raise Unsupported
+    refuse_if(inst.type != "b64")
     kinds: tuple[str, ...] = ("b64",) if "range" not in inst.modifiers and len(inst.sources) == 1 else ()
     if len(inst.sources) > 1 or (kinds and "cvt" not in inst.modifiers):
         kinds = tuple("f32" if isinstance(s, Immediate) else "b64" for s in inst.sources)
@@ -190,4 +218,7 @@ TABLE: dict[str, Builder] = {
     "cvta": _cvta,
     "isspacep": _isspacep,
     "createpolicy": _createpolicy,
+    "mapa": _mapa,
+    "getctarank": _getctarank,
+    "mbarrier": _pending_count,
 }

@@ -65,7 +65,7 @@ def immediate(value: int | float, type_: str) -> np.ndarray:
 
 @dataclass
 class Slots:
-    """Slots of a program, handed out as decoding meets them. `touched` collects those of the current instruction."""
+    """Slots of a program, handed out as decoding meets them. `read`, `written`: those of the current instruction."""
 
     program: Program
     dtypes: list[np.dtype] = field(default_factory=list)
@@ -73,6 +73,8 @@ class Slots:
     specials: dict[str, int] = field(default_factory=dict)
     symbols: dict[Symbol, int] = field(default_factory=dict)
     position: int = 0  # of the instruction being decoded, from the end of its basic block
+    read: set[int] = field(default_factory=set)
+    written: set[int] = field(default_factory=set)
     barrier_results: dict[int, tuple[int, str]] = field(default_factory=dict)  # bar.red: instruction -> slot, operation
 
     def __post_init__(self) -> None:
@@ -91,6 +93,10 @@ class Slots:
         self.frame_bytes = self.local_bytes + self.call_bytes if program.recursive else 0
         self.frames = 1 if not program.recursive else min(MOST_CALLS, STACK_BYTES // max(self.frame_bytes, 1)) + 1
         self._live = live_in(program) if program.recursive else ()
+
+    def begin(self, position: int) -> None:
+        """The instruction that is decoded is another one."""
+        self.position, self.read, self.written = position, set(), set()
 
     def kept_across(self, block: BasicBlock) -> tuple[int, ...]:
         """Slots of the registers a recursive program has to put aside for the call that ends `block`."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from functional.isa.matrices import Element
-from functional.isa.operation import Unsupported
-from functional.isa.small_floats import SUB_BYTE
-from functional.ptx.ir import Address, Immediate, Instruction, Operand, Vector
+from functional.isa.matrices import SUB_BYTE, Element
+from functional.isa.operation import Unsupported, as_number, refuse_if
+from functional.ptx.ir import Address, Instruction, Operand, Vector
 
 TENSOR_LANES, COLUMNS = 128, 512  # of tensor memory
 _PLAIN = frozenset({"kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8"})
@@ -38,8 +37,7 @@ def group_of(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[int, tuple[
     """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
     is not said."""
     groups = [m for m in modifiers if m in _GROUPS]
-    if len(groups) != 1:
-        raise Unsupported
+    refuse_if(len(groups) != 1)
     return _GROUPS[groups[0]], tuple(m for m in modifiers if m not in _GROUPS)
 
 
@@ -74,34 +72,27 @@ def form_of(inst: Instruction) -> Form:
     metadata = rest.pop(0) if sparse and rest else None
     if not plain or not isinstance(d, Address) or isinstance(metadata, Address) != sparse or len(rest) < 2:
         raise Unsupported
-    if stationary and blocks > 1:
-        raise Unsupported
+    refuse_if(stationary and blocks > 1)
     form = Form(plain[0], blocks, stationary, d, a, b, metadata, rest[0], rest[-1])  # type: ignore[arg-type]
     if "block_scale" in plain:
         return _scaled_form(form, plain, rest[1:])
-    if len(plain) != 1 or plain[0] not in _PLAIN:
-        raise Unsupported
+    refuse_if(len(plain) != 1 or plain[0] not in _PLAIN)
     return _stationary_form(form, rest[1:]) if stationary else _plain_form(form, rest[1:])
 
 
 def _plain_form(form: Form, rest: list[Operand]) -> Form:
     lanes = rest.pop(0).elements if isinstance(rest[0], Vector) else ()  # type: ignore[union-attr]
-    if not rest:
-        raise Unsupported
+    refuse_if(not rest)
     added, *scale = rest
-    shift = int(scale[0].value) if scale and isinstance(scale[0], Immediate) else 0
-    wrong = len(scale) > 1 or (scale and not isinstance(scale[0], Immediate))
-    if wrong or (scale and form.kind not in _SCALABLE) or not 0 <= shift <= _MOST_SHIFT:
-        raise Unsupported
-    if len(lanes) not in (0, _LANE_WORDS * form.blocks):
-        raise Unsupported
+    shift = as_number(scale[0]) if scale else 0
+    refuse_if(len(scale) > 1 or (scale and form.kind not in _SCALABLE) or not 0 <= shift <= _MOST_SHIFT)
+    refuse_if(len(lanes) not in (0, _LANE_WORDS * form.blocks))
     return form._replace(added=added, without=lanes, shift=shift)  # type: ignore[arg-type]
 
 
 def _stationary_form(form: Form, rest: list[Operand]) -> Form:
     added, *zeros = rest
-    if len(zeros) > 1 or isinstance(added, Vector):
-        raise Unsupported
+    refuse_if(len(zeros) > 1 or isinstance(added, Vector))
     return form._replace(added=added, zeros=zeros[0] if zeros else None)
 
 
@@ -111,8 +102,7 @@ def _scaled_form(form: Form, plain: list[str], rest: list[Operand]) -> Form:
     if factors is None or plain[1] != "block_scale" or len(rest) != 3 or form.stationary:
         raise Unsupported
     *scales, added = rest
-    if not all(isinstance(s, Address) for s in scales):
-        raise Unsupported
+    refuse_if(not all(isinstance(s, Address) for s in scales))
     return form._replace(added=added, scales=tuple(scales), factors=factors)  # type: ignore[arg-type]
 
 
@@ -193,31 +183,35 @@ def product_of(form: Form, word: int) -> Product:
     """The product of an instruction descriptor. Raises ValueError, with what is wrong, for one that is none."""
     product = _scaled_product(form, word) if form.factors else _plain_product(form, word)
     kinds = (product.left.name, product.right.name)
-    if any(t and name in SUB_BYTE for t, name in zip(product.transposed, kinds, strict=True)):
-        raise ValueError(f"instruction descriptor {word:#x}: matrices of 4 and 6 bits have K innermost")
-    if bool(word >> 2 & 1) != (form.metadata is not None):
-        raise ValueError(f"instruction descriptor {word:#x} says of sparsity other than the instruction")
+    outermost = any(t and name in SUB_BYTE for t, name in zip(product.transposed, kinds, strict=True))
+    _refuse(word, outermost, ": matrices of 4 and 6 bits have K innermost")
+    _refuse(word, bool(word >> 2 & 1) != (form.metadata is not None), " says of sparsity other than the instruction")
     if (product.selector or 0) > _MOST_SELECTOR.get(form.kind, 0):
         raise ValueError(f"sparsity selector {product.selector} of {form.kind} is not supported")
     _check_extents(form, product)
     return product
 
 
+def _refuse(word: int, wrong: object, why: str) -> None:
+    """Raise ValueError for an instruction descriptor that is `wrong`."""
+    if wrong:
+        raise ValueError(f"instruction descriptor {word:#x}{why}")
+
+
 def _plain_product(form: Form, word: int) -> Product:
     sources, results = _KINDS[form.kind]
     d, left, right = word >> 4 & 3, word >> 7 & 7, word >> 10 & 7
-    if d not in results or left not in sources or right not in sources:
-        raise ValueError(f"instruction descriptor {word:#x} names types that {form.kind} does not have")
+    unknown = d not in results or left not in sources or right not in sources
+    _refuse(word, unknown, f" names types that {form.kind} does not have")
     used_for_reuse = 0 if form.stationary else word >> 30  # how far B may be shifted that is kept: nothing to a result
-    if word >> 6 & 1 or word >> 23 & 1 or word >> 29 & 1 or used_for_reuse or (word & 3 and form.metadata is None):
-        raise ValueError(f"instruction descriptor {word:#x} has bits that a product of {form.kind} does not")
+    strange = word >> 6 & 1 or word >> 23 & 1 or word >> 29 & 1 or used_for_reuse
+    _refuse(word, strange or (word & 3 and form.metadata is None), f" has bits that a product of {form.kind} does not")
     a, b = sources[left], sources[right]
     signs, transposed = _signs_and_orders(word)
     saturates = bool(word >> 3 & 1)
-    if any(signs) if form.kind == "kind::i8" else saturates:
-        raise ValueError(f"instruction descriptor {word:#x} has bits that {form.kind} does not")
-    if form.kind == "kind::f16" and (a != b or (a == "bf16" and results[d] == "f16")):
-        raise ValueError(f"instruction descriptor {word:#x}: {results[d]} of {a} and {b} is none of {form.kind}")
+    _refuse(word, any(signs) if form.kind == "kind::i8" else saturates, f" has bits that {form.kind} does not")
+    mixed = form.kind == "kind::f16" and (a != b or (a == "bf16" and results[d] == "f16"))
+    _refuse(word, mixed, f": {results[d]} of {a} and {b} is none of {form.kind}")
     kinds = (Element(results[d]), Element(a), Element(b))
     selector = None if form.metadata is None else word & 3
     return Product(
@@ -228,10 +222,9 @@ def _plain_product(form: Form, word: int) -> Product:
 
 def _scaled_product(form: Form, word: int) -> Product:
     sources, left, right = _BLOCK_SCALED[form.kind], word >> 7 & 7, word >> 10 & 7
-    if left not in sources or right not in sources:
-        raise ValueError(f"instruction descriptor {word:#x} names types that {form.kind} does not have")
-    if word & 3 or word >> 3 & 1 or word >> 6 & 1 or word >> 31:
-        raise ValueError(f"instruction descriptor {word:#x} has bits that a product of 32 bytes of K does not")
+    _refuse(word, not {left, right} <= sources.keys(), f" names types that {form.kind} does not have")
+    strange = word & 3 or word >> 3 & 1 or word >> 6 & 1 or word >> 31
+    _refuse(word, strange, " has bits that a product of 32 bytes of K does not")
     kinds = (Element("f32"), Element(sources[left]), Element(sources[right]))
     selector = None if form.metadata is None else 0
     return Product(
@@ -242,9 +235,8 @@ def _scaled_product(form: Form, word: int) -> Product:
 
 def _check_extents(form: Form, product: Product) -> None:
     rows, columns = product.rows, product.columns
-    if rows not in _rows_of(form) or not 8 <= columns <= 256 or columns % _step_of(form, product):
-        raise ValueError(f"a product of {rows} x {columns} is none of {form.kind}{_named(form)}")
-    if form.stationary and columns not in ((64, 128) if form.metadata else (64, 128, 256)):
+    wrong = rows not in _rows_of(form) or not 8 <= columns <= 256 or columns % _step_of(form, product)
+    if wrong or (form.stationary and columns not in ((64, 128) if form.metadata else (64, 128, 256))):
         raise ValueError(f"a product of {rows} x {columns} is none of {form.kind}{_named(form)}")
     if form.metadata is not None and not form.stationary and rows != TENSOR_LANES * form.blocks:
         raise ValueError(f"sparse products of {rows} rows{_named(form)} are not supported")
@@ -271,12 +263,9 @@ def _named(form: Form) -> str:
 
 def _scaling(form: Form, word: int) -> Scaling:
     kind, ids = "ue8m0" if word >> 23 & 1 else "ue4m3", (word >> 29 & 3, word >> 4 & 3)
-    if kind == "ue4m3" and form.factors != 4:
-        raise ValueError(f"instruction descriptor {word:#x}: {form.kind} with {form.factors} a row scales by ue8m0")
-    if any(i % form.factors for i in ids):
-        raise ValueError(
-            f"instruction descriptor {word:#x}: {form.factors} scale factors do not begin in byte {max(ids)}"
-        )
+    _refuse(word, kind == "ue4m3" and form.factors != 4, f": {form.kind} with {form.factors} a row scales by ue8m0")
+    misplaced = any(i % form.factors for i in ids)
+    _refuse(word, misplaced, f": {form.factors} scale factors do not begin in byte {max(ids)}")
     return Scaling(kind, form.factors, ids)
 
 

@@ -10,14 +10,10 @@ from collections.abc import Callable
 
 from functional.isa.emitter import Emitter, Value
 from functional.isa.integers import ones, part
-from functional.isa.operation import Builder, Operation, Unsupported, flags_of, kind_of, only_type, types_of
+from functional.isa.operation import Builder, Operation, flags_of, kind_of, only_type, refuse_if, types_of
 from functional.ptx.ir import Instruction
 
 Combine = Callable[[Emitter, Value, Value], Value]
-
-
-def _absolute_difference(e: Emitter, a: Value, b: Value) -> Value:
-    return e.intrinsic("abs", e.op("sub", a, b), extra="i1 false")
 
 
 def _average(e: Emitter, a: Value, b: Value) -> Value:
@@ -29,7 +25,7 @@ def _average(e: Emitter, a: Value, b: Value) -> Value:
 _COMBINE: dict[str, Combine] = {
     "vadd": lambda e, a, b: e.op("add", a, b),
     "vsub": lambda e, a, b: e.op("sub", a, b),
-    "vabsdiff": _absolute_difference,
+    "vabsdiff": lambda e, a, b: e.intrinsic("abs", e.op("sub", a, b), extra="i1 false"),
     "vmin": lambda e, a, b: e.intrinsic("smin", a, b),
     "vmax": lambda e, a, b: e.intrinsic("smax", a, b),
     "vavrg": _average,
@@ -55,8 +51,7 @@ def _simd(name: str, count: int) -> Builder:
 
     def build(inst: Instruction) -> Operation:
         flags, types = flags_of(inst, {"sat", "add"}), types_of(inst)
-        if len(types) != 3 or not set(types) <= {"u32", "s32"} or len(inst.sources) != 3 or len(flags) > 1:
-            raise Unsupported
+        refuse_if(len(types) != 3 or not set(types) <= {"u32", "s32"} or len(inst.sources) != 3 or len(flags) > 1)
         out, left, right = types
 
         def emit(e: Emitter, a: Value, b: Value, c: Value) -> Value:
@@ -82,8 +77,7 @@ def _scalar(name: str) -> Builder:
     def build(inst: Instruction) -> Operation:
         flags = flags_of(inst, {"sat", "add", "min", "max", *(("clamp", "wrap") if shifts else ())})
         types, second, modes = types_of(inst), flags & {"add", "min", "max"}, flags & {"clamp", "wrap"}
-        if len(types) != 3 or not set(types) <= {"u32", "s32"} or len(second) > 1 or len(modes) != shifts:
-            raise Unsupported
+        refuse_if(len(types) != 3 or not set(types) <= {"u32", "s32"} or len(second) > 1 or len(modes) != shifts)
         out, left, right = types
 
         def emit(e: Emitter, a: Value, b: Value, *c: Value) -> Value:
@@ -142,12 +136,12 @@ def _szext(inst: Instruction) -> Operation:
 def pack(inst: Instruction) -> Operation:
     """`cvt.pack.sat.u8.s32.b32 d, a, b, c`: a and b clamped, a on top of b, above them the low bits of c."""
     flags, types = flags_of(inst, {"pack", "sat"}), types_of(inst)
-    if flags != {"pack", "sat"} or len(types) not in (2, 3) or types[1] != "s32" or types[2:] not in ((), ("b32",)):
-        raise Unsupported
+    refuse_if(
+        flags != {"pack", "sat"} or len(types) not in (2, 3) or types[1] != "s32" or types[2:] not in ((), ("b32",))
+    )
     out = types[0]
     bits = int(out[1:])
-    if out not in (("u16", "s16") if len(types) == 2 else ("u8", "s8")):
-        raise Unsupported
+    refuse_if(out not in (("u16", "s16") if len(types) == 2 else ("u8", "s8")))
 
     def emit(e: Emitter, a: Value, b: Value, *c: Value) -> Value:
         high, low = (e.resize(e.resize(_clip(e, x, out), kind_of(out), False), "i32", False) for x in (a, b))

@@ -258,12 +258,19 @@ class Kept:
         write_atomic(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
         evict(self._all, cap_bytes)
 
-    def load_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """What is kept under a name; made, and kept, if it is not there."""
-        found = self.load(name, bytes)
+    def load_or_make(
+        self,
+        name: str,
+        make: Callable[[], Result],
+        decode: Callable[[bytes], Result] = bytes,  # type: ignore[assignment]
+        encode: Callable[[Result], bytes] = bytes,  # type: ignore[assignment]
+        cap_bytes: int = KEPT_BYTES,
+    ) -> Result:
+        """What is kept under a name; made, and kept, if it is not there. `decode` undoes `encode`."""
+        found = self.load(name, decode)
         if found is None:
             found = make()
-            self.save(name, found)
+            self.save(name, encode(found), cap_bytes)
         return found
 
     def forget(self, name: str) -> None:

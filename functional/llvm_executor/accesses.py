@@ -6,20 +6,16 @@ from __future__ import annotations
 
 from functional.isa.emitter import BITS, FLOATING, Value
 from functional.isa.memory import access_of, atomic_name, elements_of, space_of
-from functional.isa.operation import PACKED, Unsupported, kind_of
+from functional.isa.operation import PACKED, Unsupported, as_address, kind_of, refuse_if
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import control
-from functional.llvm_executor.context_layout import SLOT
 from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import Address, Instruction, Operand, Register, Symbol
-from functional.traces.line_record import of_byte
-from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 
 def address(unit: Unit, operand: Operand, space: str) -> Value:
     """The address as i64; those of shared memory wrap at 32 bits."""
-    if not isinstance(operand, Address):
-        raise Unsupported
+    operand = as_address(operand)
     e, base, offset = unit.e, operand.base, operand.offset
     if base is None:
         value = e.literal(offset, "i64")
@@ -39,31 +35,20 @@ def address(unit: Unit, operand: Operand, space: str) -> Value:
     return e.resize(value, "i64", False)
 
 
-def _elsewhere(unit: Unit, where: Value, mask: str) -> str:
-    """Is an active lane of a generic access not in global memory? (i1 name)"""
+def _elsewhere(unit: Unit, where: Value, lanes: Value) -> Value:
+    """Is an active lane of a generic access not in global memory?"""
     e = unit.e
-    low = e.compare("ult", where, GLOBAL_BASE)
-    inside = e.scalar(f"and i32 {e.bits_of(low)}, {mask}", "i32")
-    return e.scalar(f"icmp ne i32 {inside}, 0", "i1")
-
-
-def _only_global(unit: Unit, where: Value, mask: str) -> None:
-    """A generic atomic that is not all in global memory is left to the NumPy executor."""
-    e, wrong = unit.e, _elsewhere(unit, where, mask)
-    old = unit.context("fault")
-    e.store("%ctx", SLOT["fault"], e.op("or", old, e.cast("zext", Value(wrong, "i1", False), "i64")), align=8)
+    return e.compare("ne", e.op("and", e.bits_of(e.compare("ult", where, GLOBAL_BASE)), lanes), 0)
 
 
 def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]:
     """(space, address) of a load, store or atomic."""
-    if not isinstance(operand, Address):
-        raise Unsupported
+    operand = as_address(operand)
     space = space_of(unit.slots, inst, operand)
-    if space == "call":
-        raise Unsupported
+    refuse_if(space == "call")
     where = address(unit, operand, space)
     if space == "generic":
-        _only_global(unit, where, unit.lanes())
+        unit.fault_if(_elsewhere(unit, where, unit.lanes()))  # one that is not all in global memory
         space = "global"
     return space, where
 
@@ -72,7 +57,7 @@ def _branches(unit: Unit, where: Value) -> str:
     """Begin a generic access: two paths that both end at label NAME.join; yields NAME. The global one comes first."""
     e = unit.e
     wrong, name = _elsewhere(unit, where, unit.lanes()), e.name()[1:]
-    e.raw(f"br i1 {wrong}, label %{name}.else, label %{name}.global")
+    e.raw(f"br {wrong}, label %{name}.else, label %{name}.global")
     e.label(f"{name}.global")
     return name
 
@@ -97,9 +82,8 @@ def _load_generic(unit: Unit, where: Value, kind: str, size: int, count: int) ->
     first = [e.widen(v) if wide else v for v in _load_values(unit, "global", where, kind, size, count)]
     second = _gathered(unit, _hosts_elsewhere(unit, name, where, size * count), size, count)
     if not wide:
-        lane = e.scalar(f"call i32 @llvm.cttz.i32(i32 {unit.lanes()}, i1 true)", "i32")
-        e.declarations["@llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
-        second = [e.let(f"extractelement {v}, i32 {lane}", kind, False) for v in second]
+        lane = e.intrinsic("cttz", unit.lanes(), extra="i1 true")
+        second = [e.let(f"extractelement {v}, {lane}", kind, False) for v in second]
     _join(unit, name)
     pairs = zip(first, second, strict=True)
     return [
@@ -177,12 +161,8 @@ def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list
     assert isinstance(operand, Address) and isinstance(operand.base, Symbol)
     offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
     total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
-    if offset < 0 or offset + size * count > total or offset % (size * count):
-        raise Unsupported
-    record = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
-    at = unit.context("records", "ptr").name
-    e.store(at, 0, e.literal(record, "i32"))
-    e.raw(f"store ptr {e.field(at, 4)}, ptr {e.field('%ctx', SLOT['records'])}, align 8")
+    refuse_if(offset < 0 or offset + size * count > total or offset % (size * count))
+    unit.log(control.parameter_record(unit, offset))
     base = unit.context("param", "ptr").name
     return [e.load(base, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
 
@@ -193,8 +173,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     operand, value = inst.sources[:2]
     e = unit.e
     elements = elements_of(value, count)
-    if None in elements:
-        raise Unsupported
+    refuse_if(None in elements)
     values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]
     own = _call_memory(unit, inst, operand, size * count)
     if own is not None:
@@ -202,16 +181,15 @@ def store(unit: Unit, inst: Instruction) -> None:
     if inst.space == "generic":
         return _store_generic(unit, address(unit, operand, "generic"), values, size)
     space, where = _place(unit, inst, operand)
-    if space in ("const", "param"):
-        raise Unsupported
+    refuse_if(space in ("const", "param"))
     return _store_values(unit, space, where, values, size)
 
 
 def _note(unit: Unit) -> None:
     """Say where the line records of a store to global memory will be."""
     e, place = unit.e, unit.context("stores")
-    e.store(e.scalar(f"inttoptr i64 {place.name} to ptr", "ptr"), 0, unit.context("records"), align=8)
-    e.store("%ctx", SLOT["stores"], e.op("add", place, unit.context("stores_step")), align=8)
+    e.store(e.scalar(f"inttoptr {place} to ptr", "ptr"), 0, unit.context("records"), align=8)
+    unit.set_context("stores", e.op("add", place, unit.context("stores_step")))
 
 
 def _store_values(unit: Unit, space: str, where: Value, values: list[Value], size: int) -> None:
@@ -234,13 +212,10 @@ def atomic(unit: Unit, inst: Instruction) -> None:
     """`atom` (yields the value before) and `red` (yields none)."""
     name = atomic_name(inst)
     operands = inst.sources[1:]
-    if inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1):
-        raise Unsupported
+    refuse_if(inst.space not in ("global", "shared", "generic") or len(operands) != (2 if name == "cas" else 1))
     kind = kind_of(inst.type)
-    if kind not in ("i32", "i64", "float", "double") or inst.type in PACKED:
-        raise Unsupported
-    if kind in FLOATING and name != "add":
-        raise Unsupported
+    refuse_if(kind not in ("i32", "i64", "float", "double") or inst.type in PACKED)
+    refuse_if(kind in FLOATING and name != "add")
     e, size = unit.e, BITS[kind] // 8
     values = [e.widen(unit.get(o, inst.type)) for o in operands]
     space, where = _place(unit, inst, inst.sources[0])

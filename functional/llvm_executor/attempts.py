@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from functional.execution.interleaving import Interleaving
+from functional.execution.executor import Interleaving
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.llvm_executor.in_turns import in_turns

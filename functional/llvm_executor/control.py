@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from functional.isa.emitter import LANES, Value
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import constants
@@ -34,22 +36,21 @@ def host(unit: Unit, offset: int) -> Value:
 def offset_of(unit: Unit, inst: Instruction, symbol: Symbol, offset: int, size: int) -> int:
     """Place of an access to a `.param` variable in the call memory; refuses one that would fault."""
     start = unit.slots.call_parameters[symbol.name] + symbol.offset + offset
-    if start < 0 or start + size > unit.slots.call_bytes or start % size:
-        raise Unsupported
+    refuse_if(start < 0 or start + size > unit.slots.call_bytes or start % size)
     return start
+
+
+def parameter_record(unit: Unit, offset: int) -> Value:
+    """The record of an access to one byte of the parameter block, or of call memory."""
+    return unit.e.literal(of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset), "i32")
 
 
 def record(unit: Unit, offset: int) -> None:
     """Log an access to call memory: one parameter line, or nothing if no lane is active."""
-    e = unit.e
-    line = of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset)
-    none = e.compare("eq", Value(unit.lanes(), "i32", False), 0)
-    where = unit.context("records", "ptr").name
-    e.store(where, 0, e.select(none, 0, e.literal(line, "i32")))
-    e.raw(f"store ptr {e.field(where, 4)}, ptr {e.field('%ctx', at.SLOT['records'])}, align 8")
+    unit.log(unit.e.select(unit.e.compare("eq", unit.lanes(), 0), 0, parameter_record(unit, offset)))
 
 
-def _copy(unit: Unit, pairs: Pairs, lanes: str) -> None:
+def _copy(unit: Unit, pairs: Pairs, lanes: Value) -> None:
     """Copy `.param` variables of the lanes of a mask."""
     place = unit.slots.call_parameters
     for source, target, size in pairs:
@@ -60,30 +61,29 @@ def _copy(unit: Unit, pairs: Pairs, lanes: str) -> None:
                 _move(unit, place[source] + more, place[target] + more, 8 * piece, lanes)
 
 
-def _move(unit: Unit, source: int, target: int, bits: int, lanes: str) -> None:
+def _move(unit: Unit, source: int, target: int, bits: int, lanes: Value) -> None:
     value = unit.e.call(f"gather_{bits}", host(unit, source), lanes)
     unit.e.call(f"scatter_{bits}", host(unit, target), value, lanes)
 
 
-def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list[Value]) -> None:
+def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list[Value]) -> None:
     """The end of a block that calls a function."""
     e, program, name = unit.e, unit.program, f"B{block.index}"
-    none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
+    none = e.compare("eq", lanes, 0)
     if inst.callee in BUILTINS and inst.index not in unit.program.callee_entry:
-        e.raw(f"br i1 {none}, label %{name}.on, label %gone")
+        e.raw(f"br {none}, label %{name}.on, label %gone")
         e.label(f"{name}.on")
         unit.go_on(block.index + 1)
         return
     formal, returns = program.function_parameters[inst.callee or ""]
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
-    if len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns):
-        raise Unsupported
+    refuse_if(len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns))
     _copy(unit, [(n, p.name, p.bytes) for n, p in zip(names, formal, strict=True)], lanes)
     entry = program.block_of(program.callee_entry[inst.index])
     _dispatch(unit, e.call("enter", lanes, entry, block.index + 1))
 
 
-def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: str) -> None:
+def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value) -> None:
     """Copy what a function returns to where the call it came from wants it."""
     program, e = unit.program, unit.e
     function = program.function_of[inst.index]
@@ -94,10 +94,10 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: str) 
     sites = [b for b in program.blocks if program.instructions[b.stop - 1].callee == function]
     base = e.load("%frame", at.BASE, "i32")
     place = e.op("add", e.op("shl", e.op("sub", base, 1), 4), at.STACK)
-    saved = e.scalar(f"getelementptr i8, ptr %frame, i32 {place.name}", "ptr")
-    after = e.load(saved, 0, "i32").name
+    saved = e.scalar(f"getelementptr i8, ptr %frame, {place}", "ptr")
+    after = e.load(saved, 0, "i32")
     cases = " ".join(f"i32 {b.index + 1}, label %{name}{b.index}" for b in sites)
-    e.raw(f"switch i32 {after}, label %gone [ {cases} ]")
+    e.raw(f"switch {after}, label %gone [ {cases} ]")
     for site in sites:
         e.label(f"{name}{site.index}")
         named = zip(formal, program.instructions[site.stop - 1].destinations, strict=True)
@@ -107,30 +107,26 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: str) 
 
 
 def jump_table(
-    unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, operands: list[Value]
+    unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, operands: list[Value]
 ) -> None:
     """`brx.idx`: the lanes go where their index says, the first target first."""
     e, program, name = unit.e, unit.program, f"B{block.index}"
     targets = [program.block_of(t) for t in inst.targets]
     index = e.widen(operands[0])
     outside = e.bits_of(e.compare("uge", index, len(targets)))
-    wrong = e.compare("ne", Value(e.scalar(f"and i32 {outside}, {lanes}", "i32"), "i32", False), 0)
+    wrong = e.compare("ne", e.op("and", outside, lanes), 0)
     e.raw(f"br {wrong}, label %gone, label %{name}.fork")
     e.label(f"{name}.fork")
     paths = []
     for target in dict.fromkeys(targets):
         masks = [e.bits_of(e.compare("eq", index, i)) for i, t in enumerate(targets) if t == target]
-        total = masks[0]
-        for mask in masks[1:]:
-            total = e.scalar(f"or i32 {total}, {mask}", "i32")
-        paths.append((target, e.scalar(f"and i32 {total}, {lanes}", "i32")))
+        paths.append((target, e.op("and", reduce(lambda a, b: e.op("or", a, b), masks), lanes)))
     if guard is not None:
-        rest = e.scalar(f"xor i32 {lanes}, -1", "i32")
-        paths.append((block.index + 1, e.scalar(f"and i32 {unit.mask}, {rest}", "i32")))
+        paths.append((block.index + 1, e.op("and", unit.mask, e.invert(lanes))))
     table = at.SCRATCH
     for i, (target, mask) in enumerate(paths):
         e.store("%frame", table + 8 * i, e.literal(target, "i32"))
-        e.store("%frame", table + 8 * i + 4, Value(mask, "i32", False))
+        e.store("%frame", table + 8 * i + 4, mask)
     meeting = -1 if block.reconvergence is None else block.reconvergence
     _dispatch(unit, e.call("fork", e.field("%frame", table), len(paths), meeting))
 
@@ -171,20 +167,19 @@ def _spill(unit: Unit, block: BasicBlock) -> None:
 def _count(unit: Unit, instructions: tuple[Instruction, ...]) -> None:
     """Warp and thread instructions, and what the budget is charged."""
     e, total = unit.e, len(instructions)
-    lanes = e.resize(e.intrinsic("ctpop", Value(unit.mask, "i32", False)), "i64", False)
+    lanes = e.resize(e.intrinsic("ctpop", unit.mask), "i64", False)
     plain = e.op("mul", lanes, sum(i.guard is None for i in instructions))
-    thread = e.op("add", plain, Value(unit.guarded, "i64", False))
+    thread = e.op("add", plain, unit.guarded)
     for offset, amount in ((at.WARP_INSTRUCTIONS, e.literal(total, "i64")), (at.THREAD_INSTRUCTIONS, thread)):
         e.store("%frame", offset, e.op("add", e.load("%frame", offset, "i64", align=8), amount), align=8)
-    used = e.op("add", unit.context("used"), e.op("mul", lanes, total))
-    e.store("%ctx", at.SLOT["used"], used, align=8)
+    unit.set_context("used", e.op("add", unit.context("used"), e.op("mul", lanes, total)))
 
 
 def _fall_through(unit: Unit, block: BasicBlock, *_: object) -> None:
     unit.go_on(block.index + 1)
 
 
-def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
+def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list) -> None:
     if inst.target is None or set(inst.modifiers) - {"uni"}:
         raise Unsupported
     e, target, after = unit.e, unit.program.block_of(inst.target), block.index + 1
@@ -192,14 +187,13 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         unit.go_on(target)
         return
     name = f"B{block.index}"
-    none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
-    e.raw(f"br i1 {none}, label %{name}.after, label %{name}.some")
+    e.raw(f"br {e.compare('eq', lanes, 0)}, label %{name}.after, label %{name}.some")
     e.label(f"{name}.after")
     unit.go_on(after)
     e.label(f"{name}.some")
-    every = e.scalar(f"icmp eq i32 {lanes}, {unit.mask}", "i1")
+    every = e.compare("eq", lanes, unit.mask)
     if guard.wide:
-        e.raw(f"br i1 {every}, label %{name}.taken, label %{name}.split")
+        e.raw(f"br {every}, label %{name}.taken, label %{name}.split")
         e.label(f"{name}.split")
         meeting = -1 if block.reconvergence is None else block.reconvergence
         _dispatch(unit, e.call("diverge", target, lanes, after, meeting))
@@ -209,44 +203,39 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
     unit.go_on(target)
 
 
-def _leave(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
+def _leave(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list) -> None:
     e = unit.e
-    lowest = "0"
+    lowest = e.literal(0, "i32")
     if inst.opcode == "ret":
         return_values(unit, block, inst, lanes)
-        lowest = e.load("%frame", at.BASE, "i32").name
+        lowest = e.load("%frame", at.BASE, "i32")
     unit.resume(e.call("leave", lanes, block.index + 1, lowest))
 
 
-def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, _: list) -> None:
-    none = unit.e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
+def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list) -> None:
     name = f"B{block.index}.on"
-    unit.e.raw(f"br i1 {none}, label %{name}, label %gone")
+    unit.e.raw(f"br {unit.e.compare('eq', lanes, 0)}, label %{name}, label %gone")
     unit.e.label(name)
     unit.go_on(block.index + 1) if block.index + 1 < len(unit.program.blocks) else unit.e.raw("br label %gone")
 
 
-def _barrier_operands(unit: Unit, inst: Instruction, lanes: str) -> list[Value]:
+def _barrier_operands(unit: Unit, inst: Instruction, lanes: Value) -> list[Value]:
     """Barrier number and thread count of the first lane; empty for `bar.warp`."""
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     known = {"sync", "warp", "aligned", "cta"}
-    if not kinds or set(inst.modifiers) - known or inst.meets:
-        raise Unsupported
+    refuse_if(not kinds or set(inst.modifiers) - known or inst.meets)
     if "warp" in kinds:
         return []
-    if not 1 <= len(inst.sources) <= 2:
-        raise Unsupported
+    refuse_if(not 1 <= len(inst.sources) <= 2)
     e = unit.e
     values = [unit.get(s, "u32") for s in inst.sources]
-    first = e.scalar(f"call i32 @llvm.cttz.i32(i32 {lanes}, i1 false)", "i32")
-    e.declarations["@llvm.cttz.i32"] = "declare i32 @llvm.cttz.i32(i32, i1)"
-    at_lane = e.scalar(f"and i32 {first}, 31", "i32")
-    values = [e.let(f"extractelement {v}, i32 {at_lane}", "i32", False) if v.wide else v for v in values]
+    first = e.op("and", e.intrinsic("cttz", lanes, extra="i1 false"), 31)
+    values = [e.let(f"extractelement {v}, {first}", "i32", False) if v.wide else v for v in values]
     return values if len(values) == 2 else [*values, e.literal(0, "i32")]
 
 
 def _bar(
-    unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: str, operands: list[Value]
+    unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, operands: list[Value]
 ) -> None:
     """A warp with an active lane waits as a whole; the scheduler of the thread block lets it go on behind."""
     e, after, name = unit.e, block.index + 1, f"B{block.index}"
@@ -255,8 +244,7 @@ def _bar(
         return
     number, threads = operands
     if guard is not None:
-        none = e.scalar(f"icmp eq i32 {lanes}, 0", "i1")
-        e.raw(f"br i1 {none}, label %{name}.pass, label %{name}.wait")
+        e.raw(f"br {e.compare('eq', lanes, 0)}, label %{name}.pass, label %{name}.wait")
         e.label(f"{name}.pass")
         unit.go_on(after)
         e.label(f"{name}.wait")

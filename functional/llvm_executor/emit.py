@@ -33,7 +33,7 @@ class LlvmEmitter(Emitter):
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # function -> its declaration
         self.functions: dict[str, str] = {}  # function -> its definition
-        self.mask = ""  # i32 name: active lanes of the basic block
+        self.mask = Value("", "i32", False)  # active lanes of the basic block
         self._prefix, self._count = prefix, 0
         self._splats: dict[str, Value] = {}
 
@@ -141,10 +141,10 @@ class LlvmEmitter(Emitter):
         return constants(range(LANES), "i32")
 
     def active(self) -> Value:
-        return Value(self.mask, "i32", False)
+        return self.mask
 
     def ballot(self, p: Value) -> Value:
-        return Value(self.bits_of(p), "i32", False)
+        return self.bits_of(p)
 
     def permute(self, v: Value, lanes: Value) -> Value:
         words, pointers = vector(v.kind), vector("ptr")
@@ -162,7 +162,7 @@ class LlvmEmitter(Emitter):
     def reduced(self, name: str, v: Value, members: Value, neutral: int) -> Value:
         if members.wide:
             return self.call(f"redux_{name}", v, members, self.mask, neutral)
-        chosen = self.widen(self.select(self.lanes_of(members.name), v, neutral))
+        chosen = self.widen(self.select(self.lanes_of(members), v, neutral))
         function = f"@llvm.vector.reduce.{name}.v32i32"
         self.declarations[function] = f"declare i32 {function}({chosen.type})"
         return self.let(f"call i32 {function}({chosen})", "i32", False)
@@ -171,13 +171,17 @@ class LlvmEmitter(Emitter):
         raise Unsupported
 
     def call(self, name: str, *given: Value | str | int) -> Value:
-        """Call a routine of the run time; lane masks by their names, context and frame are those of the kernel."""
+        """Call a routine of the run time; pointers by their names, context and frame are those of the kernel."""
         one, left, arguments = routine_named(name), list(given), list[str]()
         for parameter in one.parameters:
-            value = parameter.name if parameter.name in ("%ctx", "%frame") else left.pop(0)
-            value = self.literal(value, parameter.type.kind) if isinstance(value, int) else value
-            value = self.widen(value) if isinstance(value, Value) and parameter.type.lanes > 1 else value
-            arguments.append(f"{parameter.type} {value.name if isinstance(value, Value) else value}")
+            if parameter.name in ("%ctx", "%frame"):
+                arguments.append(f"{parameter.type} {parameter.name}")
+                continue
+            value = left.pop(0)
+            if not isinstance(value, str):
+                value = self.const(value, parameter.type.kind)
+                value = (self.widen(value) if parameter.type.lanes > 1 else value).name
+            arguments.append(f"{parameter.type} {value}")
         assert not left, name
         types = ", ".join(str(p.type) for p in one.parameters)
         self.declarations[f"@{name}"] = f"declare {one.result} @{name}({types}) #0"
@@ -200,12 +204,10 @@ class LlvmEmitter(Emitter):
         """Write a value at a byte offset from a pointer."""
         self.raw(f"store {v}, ptr {self.field(base, offset)}, align {align}")
 
-    def bits_of(self, p: Value) -> str:
-        """A predicate as a lane mask (i32 name)."""
-        if p.wide:
-            return self.scalar(f"bitcast {p} to i32", "i32")
-        return self.scalar(f"sext {p} to i32", "i32")
+    def bits_of(self, p: Value) -> Value:
+        """A predicate as a lane mask."""
+        return self.let(f"{'bitcast' if p.wide else 'sext'} {p} to i32", "i32", False)
 
-    def lanes_of(self, mask: str) -> Value:
-        """A lane mask (i32 name) as a predicate vector."""
-        return self.let(f"bitcast i32 {mask} to {vector('i1')}", "i1", True)
+    def lanes_of(self, mask: Value) -> Value:
+        """A lane mask as a predicate vector."""
+        return self.let(f"bitcast {mask} to {vector('i1')}", "i1", True)

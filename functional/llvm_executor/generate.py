@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from functional.isa.instructions import ENDS, form_of, has_no_effect, is_vector_move, is_wide_move
 from functional.isa.memory import access_of
-from functional.isa.operation import REFUSALS, Unsupported
+from functional.isa.operation import REFUSALS, Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
@@ -36,8 +36,7 @@ class Generated:
 
 def generate(program: Program) -> Generated:
     """Raises Unsupported if the program holds an instruction that only the NumPy executor does."""
-    if not generated(program):
-        raise Unsupported
+    refuse_if(not generated(program))
     try:
         return _generate(program)
     except REFUSALS:  # the NumPy executor says which instruction it is
@@ -51,8 +50,8 @@ def _generate(program: Program) -> Generated:
     e.label("entry")
     e.raw("br label %dispatch")
     e.label("dispatch")
-    current = e.load("%frame", at.BLOCK, "i32").name
-    e.raw(f"switch i32 {current}, label %gone [ {cases} ]")
+    current = e.load("%frame", at.BLOCK, "i32")
+    e.raw(f"switch {current}, label %gone [ {cases} ]")
     for block in program.blocks:
         _block(unit, block)
     returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
@@ -73,7 +72,7 @@ def _block(unit: Unit, block: BasicBlock) -> None:
     e, instructions = unit.e, unit.program.instructions[block.start : block.stop]
     unit.values.clear()
     unit.written.clear()
-    unit.guard, unit.guarded = None, "0"
+    unit.guard, unit.guarded = None, e.literal(0, "i64")
     e.label(f"B{block.index}")
     logged = [i for i in instructions if i.opcode in _LOGGED and i.is_memory]
     _prologue(unit, block, logged)
@@ -115,12 +114,12 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     e.label(f"B{block.index}.go")
     if block.index in unit.points:
         _order_point(unit, block)
-    unit.mask = e.mask = e.load("%frame", at.MASK, "i32").name
+    e.mask = e.load("%frame", at.MASK, "i32")
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
-    e.raw(f"store i16 {block.index if block.index < 32768 else block.index - 65536}, ptr "
-          f"{e.scalar(f'getelementptr i16, ptr {blocks}, i64 {event.name}', 'ptr')}, align 2")  # fmt: skip
-    e.raw(f"store i32 {unit.mask}, ptr {e.scalar(f'getelementptr i32, ptr {masks}, i64 {event.name}', 'ptr')}, align 4")
-    e.store("%ctx", at.SLOT["event"], e.op("add", event, 1), align=8)
+    number = e.literal(block.index, "i16")
+    e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, number, align=2)
+    e.store(e.scalar(f"getelementptr i32, ptr {masks}, {event}", "ptr"), 0, e.mask)
+    unit.set_context("event", e.op("add", event, 1))
 
 
 def _order_point(unit: Unit, block: BasicBlock) -> None:
@@ -128,15 +127,14 @@ def _order_point(unit: Unit, block: BasicBlock) -> None:
     e, left = unit.e, unit.context("points_left")
     e.raw(f"br {e.compare('eq', left, 0)}, label %point, label %B{block.index}.pass")
     e.label(f"B{block.index}.pass")
-    e.store("%ctx", at.SLOT["points_left"], e.op("sub", left, 1), align=8)
+    unit.set_context("points_left", e.op("sub", left, 1))
 
 
 def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
     if has_no_effect(inst):
         return
-    if CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)):
-        raise Unsupported
+    refuse_if(CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)))
     if inst.opcode in ("ld", "ldu"):
         return accesses.load(unit, inst)
     if inst.opcode == "st":
@@ -148,8 +146,6 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     if inst.opcode in matrices.TABLE:
         return matrices.TABLE[inst.opcode](unit, inst)
     operation, sources, destinations = form_of(inst)
-    if operation.emit is None:
-        raise Unsupported
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
     result = operation.emit(unit.e, *values)

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 
 from functional.errors import ExecutionError
-from functional.execution.interleaving import Interleaving
+from functional.execution.executor import Interleaving
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call

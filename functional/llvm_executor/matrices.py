@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
-from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of, mma_form
+from functional.isa.matrices import Element, access_form, fragments_of, matrices_of, mma_form
 from functional.isa.memory import copy_of
-from functional.isa.operation import Unsupported
+from functional.isa.operation import refuse_if
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.accesses import address
 from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
-from functional.ptx.ir import Instruction, Operand, Vector
+from functional.ptx.ir import Instruction, Operand, parts_of
 
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32
 _C = _B + 8 * 32 * 8
@@ -27,36 +27,30 @@ _ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}  # of a register
 def mma(unit: Unit, inst: Instruction) -> None:
     """`mma.sync` on 16-row fragments of f16, bf16, tf32 and 8-bit integers."""
     form = mma_form(inst)
-    if form.m != 16 or form.a.name not in _ELEMENTS or form.b.name not in _ELEMENTS or "satfinite" in form.options:
-        raise Unsupported
+    refuse_if(form.m != 16 or not {form.a.name, form.b.name} <= _ELEMENTS.keys() or form.options or form.sparse)
     e = unit.e
     _store_blocks(unit, inst.sources[0], form.a.name, _A)
     _store_blocks(unit, inst.sources[1], form.b.name, _B)
     a, b, c = (e.field("%frame", offset) for offset in (_A, _B, _C))
     per = _ELEMENTS[form.a.name]
     e.call("multiply_blocks", a, b, c, 4 * per, form.k // (4 * per))
-    total = [v for half in range(2) for v in _pairs(unit, half)]
-    results = _results(unit, inst.sources[2], total, form.c.name)
-    elements = _registers(inst.destinations[0])
-    if form.d.name == "f16":
-        halves = [narrow(e, r, "half", "rn") for r in results]
-        packed = [join(e, halves[i], halves[i + 1]) for i in (0, 2)]
-        for target, value in zip(elements, packed, strict=True):
-            unit.set(target, value, "b32")
-        return
-    for target, value in zip(elements, results, strict=True):
-        narrowed = e.cast("fptrunc", value, "float") if value.kind == "double" else e.cast("trunc", value, "i32")
-        unit.set(target, narrowed, "f32" if narrowed.kind == "float" else "b32")
+    _finish(unit, inst, [v for half in range(2) for v in _pairs(unit, half)], form.c, form.d)
 
 
-def _registers(operand: Operand | None) -> tuple[Operand | None, ...]:
-    return operand.elements if isinstance(operand, Vector) else (operand,)
+def _finish(unit: Unit, inst: Instruction, total: list[Value], c: Element, d: Element) -> None:
+    """The product plus C, rounded, in the registers of D."""
+    thirds = [v for register in parts_of(inst.sources[2]) for v in _numbers(unit, c, register)]
+    results = [unit.e.op("fadd", t, third) for t, third in zip(total, thirds, strict=True)]
+    targets, per = parts_of(inst.destinations[0]), d.per_register
+    refuse_if(per * len(targets) != len(results))
+    for i, target in enumerate(targets):
+        unit.set(target, _rounded(unit, results[per * i : per * (i + 1)], d.name), "b32")
 
 
 def _store_blocks(unit: Unit, operand: Operand, name: str, offset: int) -> None:
     """The registers of a fragment as float64 blocks, one behind the other."""
     e, count = unit.e, 32 * _ELEMENTS[name]
-    for i, register in enumerate(_registers(operand)):
+    for i, register in enumerate(parts_of(operand)):
         word = e.widen(unit.get(register, "b32"))
         if name == "tf32":
             word = e.op("and", word, ~0x1FFF)
@@ -89,41 +83,19 @@ def _pairs(unit: Unit, half: int) -> list[Value]:
     return found
 
 
-def _results(unit: Unit, operand: Operand, total: list[Value], name: str) -> list[Value]:
-    """The product plus C: float64 values, or i64 ones of integers."""
-    e = unit.e
-    registers = _registers(operand)
-    if name == "s32":
-        thirds = [e.cast("sext", e.widen(unit.get(r, "b32")), "i64") for r in registers]
-        return [e.op("add", e.cast("fptosi", t, "i64"), c) for t, c in zip(total, thirds, strict=True)]
-    if name == "f32":
-        thirds = [e.cast("fpext", e.widen(unit.get(r, "f32")), "double") for r in registers]
-    else:
-        thirds = []
-        for register in registers:
-            word = e.widen(unit.get(register, "b32"))
-            for shift in (0, 16):
-                part = e.cast("trunc", e.op("lshr", word, shift) if shift else word, "i16")
-                thirds.append(e.cast("fpext", e.cast("fpext", e.as_kind(part, "half"), "float"), "double"))
-    return [e.op("fadd", t, c) for t, c in zip(total, thirds, strict=True)]
-
-
 def whole_warp(unit: Unit) -> None:
     """Refuse to run an aligned instruction with a part of the warp: the NumPy executor decides what that means."""
-    e = unit.e
-    wrong = e.cast("zext", e.compare("ne", Value(unit.mask, "i32", False), -1), "i64")
-    e.store("%ctx", at.SLOT["fault"], e.op("or", unit.context("fault"), wrong), align=8)
+    unit.fault_if(unit.e.compare("ne", unit.mask, -1))
 
 
 def ldmatrix(unit: Unit, inst: Instruction) -> None:
     """`ldmatrix`: lane i names row i % 8 of matrix i / 8; lane l gets elements 2 (l % 4) and on of row l / 4."""
     matrices, transposed = matrices_of(inst)
-    if inst.space != "shared":
-        raise Unsupported
+    refuse_if(inst.space != "shared")
     e = unit.e
     whole_warp(unit)
     rows = e.call("check_shared", address(unit, inst.sources[0], "shared"), (1 << 8 * matrices) - 1, 16)
-    for i, target in enumerate(_registers(inst.destinations[0])):
+    for i, target in enumerate(parts_of(inst.destinations[0])):
         if transposed:
             low, high = (
                 _picked(
@@ -152,8 +124,7 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
     copy, e = copy_of(inst), unit.e
     lanes = reading = unit.lanes()
     if copy.ignore is not None:
-        skipped = e.bits_of(unit.get(copy.ignore, "pred"))
-        reading = e.scalar(f"and i32 {lanes}, {e.scalar(f'xor i32 {skipped}, -1', 'i32')}", "i32")
+        reading = e.op("and", lanes, e.invert(e.bits_of(unit.get(copy.ignore, "pred"))))
     elif copy.read is not None:
         reading = _reading(unit, unit.get(copy.read, "u32"), copy.size, lanes)
     hosts = e.call("check_global", address(unit, copy.source, "global"), reading, copy.size)
@@ -166,14 +137,12 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
         e.call(f"scatter_{bits}", into, e.call(f"gather_{bits}", from_, reading), lanes)  # 0 in lanes that do not read
 
 
-def _reading(unit: Unit, count: Value, size: int, lanes: str) -> str:
+def _reading(unit: Unit, count: Value, size: int, lanes: Value) -> Value:
     """Lanes that read all their bytes; a fault if one reads a part."""
     e = unit.e
     whole, none = e.bits_of(e.compare("uge", count, size)), e.bits_of(e.compare("eq", count, 0))
-    neither = e.scalar(f"xor i32 {e.scalar(f'or i32 {whole}, {none}', 'i32')}, -1", "i32")
-    wrong = e.compare("ne", Value(e.scalar(f"and i32 {neither}, {lanes}", "i32"), "i32", False), 0)
-    e.store("%ctx", at.SLOT["fault"], e.op("or", unit.context("fault"), e.cast("zext", wrong, "i64")), align=8)
-    return e.scalar(f"and i32 {whole}, {lanes}", "i32")
+    unit.fault_if(e.compare("ne", e.op("and", e.invert(e.op("or", whole, none)), lanes), 0))
+    return e.op("and", whole, lanes)
 
 
 TABLE = {"mma": mma, "ldmatrix": ldmatrix, "cp": async_copy}
@@ -203,8 +172,7 @@ class _Matrix:
 
     def __init__(self, unit: Unit, inst: Instruction) -> None:
         where, stride, self.by_column, fragment = access_form(inst)
-        if inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS:
-            raise Unsupported
+        refuse_if(inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS)
         self.unit, self.fragment = unit, fragment
         e, self.size = unit.e, fragment.kind.bits // 8
         lines, length = (fragment.columns, fragment.rows) if self.by_column else (fragment.rows, fragment.columns)
@@ -219,9 +187,7 @@ class _Matrix:
     def hosts(self, register: int, part: int) -> Value:
         """Host addresses, one a lane, of element `part` of a register."""
         e, fragment = self.unit.e, self.fragment
-        per = 1 if fragment.kind.name == "f32" else fragment.kind.per_register
-        total = fragment.rows * fragment.columns
-        places = [((lane * fragment.registers + register) * per + part) % total for lane in range(32)]
+        places = fragment.places[:, register * fragment.kind.per_register + part].tolist()
         cells = [divmod(p, fragment.columns) for p in places]
         lines = [column if self.by_column else row for row, column in cells]
         bytes_ = [self.size * (row if self.by_column else column) for row, column in cells]
@@ -243,9 +209,8 @@ def _helper(inst: Instruction) -> str:
 
 def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
-    targets = _registers(inst.destinations[0])
-    if len(targets) != matrix.fragment.registers:
-        raise Unsupported
+    targets = parts_of(inst.destinations[0])
+    refuse_if(len(targets) != matrix.fragment.registers)
     for register, target in enumerate(targets):
         word: Value | None = None
         for part in range(count):
@@ -258,9 +223,8 @@ def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
 
 def _store_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
     e, (bits, count) = unit.e, matrix.pieces()
-    given = _registers(inst.sources[1])
-    if len(given) != matrix.fragment.registers:
-        raise Unsupported
+    given = parts_of(inst.sources[1])
+    refuse_if(len(given) != matrix.fragment.registers)
     for register, source in enumerate(given):
         word = e.widen(unit.get(source, "b32"))
         for part in range(count):
@@ -270,70 +234,45 @@ def _store_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
 
 def _multiply(unit: Unit, inst: Instruction) -> None:
     (d, a, b, c), options = fragments_of(inst)
-    if options or {f.kind.name for f in (a, b, c, d)} - _KINDS:
-        raise Unsupported
+    refuse_if(options or {f.kind.name for f in (a, b, c, d)} - _KINDS)
     e = unit.e
     for fragment, operand, offset in ((a, inst.sources[0], _WMMA_A), (b, inst.sources[1], _WMMA_B)):
-        for register, parts in enumerate(_numbers(unit, fragment, operand)):
-            for part, value in enumerate(parts):
-                _spread(unit, fragment, register, part, offset, value)
+        numbers = [v for register in parts_of(operand) for v in _numbers(unit, fragment.kind, register)]
+        for i, (places, value) in enumerate(zip(fragment.places.T.tolist(), numbers, strict=True)):
+            first = sum(1 << n for n in range(32) if n * len(numbers) + i < fragment.rows * fragment.columns)
+            _spread(unit, places, offset, value, first)
     pointers = [e.field("%frame", offset) for offset in (_WMMA_A, _WMMA_B, _WMMA_C)]
     e.call("multiply_rows", *pointers, a.rows, b.columns, a.columns)
-    thirds = _numbers(unit, c, inst.sources[2])
-    targets = _registers(inst.destinations[0])
-    per = len(thirds[0])
-    for number, target in enumerate(targets):
-        results = []
-        for part in range(2 if d.kind.name == "f16" else 1):
-            place = number * (2 if d.kind.name == "f16" else 1) + part
-            total = _gathered(unit, d.rows * d.columns, place)
-            results.append(e.op("fadd", total, thirds[place // per][place % per]))
-        unit.set(target, _rounded(unit, results, d.kind.name), "b32")
+    _finish(unit, inst, [_gathered(unit, place) for place in d.places.T.tolist()], c.kind, d.kind)
 
 
-def _numbers(unit: Unit, fragment: Fragment, operand: Operand) -> list[list[Value]]:
-    """The elements of every register as float64, [register][part]."""
-    e, name, found = unit.e, fragment.kind.name, []
-    if len(_registers(operand)) != fragment.registers:
-        raise Unsupported
-    for register in _registers(operand):
-        word = e.widen(unit.get(register, "b32"))
-        if name in ("f32", "tf32"):
-            word = e.op("and", word, ~0x1FFF) if name == "tf32" else word
-            found.append([e.cast("fpext", e.as_kind(word, "float"), "double")])
-        elif name == "s32":
-            found.append([e.cast("sitofp", word, "double")])
-        else:
-            bits = fragment.kind.bits
-            parts = [
-                e.cast("trunc", e.op("lshr", word, bits * i) if i else word, f"i{bits}") for i in range(32 // bits)
-            ]
-            if bits == 8:
-                cast = "sitofp" if name == "s8" else "uitofp"
-                found.append([e.cast(cast, p, "double") for p in parts])
-            else:
-                wide = [up(e, e.as_kind(p, "half") if name == "f16" else p) for p in parts]
-                found.append([e.cast("fpext", w, "double") for w in wide])
-    return found
+def _numbers(unit: Unit, kind: Element, register: Operand | None) -> list[Value]:
+    """The elements of a register as float64."""
+    e, name, bits = unit.e, kind.name, kind.bits
+    word = e.widen(unit.get(register, "b32"))
+    if name in ("f32", "tf32"):
+        word = e.op("and", word, ~0x1FFF) if name == "tf32" else word
+        return [e.cast("fpext", e.as_kind(word, "float"), "double")]
+    if name == "s32":
+        return [e.cast("sitofp", word, "double")]
+    parts = [e.cast("trunc", e.op("lshr", word, bits * i) if i else word, f"i{bits}") for i in range(32 // bits)]
+    if bits == 8:
+        return [e.cast("sitofp" if name == "s8" else "uitofp", part, "double") for part in parts]
+    return [e.cast("fpext", up(e, e.as_kind(p, "half") if name == "f16" else p), "double") for p in parts]
 
 
-def _spread(unit: Unit, fragment: Fragment, register: int, part: int, offset: int, value: Value) -> None:
-    """Write an element of every lane to its place in a row-major float64 matrix; copies of an element once."""
-    e, total = unit.e, fragment.rows * fragment.columns
-    per = 1 if fragment.kind.name == "f32" else fragment.kind.per_register
-    places = [(lane * fragment.registers + register) * per + part for lane in range(32)]
-    lanes = sum(1 << lane for lane, place in enumerate(places) if place < total)
+def _spread(unit: Unit, places: list[int], offset: int, value: Value, lanes: int) -> None:
+    """Write an element of lanes to its place in a row-major float64 matrix."""
+    e = unit.e
     base = e.let(f"ptrtoint ptr {e.field('%frame', offset)} to i64", "i64", False)
-    hosts = e.op("add", constants([8 * (p % total) for p in places], "i64"), base)
-    e.call("scatter_64", hosts, e.raw_bits(value), lanes)
+    e.call("scatter_64", e.op("add", constants([8 * p for p in places], "i64"), base), e.raw_bits(value), lanes)
 
 
-def _gathered(unit: Unit, total: int, place: int) -> Value:
-    """Element `place` of every lane of the product."""
-    e, each = unit.e, total // 32
+def _gathered(unit: Unit, places: list[int]) -> Value:
+    """An element of every lane of the product."""
+    e = unit.e
     base = e.let(f"ptrtoint ptr {e.field('%frame', _WMMA_C)} to i64", "i64", False)
-    hosts = e.op("add", constants([8 * (lane * each + place) for lane in range(32)], "i64"), base)
-    return e.as_kind(e.call("gather_64", hosts, -1), "double")
+    return e.as_kind(e.call("gather_64", e.op("add", constants([8 * p for p in places], "i64"), base), -1), "double")
 
 
 def _rounded(unit: Unit, results: list[Value], name: str) -> Value:

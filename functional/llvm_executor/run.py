@@ -13,8 +13,7 @@ import numpy as np
 
 from functional.errors import BudgetSpent, InputError
 from functional.execution.computer import default_threads
-from functional.execution.executor import CHUNK_BYTES, Executor, Request
-from functional.execution.interleaving import Interleaving
+from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
 from functional.llvm_executor.attempts import Conflict, Job, Pool, interleaved, parallel, serial

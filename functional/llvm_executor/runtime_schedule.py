@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functional.execution.interleaving import PACE
+from functional.execution.executor import PACE
 from functional.jit.native import I16, I32, I64, Lanes32, Pointer, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Frame

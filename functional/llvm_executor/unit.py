@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.isa.emitter import BITS, Value
-from functional.isa.operation import Unsupported, kind_of
+from functional.isa.operation import Unsupported, kind_of, refuse_if
 from functional.isa.slots import CLOCKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
@@ -28,10 +28,9 @@ class Unit:
         self.e = LlvmEmitter()
         self.values: dict[Register, Value] = {}
         self.written: dict[Register, None] = {}
-        self.mask = ""  # i32 name: active lanes of the block
         self.guard: Value | None = None  # of the running instruction
         self.position = 0  # of the running instruction in its block
-        self.guarded = "0"  # i64 name: thread instructions of guarded instructions of the block
+        self.guarded = self.e.literal(0, "i64")  # thread instructions of guarded instructions of the block
         self.places: dict[Register, int] = {}
         self.frame_bytes = at.SCRATCH + -(-_scratch_bytes(program) // 64) * 64
         self.symbols: list[Symbol] = []
@@ -58,8 +57,8 @@ class Unit:
         kind, e = register_kind(register), self.e
         uniform = register in self.analysis.uniform
         if kind == "i1":
-            bits = e.load("%frame", self.place(register), "i32").name
-            return e.compare("ne", Value(bits, "i32", False), 0) if uniform else e.lanes_of(bits)
+            bits = e.load("%frame", self.place(register), "i32")
+            return e.compare("ne", bits, 0) if uniform else e.lanes_of(bits)
         return e.load("%frame", self.place(register), kind, not uniform, align=8 if uniform else 4)
 
     def spill(self, register: Register, blend: bool) -> None:
@@ -71,11 +70,9 @@ class Unit:
         if value.kind == "i1":
             bits = e.bits_of(value)
             if blend:
-                before = e.load("%frame", offset, "i32").name
-                flipped = e.scalar(f"xor i32 {bits}, {before}", "i32")
-                kept = e.scalar(f"and i32 {flipped}, {self.mask}", "i32")
-                bits = e.scalar(f"xor i32 {kept}, {before}", "i32")
-            e.store("%frame", offset, Value(bits, "i32", False))
+                before = e.load("%frame", offset, "i32")
+                bits = e.op("xor", e.op("and", e.op("xor", bits, before), self.mask), before)
+            e.store("%frame", offset, bits)
             return
         if not uniform:
             value = e.widen(value)
@@ -101,8 +98,7 @@ class Unit:
                 raise Unsupported
         if negated:
             value = e.op("xor", value, e.literal(-1, value.kind))
-        if (value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind]:
-            raise Unsupported
+        refuse_if((value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind])
         return e.as_kind(e.resize(value, f"i{BITS[kind]}", False), kind)
 
     def _immediate(self, number: int | float, type_: str) -> Value:
@@ -121,8 +117,7 @@ class Unit:
         if not isinstance(operand, Register):
             raise Unsupported
         kept, e = register_kind(operand), self.e
-        if (kept == "i1") != (value.kind == "i1") or BITS[kept] < value.bits:
-            raise Unsupported
+        refuse_if((kept == "i1") != (value.kind == "i1") or BITS[kept] < value.bits)
         value = e.resize(e.raw_bits(value), kept, type_[0] == "s")
         if self.guard is not None:
             value = e.select(self.guard, value, self.fetch(operand))
@@ -157,14 +152,27 @@ class Unit:
         """A slot of the launch's context."""
         return self.e.load("%ctx", at.SLOT[slot], kind, align=8)
 
+    def set_context(self, slot: str, value: Value) -> None:
+        """Write a slot of the launch's context."""
+        self.e.store("%ctx", at.SLOT[slot], value, align=8)
+
+    def fault_if(self, wrong: Value) -> None:
+        """The launch is left to the NumPy executor if that holds."""
+        self.set_context("fault", self.e.op("or", self.context("fault"), self.e.cast("zext", wrong, "i64")))
+
+    def log(self, record: Value) -> None:
+        """Append a line record."""
+        where = self.context("records", "ptr").name
+        self.e.store(where, 0, record)
+        self.set_context("records", Value(self.e.field(where, 4), "ptr", False))
+
     def symbol(self, symbol: Symbol) -> Value:
         """Address of a symbol in its own space: known now, or from the table the launch fills."""
         slots = self.slots
         for table in (slots.shared, slots.local, slots.kernel_parameters):
             if symbol.name in table:
                 return self.e.literal(table[symbol.name] + symbol.offset, "i64")
-        if slots.spaces.get(symbol.name) not in ("global", "const"):
-            raise Unsupported
+        refuse_if(slots.spaces.get(symbol.name) not in ("global", "const"))
         if symbol not in self.symbols:
             self.symbols.append(symbol)
         table_address = self.context("symbols", "ptr")
@@ -196,16 +204,17 @@ class Unit:
         if guard is None:
             return
         self.guard = self.get(guard.register, "pred", guard.negated)
-        lanes = self.lanes()
-        count = self.e.intrinsic("ctpop", Value(lanes, "i32", False))
-        wide = self.e.resize(count, "i64", False)
-        self.guarded = self.e.op("add", wide, Value(self.guarded, "i64", False)).name
+        wide = self.e.resize(self.e.intrinsic("ctpop", self.lanes()), "i64", False)
+        self.guarded = self.e.op("add", wide, self.guarded)
 
-    def lanes(self) -> str:
-        """Lane mask (i32 name) of the running instruction: active lanes with a true guard."""
-        if self.guard is None:
-            return self.mask
-        return self.e.scalar(f"and i32 {self.mask}, {self.e.bits_of(self.guard)}", "i32")
+    @property
+    def mask(self) -> Value:
+        """Active lanes of the block."""
+        return self.e.mask
+
+    def lanes(self) -> Value:
+        """Lane mask of the running instruction: active lanes with a true guard."""
+        return self.mask if self.guard is None else self.e.op("and", self.mask, self.e.bits_of(self.guard))
 
 
 _MASKS: dict[str, Callable[[int], int]] = {

@@ -302,7 +302,6 @@ def function_of(operation: Operation) -> Callable:
     """The operation as a function of arrays, of the kinds of its sources, behind the frame where lanes look at each
     other; it yields one array, or a tuple."""
     e = ArrayEmitter(tuple(kind_of(type_) for type_ in operation.sources))
-    assert operation.emit is not None
     results = operation.emit(e, *e.arguments)
     results = results if isinstance(results, tuple) else (results,)
     returned = ", ".join(e.result(r) for r in results)

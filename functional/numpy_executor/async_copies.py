@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.atomics import Reduction, atomic_step, reduction_of
-from functional.numpy_executor.mbarriers import COMPLETE_TX, Change, log_touched, update_barriers
+from functional.numpy_executor.atomics import Update, atomic_step, reduce_into, reduction_of
+from functional.numpy_executor.mbarriers import Change, complete_tx, log_touched, update_barriers
 from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
 from functional.traces.line_record import BANK_BYTES, BANKS
@@ -28,24 +28,22 @@ from functional.traces.trace import SECTOR_BYTES
 def async_copy_step(slots: Slots, inst: Instruction) -> Step:
     """`cp.async`, 4, 8 or 16 bytes a lane; bytes beyond those to read become 0."""
     copy = copy_of(inst)
-    guard, size = guard_getter(slots, inst.guard), copy.size
+    size = copy.size
     to, source = address_getter(slots, copy.to, "shared"), address_getter(slots, copy.source, "global")
     wanted = _wanted(slots, copy)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
         count = np.minimum(frame.full(wanted(frame)), size)
-        some = (count > 0) if lanes is None else lanes & (count > 0)
+        some = (count > 0) if frame.guard is None else frame.guard & (count > 0)
         data = np.zeros((frame.count, 32, size), np.uint8)
         read = list(split(frame, inst, "global", source(frame), some))
         for part in read:
-            _read(frame, inst, part, np.where(some, count, 0), data)
-        written = list(split(frame, inst, "shared", to(frame), lanes))
+            _read(part, np.where(some, count, 0), data)
+        written = list(split(frame, inst, "shared", to(frame)))
         for part in written:
-            at = frame.full(part.space.offsets(frame, inst, part.addresses, size))
-            frame.machine.watch.stores(frame, inst, part, at, size)
-            chosen = ... if part.active is None else part.active
-            part.space.storage(frame.machine).data[at[chosen][..., None] + np.arange(size)] = data[chosen]
+            at = frame.full(part.offsets(size))
+            part.look("stores", at, size)
+            part.words(1)[at[part.chosen][..., None] + np.arange(size)] = data[part.chosen]
         record_mixed(frame, size, [*read, *written])
 
     return step
@@ -63,23 +61,20 @@ def _wanted(slots: Slots, copy: Copy) -> Getter:
     return lambda frame: read(frame).astype(np.int64)
 
 
-def _read(frame: Frame, inst: Instruction, part: Lanes, count: np.ndarray, data: np.ndarray) -> None:
+def _read(part: Lanes, count: np.ndarray, data: np.ndarray) -> None:
     """Fill the first `count` bytes of each lane; no byte beyond them is touched."""
-    space, size = part.space, data.shape[2]
-    space.check_alignment(frame, inst, part.addresses, size)
+    frame, size, bytes_, active = part.frame, data.shape[2], part.words(1), part.lanes
+    part.space.check_alignment(frame, part.inst, part.addresses, size)
     if (count == size).all():
-        at = frame.full(space.offsets(frame, inst, part.addresses, size))
-        frame.machine.watch.loads(frame, inst, part, at, size)
-        data[:] = space.storage(frame.machine).data[at[..., None] + np.arange(size)]
+        at = frame.full(part.offsets(size))
+        part.look("loads", at, size)
+        data[:] = bytes_[at[..., None] + np.arange(size)]
         return
     addresses = frame.full(part.addresses)
     lanes = np.maximum(count, 1) - 1
-    active = np.ones(count.shape, bool) if part.active is None else part.active
-    last = np.where(active, addresses + lanes.astype(addresses.dtype), addresses)
-    space.offsets(frame, inst, last, 1)
-    first = frame.full(space.offsets(frame, inst, addresses, 1))
-    frame.machine.watch.loads(frame, inst, replace(part, active=active & (count > 0)), first, 1)
-    bytes_ = space.storage(frame.machine).data
+    part.space.offsets(frame, part.inst, np.where(active, addresses + lanes.astype(addresses.dtype), addresses), 1)
+    first = frame.full(part.offsets(1))
+    replace(part, active=active & (count > 0)).look("loads", first, 1)
     for i in range(size):
         here = active & (count > i)
         data[here, i] = bytes_[first[here] + i]
@@ -107,7 +102,7 @@ class BulkCopy(NamedTuple):
     size: Operand
     barrier: Address | None
     blocks: Operand | None
-    reduction: Reduction | None
+    reduction: tuple[str, Update] | None  # the type of elements, and the operation
 
 
 def is_bulk(inst: Instruction) -> bool:
@@ -128,11 +123,9 @@ def bulk_copy_of(inst: Instruction) -> BulkCopy:
     spaces, reduction = _FORMS.get(form), reduction_of(modifiers[6:]) if reduces else None
     if spaces is None or len(operands) != 3 + (_COMPLETES in form) + (MULTICAST in form):
         raise Unsupported
-    if reduces and spaces[0] != "shared":
-        raise Unsupported
+    refuse_if(reduces and spaces[0] != "shared")
     to, source, size, *rest = operands
-    if not all(isinstance(operand, Address) for operand in (to, source, *rest[:1])):
-        raise Unsupported
+    refuse_if(not all(isinstance(operand, Address) for operand in (to, source, *rest[:1])))
     barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
     return BulkCopy(spaces, source, to, size, barrier, blocks, reduction)  # type: ignore[arg-type]
 
@@ -141,21 +134,21 @@ def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
     """`cp.async.bulk.{shared,shared::cluster}.{global,shared}.mbarrier::complete_tx::bytes[.multicast::cluster]`,
     `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`."""
     copy = bulk_copy_of(inst)
-    guard, bytes_of = guard_getter(slots, inst.guard), getter(slots, copy.size, "u32")
+    bytes_of = getter(slots, copy.size, "u32")
     where = address_getter(slots, copy.source, copy.spaces[0])
     targets = targets_of(slots, inst, copy.to, copy.barrier, copy.blocks, copy.spaces[1])
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        sizes = np.broadcast_to(frame.full(bytes_of(frame)), (frame.count, 32)).astype(np.int64)
-        _check_sizes(frame, inst, sizes, lanes)
-        read = list(split(frame, inst, copy.spaces[0], where(frame), lanes))
+        sizes = frame.full(bytes_of(frame)).astype(np.int64)
+        say = f"the size is a multiple of {UNIT_BYTES}"
+        frame.check(inst, (sizes % UNIT_BYTES != 0) & frame.lanes(), lambda at: f"a copy of {sizes[at]} bytes: {say}")
+        read = list(split(frame, inst, copy.spaces[0], where(frame)))
         written: list[Lanes] = []
-        for target in targets(frame, lanes):
+        for target in targets(frame):
             written = list(split(frame, inst, copy.spaces[1], target.addresses, target.lanes))
             for one, other in zip(_here(read, target.lanes), written, strict=False):
-                _move(frame, inst, one, other, sizes, copy.reduction)
-            target.complete(frame, sizes)
+                _move(one, other, sizes, copy.reduction)
+            target.complete(sizes)
         _record(frame, copy, read if copy.spaces[0] == "global" else written, sizes)
 
     return step
@@ -166,14 +159,14 @@ class Target(NamedTuple):
 
     addresses: np.ndarray
     lanes: np.ndarray | None
-    complete: Callable[[Frame, np.ndarray], object]
+    complete: Callable[[np.ndarray], object]
 
 
 def targets_of(
     slots: Slots, inst: Instruction, to: Address, barrier: Address | None, blocks: Operand | None, space: str,
-    paired: bool = False, change: Change = COMPLETE_TX,
-) -> Callable[[Frame, np.ndarray | None], Iterator[Target]]:  # fmt: skip
-    """`targets(frame, lanes)`: one, or with a mask of thread blocks one a block, at the same place of its memory. Its
+    paired: bool = False, change: Change = complete_tx,
+) -> Callable[[Frame], Iterator[Target]]:  # fmt: skip
+    """`targets(frame)`: one, or with a mask of thread blocks one a block, at the same place of its memory. Its
     barrier counts the bytes, or does what `change` says; `paired`: the barrier of that one of its pair whose rank is as
     even or odd as that of the barrier that is named."""
     where = address_getter(slots, to, space)
@@ -182,20 +175,19 @@ def targets_of(
 
     def complete_at(frame: Frame, lanes: np.ndarray | None, addresses: np.ndarray | None) -> Callable:
         if addresses is None:
-            return lambda frame, sizes: None
+            return lambda sizes: None
         parts = list(split(frame, inst, space, addresses, lanes))
-        return lambda frame, sizes: update_barriers(frame, inst, parts, change, sizes)
+        return lambda sizes: update_barriers(parts, change, sizes)
 
-    def targets(frame: Frame, lanes: np.ndarray | None) -> Iterator[Target]:
+    def targets(frame: Frame) -> Iterator[Target]:
         addresses, counts = where(frame), None if counter is None else counter(frame)
         if chosen is None or counts is None:
-            yield Target(addresses, lanes, complete_at(frame, lanes, counts))
+            yield Target(addresses, None, complete_at(frame, None, counts))
             return
         mask = frame.full(chosen(frame))
         for rank in range(16):
-            here = (mask >> np.uint16(rank) & np.uint16(1)).astype(bool)
-            here = here if lanes is None else here & lanes
-            if np.asarray(frame.active(here)).any():
+            here = (mask >> np.uint16(rank) & np.uint16(1)).astype(bool) & frame.lanes()
+            if here.any():
                 its = rank // 2 * 2 + counts // np.uint32(RANK_BYTES) % np.uint32(2) if paired else rank
                 yield Target(in_block(addresses, rank), here, complete_at(frame, here, in_block(counts, its)))
 
@@ -209,52 +201,32 @@ def in_block(addresses: np.ndarray, rank: int | np.ndarray) -> np.ndarray:
 
 def _here(parts: list[Lanes], lanes: np.ndarray | None) -> list[Lanes]:
     """Parts of an access, in those lanes alone that have a target."""
-    return (
-        parts if lanes is None else [replace(p, active=lanes if p.active is None else p.active & lanes) for p in parts]
-    )
+    return parts if lanes is None else [replace(p, active=p.lanes & lanes) for p in parts]
 
 
-def _check_sizes(frame: Frame, inst: Instruction, sizes: np.ndarray, lanes: np.ndarray | None) -> None:
-    wrong = sizes % UNIT_BYTES != 0
-    active = frame.active(lanes)
-    if active is not None:
-        wrong = wrong & active
-    if wrong.any():
-        row, lane = (int(i[0]) for i in np.nonzero(wrong))
-        message = f"a copy of {sizes[row, lane]} bytes: the size is a multiple of {UNIT_BYTES}"
-        raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
-
-
-def _move(
-    frame: Frame, inst: Instruction, read: Lanes, written: Lanes, sizes: np.ndarray, reduction: Reduction | None
-) -> None:
+def _move(read: Lanes, written: Lanes, sizes: np.ndarray, reduction: tuple[str, Update] | None) -> None:
     """Unit by unit, since an area may begin in one buffer and end outside of it."""
-    active = np.ones(sizes.shape, bool) if read.active is None else read.active
-    for start in range(0, int(sizes[active].max(initial=0)), UNIT_BYTES):
-        here = active & (sizes > start)
-        at = [_offsets(frame, inst, part, start, here)[here][:, None] for part in (read, written)]
-        if frame.machine.watch.strict:
-            _watch(frame, inst, read, written, start, here)
-        data = read.space.storage(frame.machine).data[at[0] + np.arange(UNIT_BYTES)]
-        into = written.space.storage(frame.machine)
+    for start in range(0, int(sizes[read.lanes].max(initial=0)), UNIT_BYTES):
+        here = read.lanes & (sizes > start)
+        at = [_unit(part, start, here) for part in (read, written)]
+        read_at, written_at = (offsets[here][:, None] for offsets in at)
+        if read.frame.machine.watch.strict:
+            hows = "loads", "updates" if read.inst.modifiers[0] == "reduce" else "stores"
+            for part, offsets, how in zip((read, written), at, hows, strict=True):
+                replace(part, active=here).look(how, offsets, UNIT_BYTES)
+        data = read.words(1)[read_at + np.arange(UNIT_BYTES)]
         if reduction is None:
-            into.data[at[1] + np.arange(UNIT_BYTES)] = data
+            written.words(1)[written_at + np.arange(UNIT_BYTES)] = data
         else:
-            reduction.apply(into, at[1][:, 0], np.ascontiguousarray(data))
+            into = written.space.storage(written.frame.machine)
+            reduce_into(into, *reduction, written_at[:, 0], np.ascontiguousarray(data))
 
 
-def _watch(frame: Frame, inst: Instruction, read: Lanes, written: Lanes, start: int, here: np.ndarray) -> None:
-    watch = frame.machine.watch
-    look = watch.updates if inst.modifiers[0] == "reduce" else watch.stores
-    for part, watched in ((read, watch.loads), (written, look)):
-        watched(frame, inst, replace(part, active=here), _offsets(frame, inst, part, start, here), UNIT_BYTES)
-
-
-def _offsets(frame: Frame, inst: Instruction, part: Lanes, start: int, here: np.ndarray) -> np.ndarray:
+def _unit(part: Lanes, start: int, here: np.ndarray) -> np.ndarray:
     """Checked offsets [row, 32] of the unit at `start`; of lanes that are not `here`, of one that is."""
-    addresses = frame.full(part.addresses) + part.addresses.dtype.type(start)
-    row, lane = (int(i[0]) for i in np.nonzero(here))
-    return frame.full(part.space.offsets(frame, inst, np.where(here, addresses, addresses[row, lane]), UNIT_BYTES))
+    addresses = part.frame.full(part.addresses) + part.addresses.dtype.type(start)
+    addresses = np.where(here, addresses, addresses[tuple(np.argwhere(here)[0])])
+    return part.frame.full(part.space.offsets(part.frame, part.inst, addresses, UNIT_BYTES))
 
 
 def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray) -> None:
@@ -263,7 +235,7 @@ def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray)
     passes = np.zeros(frame.count, np.int64)
     for part in parts:
         addresses = frame.full(part.addresses).astype(np.int64)
-        active = sizes > 0 if part.active is None else part.active & (sizes > 0)
+        active = part.lanes & (sizes > 0)
         passes += np.where(active, passes_of(sizes), 0).sum(axis=1)
         for row, lane in zip(*np.nonzero(active), strict=True):
             first, last = addresses[row, lane], addresses[row, lane] + sizes[row, lane] - 1
@@ -279,21 +251,19 @@ def passes_of(sizes_bytes: np.ndarray) -> np.ndarray:
 
 def async_store_step(slots: Slots, inst: Instruction) -> Step:
     """`st.async...shared::cluster.mbarrier::complete_tx::bytes... [to], value, [barrier]`, and `red.async` likewise."""
-    if not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3:
-        raise Unsupported
+    refuse_if(not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3)
     *given, barrier = inst.sources
-    if not isinstance(barrier, Address):
-        raise Unsupported
+    barrier = as_address(barrier)
     modifiers = tuple(m for m in inst.modifiers if m not in ("async", _COMPLETES))
     plain = replace(inst, modifiers=modifiers, sources=tuple(given))
     run = store_step(slots, plain) if inst.opcode == "st" else atomic_step(slots, plain)
-    guard, where = guard_getter(slots, inst.guard), address_getter(slots, barrier, CLUSTER_SHARED)
+    where = address_getter(slots, barrier, CLUSTER_SHARED)
     elements = len(given[1].elements) if isinstance(given[1], Vector) else 1
     size = np.int64(elements * TYPE_BYTES[inst.type])
 
     def step(frame: Frame) -> None:
         run(frame)
-        parts = list(split(frame, inst, CLUSTER_SHARED, where(frame), None if guard is None else guard(frame)))
-        update_barriers(frame, inst, parts, COMPLETE_TX, np.full((frame.count, 32), size))
+        parts = list(split(frame, inst, CLUSTER_SHARED, where(frame)))
+        update_barriers(parts, complete_tx, np.full((frame.count, 32), size))
 
     return step

@@ -5,19 +5,20 @@ copied elements: add, min, max, inc, dec, and, or, xor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from functional.isa.instructions import operation_of
+from functional.isa.matrices import from_bf16
 from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of, space_of
-from functional.isa.operation import DTYPES, Unsupported, raw
+from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.isa.small_floats import from_bf16
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.machine import Bytes
 from functional.numpy_executor.memory_ops import address_getter, log_records, record, split
-from functional.numpy_executor.operands import Frame, Step, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Step, getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction, Register, Vector
 from functional.traces.line_record import atomic_records
@@ -52,30 +53,25 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     operands = operands_of(inst)
     if isinstance(operands[0], Vector):
         return _vector_step(slots, inst, operands[0])
-    if not isinstance(address, Address) or len(operands) != (2 if name == "cas" else 1):
-        raise Unsupported
-    space, type_, guard = inst.space, inst.type, guard_getter(slots, inst.guard)
-    if space not in ("global", "shared", "generic"):
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(operands) != (2 if name == "cas" else 1))
+    type_ = inst.type
+    refuse_if(inst.space not in ("global", "shared", "generic"))
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     getters = [getter(slots, o, type_) for o in operands]
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
-    write = setter(slots, inst.destinations[0] if returns else None, type_, guard is not None)
+    write = setter(slots, inst.destinations[0] if returns else None, type_)
     dtype, size = DTYPES[type_], DTYPES[type_].itemsize
     associative = name in _ASSOCIATIVE and dtype.kind != "f" and update is _UPDATES[name]
     every_old = returns or not associative
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard) if records else guard(frame)
         old = np.zeros((frame.count, 32), dtype)
-        parts = list(split(frame, inst, space, where(frame), lanes))
+        parts = list(split(frame, inst, space, where(frame)))
         for part in parts:
-            offsets = part.space.offsets(frame, inst, part.addresses, size)
-            frame.machine.watch.updates(frame, inst, part, offsets, size)
-            at = frame.full(offsets) >> (size.bit_length() - 1)
-            chosen = np.ones(at.shape, bool) if part.active is None else part.active
-            words = part.space.storage(frame.machine).words[size].view(dtype)
+            at, chosen = frame.full(part.places("updates", size)), part.lanes
+            words = part.words(size).view(dtype)
             values = [frame.full(get(frame))[chosen] for get in getters]
             if name == "add" and not returns and update is np.add:
                 np.add.at(words, at[chosen], values[0])
@@ -93,8 +89,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
 
 def update_of(name: str, type_: str) -> Update:
     """The operation of a name on words of a type. Raises Unsupported."""
-    if type_ not in ATOMIC_TYPES[name]:
-        raise Unsupported
+    refuse_if(type_ not in ATOMIC_TYPES[name])
     return _PACKED_ADDS.get(type_, _UPDATES[name]) if name == "add" else _UPDATES[name]
 
 
@@ -111,8 +106,8 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
     count = len(vector.elements)
     modifiers = tuple(m for m in inst.modifiers if m != f"v{count}")
     address, targets = inst.sources[0], inst.destinations[0] if inst.destinations else None
-    if len(modifiers) == len(inst.modifiers) or not isinstance(address, Address) or inst.space != "global":
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(modifiers) == len(inst.modifiers) or inst.space != "global")
     elements = targets.elements if isinstance(targets, Vector) else (None,) * count
     size = DTYPES[inst.type].itemsize
     steps = []
@@ -122,11 +117,10 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
             raise Unsupported
         part = replace(inst, modifiers=modifiers, sources=(at, value), destinations=(target,) if target else ())
         steps.append(atomic_step(slots, part, records=not i))
-    where, guard = address_getter(slots, address, "global"), guard_getter(slots, inst.guard)
+    where = address_getter(slots, address, "global")
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else guard(frame)
-        for part in split(frame, inst, "global", where(frame), lanes):
+        for part in split(frame, inst, "global", where(frame)):
             part.space.check_alignment(frame, inst, part.addresses, size * count)
         for one in steps:
             one(frame)
@@ -184,54 +178,36 @@ def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> No
     if space in SHARED or len(parts) != 1 or parts[0].space.name != "global":
         record(frame, space in SHARED, size, parts)
         return
-    part = parts[0]
-    active = np.ones((frame.count, 32), bool) if part.active is None else part.active
-    log_records(frame, atomic_records(frame.full(part.addresses), active, size), part.some)
+    (part,) = parts
+    log_records(frame, atomic_records(frame.full(part.addresses), part.lanes, size), part.some)
 
 
 OPERATIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})
 _HALVES = ("f16", "bf16")
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """An operation on elements of a PTX type."""
-
-    type: str
-    update: Update
-
-    def apply(self, into: Bytes, offsets: np.ndarray, data: np.ndarray) -> None:
-        """Join bytes [copy, byte] with what lies at the offsets [copy] of a storage, one after the other."""
-        dtype = DTYPES[self.type]
-        values = data.view(dtype)
-        at = (offsets // dtype.itemsize)[:, None] + np.arange(values.shape[1])
-        in_turn(into.words[dtype.itemsize].view(dtype), at.reshape(-1), [values.reshape(-1)], self.update)
-
-
-def reduction_of(modifiers: Sequence[str]) -> Reduction:
-    """`add.noftz.f16`, `min.u64`, `or.b32`, ... Raises Unsupported."""
+def reduction_of(modifiers: Sequence[str]) -> tuple[str, Update]:
+    """`add.noftz.f16`, `min.u64`, `or.b32`, ...: the type of elements, and what joins them. Raises Unsupported."""
     name, *rest = modifiers
     type_ = rest[-1] if rest else ""
-    if rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []):
-        raise Unsupported
-    return reduction(name, type_)
+    refuse_if(rest[:-1] != (["noftz"] if name == "add" and type_ in _HALVES else []))
+    return type_, reduction(name, type_)
 
 
-def reduction(name: str, type_: str) -> Reduction:
+def reduction(name: str, type_: str) -> Update:
     """Raises Unsupported if elements of the type have no such operation."""
     if name in ("min", "max") and type_ in _HALVES:
-        return Reduction(type_, _least if name == "min" else _most)
-    if name not in OPERATIONS or type_ not in DTYPES:
-        raise Unsupported
-    return Reduction(type_, update_of(name, type_))
+        return partial(_chosen, choose=np.fmin if name == "min" else np.fmax)
+    refuse_if(name not in OPERATIONS or type_ not in DTYPES)
+    return update_of(name, type_)
 
 
-def _least(old: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return _chosen(old, value, np.fmin)
-
-
-def _most(old: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return _chosen(old, value, np.fmax)
+def reduce_into(into: Bytes, type_: str, update: Update, offsets: np.ndarray, data: np.ndarray) -> None:
+    """Join bytes [copy, byte] with what lies at the offsets [copy] of a storage, one after the other."""
+    dtype = DTYPES[type_]
+    values = data.view(dtype)
+    at = (offsets // dtype.itemsize)[:, None] + np.arange(values.shape[1])
+    in_turn(into.words[dtype.itemsize].view(dtype), at.reshape(-1), [values.reshape(-1)], update)
 
 
 def _chosen(old: np.ndarray, value: np.ndarray, choose: np.ufunc) -> np.ndarray:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.isa.instructions import ENDS
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import function_address
 from functional.numpy_executor.device_runtime import builtin_step
-from functional.numpy_executor.operands import Frame, Getter, Terminator, getter, guard_getter
-from functional.numpy_executor.stack import NOWHERE, pack
+from functional.numpy_executor.operands import Frame, Getter, Terminator, getter
+from functional.numpy_executor.stack import NOWHERE, pack, unpack
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
@@ -25,32 +24,15 @@ from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
 Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
 
-def executing(frame: Frame, guard: Getter | None) -> np.ndarray:
-    """Lane mask (uint32 [row]) of active lanes with a true guard; accounts a guarded instruction."""
-    if guard is None:
-        return frame.bits
-    lanes = frame.bits & pack(guard(frame), frame.count)
-    frame.machine.guarded[frame.index] += np.bitwise_count(lanes)
-    frame.machine.log.lanes(frame.index, lanes)
-    return lanes
-
-
-def _first(lanes: np.ndarray) -> tuple[int, int]:
-    """(row, lane) of the first thread of lane masks [row]."""
-    row = int(np.flatnonzero(lanes)[0])
-    return row, int(lanes[row] & -lanes[row]).bit_length() - 1
-
-
 def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """`ret` and `exit`."""
-    if set(inst.modifiers) - {"uni"}:
-        raise Unsupported
-    guard, after, program = guard_getter(slots, inst.guard), block.index + 1, slots.program
+    refuse_if(set(inst.modifiers) - {"uni"})
+    after, program = block.index + 1, slots.program
     returns = program.function_parameters.get(program.function_of[inst.index], ((), ()))[1]
     whole_thread = inst.opcode == "exit"
 
     def step(frame: Frame) -> None:
-        lanes, stack = executing(frame, guard), frame.machine.stack
+        lanes, stack = frame.executing, frame.machine.stack
         if returns and not whole_thread:
             _return_values(frame, lanes, program.function_of[inst.index])
         stack.leave(frame.index, lanes, whole_thread, after)
@@ -88,11 +70,10 @@ def _copy(frame: Frame, lanes: np.ndarray, pairs: Pairs, deeper: int) -> None:
 
 def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """A call of a function by name, by register, or of the device run time."""
-    if set(inst.modifiers) - {"uni"}:
-        raise Unsupported
+    refuse_if(set(inst.modifiers) - {"uni"})
     if inst.callee in BUILTINS and inst.index not in slots.program.callee_entry:
         return _builtin(slots, block, inst)
-    program, after, guard = slots.program, block.index + 1, guard_getter(slots, inst.guard)
+    program, after = slots.program, block.index + 1
     kept = slots.kept_across(block)
     if inst.callee is None:
         return _indirect(slots, block, inst, kept)
@@ -100,7 +81,7 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     entry = program.block_of(program.callee_entry[inst.index])
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
+        lanes = frame.executing
         frame.machine.enter(frame.index, inst, lanes, kept)
         _copy(frame, lanes, pairs, 1)
         frame.machine.stack.call(frame.index, lanes, entry, after)
@@ -112,20 +93,17 @@ def _arguments(slots: Slots, inst: Instruction, given: tuple[Operand, ...], call
     """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""
     formal, returns = slots.program.function_parameters.get(callee, ((), ()))
     names = [s.name for s in given if isinstance(s, Symbol)]
-    if len(names) != len(formal) or len(given) != len(names) or len(inst.destinations) != len(returns):
-        raise Unsupported
-    if any(name not in slots.call_parameters for name in names):
-        raise Unsupported
+    refuse_if(len(names) != len(formal) or len(given) != len(names) or len(inst.destinations) != len(returns))
+    refuse_if(any(name not in slots.call_parameters for name in names))
     into = [d.name for d in inst.destinations if isinstance(d, Symbol)]
     pairs = (*zip(names, formal, strict=True), *zip(into, returns, strict=False))
-    if any(slots.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs):
-        raise Unsupported
+    refuse_if(any(slots.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs))
     return [(name, p.name, p.bytes) for name, p in zip(names, formal, strict=True)]
 
 
 def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[int, ...]) -> Terminator:
     """The lanes of a warp may name several functions, which then run one after the other, by address."""
-    program, after, guard = slots.program, block.index + 1, guard_getter(slots, inst.guard)
+    program, after = slots.program, block.index + 1
     where = getter(slots, inst.sources[0], "u64")
     known: dict[int, tuple[int, Pairs]] = {}
     for name, start in program.functions.items():
@@ -135,14 +113,12 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
             continue
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
+        lanes = frame.executing
         named = frame.full(where(frame))
         paths = [(a, lanes & pack(named == np.uint64(a), frame.count)) for a in sorted(known)]
         missed = lanes & ~np.bitwise_or.reduce([m for _, m in paths] or [np.zeros_like(lanes)], axis=0)
-        if missed.any():
-            row, lane = _first(missed)
-            message = f"{int(named[row, lane]):#x} is not the address of a function with these parameters"
-            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+        say = "is not the address of a function with these parameters"
+        frame.check(inst, unpack(missed), lambda at: f"{int(named[at]):#x} {say}")
         frame.machine.enter(frame.index, inst, lanes, kept)
         for address, path in paths:
             _copy(frame, path, known[address][1], 1)
@@ -152,22 +128,18 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
 
 
 def _builtin(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    run, guard, after = builtin_step(slots, inst), guard_getter(slots, inst.guard), block.index + 1
+    run, after = builtin_step(slots, inst), block.index + 1
 
     def step(frame: Frame) -> None:
-        run(frame, executing(frame, guard))
+        run(frame)
         frame.machine.stack.advance(frame.rows, after)
 
     return step
 
 
-def terminator(slots: Slots, block: BasicBlock) -> Terminator | None:
-    """The terminator of a block; None if its last instruction is an ordinary one."""
-    inst = slots.program.instructions[block.stop - 1]
-    if inst.opcode not in ENDS:
-        return None
-    if inst.opcode in ("ret", "exit", "trap") and (inst.sources or inst.destinations):
-        raise Unsupported
+def terminator(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
+    """The terminator of a block that ends with one of ENDS."""
+    refuse_if(inst.opcode in ("ret", "exit", "trap") and (inst.sources or inst.destinations))
     return _BUILDERS[inst.opcode](slots, block, inst)
 
 
@@ -185,12 +157,11 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     if inst.target is None or set(inst.modifiers) - {"uni"}:
         raise Unsupported
     target, after, meeting = slots.program.block_of(inst.target), block.index + 1, _meeting(block)
-    guard = guard_getter(slots, inst.guard)
-    if guard is None:
+    if inst.guard is None:
         return lambda frame: frame.machine.stack.advance(frame.rows, target)
 
     def step(frame: Frame) -> None:
-        taken, stack = executing(frame, guard), frame.machine.stack
+        taken, stack = frame.executing, frame.machine.stack
         if not taken.any():
             stack.advance(frame.rows, after)
         elif (taken == frame.bits).all():
@@ -202,20 +173,16 @@ def _bra(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    if "idx" not in inst.modifiers or set(inst.modifiers) - {"idx", "uni"}:
-        raise Unsupported
-    index, guard = getter(slots, inst.sources[0], "u32"), guard_getter(slots, inst.guard)
+    refuse_if("idx" not in inst.modifiers or set(inst.modifiers) - {"idx", "uni"})
+    index = getter(slots, inst.sources[0], "u32")
     targets = np.array([slots.program.block_of(t) for t in inst.targets])
     meeting, after = _meeting(block), block.index + 1
 
     def step(frame: Frame) -> None:
-        jumping = executing(frame, guard)
+        jumping = frame.executing
         chosen = frame.full(index(frame))
-        wrong = pack(chosen >= len(targets), frame.count) & jumping
-        if wrong.any():
-            row, lane = _first(wrong)
-            message = f"branch index {chosen[row, lane]} is not below {len(targets)}"
-            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+        wrong = (chosen >= len(targets)) & frame.lanes()
+        frame.check(inst, wrong, lambda at: f"branch index {chosen[at]} is not below {len(targets)}")
         goes = targets[np.minimum(chosen, len(targets) - 1)]
         paths = [(int(t), pack(goes == t, frame.count) & jumping) for t in dict.fromkeys(targets.tolist())]
         paths.append((after, frame.bits & ~jumping))
@@ -225,13 +192,10 @@ def _brx(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _trap(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    guard, after = guard_getter(slots, inst.guard), block.index + 1
+    after = block.index + 1
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
-        if lanes.any():
-            row, lane = _first(lanes)
-            raise frame.machine.fault(inst, "the kernel trapped", int(frame.index[row]), lane)
+        frame.check(inst, frame.lanes(), lambda _: "the kernel trapped")
         frame.machine.stack.advance(frame.rows, after)
 
     return step
@@ -244,16 +208,9 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
     kind = "warp" if "warp" in kinds else next(iter(kinds), "")
     known = {"sync", "arrive", "red", "warp", "aligned", "cta", "popc", "and", "or", "u32", "pred"}
-    if not kind or set(inst.modifiers) - known:
-        raise Unsupported
-    guard = guard_getter(slots, inst.guard)
+    refuse_if(not kind or set(inst.modifiers) - known)
     if kind == "warp":  # lanes of a warp run in step anyway
-
-        def in_step(frame: Frame) -> None:
-            executing(frame, guard)
-            frame.machine.stack.advance(frame.rows, after)
-
-        return in_step
+        return fall_through(block)
     sources = list(inst.sources)
     vote = (
         getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
@@ -261,11 +218,10 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     operands = [getter(slots, s, "u32") for s in sources]
     if vote is not None:
         slots.barrier_results[inst.index] = _barrier_result(slots, inst)
-    if not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2):
-        raise Unsupported
+    refuse_if(not 1 <= len(operands) <= 2 or (kind == "arrive" and len(operands) != 2))
 
     def step(frame: Frame) -> None:
-        lanes = executing(frame, guard)
+        lanes = frame.executing
         here = lanes != 0
         rows = frame.index[here]
         if not here.all():
@@ -294,12 +250,11 @@ def _pass_by(frame: Frame, inst: Instruction, rows: np.ndarray, after: int) -> N
 def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """`barrier.cluster.arrive` and `wait`."""
     kinds, others = set(inst.modifiers) & {"arrive", "wait"}, {"cluster", "aligned", "release", "acquire", "relaxed"}
-    if len(kinds) != 1 or set(inst.modifiers) - kinds - others:
-        raise Unsupported
-    guard, after, waits = guard_getter(slots, inst.guard), block.index + 1, "wait" in kinds
+    refuse_if(len(kinds) != 1 or set(inst.modifiers) - kinds - others)
+    after, waits = block.index + 1, "wait" in kinds
 
     def step(frame: Frame) -> None:
-        here, barriers = executing(frame, guard) != 0, frame.machine.barriers
+        here, barriers = frame.executing != 0, frame.machine.barriers
         frame.machine.stack.advance(frame.index[~here] if waits else frame.rows, after)
         if waits:
             barriers.wait_in_cluster(frame.index[here], inst.index, after)
@@ -316,8 +271,7 @@ def _barrier_result(slots: Slots, inst: Instruction) -> tuple[int, str]:
     destination = inst.destinations[0]
     if len(operation) != 1 or inst.type != wanted or not isinstance(destination, Register):
         raise Unsupported
-    if TYPE_BYTES.get(destination.type) != (4 if wanted == "u32" else None):
-        raise Unsupported
+    refuse_if(TYPE_BYTES.get(destination.type) != (4 if wanted == "u32" else None))
     return slots.register(destination), operation.pop()
 
 
@@ -329,10 +283,9 @@ def _barrier_operands(
     values = [frame.full(get(frame))[np.arange(frame.count), first].astype(np.int64) for get in operands]
     barrier, threads = values[0], values[1] if len(values) > 1 else np.zeros(frame.count, np.int64)
     wrong = np.flatnonzero((lanes != 0) & ((barrier >= 16) | (threads % 32 != 0)))
-    if wrong.size:
-        row = int(wrong[0])
+    for row in wrong.tolist():
         message = f"barrier {barrier[row]} for {threads[row]} threads: numbers go to 15, counts are multiples of 32"
-        raise frame.machine.fault(inst, message, int(frame.index[row]), int(first[row]))
+        raise frame.fault(inst, message, row, int(first[row]))
     return barrier, threads
 
 

@@ -6,40 +6,38 @@ Whatever is not supported is refused here, by name and line, before anything run
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from functional.errors import PtxError
-from functional.isa.instructions import CARRIED, ENDS, form_of, has_no_effect
-from functional.isa.operation import REFUSALS, Builder
+from functional.isa.instructions import ENDS, form_of, has_no_effect
+from functional.isa.operation import REFUSALS
 from functional.isa.slots import CONDITION_CODE, Slots
-from functional.numpy_executor import warp_ops
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.numpy_executor.atomics import atomic_step
 from functional.numpy_executor.control import fall_through, terminator
 from functional.numpy_executor.machine import Block, Code
-from functional.numpy_executor.mbarriers import TABLE as MBARRIER
 from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
-from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, setter, under_guard
 from functional.numpy_executor.tcgen05_product import tcgen05_step
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.warp_ops import register_count_step
+from functional.numpy_executor.warp_ops import own_shared_step, register_count_step
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
-from functional.numpy_executor.wmma import ldmatrix_step, movmatrix, stmatrix_step, transposed_matrix, wmma_step
+from functional.numpy_executor.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
-from functional.ptx.ir import Instruction, Register, Special, Symbol, Vector
+from functional.ptx.ir import Instruction, Register
 
 _BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32, 64)}  # integers come as bits
-_OWN: dict[str, Builder] = {**warp_ops.TABLE, **MBARRIER, "movmatrix": movmatrix}  # that this executor alone has
-_LANE_FUNCTIONS = {**warp_ops.LANE_FUNCTIONS, "movmatrix": lambda inst: transposed_matrix}
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
     "tensormap": tensor_map_step, "wgmma": product_step, "tcgen05": tcgen05_step, "tex": texture_step,
     "suld": surface_step, "sust": surface_step, "setmaxnreg": register_count_step,
+    "movmatrix": movmatrix_step,
 }  # fmt: skip
 _BARRIER_STEPS = frozenset(
     {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
@@ -60,77 +58,52 @@ class Decoded(Code):
 
     def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
         instructions = self.program.instructions[block.start : block.stop]
-        last = instructions[-1]
-        body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
-        steps = [step for step in (self._decode(inst, lambda i=inst: _step(self.slots, i)) for inst in body) if step]
-        end = self._decode(last, lambda: self._end(block, last)) or fall_through(block)
-        outside = frozenset[Register]().union(*(live[s] for s in block.successors), {CONDITION_CODE})
-        written = {r for inst in body for r in _writes(inst)}
-        return Block(
-            block.index,
-            self._reads(instructions, len(body)),
-            tuple(sorted(self.slots.register(r) for r in written & outside)),
-            tuple(steps),
-            end,
-            len(instructions),
-            sum(inst.guard is None for inst in instructions),
-        )
+        last, slots = instructions[-1], self.slots
+        needed, defined = set[int](), set[int]()  # read, or written under a guard, before they are surely written
 
-    def _end(self, block: BasicBlock, last: Instruction) -> Terminator | None:
+        def decoded(inst: Instruction, build: Callable) -> Any:
+            made = self._decode(inst, lambda: build(slots, inst))
+            needed.update((slots.read | (slots.written if inst.guard else set())) - defined)
+            defined.update(slots.written)
+            return made
+
+        body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
+        steps = [step for step in (decoded(inst, _step) for inst in body) if step]
+        end = decoded(last, lambda _, inst: self._end(block, inst))
+        outside = {CONDITION_CODE}.union(*(live[s] for s in block.successors))
+        kept = defined & {slots.register(r) for r in outside}
+        unguarded = sum(inst.guard is None for inst in instructions)
+        reads, writes = tuple(sorted(needed)), tuple(sorted(kept))
+        return Block(block.index, reads, writes, tuple(steps), end, len(instructions), unguarded)
+
+    def _end(self, block: BasicBlock, last: Instruction) -> Terminator:
         if is_product(last):
             return join_warpgroup(block, last)
-        return wait_end(self.slots, block, last) if is_wait(last) else terminator(self.slots, block)
+        if last.opcode not in ENDS and not is_wait(last):
+            return fall_through(block)
+        build = wait_end if is_wait(last) else terminator
+        return under_guard(self.slots, last, build(self.slots, block, last))
 
     def _decode(self, inst: Instruction, build: Callable):  # type: ignore[no-untyped-def]
-        self.slots.position = inst.index - self.program.blocks[self.program.block_of(inst.index)].stop
+        self.slots.begin(inst.index - self.program.blocks[self.program.block_of(inst.index)].stop)
         try:
             return build()
         except REFUSALS:
             message = f"instruction '{inst.name}' is not supported"
             raise PtxError(self.program.path, inst.line, message) from None
 
-    def _reads(self, instructions: tuple[Instruction, ...], body: int) -> tuple[int, ...]:
-        """Slots to fetch before a block: read, or written under a guard, before they are surely written."""
-        slots = self.slots
-        needed: set[int] = set()
-        defined: set[int] = set()
-        for position, inst in enumerate(instructions):
-            used = {slots.register(r) for r in _reads(inst)}
-            used |= _constant_slots(slots, inst)
-            written = {slots.register(r) for r in _writes(inst)} if position < body else set()
-            if inst.guard is not None:
-                used |= {slots.register(inst.guard.register)} | written
-            needed |= used - defined
-            defined |= written
-        return tuple(sorted(needed))
-
-
-def _reads(inst: Instruction) -> tuple[Register, ...]:
-    return (*inst.reads(), CONDITION_CODE) if inst.opcode in CARRIED else inst.reads()
-
-
-def _writes(inst: Instruction) -> tuple[Register, ...]:
-    return (*inst.writes(), CONDITION_CODE) if "cc" in inst.modifiers else inst.writes()
-
-
-def _constant_slots(slots: Slots, inst: Instruction) -> set[int]:
-    """Slots of the special registers and symbols an instruction names."""
-    found = set()
-    for operand in inst.sources:
-        for part in operand.elements if isinstance(operand, Vector) else (operand,):
-            if isinstance(part, Special) and part.name in slots.specials:  # others, and clocks, nobody fetches
-                found.add(slots.specials[part.name])
-            base = getattr(part, "base", part)
-            if isinstance(base, Symbol):
-                found.update(slot for symbol, slot in slots.symbols.items() if symbol.name == base.name)
-    return found
-
 
 def _step(slots: Slots, inst: Instruction) -> Step | None:
+    if has_no_effect(inst):
+        return None if inst.guard is None else under_guard(slots, inst, lambda frame: None)
+    return under_guard(slots, inst, _plain_step(slots, inst))
+
+
+def _plain_step(slots: Slots, inst: Instruction) -> Step:
     if inst.opcode in ("st", "red") and "async" in inst.modifiers:
         return async_store_step(slots, inst)
-    if has_no_effect(inst):
-        return _guard_only(slots, inst)
+    if inst.opcode == "isspacep" and "shared" in inst.modifiers:
+        return own_shared_step(slots, inst)
     if inst.opcode in _STEPS:
         return _STEPS[inst.opcode](slots, inst)
     if inst.opcode == "cp" and is_tensor_copy(inst):
@@ -144,32 +117,12 @@ def _step(slots: Slots, inst: Instruction) -> Step | None:
     return _operation_step(slots, inst)
 
 
-def _guard_only(slots: Slots, inst: Instruction) -> Step | None:
-    guard = guard_getter(slots, inst.guard)
-    return None if guard is None else _guarded_step(guard, lambda frame: None)
-
-
 def _operation_step(slots: Slots, inst: Instruction) -> Step:
-    own = _OWN.get(inst.opcode)
-    operation, sources, destinations = (own(inst), inst.sources, inst.destinations) if own else form_of(inst)
+    operation, sources, destinations = form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     getters = [getter(slots, s, _BITS_OF.get(t, t), i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
-    guard = guard_getter(slots, inst.guard)
-    guarded = guard is not None
-    setters = [setter(slots, d, t, guarded) for d, t in zip(destinations, operation.destinations, strict=True)]
-    across = _LANE_FUNCTIONS.get(inst.opcode, lambda _: None)(inst)
-    if across is None and operation.across:
-        across = function_of(operation)
-    step = _bind_across(across, getters, setters) if across else _bind(function_of(operation), getters, setters)
-    return step if guard is None else _guarded_step(guard, step)
-
-
-def _guarded_step(guard: Getter, step: Step) -> Step:
-    def guarded(frame: Frame) -> None:
-        frame.set_guard(guard)
-        step(frame)
-
-    return guarded
+    setters = [setter(slots, d, t) for d, t in zip(destinations, operation.destinations, strict=True)]
+    return (_bind_across if operation.across else _bind)(function_of(operation), getters, setters)
 
 
 def _bind(function: Callable, getters: list[Getter], setters: list[Setter]) -> Step:

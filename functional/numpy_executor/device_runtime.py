@@ -20,10 +20,10 @@ import numpy as np
 from functional.errors import InputError
 from functional.execution.device_launches import DeviceLaunches
 from functional.isa.memory import WINDOWS
-from functional.isa.operation import Unsupported
+from functional.isa.operation import refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, Memory, Region, function_address
-from functional.numpy_executor.operands import Frame
+from functional.numpy_executor.operands import Frame, Step
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
@@ -177,10 +177,6 @@ def _described_buffer(thread: Thread, places: Sequence[int]) -> int:
     return address
 
 
-def _buffer(thread: Thread, places: Sequence[int]) -> int:
-    return DeviceLaunches(thread.machine.memory).buffer(thread.parameter(places[1]))
-
-
 def _parameter_bytes(thread: Thread, kernel: int) -> int:
     sizes = {function_address(name): size for name, size in thread.machine.code.program.launchable.items()}
     if kernel not in sizes:
@@ -200,19 +196,9 @@ def _describe_and_launch(thread: Thread, places: Sequence[int]) -> int:
     return _submit(thread, buffer, thread.parameter(places[5]))
 
 
-def _launch(thread: Thread, places: Sequence[int]) -> int:
-    return _submit(thread, *(thread.parameter(place) for place in places))
-
-
 def _submit(thread: Thread, buffer: int, stream: int) -> int:
     if not DeviceLaunches(thread.machine.memory).submit(buffer, stream):
         raise _fault(thread, f"a launch from {buffer:#x}, where no parameters were asked for")
-    return 0
-
-
-def _new_stream(thread: Thread, places: Sequence[int]) -> int:
-    address = thread.parameter(places[0])
-    thread.write(address, _STREAM.to_bytes(8, "little"))
     return 0
 
 
@@ -222,35 +208,38 @@ def _set_error(thread: Thread, places: Sequence[int]) -> int:
     return 0
 
 
-def _nothing(thread: Thread, places: Sequence[int]) -> int:
-    return 0
-
-
 def _fault(thread: Thread, message: str) -> Exception:
     return thread.machine.fault(thread.inst, message, thread.row, thread.lane)
 
 
+def _new_stream(thread: Thread, places: Sequence[int]) -> int:
+    thread.write(thread.parameter(places[0]), _STREAM.to_bytes(8, "little"))
+    return 0
+
+
 _CALLS: dict[str, Callable[[Thread, Sequence[int]], int]] = {
-    "GetParameterBuffer": _buffer, "LaunchDevice": _describe_and_launch,
-    "GetParameterBufferV2": _described_buffer, "LaunchDeviceV2": _launch, "LaunchDeviceV2_ptsz": _launch,
-    "StreamCreate": _new_stream, "StreamCreateWithFlags": _new_stream, "StreamDestroy": _nothing,
-    "GetLastError": _nothing, "PeekAtLastError": _nothing, "SetLastError": _set_error,
-}  # fmt: skip
+    "GetParameterBuffer": lambda t, places: DeviceLaunches(t.machine.memory).buffer(t.parameter(places[1])),
+    "GetParameterBufferV2": _described_buffer,
+    "LaunchDevice": _describe_and_launch,
+    **dict.fromkeys(("LaunchDeviceV2", "LaunchDeviceV2_ptsz"), lambda t, places: _submit(t, *map(t.parameter, places))),
+    **dict.fromkeys(("StreamCreate", "StreamCreateWithFlags"), _new_stream),
+    **dict.fromkeys(("StreamDestroy", "GetLastError", "PeekAtLastError"), lambda t, places: 0),
+    "SetLastError": _set_error,
+}
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])", re.ASCII)
 _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}
 
 
-def builtin_step(slots: Slots, inst: Instruction) -> Callable[[Frame, np.ndarray], None]:
-    """`run(frame, lanes)` of a call. Raises Unsupported for other parameters than the run time's."""
+def builtin_step(slots: Slots, inst: Instruction) -> Step:
+    """What a call does. Raises Unsupported for other parameters than the run time's."""
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
-    if len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names):
-        raise Unsupported
+    refuse_if(len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names))
     result = next((d.name for d in inst.destinations if isinstance(d, Symbol)), None)
     places = [slots.call_parameters[name] for name in names]
     into = None if result is None else slots.call_parameters[result]
 
-    def run(frame: Frame, lanes: np.ndarray) -> None:
-        for row, lane in zip(*np.nonzero((lanes[:, None] >> np.arange(32, dtype=np.uint32)) & 1), strict=True):
+    def run(frame: Frame) -> None:
+        for row, lane in np.argwhere(frame.lanes()):
             thread = Thread(frame, inst, int(frame.index[row]), int(lane))
             given = [thread.parameter(place) for place in places]
             if inst.callee in LAUNCH_FUNCTIONS:

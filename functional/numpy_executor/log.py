@@ -29,7 +29,7 @@ class Log:
         self._conflicts.append((rows, passes))
 
     def lanes(self, rows: np.ndarray, lanes: np.ndarray) -> None:
-        """Lanes with a true guard of one instruction, bool [row, 32] or bits [row]. Forgotten: no trace needs them."""
+        """Lanes with a true guard of one instruction, bits [row]. Forgotten: no trace needs them."""
 
     def addresses(self, rows: np.ndarray, addresses: np.ndarray) -> None:
         """Lane addresses of one memory instruction, within its space. Forgotten: no trace needs them."""

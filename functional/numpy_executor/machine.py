@@ -60,17 +60,11 @@ class Watch:
     def begin(self, machine: Machine) -> None:
         """A chunk begins."""
 
-    def loads(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int) -> None:
-        """A read at offsets [row, lane] of the storage of a space."""
-
-    def stores(
-        self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int,
-        values: Sequence[np.ndarray] = (),
-    ) -> None:  # fmt: skip
-        """A write that is still to be done. `values`: elements [row, lane] of what is written, if that is known."""
-
-    def updates(self, frame: Any, inst: Instruction, part: Any, offsets: np.ndarray, size_bytes: int) -> None:
-        """An atomic update."""
+    def look(
+        self, how: str, part: Any, offsets: np.ndarray, size_bytes: int, values: Sequence[np.ndarray] = ()
+    ) -> None:
+        """`how`: "loads", "stores" (still to be done) or "updates", at offsets [row, lane] of the storage of a space.
+        `values`: elements [row, lane] of what is stored, if that is known."""
 
     def box(
         self, frame: Any, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,

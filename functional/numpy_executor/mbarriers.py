@@ -16,40 +16,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.memory import space_of
-from functional.isa.operation import Operation, Unsupported, flags_of
+from functional.isa.memory import PENDING_BITS, space_of
+from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT, access_records
-from functional.numpy_executor.control import executing
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
-from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter
 from functional.numpy_executor.spaces import Lanes
-from functional.numpy_executor.stack import WAITING, pack, unpack
+from functional.numpy_executor.stack import WAITING
 from functional.programs.program import BasicBlock
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Register
-from functional.traces.line_record import MORE, SHARED_PASS, line_records
+from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register
+from functional.traces.line_record import joined_records, line_records
 
 
 def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
     """Log the numbers of the sectors that an instruction touched, by row of the frame, what it did at barriers, and its
     passes of shared memory [row]."""
-    phases = frame.machine.phases.take()
-    rows, records = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
-    for row, sectors in sorted(touched.items()):
+    phases, parts = frame.machine.phases.take(), []
+    for row, sectors in touched.items():
         _, lines = line_records(np.unique(np.concatenate([np.zeros(0, np.uint32), *sectors])).astype(np.uint32)[None])
-        noted = np.array(sorted(phases.get(int(frame.index[row]), ())), np.uint32)
-        made = np.concatenate([lines, noted, np.full(passes[row], SHARED_PASS, np.uint32)])
-        made[:-1] |= MORE
-        rows.append(np.full(len(made), row))
-        records.append(made)
-    some = np.zeros(frame.count, bool)
-    some[list(touched)] = True
-    log_records(frame, (np.concatenate(rows), np.concatenate(records)), None if some.all() else some)
+        made = np.concatenate([lines, access_records(phases.get(int(frame.index[row]), []), int(passes[row]))])
+        parts.append((np.full(len(made), row), made))
+    log_records(frame, joined_records(parts, frame.count), None)
 
 
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
-MOST = (1 << 20) - 1
+MOST = (1 << PENDING_BITS) - 1
 
 
 _TX_BIT, _TX_BITS = 41, 23
@@ -81,9 +74,8 @@ class Barrier(NamedTuple):
 
 
 class Test(NamedTuple):
-    """What an `mbarrier` instruction does to the objects that its lanes name: (guard, operand, space, addresses)."""
+    """What an `mbarrier` instruction does to the objects that its lanes name."""
 
-    guard: Getter | None
     given: Getter | None
     space: str
     where: Getter
@@ -95,27 +87,24 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
     `cp.async.mbarrier.arrive[.noinc]`. Raises Unsupported."""
     change = _change_of(inst)
     address, operands = inst.sources[0], inst.sources[1:]
-    if not isinstance(address, Address) or len(operands) > 2:
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(operands) > 2)
     wide = "parity" not in inst.modifiers and not WAITS.isdisjoint(inst.modifiers)
     given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
-    return Test(guard_getter(slots, inst.guard), given, space, where, change)
+    return Test(given, space, where, change)
 
 
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of any of them but `try_wait`, which ends its block (try_wait.py)."""
+    """The step of any of them but `try_wait`, which ends its block."""
     test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
     destination = inst.destinations[0] if inst.destinations else None
-    write = setter(slots, destination, "pred" if waits else "b64", test.guard is not None)
+    write = setter(slots, destination, "pred" if waits else "b64")
 
     def step(frame: Frame) -> None:
-        lanes = None if test.guard is None else frame.set_guard(test.guard)
-        parts = list(split(frame, inst, test.space, test.where(frame), lanes))
-        write(
-            frame, update_barriers(frame, inst, parts, test.change, operand(frame, test), bool if waits else np.uint64)
-        )
+        parts = list(split(frame, inst, test.space, test.where(frame)))
+        write(frame, update_barriers(parts, test.change, operand(frame, test), bool if waits else np.uint64))
         log_barriers(frame, parts)
 
     return step
@@ -136,36 +125,19 @@ def log_barriers(frame: Frame, parts: list[Lanes]) -> None:
     log_touched(frame, {int(row): [] for row in np.flatnonzero(some)}, passes)
 
 
-def _operation_of(inst: Instruction) -> str:
-    """The key of `_CHANGES`. Raises Unsupported."""
-    named = [m for m in inst.modifiers if m in _CHANGES]
-    operation = ".".join(named)
-    if operation not in _CHANGES:
-        raise Unsupported
-    allowed = _SCOPES | {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"}
-    if set(inst.modifiers) - allowed:
-        raise Unsupported
-    return operation
-
-
-def update_barriers(
-    frame: Frame, inst: Instruction, parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64
-) -> np.ndarray:
+def update_barriers(parts: list[Lanes], change: Change, values: np.ndarray, dtype: type = np.uint64) -> np.ndarray:
     """Change the barriers that active lanes name, one after the other, by an operand each; yields results."""
-    result: np.ndarray = np.zeros((frame.count, 32), dtype)
+    result: np.ndarray = np.zeros(values.shape, dtype)
     for part in parts:
-        offsets = part.space.offsets(frame, inst, part.addresses, 8)
-        look = frame.machine.watch.stores if "init" in inst.modifiers else frame.machine.watch.updates
-        look(frame, inst, part, offsets, 8)
-        at = frame.full(offsets) >> 3
-        words = part.space.storage(frame.machine).words[8]
-        active = np.ones(at.shape, bool) if part.active is None else part.active
-        for row, lane in zip(*np.nonzero(active), strict=True):
+        frame, inst = part.frame, part.inst
+        at = frame.full(part.places("stores" if "init" in inst.modifiers else "updates", 8))
+        words = part.words(8)
+        for row, lane in np.argwhere(part.lanes).tolist():
             here = int(at[row, lane])
             before = int(words[here])
             word, result[row, lane] = change(before, int(values[row, lane]))
             if word < 0:
-                raise frame.machine.fault(inst, "more arrivals than expected", int(frame.index[row]), int(lane))
+                raise frame.fault(inst, "more arrivals than expected", row, lane)
             follow(frame.machine, inst, int(frame.index[row]), here, before, word, bool(result[row, lane]))
             words[here] = word
     return result
@@ -186,7 +158,7 @@ def follow(
         machine.phases.arrive(row, word, before, after)
 
 
-def _changed(word: int, arrivals: int = 0, dropped: int = 0, tx_bytes: int = 0) -> tuple[int, int]:
+def arrive(word: int, arrivals: int, dropped: int = 0, tx_bytes: int = 0) -> tuple[int, int]:
     """An object once so many have arrived, so many fewer are expected, and more bytes are to come; and before."""
     barrier = Barrier.of(word)
     missing, expected = barrier.missing - arrivals, barrier.expected - dropped
@@ -195,21 +167,20 @@ def _changed(word: int, arrivals: int = 0, dropped: int = 0, tx_bytes: int = 0) 
     return Barrier(expected, missing, barrier.phase, barrier.tx_bytes + tx_bytes).word(), word
 
 
-def _complete(word: int, tx_bytes: int) -> tuple[int, int]:
-    return _changed(word, tx_bytes=-tx_bytes)
+def complete_tx(word: int, tx_bytes: int) -> tuple[int, int]:
+    """What a copy does when its bytes are there."""
+    return arrive(word, 0, tx_bytes=-tx_bytes)
 
 
-ARRIVE: Change = _changed  # what products do when they are complete
-COMPLETE_TX: Change = _complete  # what a copy does when its bytes are there
 WAITS = frozenset({"test_wait", "try_wait"})
 # Arrivals, and copies that count their bytes at a barrier, by what their names hold
 _ARRIVALS = frozenset({"arrive", "arrive_drop", "complete_tx", "mbarrier::complete_tx::bytes", "mbarrier::arrive::one"})
 _EXTRA = {"arrive": {"noComplete"}, "arrive_drop": {"noComplete"}, "test_wait": {"parity"}, "try_wait": {"parity"}}
 _CHANGES: dict[str, Change] = {
-    "init": lambda word, count: ((count & MOST) * (1 | 1 << 20), 0), "inval": lambda word, _: (0, 0), "arrive": ARRIVE,
-    "arrive_drop": lambda word, count: _changed(word, count, count), "complete_tx": COMPLETE_TX,
-    "expect_tx": lambda word, tx_bytes: _changed(word, tx_bytes=tx_bytes),
-    "arrive.expect_tx": lambda word, tx_bytes: _changed(word, 1, tx_bytes=tx_bytes),
+    "init": lambda word, count: ((count & MOST) * (1 | 1 << 20), 0), "inval": lambda word, _: (0, 0), "arrive": arrive,
+    "arrive_drop": lambda word, count: arrive(word, count, count), "complete_tx": complete_tx,
+    "expect_tx": lambda word, tx_bytes: arrive(word, 0, tx_bytes=tx_bytes),
+    "arrive.expect_tx": lambda word, tx_bytes: arrive(word, 1, tx_bytes=tx_bytes),
     # Has the phase of the given state ended?
     "test_wait": lambda word, state: (word, (word ^ state) & _PHASE != 0),
     "try_wait": lambda word, state: (word, (word ^ state) & _PHASE != 0),
@@ -217,20 +188,15 @@ _CHANGES: dict[str, Change] = {
 
 
 def _change_of(inst: Instruction) -> Change:
-    operation = _operation_of(inst)
+    named = [m for m in inst.modifiers if m in _CHANGES]
+    operation = ".".join(named)
+    refuse_if(operation not in _CHANGES)
+    refuse_if(set(inst.modifiers) - _SCOPES - {*named, *_EXTRA.get(named[0], ()), "async", "mbarrier", "noinc"})
     if operation.startswith("arrive") and "async" in inst.modifiers and "noinc" not in inst.modifiers:
         return lambda word, _: (word, 0)  # one more is expected, and arrives
     if "parity" in inst.modifiers and operation in WAITS:
         return lambda word, parity: (word, bool(word & _PHASE) != bool(parity & 1))
     return _CHANGES[operation]
-
-
-def _pending_count(inst: Instruction) -> Operation:
-    flags_of(inst, {"pending_count"})
-    return Operation(lambda e, s: e.cast("trunc", e.op("and", e.op("lshr", s, 20), MOST), "i32"), ("u32",), ("b64",))
-
-
-TABLE = {"mbarrier": _pending_count}
 
 
 def is_wait(inst: Instruction) -> bool:
@@ -286,22 +252,19 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     slot = slots.register(result)
 
     def step(frame: Frame) -> None:
-        machine, lanes = frame.machine, unpack(executing(frame, test.guard))
-        given = operand(frame, test)
+        machine, lanes, given = frame.machine, frame.lanes(), operand(frame, test)
         for part in split(frame, inst, test.space, test.where(frame), lanes):
-            offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 8))
-            machine.watch.updates(frame, inst, part, offsets, 8)
+            places, active = frame.full(part.places("updates", 8)), part.lanes
             if part.space.storage(machine) is not machine.shared:
-                raise machine.fault(inst, "the barrier is not in shared memory", int(frame.index[0]))
-            active = np.ones(offsets.shape, bool) if part.active is None else part.active
+                raise frame.fault(inst, "the barrier is not in shared memory")
             passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
             for row in np.flatnonzero(active.any(axis=1)).tolist():
                 wanted: dict[tuple[int, int], np.ndarray] = {}
                 for lane in np.flatnonzero(active[row]).tolist():
-                    at = (int(offsets[row, lane]) >> 3, int(given[row, lane]))
+                    at = (int(places[row, lane]), int(given[row, lane]))
                     wanted.setdefault(at, np.zeros(32, bool))[lane] = True
                 _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
-        idle = pack(lanes, frame.count) == 0
+        idle = ~lanes.any(axis=1)
         machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))
         machine.stack.advance(frame.index[idle], after)
         end_waits(machine, frame.index[~idle].tolist())

@@ -8,29 +8,25 @@ from typing import Any
 import numpy as np
 
 from functional.isa.memory import GENERIC, SHARED, WINDOWS, access_of, elements_of, space_of
-from functional.isa.operation import RAW_BY_BYTES, Unsupported, raw
+from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
-from functional.numpy_executor.spaces import OWN_SHARED, SPACES, Lanes, repeat_active, rows_with_a_lane
-from functional.ptx.ir import TYPE_BYTES, Address, Instruction, Operand, Register, Symbol
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
+from functional.numpy_executor.spaces import SPACES, Lanes, check_own, rows_with_a_lane
+from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
 from functional.traces.line_record import (
-    ALL_SECTORS,
     SHARED_PASS,
     Records,
     bank_passes,
-    line_of,
+    joined_records,
     line_records,
-    pack_records,
-    sectors_of,
+    repeat_active,
 )
-from functional.traces.trace import SHARED_WINDOW_LINE
 
 
 def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
     """Addresses of an `Address` operand: uint32 that wrap for shared memory, else uint64."""
-    if not isinstance(address, Address):
-        raise Unsupported
+    address = as_address(address)
     base, offset = address.base, address.offset
     dtype = np.dtype(np.uint32) if space in SHARED else np.dtype(np.uint64)
     if base is None:
@@ -49,26 +45,26 @@ def address_getter(slots: Slots, address: Operand, space: str) -> Getter:
 
 
 def split(
-    frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, guard: np.ndarray | None
+    frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, lanes: np.ndarray | None = None
 ) -> Iterator[Lanes]:
-    """The parts of an access, none for lanes that are not active."""
+    """The parts of an access in some lanes (None: in those with a true guard), none for lanes that are not active."""
     frame.machine.log.addresses(frame.index, addresses)
-    active = frame.active(guard)
-    some = None if guard is None or active is None else rows_with_a_lane(active)  # without a guard all rows have one
+    active = frame.active(lanes)
+    restricted = active is not None and not (lanes is None and frame.guard is None)  # else every row has a lane
+    some = rows_with_a_lane(active) if restricted else None  # type: ignore[arg-type]
     if some is not None and not some.any():
         return
     if active is not None and (addresses.shape[1] > 1 or some is not None):
         addresses = repeat_active(frame.full(addresses), active, some)
     if space == "shared" and frame.machine.clusters.size > 1:
-        OWN_SHARED.check_own(frame, inst, addresses, active)
+        check_own(frame, inst, addresses, active)
     if space != "generic" or int(addresses.min()) >= GLOBAL_BASE:
-        yield Lanes(SPACES["global" if space == "generic" else space], addresses, active, some)
+        yield Lanes(frame, inst, SPACES["global" if space == "generic" else space], addresses, active, some)
         return
-    lanes = np.ones((frame.count, 32), bool) if active is None else active
-    yield from _split_generic(lanes, frame.full(addresses))
+    yield from _split_generic(frame, inst, frame.lanes() if active is None else active, frame.full(addresses))
 
 
-def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]:
+def _split_generic(frame: Frame, inst: Instruction, active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]:
     for name, (start, stop) in WINDOWS.items():
         if name == "shared":  # is in the cluster's
             continue
@@ -76,11 +72,11 @@ def _split_generic(active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]
         if inside.any():
             some = rows_with_a_lane(inside)
             moved = repeat_active(addresses, inside, some) - np.uint64(GENERIC[name])
-            yield Lanes(SPACES[name], moved.astype(np.uint32) if name in SHARED else moved, inside, some)
+            yield Lanes(frame, inst, SPACES[name], moved.astype(np.uint32) if name in SHARED else moved, inside, some)
             active = active & ~inside
     if active.any():
         some = rows_with_a_lane(active)
-        yield Lanes(SPACES["global"], repeat_active(addresses, active, some), active, some)
+        yield Lanes(frame, inst, SPACES["global"], repeat_active(addresses, active, some), active, some)
 
 
 def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
@@ -118,8 +114,7 @@ def bank_passes_of(addresses: np.ndarray) -> np.ndarray:
 def log_passes(frame: Frame, passes: np.ndarray) -> None:
     """Log a generic access to shared memory: one record a bank pass [row] of the window for it."""
     at = np.repeat(np.arange(frame.count), passes)
-    lines = np.full(len(at), SHARED_WINDOW_LINE, np.int64)
-    log_records(frame, (at, pack_records(at, lines, np.full(len(at), ALL_SECTORS))), None)
+    log_records(frame, joined_records([(at, np.full(len(at), SHARED_PASS, np.uint32))], frame.count), None)
 
 
 def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
@@ -136,54 +131,41 @@ def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None
 
 def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
     """Log an access to several spaces: lines of all of them, then one record a pass of shared memory."""
-    rows, lines, bits = ([np.zeros(0, np.int64)] for _ in range(3))
+    found = []
     for part in parts:
         some = np.ones(frame.count, bool) if part.some is None else part.some
         sectors = part.space.sectors(frame, part, size)
         if sectors is None:
             at = np.repeat(np.arange(frame.count), np.where(some, _passes(frame, [part]), 0))
-            found = np.full(len(at), SHARED_PASS, np.uint32)
+            found.append((at, np.full(len(at), SHARED_PASS, np.uint32)))
         else:
-            at, found = line_records(_spread(frame, sectors))
-            at, found = at[some[at]], found[some[at]]
-        rows.append(at)
-        lines.append(line_of(found).astype(np.int64))
-        bits.append(sectors_of(found).astype(np.int64))
-    row, line, bit = (np.concatenate(v) for v in (rows, lines, bits))
-    order = np.lexsort((line, row))
-    row = row[order]
-    some = np.zeros(frame.count, bool)
-    some[row] = True
-    log_records(frame, (row, pack_records(row, line[order], bit[order])), some)
+            at, records = line_records(_spread(frame, sectors))
+            found.append((at[some[at]], records[some[at]]))
+    log_records(frame, joined_records(found, frame.count), None)
 
 
 def load_step(slots: Slots, inst: Instruction) -> Step:
     """`ld`, `ldu`."""
     size, count = access_of(inst)
     address = inst.sources[0]
-    if not isinstance(address, Address) or len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers):
-        raise Unsupported
-    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
-    where = address_getter(slots, address, space)
-    setters = [setter(slots, d, inst.type, guard is not None) for d in elements_of(inst.destinations[0], count)]
-    word, shift = RAW_BY_BYTES[size], size.bit_length() - 1
-    shared = space in SHARED
+    address = as_address(address)
+    refuse_if(len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers))
+    space = space_of(slots, inst, address)
+    where, word = address_getter(slots, address, space), RAW_BY_BYTES[size]
+    setters = [setter(slots, d, inst.type) for d in elements_of(inst.destinations[0], count)]
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
         values: list[np.ndarray] = [np.zeros((1, 1), word)] * count
-        parts = list(split(frame, inst, space, where(frame), lanes))
+        parts = list(split(frame, inst, space, where(frame)))
         for part in parts:
-            offsets = part.space.offsets(frame, inst, part.addresses, size * count)
-            frame.machine.watch.loads(frame, inst, part, offsets, size * count)
-            at, words = offsets >> shift, part.space.storage(frame.machine).words[size]
+            at, words = part.places("loads", size, count), part.words(size)
             loaded = [words.take(at + i if i else at) for i in range(count)]
             values = loaded if part.active is None or len(parts) == 1 else [
                 np.where(part.active, new, old) for new, old in zip(loaded, values, strict=True)
             ]  # fmt: skip
         for write, value in zip(setters, values, strict=True):
             write(frame, value)
-        record(frame, shared, size * count, parts)
+        record(frame, space in SHARED, size * count, parts)
 
     return step
 
@@ -191,29 +173,21 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
 def store_step(slots: Slots, inst: Instruction) -> Step:
     """`st`. Where lanes write the same address, the last lane of the last warp wins."""
     size, count = access_of(inst)
-    if len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers):
-        raise Unsupported
+    refuse_if(len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers))
     address, value = inst.sources[:2]
-    if not isinstance(address, Address):
-        raise Unsupported
-    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
-    if space in ("const", "param"):
-        raise Unsupported
+    address = as_address(address)
+    space = space_of(slots, inst, address)
+    refuse_if(space in ("const", "param"))
     where = address_getter(slots, address, space)
     getters = [getter(slots, e, inst.type) for e in elements_of(value, count) if e is not None]
-    shift, shared = size.bit_length() - 1, space in SHARED
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        parts = list(split(frame, inst, space, where(frame), lanes))
+        parts = list(split(frame, inst, space, where(frame)))
         for part in parts:
-            offsets = part.space.offsets(frame, inst, part.addresses, size * count)
-            at, words = frame.full(offsets) >> shift, part.space.storage(frame.machine).words[size]
-            chosen = ... if part.active is None else part.active
             values = [frame.full(raw(get(frame))) for get in getters]
-            frame.machine.watch.stores(frame, inst, part, offsets, size * count, values)
+            at, words = frame.full(part.places("stores", size, count, values)), part.words(size)
             for i, value in enumerate(values):
-                words[at[chosen] + i if i else at[chosen]] = value[chosen]
-        record(frame, shared, size * count, parts)
+                words[at[part.chosen] + i if i else at[part.chosen]] = value[part.chosen]
+        record(frame, space in SHARED, size * count, parts)
 
     return step

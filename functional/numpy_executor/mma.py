@@ -15,7 +15,6 @@ multiply-adds that begins with C. Integers are exact.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,36 +23,32 @@ import numpy as np
 from functional.isa.matrices import (
     FLOAT_ELEMENTS,
     Element,
+    MmaForm,
     a_layout,
     b_layout,
     c_layout,
-    element,
-    family_of,
+    from_bf16,
     mma_form,
-    results_of,
+    values,
 )
-from functional.isa.operation import Unsupported, raw
+from functional.isa.operation import as_number, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.isa.small_floats import from_bf16, values
 from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
-from functional.ptx.ir import Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import Instruction, Operand, parts_of
 
 Layout = tuple[np.ndarray, np.ndarray]  # (rows, columns) [lane, element]
 
 
 def registers_of(slots: Slots, operand: Operand, kind: Element) -> list[Getter]:
     """Getters of a source fragment."""
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    if None in elements:
-        raise Unsupported
-    return [getter(slots, e, kind.register) for e in elements if e is not None]
+    refuse_if(None in parts_of(operand))
+    return [getter(slots, e, kind.register) for e in parts_of(operand) if e is not None]
 
 
 def setters_of(slots: Slots, operand: Operand | None, kind: Element) -> list[Setter]:
     """Setters of a destination fragment."""
-    elements = operand.elements if isinstance(operand, Vector) else (operand,)
-    return [setter(slots, e, kind.register, False) for e in elements]
+    return [setter(slots, e, kind.register) for e in parts_of(operand)]
 
 
 def read(frame: Frame, registers: list[Getter], kind: Element) -> np.ndarray:
@@ -105,9 +100,10 @@ def write(frame: Frame, setters: list[Setter], values: np.ndarray, kind: Element
 
 
 def assembled(values: np.ndarray, places: tuple[Any, ...], extents: tuple[int, ...]) -> np.ndarray:
-    """Matrices [row, *extents] of fragments [row, lane, element], whose elements go to `places`."""
+    """Matrices [row, *extents] of fragments [row, lane, element], whose elements go to `places` [lane, element]; of
+    several lanes that hold an element, the first one's."""
     matrix = np.zeros((len(values), *extents), values.dtype)
-    matrix[:, *places] = values
+    matrix[:, *(place[::-1] for place in places)] = values[:, ::-1]
     return matrix
 
 
@@ -130,22 +126,11 @@ def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options
     return np.clip(total, -(1 << 31), (1 << 31) - 1) if "satfinite" in options else total
 
 
-SPARSE = frozenset({"sp", "sp::ordered_metadata"})
-
-
-_ROWS, _COLUMNS = 16, 8
-_DEPTHS = {"f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "s8": (32, 64), "u8": (32, 64), "s4": (64, 128),
-           "u4": (64, 128), "e4m3": (64,), "e5m2": (64,)}  # fmt: skip
 _GROUP = {32: 2, 16: 4, 8: 4, 4: 8}  # columns of a nibble of metadata, by bits of an element
 _QUAD = np.arange(8)[:, None] * 4
 
 
-def is_sparse(inst: Instruction) -> bool:
-    """`mma.sp`, `wgmma.mma_async.sp`."""
-    return not SPARSE.isdisjoint(inst.modifiers)
-
-
-def _product_step(
+def product_step(
     slots: Slots, inst: Instruction, kinds: Sequence[Element], places: Sequence[Layout], extents: Sequence[tuple],
     product: Callable[..., np.ndarray], number: np.ndarray | None = None,
 ) -> Step:  # fmt: skip
@@ -154,9 +139,9 @@ def _product_step(
     sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources[:3], kinds, strict=False)]
     setters = setters_of(slots, inst.destinations[0], kinds[3])
     counts = [*map(len, sources), len(setters)]
-    for count, kind, (rows, _) in zip(counts, kinds, places, strict=True):
-        if count * (1 if kind.name == "f32" else kind.per_register) != rows.shape[1]:
-            raise Unsupported
+    refuse_if(
+        any(n * kind.per_register != rows.shape[1] for n, kind, (rows, _) in zip(counts, kinds, places, strict=True))
+    )
     numbers = [np.broadcast_to(0 if number is None else number, rows.shape) for rows, _ in places]
     products = int(numbers[0].max()) + 1
 
@@ -171,34 +156,6 @@ def _product_step(
     return step
 
 
-def sparse_step(slots: Slots, inst: Instruction) -> Step:
-    """`mma.sp.sync.aligned.SHAPE.row.col.D.A.B.C d, a, b, c, metadata, selector`."""
-    depth, (d, a, b, c) = _form(inst)
-    index_of = metadata_getter(slots, inst.sources[3], inst.sources[4], a, depth)
-    options, last = frozenset(inst.modifiers) & {"satfinite"}, c_layout(_ROWS)
-
-    def product(frame: Frame, left: np.ndarray, right: np.ndarray, third: np.ndarray) -> np.ndarray:
-        return multiply_sparse(left, index_of(frame), right, third, a, options)
-
-    places = (a_layout(_ROWS, depth // 2, a), b_layout(depth, b), last, last)
-    extents = ((_ROWS, depth // 2), (depth, _COLUMNS), (_ROWS, _COLUMNS))
-    return _product_step(slots, inst, (a, b, c, d), places, extents, product)
-
-
-def _form(inst: Instruction) -> tuple[int, tuple[Element, Element, Element, Element]]:
-    """(K, the types of D, A, B, C). Raises Unsupported."""
-    plain = [m for m in inst.modifiers if m not in SPARSE and m != "satfinite"]
-    if len(plain) != 9 or plain[:2] != ["sync", "aligned"] or plain[3:5] != ["row", "col"] or inst.guard is not None:
-        raise Unsupported
-    shape, (d, a, b, c) = re.fullmatch(r"m16n8k(\d+)", plain[2]), plain[5:]
-    if shape is None or int(shape[1]) not in _DEPTHS.get(a, ()) or family_of(a) != family_of(b):
-        raise Unsupported
-    integers = a in ("s8", "u8", "s4", "u4")
-    if not {d, c} <= set(results_of(a)) or len(inst.sources) != 5 or ("satfinite" in inst.modifiers and not integers):
-        raise Unsupported
-    return int(shape[1]), (element(d), element(a), element(b), element(c))
-
-
 def metadata_getter(
     slots: Slots, metadata: Operand, selector: Operand, kind: Element, depth: int
 ) -> Callable[[Frame], np.ndarray]:
@@ -206,9 +163,8 @@ def metadata_getter(
     per = _GROUP[kind.bits]
     groups, halves = depth // per, kind.bits >= 16  # nibbles of a row; is a word shared by two rows?
     words = groups // 4 if halves else 2 * groups // 8  # lanes of a quad that have one
-    if not isinstance(selector, Immediate) or not 0 <= selector.value < 4 // words:
-        raise Unsupported
-    lanes = _QUAD + int(selector.value) * words + np.arange(words)
+    refuse_if(not 0 <= as_number(selector) < 4 // words)
+    lanes = _QUAD + as_number(selector) * words + np.arange(words)
     get: Getter = getter(slots, metadata, "b32")
     shifts = np.arange(0, 32, 4, dtype=np.uint32)
 
@@ -217,7 +173,7 @@ def metadata_getter(
         nibbles = (given[..., None] >> shifts & np.uint32(15)).astype(np.int64)
         parts = nibbles.reshape(*given.shape, 2, 4) if halves else nibbles.reshape(*given.shape[:2], words // 2, 2, 8)
         of_rows = parts.transpose(0, 3, 1, 2, 4)  # [row, upper half of the rows, g, word, nibble]
-        return positions(of_rows.reshape(len(given), _ROWS, groups), per)
+        return positions(of_rows.reshape(len(given), 16, groups), per)
 
     return index_of
 
@@ -246,69 +202,36 @@ def multiply_sparse(
     return np.clip(total, -(1 << 31), (1 << 31) - 1) if "satfinite" in options else total
 
 
-_COLUMN_LANE = np.arange(32)[:, None]
-_PRODUCT = _COLUMN_LANE % 16 // 4
+_LANE = np.arange(32)[:, None]
+_PRODUCT, _OWN, _UPPER = _LANE % 16 // 4, _LANE % 4, _LANE // 16 * 4  # of four products; a lane's number, and half
 
 
-_OWN, _UPPER = _COLUMN_LANE % 4, _COLUMN_LANE // 16 * 4
-
-
-def is_volta(inst: Instruction) -> bool:
-    """`mma.sync.aligned.m8n8k4.*.*.*.f16.f16.*`."""
-    return "m8n8k4" in inst.modifiers and "f16" in inst.modifiers
-
-
-def volta_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of such an instruction; A and B may be stored by rows or by columns."""
-    if len(inst.modifiers) != 9 or inst.modifiers[:2] != ("sync", "aligned") or inst.guard is not None:
-        raise Unsupported
-    (_, left, right, d, a, b, c), majors = inst.modifiers[2:], ("row", "col")
-    if left not in majors or right not in majors or (a, b) != ("f16", "f16") or (d, c) not in _RESULTS:
-        raise Unsupported
-    kinds = [element(name) for name in ("f16", "f16", c, d)]
-    places = (_volta_a(left), _volta_b(right), _volta_c(c), _volta_c(d))
-    product = lambda _, first, second, third: multiply(first, second, third, kinds[0], frozenset())  # noqa: E731
-    return _product_step(slots, inst, kinds, places, ((8, 4), (4, 8), (8, 8)), product, _PRODUCT)
-
-
-_RESULTS = {("f16", "f16"), ("f16", "f32"), ("f32", "f32")}  # types of D and C
-
-
-def _volta_a(major: str) -> Layout:
-    along = np.arange(4)[None]
-    if major == "row":
-        return _spread(_OWN + _UPPER, along)
-    return _spread(along + _UPPER, _OWN)
-
-
-def _volta_b(major: str) -> Layout:
-    along = np.arange(4)[None]
-    if major == "row":
-        return _spread(_OWN, along + _UPPER)
-    return _spread(along, _OWN + _UPPER)
-
-
-def _volta_c(kind: str) -> Layout:
-    index = np.arange(8)[None]
-    if kind == "f16":
-        return _spread(_OWN + _UPPER, index)
-    return _spread((_COLUMN_LANE & 1) + (index & 2) + _UPPER, (index & 4) + (_COLUMN_LANE & 2) + (index & 1))
-
-
-def _spread(rows: np.ndarray, columns: np.ndarray) -> Layout:
-    rows, columns = np.broadcast_arrays(rows, columns)
-    return rows, columns
+def _volta_places(form: MmaForm) -> tuple[Layout, ...]:
+    """Of A, B, C and D."""
+    along, index, own = np.arange(4)[None], np.arange(8)[None], _OWN + _UPPER
+    left = (own, along) if form.majors[0] == "row" else (along + _UPPER, _OWN)
+    right = (_OWN, along + _UPPER) if form.majors[1] == "row" else (along, own)
+    narrow = (own, index)
+    wide = (_LANE & 1) + (index & 2) + _UPPER, (index & 4) + (_LANE & 2) + (index & 1)
+    results = (narrow if kind.name == "f16" else wide for kind in (form.c, form.d))
+    return tuple(np.broadcast_arrays(*layout) for layout in (left, right, *results))  # type: ignore[misc]
 
 
 def mma_step(slots: Slots, inst: Instruction) -> Step:
     """`mma.sync`, `mma.sp`."""
-    if is_volta(inst):
-        return volta_step(slots, inst)
-    if is_sparse(inst):
-        return sparse_step(slots, inst)
     form = mma_form(inst)
-    last = c_layout(form.m)
-    places = (a_layout(form.m, form.k, form.a), b_layout(form.k, form.b), last, last)
-    extents = ((form.m, form.k), (form.k, form.n), (form.m, form.n))
-    product = lambda _, left, right, third: multiply(left, right, third, form.a, form.options)  # noqa: E731
-    return _product_step(slots, inst, (form.a, form.b, form.c, form.d), places, extents, product)
+    stored = form.k // 2 if form.sparse else form.k
+    index_of = metadata_getter(slots, inst.sources[3], inst.sources[4], form.a, form.k) if form.sparse else None
+
+    def product(frame: Frame, left: np.ndarray, right: np.ndarray, third: np.ndarray) -> np.ndarray:
+        if index_of is not None:
+            return multiply_sparse(left, index_of(frame), right, third, form.a, form.options)
+        return multiply(left, right, third, form.a, form.options)
+
+    kinds, last = (form.a, form.b, form.c, form.d), c_layout(form.m)
+    if form.volta:
+        places, number = _volta_places(form), _PRODUCT
+    else:
+        places, number = (a_layout(form.m, stored, form.a), b_layout(form.k, form.b), last, last), None
+    extents = ((form.m, stored), (form.k, form.n), (form.m, form.n))
+    return product_step(slots, inst, kinds, places, extents, product, number)

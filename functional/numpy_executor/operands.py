@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw
+from functional.errors import ExecutionError
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
 from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
 from functional.numpy_executor.machine import Machine, clock
-from functional.numpy_executor.stack import FULL, unpack
-from functional.ptx.ir import Guard, Immediate, Operand, Register, Special, Symbol
+from functional.numpy_executor.stack import FULL, pack, unpack
+from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 
 Step = Callable[["Frame"], None]  # an instruction
 Terminator = Callable[["Frame"], None]  # what ends a basic block, and says where its warps go
@@ -25,7 +26,7 @@ Terminator = Callable[["Frame"], None]  # what ends a basic block, and says wher
 class Frame:
     """Warps `rows` of a machine (None: all of them), `bits` their active lanes, in one basic block."""
 
-    __slots__ = ("bits", "count", "guard", "index", "machine", "mask", "rows", "values")
+    __slots__ = ("bits", "count", "executing", "guard", "index", "machine", "mask", "rows", "values")
 
     def __init__(self, machine: Machine, rows: np.ndarray | None, slots: int) -> None:
         self.machine = machine
@@ -36,6 +37,7 @@ class Frame:
         self.mask = None if (self.bits == FULL).all() else unpack(self.bits)  # bool [row, 32]; None: all lanes
         self.values: list = [None] * slots
         self.guard: np.ndarray | None = None  # of the running instruction
+        self.executing = self.bits  # lanes in which it runs, uint32 [row]
 
     def load(self, slots: Iterable[int]) -> None:
         """Fetch registers from the machine state."""
@@ -49,25 +51,40 @@ class Frame:
         for slot in slots:
             self.machine.write(slot, self.values[slot], self.rows, self.mask)
 
-    def active(self, guard: np.ndarray | None) -> np.ndarray | None:
-        """Lanes that execute an instruction: mask and guard, bool [row, 32]; None if all do."""
-        if guard is None:
+    def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:
+        """The active ones among some lanes (None: those with a true guard), bool [row, 32]; None if all are."""
+        lanes = self.guard if lanes is None else lanes
+        if lanes is None:
             return self.mask
-        if self.mask is not None:
-            return guard & self.mask
-        return np.broadcast_to(guard, (self.count, 32))
+        return np.broadcast_to(lanes, (self.count, 32)) if self.mask is None else lanes & self.mask
+
+    def lanes(self) -> np.ndarray:
+        """Lanes that execute the running instruction, bool [row, 32]."""
+        active = self.active()
+        return np.ones((self.count, 32), bool) if active is None else active
 
     def full(self, value: np.ndarray) -> np.ndarray:
         """A value spread over all rows and lanes."""
         return value if value.shape == (self.count, 32) else np.broadcast_to(value, (self.count, 32))
 
-    def set_guard(self, guard: Callable[[Frame], np.ndarray]) -> np.ndarray:
-        """Begin a guarded instruction; it is a thread instruction for each active lane with a true guard."""
-        self.guard = lanes = guard(self)
-        active = np.asarray(self.active(lanes))
-        self.machine.guarded[self.index] += active.sum(axis=1)
-        self.machine.log.lanes(self.index, active)
-        return lanes
+    def run_guarded(self, guard: Getter, step: Step) -> None:
+        """Run a guarded instruction: it is a thread instruction for each active lane with a true guard."""
+        self.guard = guard(self)
+        self.executing = self.bits & pack(self.guard, self.count)
+        self.machine.guarded[self.index] += np.bitwise_count(self.executing)
+        self.machine.log.lanes(self.index, self.executing)
+        step(self)
+        self.guard, self.executing = None, self.bits
+
+    def fault(self, inst: Instruction, message: str, row: int = 0, lane: int = 0) -> ExecutionError:
+        """The error of a thread of one of these warps; the caller raises it."""
+        return self.machine.fault(inst, message, int(self.index[row]), lane)
+
+    def check(self, inst: Instruction, wrong: np.ndarray, say: Callable[[tuple[int, int]], str]) -> None:
+        """Raise ExecutionError for the first of the threads [row, lane] that are wrong, with what there is to say."""
+        if wrong.any():
+            row, lane = np.argwhere(wrong)[0].tolist()
+            raise self.fault(inst, say((row, lane)), row, lane)
 
 
 Getter = Callable[[Frame], np.ndarray]
@@ -81,7 +98,7 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
         return lambda frame: ~plain(frame)
     match operand:
         case Register():
-            return _slot_getter(slots.register(operand), register_dtype(operand), DTYPES[type_])
+            return _slot_getter(slots, slots.register(operand), register_dtype(operand), DTYPES[type_])
         case Immediate(value=value):
             constant = immediate(value, type_)
             return lambda _: constant
@@ -91,17 +108,18 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
             shown = special_type(name)
             if shown is None:
                 raise Unsupported
-            return _slot_getter(slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
+            return _slot_getter(slots, slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
         case Symbol():
             if slots.frame_bytes and (operand.name in slots.local or operand.name in slots.call_parameters):
                 return _frame_getter(slots, operand, DTYPES[type_])
-            return _slot_getter(slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
+            return _slot_getter(slots, slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
     raise Unsupported
 
 
 def _frame_getter(slots: Slots, symbol: Symbol, dtype: np.dtype) -> Getter:
     """The address of a variable of a recursive function: in the frame of the running call."""
     slot, size = slots.symbol(symbol), np.uint64(slots.frame_bytes)
+    slots.read.add(slot)
 
     def get(frame: Frame) -> np.ndarray:
         level = frame.machine.stack.level[frame.index].astype(np.uint64)[:, None]
@@ -114,7 +132,8 @@ def _clock_getter(name: str, position: int, dtype: np.dtype) -> Getter:
     return lambda frame: clock(frame.machine.issued[frame.index] + position, name).astype(dtype)
 
 
-def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
+def _slot_getter(slots: Slots, slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
+    slots.read.add(slot)
     if kept.itemsize == wanted.itemsize and (kept.kind == "b") == (wanted.kind == "b"):
 
         def same(frame: Frame) -> np.ndarray:
@@ -122,52 +141,42 @@ def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = Fals
             return value if value.dtype is wanted else value.view(wanted)
 
         return same
-    if kept.kind == "b" or wanted.kind == "b" or (kept.itemsize < wanted.itemsize and not widen):
-        raise Unsupported
+    refuse_if(kept.kind == "b" or wanted.kind == "b" or (kept.itemsize < wanted.itemsize and not widen))
     narrow = RAW_BY_BYTES[wanted.itemsize]
     return lambda frame: raw(frame.values[slot]).astype(narrow).view(wanted)
 
 
-def setter(slots: Slots, operand: Operand | None, type_: str, guarded: bool) -> Setter:
+def setter(slots: Slots, operand: Operand | None, type_: str) -> Setter:
     """Writes an array of `type_` to a register, extended if the register is wider; only where the guard is true."""
     if operand is None:
         return lambda frame, value: None
     if not isinstance(operand, Register):
         raise Unsupported
     slot = slots.register(operand)
+    slots.written.add(slot)
     fit = _fit(register_dtype(operand), DTYPES[type_])
-    if not guarded and fit is None:
 
-        def plain(frame: Frame, value: np.ndarray) -> None:
-            frame.values[slot] = value
+    def put(frame: Frame, value: np.ndarray) -> None:
+        guard, values = frame.guard, frame.values
+        values[slot] = value if guard is None else np.where(guard, raw(value), raw(values[slot]))
 
-        return plain
-
-    def careful(frame: Frame, value: np.ndarray) -> None:
-        if fit is not None:
-            value = fit(value)
-        if guarded:
-            value = np.where(np.asarray(frame.guard), raw(value), raw(frame.values[slot]))
-        frame.values[slot] = value
-
-    return careful
+    return put if fit is None else lambda frame, value: put(frame, fit(value))
 
 
 def _fit(kept: np.dtype, given: np.dtype) -> Callable[[np.ndarray], np.ndarray] | None:
     """Sign or zero extension to the width of a register; None if there is nothing to do."""
-    if (kept.kind == "b") != (given.kind == "b"):
-        raise Unsupported
+    refuse_if((kept.kind == "b") != (given.kind == "b"))
     if kept.itemsize == given.itemsize:
         return None
-    if kept.itemsize < given.itemsize:
-        raise Unsupported
+    refuse_if(kept.itemsize < given.itemsize)
     if given.kind == "i":
         return lambda value: value.view(given).astype(f"i{kept.itemsize}")  # a load yields raw bits
     return lambda value: raw(value).astype(kept)
 
 
-def guard_getter(slots: Slots, guard: object) -> Getter | None:
-    """The predicate under which an instruction executes, negation included; None if it has no guard."""
-    if not isinstance(guard, Guard):
-        return None
-    return getter(slots, guard.register, "pred", guard.negated)
+def under_guard(slots: Slots, inst: Instruction, step: Step) -> Step:
+    """The step of an instruction, or its terminator, in lanes with a true guard if it has one."""
+    if inst.guard is None:
+        return step
+    guard = getter(slots, inst.guard.register, "pred", inst.guard.negated)
+    return lambda frame: frame.run_guarded(guard, step)

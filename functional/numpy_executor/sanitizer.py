@@ -177,14 +177,14 @@ class Accesses(NamedTuple):
     indices: tuple[np.ndarray, np.ndarray]  # in arrays [row, lane]
 
     @classmethod
-    def of(cls, frame: Frame, part: Lanes, offsets: np.ndarray, size_bytes: int, each: bool = False) -> Accesses:
+    def of(cls, part: Lanes, offsets: np.ndarray, size_bytes: int, each: bool = False) -> Accesses:
         """Of the active lanes. `offsets`: bytes [row, lane], or what spreads to that; `each`: lanes that name the same
         bytes count one by one."""
-        shape = (frame.count, max(offsets.shape[1], 32 if each or part.active is not None else 1))
+        shape = (part.frame.count, max(offsets.shape[1], 32 if each or part.active is not None else 1))
         active = np.ones(shape, bool) if part.active is None else part.active
         rows, lanes = np.nonzero(active)
         starts = np.broadcast_to(offsets, shape)[active].astype(np.int64)
-        return cls(starts, frame.index[rows], lanes, size_bytes, (rows, lanes))
+        return cls(starts, part.frame.index[rows], lanes, size_bytes, (rows, lanes))
 
     @property
     def bytes(self) -> Int64[np.ndarray, "access byte"]:
@@ -207,25 +207,17 @@ class Sanitizer(Watch):
         if machine.code.slots.local_bytes:
             self._written["local"] = np.zeros(len(machine.local.data), bool)
 
-    def loads(self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int) -> None:
-        """`ld` and all that reads alone."""
-        accesses = Accesses.of(frame, part, offsets, size_bytes)
-        self._look("loads", frame, inst, part.space.name, accesses, _strong(inst))
-
-    def stores(
-        self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int,
-        values: Sequence[np.ndarray] = (),
-    ) -> None:  # fmt: skip
-        """`st` and all that writes alone, before it does."""
-        accesses = Accesses.of(frame, part, offsets, size_bytes, each=bool(values))
-        known = bool(values) and part.space.name == "global"
-        written = np.stack(values, axis=2).view(np.uint8)[accesses.indices] if known else None
-        self._look("stores", frame, inst, part.space.name, accesses, _strong(inst), written)
-
-    def updates(self, frame: Frame, inst: Instruction, part: Lanes, offsets: np.ndarray, size_bytes: int) -> None:
-        """`atom`, `red`."""
-        accesses, strong = Accesses.of(frame, part, offsets, size_bytes), "cta" not in inst.modifiers
-        self._look("updates", frame, inst, part.space.name, accesses, strong, inst.opcode == "atom")
+    def look(
+        self, how: str, part: Lanes, offsets: np.ndarray, size_bytes: int, values: Sequence[np.ndarray] = ()
+    ) -> None:
+        """What `ld` and others load, `st` and others are about to store, `atom` and `red` update."""
+        accesses, inst = Accesses.of(part, offsets, size_bytes, each=bool(values)), part.inst
+        more: tuple[object, ...] = (inst.opcode == "atom",) if how == "updates" else ()
+        if how == "stores":
+            known = values and part.space.name == "global"
+            more = (np.stack(values, axis=2).view(np.uint8)[accesses.indices] if known else None,)
+        strong = how == "updates" or not _STRONG.isdisjoint(inst.modifiers)
+        self._look(how, part.frame, inst, part.space.name, accesses, strong and "cta" not in inst.modifiers, *more)
 
     def box(
         self, frame: Frame, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
@@ -266,10 +258,6 @@ class Sanitizer(Watch):
         who = "others" if other < 0 else f"block {machine.block_coordinates(other)}"
         message = f"thread blocks race: {where}, is accessed by {who}, too, in no order that a GPU promises"
         raise machine.fault(inst, message, int(accesses.rows[first]), int(accesses.lanes[first]))
-
-
-def _strong(inst: Instruction) -> bool:
-    return not _STRONG.isdisjoint(inst.modifiers) and "cta" not in inst.modifiers
 
 
 def _blocks(frame: Frame, accesses: Accesses) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,20 +13,51 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.numpy_executor.machine import Bytes, Machine
 from functional.numpy_executor.operands import Frame
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
-from functional.traces.line_record import sector_numbers
+from functional.traces.line_record import repeat_active, sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _LANES = np.arange(32, dtype=np.int64)[None, :]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Lanes:
     """Part of an access that goes to one space, inactive lanes at the address of an active one."""
 
+    frame: Frame
+    inst: Instruction
     space: Space
     addresses: np.ndarray  # (1 | row, 1 | 32)
     active: np.ndarray | None  # bool [row, 32]; None: all
     some: np.ndarray | None  # rows with an active lane, bool [row]; None: all
+
+    @property
+    def lanes(self) -> np.ndarray:
+        """The active ones, bool [row, 32]."""
+        return np.ones((self.frame.count, 32), bool) if self.active is None else self.active
+
+    @property
+    def chosen(self) -> Any:
+        """What picks them of an array [row, 32, ...]."""
+        return ... if self.active is None else self.active
+
+    def offsets(self, size: int, behind: int = 0) -> np.ndarray:
+        """Checked byte offsets in the storage, of what lies so far `behind` the addresses."""
+        addresses = self.addresses + self.addresses.dtype.type(behind) if behind else self.addresses
+        return self.space.offsets(self.frame, self.inst, addresses, size)
+
+    def places(self, how: str, size: int, count: int = 1, values: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """Checked offsets of `count` words of `size` bytes, in words; what looks at accesses looks at this one."""
+        offsets = self.offsets(size * count)
+        self.look(how, offsets, size * count, values)
+        return offsets >> (size.bit_length() - 1)
+
+    def look(self, how: str, offsets: np.ndarray, size: int, values: Sequence[np.ndarray] = ()) -> None:
+        """What looks at accesses looks at this one."""
+        self.frame.machine.watch.look(how, self, offsets, size, values)
+
+    def words(self, size: int) -> np.ndarray:
+        """The storage as words of so many bytes."""
+        return self.space.storage(self.frame.machine).words[size]
 
 
 @dataclass(frozen=True)
@@ -57,9 +89,8 @@ class Space:
         """Raise ExecutionError unless all addresses are multiples of `size`."""
         low = addresses.dtype.type(size - 1)
         if np.bitwise_or.reduce(addresses, axis=None) & low:
-            row, lane, address = _first(addresses, (addresses & low) != 0)
-            message = f"misaligned address {address:#x}: {size} bytes need a multiple of {size}"
-            raise frame.machine.fault(inst, message, int(frame.index[row]), lane)
+            say = f"{size} bytes need a multiple of {size}"
+            frame.check(inst, (addresses & low) != 0, lambda at: f"misaligned address {int(addresses[at]):#x}: {say}")
 
     def out_of_bounds(
         self, frame: Frame, inst: Instruction, addresses: np.ndarray, bad: np.ndarray, size: int, near: str
@@ -71,21 +102,23 @@ class Space:
         message = f"{size} bytes at {address:#x} are out of bounds: {near}"
         if others:
             message += f"; so {'are' if others > 1 else 'is'} {others:,} more address{'es' if others > 1 else ''} of it"
-        return frame.machine.fault(inst, message, int(frame.index[row]), lane)
+        return frame.fault(inst, message, row, lane)
+
+
+def check_own(frame: Frame, inst: Instruction, addresses: np.ndarray, active: np.ndarray | None) -> None:
+    """Raises ExecutionError for a shared address of another block of the cluster in an active lane (None: all are)."""
+    own = frame.machine.clusters.rank[frame.machine.block_of_row[frame.index]][:, None]
+    wrong = addresses // addresses.dtype.type(RANK_BYTES) != own
+    wrong = wrong if active is None else wrong & active
+    named = np.broadcast_to(addresses, wrong.shape)
+    say = "is in the shared memory of another thread block of the cluster"
+    frame.check(inst, wrong, lambda at: f"{int(named[at]):#x} {say}")
 
 
 def rows_with_a_lane(active: np.ndarray) -> np.ndarray | None:
     """Rows with an active lane, bool [row]; None if all have one."""
     some = np.asarray(active.any(axis=1))
     return None if some.all() else some
-
-
-def repeat_active(values: np.ndarray, active: np.ndarray, some: np.ndarray | None) -> np.ndarray:
-    """Replace the values of inactive lanes by that of the first active lane of the row, or of any row without one."""
-    first = values[np.arange(len(values)), active.argmax(axis=1)]
-    if some is not None:
-        first[~some] = first[some.argmax()]
-    return np.where(active, values, first[:, None])
 
 
 def _first(addresses: np.ndarray, bad: np.ndarray) -> tuple[int, int, int]:
@@ -120,19 +153,6 @@ class ParamSpace(Space):
 class SharedSpace(Space):
     """Shared memory of the thread block; addresses are uint32 and have wrapped."""
 
-    def check_own(
-        self, frame: Frame, inst: Instruction, addresses: np.ndarray, active: np.ndarray | None
-    ) -> None:  # fmt: skip
-        """Raises ExecutionError for the address of another block of the cluster in an active lane (None: all are)."""
-        machine = frame.machine
-        own = machine.clusters.rank[machine.block_of_row[frame.index]][:, None]
-        wrong = addresses // addresses.dtype.type(RANK_BYTES) != own
-        wrong = wrong if active is None else wrong & active
-        if wrong.any():
-            row, lane, address = _first(addresses, wrong)
-            message = f"{address:#x} is in the shared memory of another thread block of the cluster"
-            raise machine.fault(inst, message, int(frame.index[row]), lane)
-
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         machine = frame.machine
         block = machine.block_of_row[frame.index]
@@ -153,11 +173,9 @@ class ClusterSpace(SharedSpace):
         if machine.clusters.size == 1:
             return super().offsets(frame, inst, addresses, size)
         checked = Space.offsets(self, frame, inst, addresses % addresses.dtype.type(RANK_BYTES), size)
-        ranks = addresses.astype(np.int64) // RANK_BYTES
-        if int(ranks.max()) >= machine.clusters.size:
-            row, lane, _ = _first(addresses, ranks >= machine.clusters.size)
-            message = f"a cluster has {machine.clusters.size} thread blocks, there is no rank {int(ranks.max())}"
-            raise machine.fault(inst, message, int(frame.index[row]), lane)
+        ranks, size = addresses.astype(np.int64) // RANK_BYTES, machine.clusters.size
+        say = f"a cluster has {size} thread blocks, there is no rank"
+        frame.check(inst, ranks >= size, lambda _: f"{say} {int(ranks.max())}")
         own = machine.block_of_row[frame.index][:, None]
         return checked + machine.clusters.members[machine.clusters.cluster[own], ranks] * machine.shared_stride
 
@@ -200,11 +218,11 @@ def _with_frames(machine: Machine, size_bytes: int) -> int:
 
 
 _IN_SHARED = (lambda m: m.shared, lambda m: m.shared_bytes)
-OWN_SHARED = SharedSpace("shared", *_IN_SHARED)
 _SPACES: tuple[Space, ...] = (
     GlobalSpace("global", lambda m: m.globals, lambda m: GLOBAL_BASE + len(m.globals.data)),
     Space("const", lambda m: m.constants, lambda m: len(m.memory.const_arena)),
-    ParamSpace("param", lambda m: m.parameters, lambda m: len(m.launch.parameters)), OWN_SHARED,
+    ParamSpace("param", lambda m: m.parameters, lambda m: len(m.launch.parameters)),
+    SharedSpace("shared", *_IN_SHARED),
     LocalSpace("local", lambda m: m.local, lambda m: _with_frames(m, m.code.slots.local_bytes)),
 )  # fmt: skip
 SPACES: dict[str, Space] = {

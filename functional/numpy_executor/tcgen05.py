@@ -18,18 +18,18 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.memory import space_of
-from functional.isa.operation import Unsupported, raw
+from functional.isa.operation import Unsupported, as_address, as_number, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
 from functional.numpy_executor.async_copies import MULTICAST, targets_of
 from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.mbarriers import ARRIVE, log_barriers
+from functional.numpy_executor.mbarriers import arrive, log_barriers
 from functional.numpy_executor.memory_ops import address_getter, record, split
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
-from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
 
 
 class View(NamedTuple):
@@ -94,17 +94,13 @@ def _check_pairs(machine: Machine) -> None:
             raise machine.fault(machine.tensor_memory.last, message, peer * machine.warps_per_block)
 
 
-def whole_warps(frame: Frame, inst: Instruction, guard: Getter | None) -> np.ndarray:
+def whole_warps(frame: Frame, inst: Instruction) -> np.ndarray:
     """The rows of the warps that execute an instruction that is `.sync.aligned`. Raises ExecutionError for a warp of
     which only some threads do."""
-    active = frame.active(None if guard is None else frame.set_guard(guard))
-    if active is None:
-        return np.arange(frame.count)
-    apart = active.any(axis=1) & ~active.all(axis=1)
-    if apart.any():
-        message = "all 32 threads of a warp execute it together"
-        raise frame.machine.fault(inst, message, int(frame.index[apart.argmax()]))
-    return np.flatnonzero(active.any(axis=1))
+    active = frame.lanes()
+    some, every = (np.asarray(found(active, axis=1, keepdims=True)) for found in (np.any, np.all))
+    frame.check(inst, some & ~every, lambda _: "all 32 threads of a warp execute it together")
+    return np.flatnonzero(some)
 
 
 def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str, rows: np.ndarray) -> np.ndarray:
@@ -112,7 +108,7 @@ def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str, rows: 
     values = frame.full(get(frame)).astype(np.int64)
     apart = rows[(values[rows] != values[rows, :1]).any(axis=1)]
     if len(apart):
-        raise frame.machine.fault(inst, f"{what} is the same in all threads of a warp", int(frame.index[apart[0]]))
+        raise frame.fault(inst, f"{what} is the same in all threads of a warp", apart[0])
     return values[:, 0]
 
 
@@ -124,16 +120,14 @@ def blocks_of(frame: Frame, rows: np.ndarray) -> list[tuple[int, int]]:
 def allocation_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns`."""
     count, plain = group_of(inst, inst.modifiers[1:])
-    if plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")):
-        raise Unsupported
+    refuse_if(plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")))
     to, wanted = inst.sources
-    if not isinstance(to, Address):
-        raise Unsupported
+    to = as_address(to)
     space, columns = space_of(slots, inst, to), getter(slots, wanted, "u32")
-    where, guard = address_getter(slots, to, space), guard_getter(slots, inst.guard)
+    where = address_getter(slots, to, space)
 
     def step(frame: Frame) -> None:
-        rows, memory = whole_warps(frame, inst, guard), frame.machine.tensor_memory
+        rows, memory = whole_warps(frame, inst), frame.machine.tensor_memory
         counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
         memory.last = inst
         found = np.zeros((frame.count, 1), np.uint32)
@@ -142,7 +136,7 @@ def allocation_step(slots: Slots, inst: Instruction) -> Step:
                 found[row] = memory.allocate(block, int(counts[row]))
                 for peer in set(blocks_together(frame, row, count)) - {block}:
                     memory.agree(block, peer, ("allocate", int(found[row, 0]), int(counts[row])))
-        _store(frame, inst, space, where(frame), found, None if guard is None else frame.guard)
+        _store(frame, inst, space, where(frame), found)
 
     return step
 
@@ -153,34 +147,28 @@ def faults(frame: Frame, inst: Instruction, row: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise frame.machine.fault(inst, str(error), int(frame.index[row])) from None
+        raise frame.fault(inst, str(error), row) from None
 
 
-def _store(
-    frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, words: np.ndarray, lanes: np.ndarray | None
-) -> None:
+def _store(frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, words: np.ndarray) -> None:
     """A word of each warp [row, 1] into shared memory."""
-    parts = list(split(frame, inst, space, addresses, lanes))
+    parts = list(split(frame, inst, space, addresses))
     for part in parts:
         if part.space.name != "shared":
-            raise frame.machine.fault(inst, "the address is not in shared memory", int(frame.index[0]))
-        offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 4))
-        frame.machine.watch.stores(frame, inst, part, offsets, 4)
-        chosen = ... if part.active is None else part.active
-        part.space.storage(frame.machine).words[4][(offsets >> 2)[chosen]] = frame.full(words)[chosen]
+            raise frame.fault(inst, "the address is not in shared memory")
+        at = frame.full(part.places("stores", 4))
+        part.words(4)[at[part.chosen]] = frame.full(words)[part.chosen]
     record(frame, True, 4, parts)
 
 
 def freeing_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
     count, plain = group_of(inst, inst.modifiers[1:])
-    if plain != ("sync", "aligned", "b32"):
-        raise Unsupported
+    refuse_if(plain != ("sync", "aligned", "b32"))
     where, columns = (getter(slots, operand, "u32") for operand in inst.sources)
-    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        rows, memory = whole_warps(frame, inst, guard), frame.machine.tensor_memory
+        rows, memory = whole_warps(frame, inst), frame.machine.tensor_memory
         starts = same_in_warp(frame, inst, where, "the address", rows)
         counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
         for row, block in blocks_of(frame, rows):
@@ -194,12 +182,10 @@ def freeing_step(slots: Slots, inst: Instruction) -> Step:
 
 def permit_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.relinquish_alloc_permit.cta_group::N.sync.aligned`."""
-    if group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources:
-        raise Unsupported
-    guard = guard_getter(slots, inst.guard)
+    refuse_if(group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources)
 
     def step(frame: Frame) -> None:
-        rows = whole_warps(frame, inst, guard)
+        rows = whole_warps(frame, inst)
         frame.machine.tensor_memory.closed[frame.machine.block_of_row[frame.index[rows]]] = True
 
     return step
@@ -232,14 +218,12 @@ def move_of(inst: Instruction) -> Move:
     way, *rest = inst.modifiers
     packed = _PACKING[way] in rest
     head, shape, times = tuple(rest[:2]), rest[2], re.fullmatch(r"x(\d+)", rest[3])
-    if head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"]:
-        raise Unsupported
+    refuse_if(head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"])
     if times is None or int(times[1]) not in (1, 2, 4, 8, 16, 32, 64, 128):
         raise Unsupported
     address, half, registers = _operands(inst, way, shape)
     count = _REGISTERS[shape] * int(times[1])
-    if len(registers) != count or count > _MOST_REGISTERS:
-        raise Unsupported
+    refuse_if(len(registers) != count or count > _MOST_REGISTERS)
     lanes, columns = _places(shape, count, half, 1 + packed)
     return Move(address, registers, lanes, columns, packed)
 
@@ -248,13 +232,9 @@ def _operands(inst: Instruction, way: str, shape: str) -> tuple[Address, int, tu
     """(address, columns to the second half, registers)."""
     address, *more = inst.sources
     given = inst.destinations[0] if way == "ld" else more.pop()
-    if len(more) != (shape == "16x32bx2") or not isinstance(address, Address):
-        raise Unsupported
-    half = more[0] if more else Immediate(0)
-    if not isinstance(half, Immediate):
-        raise Unsupported
-    elements = given.elements if isinstance(given, Vector) else (given,)
-    return address, int(half.value), elements  # type: ignore[return-value]
+    address = as_address(address)
+    refuse_if(len(more) != (shape == "16x32bx2"))
+    return address, as_number(more[0]) if more else 0, parts_of(given)  # type: ignore[return-value]
 
 
 def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np.ndarray]:
@@ -279,11 +259,10 @@ def move_step(slots: Slots, inst: Instruction) -> Step:
     move, load = move_of(inst), inst.modifiers[0] == "ld"
     where = address_getter(slots, move.address, "shared")
     getters = [] if load else [getter(slots, r, "b32") for r in move.registers]
-    setters = [setter(slots, r, "b32", inst.guard is not None) for r in move.registers] if load else []
-    guard = guard_getter(slots, inst.guard)
+    setters = [setter(slots, r, "b32") for r in move.registers] if load else []
 
     def step(frame: Frame) -> None:
-        rows = whole_warps(frame, inst, guard)
+        rows = whole_warps(frame, inst)
         starts = same_in_warp(frame, inst, where, "the address", rows)
         words = np.zeros((frame.count, *move.lanes.shape), np.uint32)
         if getters:
@@ -304,7 +283,7 @@ def _move(frame: Frame, inst: Instruction, row: int, start: int, move: Move, wor
     lanes, columns = (start >> 16) + move.lanes, (start & 0xFFFF) + move.columns
     if int(lanes.min()) < own or int(lanes.max()) >= own + _WARP_LANES or (start >> 16) % 16:
         message = f"lane {start >> 16} of an address: this warp has lanes {own} to {own + _WARP_LANES - 1}"
-        raise machine.fault(inst, message, int(frame.index[row]))
+        raise frame.fault(inst, message, row)
     with faults(frame, inst, row):
         if inst.modifiers[0] == "st":
             halves = [words[row] & _LOWER, words[row] >> _HALF_BITS] if move.packed else [words[row]]
@@ -345,10 +324,9 @@ def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
         raise Unsupported
     to, descriptor = inst.sources
     where, matrix = address_getter(slots, to, "shared"), getter(slots, descriptor, "b64")
-    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        for row, lane in threads_of(frame, None if guard is None else frame.set_guard(guard)):
+        for row, lane in np.argwhere(frame.lanes()).tolist():
             start, word = (int(frame.full(get(frame))[row, lane]) for get in (where, matrix))
             with faults(frame, inst, row):
                 at = addresses_of(of_blackwell(word), np.arange(copy.rows), np.arange(copy.row_bytes), 1, False)
@@ -359,14 +337,6 @@ def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
                         view_of(frame, row, block).write(lanes[:, None], columns[None], words)
 
     return step
-
-
-def threads_of(frame: Frame, lanes: np.ndarray | None) -> list[tuple[int, int]]:
-    """(row, lane) of the threads that execute an instruction each for itself."""
-    active = frame.active(lanes)
-    if active is None:
-        active = np.ones((frame.count, 32), bool)
-    return [(int(row), int(lane)) for row, lane in zip(*np.nonzero(active), strict=True)]
 
 
 def shared_bytes(
@@ -390,20 +360,18 @@ def commit_step(slots: Slots, inst: Instruction) -> Step:
     [, blocks]`: an arrival, with a mask of thread blocks one at the same place in each of them."""
     plain, multicast = group_of(inst, inst.modifiers[1:])[1], MULTICAST in inst.modifiers
     named = tuple(m for m in plain if m != MULTICAST)
-    if named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast:
-        raise Unsupported
-    address, guard = inst.sources[0], guard_getter(slots, inst.guard)
-    if not isinstance(address, Address) or (multicast and CLUSTER_SHARED not in plain):
-        raise Unsupported
+    refuse_if(named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast)
+    address = inst.sources[0]
+    address = as_address(address)
+    refuse_if(multicast and CLUSTER_SHARED not in plain)
     space = space_of(slots, inst, address)
     where = address_getter(slots, address, space)
     blocks = inst.sources[1] if multicast else None
-    targets = targets_of(slots, inst, address, address, blocks, space, change=ARRIVE)
+    targets = targets_of(slots, inst, address, address, blocks, space, change=arrive)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        for target in targets(frame, lanes):
-            target.complete(frame, np.ones((frame.count, 32), np.int64))
-        log_barriers(frame, list(split(frame, inst, space, where(frame), lanes)))
+        for target in targets(frame):
+            target.complete(np.ones((frame.count, 32), np.int64))
+        log_barriers(frame, list(split(frame, inst, space, where(frame))))
 
     return step

@@ -24,13 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.matrices import Element
+from functional.isa.matrices import SUB_BYTE, Element, unpack_pairs, unpack_units, values
 from functional.isa.slots import Slots
-from functional.isa.small_floats import SUB_BYTE, unpack_pairs, unpack_units, values
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.mma import decode, decode_stored, multiply, multiply_sparse, positions
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.tcgen05 import (
     View,
     allocation_step,
@@ -42,7 +41,6 @@ from functional.numpy_executor.tcgen05 import (
     permit_step,
     shared_bytes,
     tensor_copy_in_step,
-    threads_of,
     view_of,
 )
 from functional.numpy_executor.wgmma import Descriptor, addresses_of, of_blackwell
@@ -173,14 +171,14 @@ class Operands(NamedTuple):
 
 def product_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `tcgen05.mma`, of each thread that executes it."""
-    form, guard = form_of(inst), guard_getter(slots, inst.guard)
+    form = form_of(inst)
     read = _reader(slots, inst, form)
 
     def step(frame: Frame) -> None:
-        for place in threads_of(frame, None if guard is None else frame.set_guard(guard)):
-            given = read(frame, place)
-            with faults(frame, inst, place[0]):
-                _make(frame, inst, place, form, given)
+        for row, lane in np.argwhere(frame.lanes()).tolist():
+            given = read(frame, (row, lane))
+            with faults(frame, inst, row):
+                _make(frame, inst, (row, lane), form, given)
 
     return step
 

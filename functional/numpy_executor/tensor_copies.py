@@ -20,17 +20,17 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.isa.memory import space_of
-from functional.isa.operation import Unsupported
+from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
 from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
-from functional.numpy_executor.atomics import OPERATIONS, reduction
+from functional.numpy_executor.atomics import OPERATIONS, reduce_into, reduction
 from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import address_getter, record, split
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter
+from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import SPACES, Lanes
-from functional.ptx.ir import CLUSTER_SHARED, Address, Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -133,60 +133,55 @@ def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
 def _replace_step(slots: Slots, inst: Instruction) -> Step:
     """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1."""
     field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
-    if inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2:
-        raise Unsupported
+    refuse_if(
+        inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2
+    )
     start, size = FIELDS[field]
     address, *axis, value = inst.sources
-    if not isinstance(address, Address) or len(axis) != (field in AXIS_FIELDS):
-        raise Unsupported
+    address = as_address(address)
+    refuse_if(len(axis) != (field in AXIS_FIELDS))
     for which in axis:
-        if not isinstance(which, Immediate) or not 0 <= which.value < (4 if field == "global_stride" else 5):
-            raise Unsupported
-        start += size * int(which.value)
-    space, guard = space_of(slots, inst, address), guard_getter(slots, inst.guard)
+        refuse_if(not 0 <= as_number(which) < (4 if field == "global_stride" else 5))
+        start += size * as_number(which)
+    space = space_of(slots, inst, address)
     where, given = address_getter(slots, address, space), getter(slots, value, rest[1])
     more = np.uint64(field == "rank")
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        parts = list(split(frame, inst, space, where(frame), lanes))
+        parts = list(split(frame, inst, space, where(frame)))
         for part in parts:
-            base = frame.full(part.space.offsets(frame, inst, part.addresses, BYTES // 2))
-            part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(BYTES // 2), BYTES // 2)
-            chosen = ... if part.active is None else part.active
-            data = (frame.full(given(frame)).astype(np.uint64) + more)[chosen].reshape(-1, 1).view(np.uint8)
-            at = base[chosen].reshape(-1, 1) + start + np.arange(size)
-            frame.machine.watch.stores(frame, inst, part, base + start, size)
-            part.space.storage(frame.machine).data[at] = data[:, :size]
-            marked = base[chosen].reshape(-1, 1) + np.arange(len(MAGIC))  # kernels make maps out of zeros, too
-            part.space.storage(frame.machine).data[marked] = np.frombuffer(MAGIC, np.uint8)
+            offsets = _of_map(part)
+            base = offsets[part.chosen].reshape(-1, 1)
+            data = (frame.full(given(frame)).astype(np.uint64) + more)[part.chosen].reshape(-1, 1).view(np.uint8)
+            part.look("stores", offsets + start, size)
+            part.words(1)[base + start + np.arange(size)] = data[:, :size]
+            # kernels make maps out of zeros, too
+            part.words(1)[base + np.arange(len(MAGIC))] = np.frombuffer(MAGIC, np.uint8)
         record(frame, space == "shared", _WORD_BYTES, parts)
 
     return step
 
 
+def _of_map(part: Lanes) -> np.ndarray:
+    """Checked offsets [row, 32] of maps, whose halves are aligned."""
+    offsets = part.frame.full(part.offsets(BYTES // 2))
+    part.offsets(BYTES // 2, BYTES // 2)
+    return offsets
+
+
 def _copy_step(slots: Slots, inst: Instruction) -> Step:
     """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [to], [from], 128`."""
     to, source, size = inst.sources
-    if inst.modifiers[:5] != _COPY or not isinstance(size, Immediate) or size.value != BYTES:
-        raise Unsupported
-    if not isinstance(to, Address) or not isinstance(source, Address):
-        raise Unsupported
+    refuse_if(inst.modifiers[:5] != _COPY or as_number(size) != BYTES)
+    to = as_address(to)
+    source = as_address(source)
     into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
-    guard = guard_getter(slots, inst.guard)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
-        parts = [list(split(frame, inst, s, w(frame), lanes)) for s, w in (("shared", from_), ("global", into))]
+        parts = [list(split(frame, inst, s, w(frame))) for s, w in (("shared", from_), ("global", into))]
         for read, written in zip(*parts, strict=True):
-            for half in (0, BYTES // 2):
-                at = [
-                    frame.full(p.space.offsets(frame, inst, p.addresses + p.addresses.dtype.type(half), BYTES // 2))
-                    for p in (read, written)
-                ]
-                chosen = ... if read.active is None else read.active
-                data = read.space.storage(frame.machine).data[at[0][chosen][..., None] + np.arange(BYTES // 2)]
-                written.space.storage(frame.machine).data[at[1][chosen][..., None] + np.arange(BYTES // 2)] = data
+            at = [_of_map(part)[read.chosen][..., None] + np.arange(BYTES) for part in (read, written)]
+            written.words(1)[at[1]] = read.words(1)[at[0]]
         record(frame, False, BYTES, parts[1])
 
     return step
@@ -232,40 +227,33 @@ def tensor_copy_of(inst: Instruction) -> TensorCopy:
         operands.pop()
     reduces = modifiers[0] == "reduce"
     axes, form = modifiers[3 + reduces], tuple(modifiers[4 + reduces :])
-    if modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"]:
-        raise Unsupported
+    refuse_if(modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"])
     loads = form[:1] != ("global",)
     name = form[2] if reduces and len(form) == 4 else ""
     expected = ("global", "shared", *([name] if reduces else []), "bulk_group")
-    if loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces):
-        raise Unsupported
-    if not loads and (form != expected or (reduces and name not in OPERATIONS)):
-        raise Unsupported
+    refuse_if(loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces))
+    refuse_if(not loads and (form != expected or (reduces and name not in OPERATIONS)))
     to = operands.pop(0) if loads else operands.pop(2)
     place, coordinates, *rest = operands
-    taps = rest.pop(1).elements if modes == ["im2col"] and loads and len(rest) > 1 else ()  # type: ignore[union-attr]
-    if not isinstance(coordinates, Vector) or not _fits(modes, loads, int(axes[:-1]), coordinates, taps):
-        raise Unsupported
-    if (
-        len(group) > loads
-        or len(rest) != loads + (MULTICAST in form)
-        or not all(isinstance(o, Address) for o in (place, to, *rest[:1]))
-    ):
-        raise Unsupported
-    barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+    taps = parts_of(rest.pop(1)) if modes == ["im2col"] and loads and len(rest) > 1 else ()
+    points = parts_of(coordinates)
+    refuse_if(not _fits(modes, loads, int(axes[:-1]), len(points), len(taps)))
+    refuse_if(len(group) > loads or len(rest) != loads + (MULTICAST in form))
+    barrier, blocks = as_address(rest[0]) if rest else None, rest[1] if len(rest) > 1 else None
     space = form[0] if loads else "shared"
     paired = group == [_PAIR]
-    return TensorCopy(modes[0], place, coordinates.elements, taps, to, space, barrier, blocks, paired, name)  # type: ignore[arg-type]
+    where = as_address(place), points, taps, as_address(to)
+    return TensorCopy(modes[0], *where, space, barrier, blocks, paired, name)
 
 
-def _fits(modes: list[str], loads: bool, axes: int, coordinates: Vector, taps: tuple) -> bool:
+def _fits(modes: list[str], loads: bool, axes: int, count: int, taps: int) -> bool:
     """Is a mode one of loads or of stores, as it is named, with its number of coordinates and offsets?"""
-    (mode, *others), count = modes, len(coordinates.elements)
+    mode, *others = modes
     if others or mode in (_OF_STORES if loads else _OF_LOADS):
         return False
     if mode in ("tile::gather4", "tile::scatter4"):
         return axes == 2 and count == 1 + ROWS
-    return count == axes and len(taps) == (axes - 2 if mode == "im2col" else 0)
+    return count == axes and taps == (axes - 2 if mode == "im2col" else 0)
 
 
 _OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
@@ -274,28 +262,26 @@ _LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
 
 def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
-    copy, guard = tensor_copy_of(inst), guard_getter(slots, inst.guard)
+    copy = tensor_copy_of(inst)
     place = address_getter(slots, copy.map, "generic")
     coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
     offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
-    if len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets):
-        raise Unsupported
+    refuse_if(len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets))
     mode = MODES[copy.mode]
     targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
 
     def step(frame: Frame) -> None:
-        lanes = None if guard is None else frame.set_guard(guard)
         boxes = {
             where: Box(frame, inst, *where, tensor, mode, coordinates, offsets)
-            for where, tensor in _maps(frame, inst, split(frame, inst, "generic", place(frame), lanes))
+            for where, tensor in _maps(split(frame, inst, "generic", place(frame)))
         }
-        for target in targets(frame, lanes):
+        for target in targets(frame):
             parts = list(split(frame, inst, copy.space, target.addresses, target.lanes))
             for part in parts:
-                for (row, lane), box in boxes.items():
-                    if part.active is None or part.active[row, lane]:
+                for where, box in boxes.items():
+                    if part.lanes[where]:
                         box.run(part, copy)
-            target.complete(frame, _box_bytes(frame, boxes))
+            target.complete(_box_bytes(frame, boxes))
         touched: dict[int, list[np.ndarray]] = {}
         for (row, _), box in boxes.items():
             touched.setdefault(row, []).append(box.sectors)
@@ -312,20 +298,16 @@ def _box_bytes(frame: Frame, boxes: dict[tuple[int, int], Box]) -> np.ndarray:
     return sizes
 
 
-def _maps(frame: Frame, inst: Instruction, parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
+def _maps(parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
     """The map that each active lane names, by (row, lane)."""
     for part in parts:
-        offsets = frame.full(part.space.offsets(frame, inst, part.addresses, 64))
-        last = part.space.offsets(frame, inst, part.addresses + part.addresses.dtype.type(64), 64)
-        assert last is not None
-        data = part.space.storage(frame.machine).data
-        active = np.ones(offsets.shape, bool) if part.active is None else part.active
-        for row, lane in zip(*(i.tolist() for i in np.nonzero(active)), strict=True):
+        offsets, data = _of_map(part), part.words(1)
+        for row, lane in np.argwhere(part.lanes).tolist():
             at = int(offsets[row, lane])
             try:
                 yield (row, lane), decode(data[at : at + BYTES].tobytes())
             except InputError as error:
-                raise frame.machine.fault(inst, str(error), int(frame.index[row]), lane) from None
+                raise part.frame.fault(part.inst, str(error), row, lane) from None
 
 
 class Box:
@@ -387,7 +369,7 @@ class Box:
         swizzled = linear ^ (linear // (_LINE_BYTES // unit) & max(self.tensor.swizzle_bytes - unit, 0))
         inside = self._checked(part, swizzled)
         machine = self.frame.machine
-        shared = part.space.storage(machine).words[self.element_bytes]
+        shared = part.words(self.element_bytes)
         world = machine.globals.words[self.element_bytes]
         there, here = (self.places - GLOBAL_BASE) // self.element_bytes, inside // self.element_bytes
         self._watch(part.space.name, inside, copy)
@@ -400,13 +382,13 @@ class Box:
 
     def _checked(self, part: Lanes, addresses: np.ndarray) -> np.ndarray:
         """Byte offsets of the elements in the storage of shared memory. Raises ExecutionError out of bounds."""
-        own = self.frame.full(part.space.offsets(self.frame, self.inst, part.addresses, self.element_bytes))
-        base = int(own[self.row, self.lane]) - int(self.frame.full(part.addresses)[self.row, self.lane])
+        places = part.offsets(self.element_bytes), part.addresses
+        own, named = (int(self.frame.full(place)[self.row, self.lane]) for place in places)
         limit, first = part.space.limit(self.frame.machine), int(addresses.min())
-        start = int(own[self.row, self.lane]) % self.frame.machine.shared_stride
+        start = own % self.frame.machine.shared_stride
         if start + int(addresses.max()) - first + self.element_bytes > limit:
             raise self._fault(f"a box of {self.bytes} bytes is out of bounds: shared memory has {limit} bytes")
-        return addresses + base
+        return addresses + (own - named)
 
     def _filled(self, loaded: np.ndarray) -> np.ndarray:
         """All elements of the box: what was loaded, and what stands for elements outside the tensor."""
@@ -427,11 +409,11 @@ class Box:
         if name in ("and", "or", "xor"):
             kind = f"b{8 * self.element_bytes}"
         try:
-            found = reduction(name, kind)
+            update = reduction(name, kind)
         except (Unsupported, KeyError):
             raise self._fault(f"'{name}' of elements {self.tensor.element} is not supported") from None
         data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.element_bytes)
-        found.apply(self.frame.machine.globals, self.places - GLOBAL_BASE, data)
+        reduce_into(self.frame.machine.globals, kind, update, self.places - GLOBAL_BASE, data)
 
     def _watch(self, space: str, inside: np.ndarray, copy: TensorCopy) -> None:
         watch = self.frame.machine.watch
@@ -443,7 +425,7 @@ class Box:
             watch.box(self.frame, self.inst, place, name, starts, self.element_bytes, writes)
 
     def _fault(self, message: str) -> Exception:
-        return self.frame.machine.fault(self.inst, message, int(self.frame.index[self.row]), self.lane)
+        return self.frame.fault(self.inst, message, self.row, self.lane)
 
 
 def _to_tf32(bits: np.ndarray) -> np.ndarray:

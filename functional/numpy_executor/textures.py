@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from functional.isa.operation import DTYPES, Unsupported, raw
+from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import Texture
 from functional.numpy_executor.memory_ops import log_records
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, guard_getter, setter
-from functional.numpy_executor.spaces import repeat_active, rows_with_a_lane
-from functional.ptx.ir import Address, Instruction, Operand, Symbol, Vector
-from functional.traces.line_record import line_records, sector_numbers
+from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
+from functional.numpy_executor.spaces import rows_with_a_lane
+from functional.ptx.ir import Instruction, Operand, Symbol, parts_of
+from functional.traces.line_record import line_records, repeat_active, sector_numbers
 
 _GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane
 _FACES = 6  # of a cube map: planes one behind the other, from the directions +x, -x, +y, -y, +z, -z
@@ -29,8 +29,8 @@ class _Access:
 
     def __init__(self, slots: Slots, inst: Instruction, coordinate_type: str) -> None:
         geometry = next((m for m in inst.modifiers if m in _GEOMETRIES), "")
-        where = inst.sources[0]
-        if not geometry or not isinstance(where, Address) or where.base is None or where.offset:
+        where = as_address(inst.sources[0])
+        if not geometry or where.base is None or where.offset:
             raise Unsupported
         self.inst, self.layered, self.axes = inst, geometry[0] == "a", _GEOMETRIES[geometry]
         self.cube = geometry.endswith("cube")
@@ -38,9 +38,8 @@ class _Access:
         self.reference = where.base.name if isinstance(where.base, Symbol) else ""
         self.handle = _bound(self.reference) if self.reference else getter(slots, where.base, "u64")
         given = inst.sources[1]
-        elements: tuple = given.elements if isinstance(given, Vector) else (given,)
-        if len(elements) < given_axes + self.layered or (self.cube and coordinate_type != "f32"):
-            raise Unsupported
+        elements: tuple = parts_of(given)
+        refuse_if(len(elements) < given_axes + self.layered or (self.cube and coordinate_type != "f32"))
         self.layer = getter(slots, elements[0], "u32") if self.layered else None
         spatial = elements[self.layered : self.layered + given_axes]
         self.coordinates: list[Getter] = [getter(slots, e, coordinate_type) for e in spatial]
@@ -52,7 +51,7 @@ class _Access:
         if texture is None or len(texture.size) < self.axes + (self.layered or self.cube):
             what = "is not a texture or surface of this launch" if texture is None else "has too few dimensions"
             named = f"of reference '{self.reference}' " if self.reference else ""
-            raise frame.machine.fault(self.inst, f"handle {int(handles[0]):#x} {named}{what}", int(frame.index[0]))
+            raise frame.fault(self.inst, f"handle {int(handles[0]):#x} {named}{what}")
         return texture
 
     def place(self, frame: Frame, texture: Texture, active: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
@@ -100,32 +99,23 @@ def _face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, n
 def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
     """Log the lines of addresses [row, 32, n]."""
     some = rows_with_a_lane(active)
-    if some is not None and not some.any():
-        log_records(frame, line_records(np.zeros((frame.count, 1), np.uint32)), np.zeros(frame.count, bool))
-        return
     columns = [repeat_active(address[..., i], active, some) for i in range(address.shape[2])]
     log_records(frame, line_records(sector_numbers(np.concatenate(columns, axis=1))), some)
-
-
-def _lanes(frame: Frame, guard: Getter | None) -> np.ndarray:
-    active = frame.active(None if guard is None else frame.set_guard(guard))
-    return np.ones((frame.count, 32), bool) if active is None else active
 
 
 def texture_step(slots: Slots, inst: Instruction) -> Step:
     """`tex[.level].GEOMETRY.v4.TYPE.COORDINATES d, [object, {coordinates}]`; only the one level there is."""
     types = inst.modifiers[-2:]
     rest = set(inst.modifiers[:-2]) - {"v4", "level"} - set(_GEOMETRIES)
-    if rest or types[0] not in ("f32", "s32", "u32") or types[1] not in ("f32", "s32"):
-        raise Unsupported
+    refuse_if(rest or types[0] not in ("f32", "s32", "u32") or types[1] not in ("f32", "s32"))
     destination = inst.destinations[0]
-    if not isinstance(destination, Vector) or len(destination.elements) != 4 or len(inst.sources) > 3:
-        raise Unsupported
-    access, guard = _Access(slots, inst, types[1]), guard_getter(slots, inst.guard)
-    setters = [setter(slots, e, types[0], guard is not None) for e in destination.elements]
+    targets = parts_of(destination)
+    refuse_if(len(targets) != 4 or len(inst.sources) > 3)
+    access = _Access(slots, inst, types[1])
+    setters = [setter(slots, e, types[0]) for e in targets]
 
     def step(frame: Frame) -> None:
-        active = _lanes(frame, guard)
+        active = frame.lanes()
         result = np.zeros((frame.count, 32, 4), DTYPES[types[0]])
         address = np.zeros((frame.count, 32, 1), np.int64)
         if active.any():
@@ -212,20 +202,20 @@ def _texels(frame: Frame, texture: Texture, index: np.ndarray) -> tuple[np.ndarr
 def surface_step(slots: Slots, inst: Instruction) -> Step:
     """`suld.b.GEOMETRY[.vN].bB.CLAMP d, [object, {x in bytes, y}]` and `sust.b ... [object, {x, y}], values`."""
     loads, flags = inst.opcode == "suld", [m for m in inst.modifiers if m not in _GEOMETRIES]
-    if flags[:1] != ["b"] or flags[-1] not in ("trap", "clamp", "zero") or len(inst.sources) != (2 if loads else 3):
-        raise Unsupported
+    refuse_if(
+        flags[:1] != ["b"] or flags[-1] not in ("trap", "clamp", "zero") or len(inst.sources) != (2 if loads else 3)
+    )
     size = {"b8": 1, "b16": 2, "b32": 4, "b64": 8}.get(flags[-2], 0)
     operand: Operand | None = inst.destinations[0] if loads else inst.sources[2]
-    elements: tuple = operand.elements if isinstance(operand, Vector) else (operand,)
-    if not size or flags[1:-2] != ([f"v{len(elements)}"] if len(elements) > 1 else []):
-        raise Unsupported
-    access, guard, kind = _Access(slots, inst, "s32"), guard_getter(slots, inst.guard), flags[-2]
-    setters = [setter(slots, e, kind, guard is not None) for e in elements] if loads else []
+    elements: tuple = parts_of(operand)
+    refuse_if(not size or flags[1:-2] != ([f"v{len(elements)}"] if len(elements) > 1 else []))
+    access, kind = _Access(slots, inst, "s32"), flags[-2]
+    setters = [setter(slots, e, kind) for e in elements] if loads else []
     getters = [] if loads else [getter(slots, e, kind) for e in elements]
     width = size * len(elements)
 
     def step(frame: Frame) -> None:
-        active = _lanes(frame, guard)
+        active = frame.lanes()
         address, inside = _surface_places(frame, access, active, width, flags[-1])
         data = frame.machine.globals.words[size]
         at = (address - GLOBAL_BASE) // size
@@ -253,10 +243,8 @@ def _surface_places(
         last = extent - (width if i == 0 else 1)
         valid = (x >= 0) & (x <= last)
         wrong = active & (~valid if mode == "trap" else np.False_ if i else x % width != 0)
-        if wrong.any():
-            row, lane = (int(v[0]) for v in np.nonzero(wrong))
-            message = f"surface coordinate {x[row, lane]} is outside 0 to {last}, or misaligned"
-            raise frame.machine.fault(access.inst, message, int(frame.index[row]), lane)
+        say = f"is outside 0 to {last}, or misaligned"
+        frame.check(access.inst, wrong, lambda at, x=x, say=say: f"surface coordinate {x[at]} {say}")  # type: ignore[misc]
         inside &= valid if mode == "zero" else np.True_
         offset += np.clip(x, 0, last) * (texture.steps[i] * texture.texel_bytes if i else 1)
     offset += access.plane(frame, texture) * (texture.steps[access.axes] * texture.texel_bytes)

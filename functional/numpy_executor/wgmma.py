@@ -14,15 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.matrices import Element, a_layout, element, family_of
-from functional.isa.operation import Unsupported
+from functional.isa.matrices import (
+    Element,
+    a_layout,
+    c_layout,
+    element,
+    family_of,
+    is_sparse,
+    results_of,
+    without_options,
+)
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.barriers import WARPGROUP
 from functional.numpy_executor.mma import (
-    SPARSE,
     assembled,
     decode_stored,
-    is_sparse,
     metadata_getter,
     multiply,
     multiply_sparse,
@@ -112,13 +119,8 @@ def addresses_of(
     return at ^ (at // (_LINE_BYTES // unit) & max(width - unit, 0))
 
 
-_RESULTS = {"f16": ("f32", "f16"), "bf16": ("f32",), "tf32": ("f32",), "e4m3": ("f32", "f16"), "e5m2": ("f32", "f16"),
-            "s8": ("s32",), "u8": ("s32",), "b1": ("s32",)}  # fmt: skip
-_OPTIONS = frozenset({"satfinite", "and", "popc"})
-
-
+_SOURCES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"})
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
-_LANE = np.arange(32)
 
 
 class Form(NamedTuple):
@@ -145,28 +147,21 @@ def is_product(inst: Instruction) -> bool:
 
 def form_of(inst: Instruction) -> Form:
     """The form of `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
-    options, sparse = frozenset(inst.modifiers) & _OPTIONS, is_sparse(inst)
-    plain = [m for m in inst.modifiers if m not in options | SPARSE]
+    (plain, options), sparse = without_options(inst), is_sparse(inst)
     head, rest = tuple(plain[:3]), plain[3:]
-    if head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None:
-        raise Unsupported
+    refuse_if(head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None)
     shape, d, a, b = rest
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    if extents is None or d not in _RESULTS.get(a, ()) or family_of(a) != family_of(b):
+    if extents is None or a not in _SOURCES or d not in results_of(a) or family_of(a) != family_of(b):
         raise Unsupported
     columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8", "b1")
-    if columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse):
-        raise Unsupported
-    if (options != _needed(a) and not (options == {"satfinite"} and a in ("s8", "u8"))) or (sparse and a == "b1"):
-        raise Unsupported
+    refuse_if(columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse))
+    allowed: tuple[set[str], ...] = (set(), {"satfinite"}) if a in ("s8", "u8") else (set(),)
+    refuse_if(options not in (({"and", "popc"},) if a == "b1" else allowed) or (sparse and a == "b1"))
     left, right, *operands = inst.sources[:-1]  # the last are the accumulators (_lower.py)
     metadata, (scale, *numbers) = ((operands[0], operands[1]), operands[2:]) if sparse else (None, operands)
     signs, trans = _numbers(numbers, integers, a, isinstance(left, Vector))
     return Form(columns, depth, element(d), element(a), element(b), options, left, right, scale, signs, trans, metadata)
-
-
-def _needed(kind: str) -> frozenset[str]:
-    return frozenset({"and", "popc"}) if kind == "b1" else frozenset()
 
 
 def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
@@ -174,10 +169,8 @@ def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool)
     values = [n.value for n in numbers if isinstance(n, Immediate)]
     wide = kind in ("f16", "bf16")
     expected = 0 if integers else 2 + wide * (2 - registers)
-    if len(values) != expected or len(numbers) != expected:
-        raise Unsupported
-    if any(v not in (1, -1) for v in values[:2]) or any(v not in (0, 1) for v in values[2:]):
-        raise Unsupported
+    refuse_if(len(values) != expected or len(numbers) != expected)
+    refuse_if(any(v not in (1, -1) for v in values[:2]) or any(v not in (0, 1) for v in values[2:]))
     sign = float(values[0] * values[1]) if values else 1.0
     trans = [bool(v) for v in values[2:]]
     return sign, ((False if registers else trans[0]), trans[-1]) if trans else (False, False)
@@ -188,13 +181,11 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     form = form_of(inst)
     accumulators, destination = inst.sources[-1], inst.destinations[0]
     before, setters = registers_of(slots, accumulators, form.d), setters_of(slots, destination, form.d)
-    per = 1 if form.d.name == "f32" else form.d.per_register
-    if len(setters) * per != form.columns // 2:
-        raise Unsupported
+    refuse_if(len(setters) * form.d.per_register != form.columns // 2)
     left = _left(slots, inst, form)
     right = getter(slots, form.b, "b64")
     scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
-    places = _d_layout(form.columns)
+    places = c_layout(_ROWS, form.columns)
     index_of = None if form.metadata is None else metadata_getter(slots, *form.metadata, form.left, form.depth)
 
     def step(frame: Frame) -> None:
@@ -219,8 +210,7 @@ def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.n
         where = getter(slots, form.a, "b64")
         return lambda frame: _stored(frame, inst, where, form.left, 64, depth, form.transposed[0], _quarter(frame))
     registers = registers_of(slots, form.a, form.left)
-    if len(registers) != 4:
-        raise Unsupported
+    refuse_if(len(registers) != 4)
     places = a_layout(_ROWS, depth, form.left)
     return lambda frame: assembled(read(frame, registers, form.left), places, (_ROWS, depth))
 
@@ -228,13 +218,6 @@ def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.n
 def _quarter(frame: Frame) -> np.ndarray:
     """Which 16 of the 64 rows are those of each warp."""
     return frame.index % frame.machine.warps_per_block % _WARPS
-
-
-def _d_layout(columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, columns) of the accumulators of a warp, [lane, element]."""
-    index = np.arange(columns // 2)
-    rows = _LANE[:, None] // 4 + 8 * (index // 2 % 2)
-    return rows, 2 * (_LANE[:, None] % 4) + index % 2 + 8 * (index // 4)
 
 
 def _stored(
@@ -254,7 +237,7 @@ def _stored(
             for i, d in enumerate(descriptors)
         ])  # fmt: skip
     except ValueError as error:
-        raise frame.machine.fault(inst, str(error), int(frame.index[0])) from None
+        raise frame.fault(inst, str(error)) from None
     machine, flat = frame.machine, addresses.reshape(frame.count, -1)
     offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
     for row in range(frame.count):
@@ -271,7 +254,7 @@ def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:
         machine, rows = frame.machine, frame.index
         group = rows % machine.warps_per_block // _WARPS
         if machine.warps_per_block < _WARPS * (int(group.max()) + 1):
-            raise machine.fault(inst, "a warpgroup has four warps", int(rows[0]))
+            raise frame.fault(inst, "a warpgroup has four warps")
         machine.barriers.arrive(rows, WARPGROUP + group, np.full(len(rows), threads), inst.index, after, True)
 
     return step

@@ -9,18 +9,18 @@ register r.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of
+from functional.isa.matrices import access_form, fragments_of, matrices_of
 from functional.isa.memory import SHARED_WINDOW
-from functional.isa.operation import Operation, Unsupported, raw
+from functional.isa.operation import Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
-from functional.numpy_executor.mma import decode, multiply, read, registers_of, setters_of, write
+from functional.numpy_executor.mma import multiply, product_step, registers_of, setters_of
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.numpy_executor.spaces import Lanes
-from functional.ptx.ir import Address, Instruction, Vector
+from functional.ptx.ir import Address, Instruction, parts_of
 from functional.traces.line_record import line_records
 
 _LANE = np.arange(32)
@@ -30,11 +30,11 @@ def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
     address, destination = inst.sources[0], inst.destinations[0]
-    elements = destination.elements if isinstance(destination, Vector) else (destination,)
-    if len(elements) != matrices or not isinstance(address, Address):
-        raise Unsupported
+    elements = parts_of(destination)
+    address = as_address(address)
+    refuse_if(len(elements) != matrices)
     where = _shared_address(slots, inst, address)
-    setters = [setter(slots, e, "b32", False) for e in elements]
+    setters = [setter(slots, e, "b32") for e in elements]
 
     def step(frame: Frame) -> None:
         at, halves = _rows(frame, inst, where, matrices)
@@ -52,9 +52,9 @@ def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
     address, value = inst.sources
-    elements = value.elements if isinstance(value, Vector) else (value,)
-    if len(elements) != matrices or not isinstance(address, Address) or None in elements:
-        raise Unsupported
+    elements = parts_of(value)
+    address = as_address(address)
+    refuse_if(len(elements) != matrices or None in elements)
     where = _shared_address(slots, inst, address)
     getters = [getter(slots, e, "b32") for e in elements if e is not None]
 
@@ -80,31 +80,26 @@ def _rows(frame: Frame, inst: Instruction, where: Callable, matrices: int) -> tu
     named = np.broadcast_to(8 * matrices > _LANE, (frame.count, 32))
     parts = list(split(frame, inst, "shared", where(frame), named))
     (part,) = parts
-    offsets = part.space.offsets(frame, inst, part.addresses, 16)
-    look = frame.machine.watch.loads if inst.opcode == "ldmatrix" else frame.machine.watch.stores
-    look(frame, inst, part, offsets, 16)
-    rows = frame.full(offsets)[:, : 8 * matrices] >> 1
+    at = frame.full(part.places("loads" if inst.opcode == "ldmatrix" else "stores", 2, 8))[:, : 8 * matrices]
     record(frame, True, 16, parts)
-    return rows[..., None] + np.arange(8), part.space.storage(frame.machine).words[2]
+    return at[..., None] + np.arange(8), part.words(2)
 
 
-def movmatrix(inst: Instruction) -> Operation:
+def movmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: one matrix in registers, transposed."""
-    if inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"):
-        raise Unsupported
-    return Operation(None, ("b32",), ("b32",))
+    refuse_if(inst.modifiers != ("sync", "aligned", "m8n8", "trans", "b16"))
+    get, write = getter(slots, inst.sources[0], "b32"), setter(slots, inst.destinations[0], "b32")
 
+    def step(frame: Frame) -> None:
+        halves = np.ascontiguousarray(frame.full(get(frame))).view(np.uint16).reshape(frame.count, 8, 8)
+        write(frame, np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32))
 
-def transposed_matrix(frame: Frame, a: np.ndarray) -> np.ndarray:
-    """Of words [row, lane] that hold two halves each."""
-    halves = np.ascontiguousarray(frame.full(a)).view(np.uint16).reshape(frame.count, 8, 8)
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).view(np.uint32).reshape(frame.count, 32)
+    return step
 
 
 def wmma_step(slots: Slots, inst: Instruction) -> Step:
     """`wmma.load`, `wmma.store`, `wmma.mma`."""
-    if inst.guard is not None or not {"sync", "aligned"} <= set(inst.modifiers):
-        raise Unsupported
+    refuse_if(inst.guard is not None or not {"sync", "aligned"} <= set(inst.modifiers))
     builder = {"load": _load, "store": _store, "mma": _mma}.get(inst.modifiers[0])
     if builder is None:
         raise Unsupported
@@ -117,8 +112,7 @@ class _Access:
     def __init__(self, slots: Slots, inst: Instruction) -> None:
         address, stride, self.column_major, self.fragment = access_form(inst)
         self.inst = inst
-        if self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"):
-            raise Unsupported
+        refuse_if(self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"))
         self.space = inst.space
         self.where = address_getter(slots, address, self.space)
         self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")
@@ -126,10 +120,11 @@ class _Access:
     def place(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
         """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
         inst, fragment = self.inst, self.fragment
-        parts = list(split(frame, inst, self.space, self.where(frame), None))
+        parts = list(split(frame, inst, self.space, self.where(frame)))
         if len(parts) != 1:
-            message = "warps that run together name matrices in different memories, which is not supported"
-            raise frame.machine.fault(inst, message, int(frame.index[0]))
+            raise frame.fault(
+                inst, "warps that run together name matrices in different memories, which is not supported"
+            )
         part = parts[0]
         base = frame.full(part.addresses)[:, :1].astype(np.int64)
         if self.stride is None:
@@ -138,11 +133,8 @@ class _Access:
             stride = frame.full(self.stride(frame))[:, :1].astype(np.int64)
         size = max(8, fragment.kind.bits) // 8
         addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
-        whole = Lanes(part.space, addresses, None, None)
-        offsets = part.space.offsets(frame, inst, addresses, size)
-        look = frame.machine.watch.loads if inst.modifiers[0] == "load" else frame.machine.watch.stores
-        look(frame, inst, whole, offsets, size)
-        at = offsets >> (size.bit_length() - 1)
+        whole = replace(part, addresses=addresses, active=None, some=None)
+        at = whole.places("loads" if inst.modifiers[0] == "load" else "stores", size)
         if self.space == "shared":
             frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
         elif part.space.name == "shared":
@@ -150,15 +142,14 @@ class _Access:
         else:
             sectors = part.space.sectors(frame, whole, size)
             log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]
-        return at, part.space.storage(frame.machine).words[size]
+        return at, part.words(size)
 
 
 def _load(slots: Slots, inst: Instruction) -> Step:
     access = _Access(slots, inst)
     fragment = access.fragment
     setters = setters_of(slots, inst.destinations[0], fragment.kind)
-    if len(setters) != fragment.registers or inst.modifiers[1] not in "abc":
-        raise Unsupported
+    refuse_if(len(setters) != fragment.registers or inst.modifiers[1] not in "abc")
     kept = "u8" if fragment.kind.name == "f64" else "u4"
 
     def step(frame: Frame) -> None:
@@ -179,11 +170,9 @@ def _load(slots: Slots, inst: Instruction) -> Step:
 def _store(slots: Slots, inst: Instruction) -> Step:
     access = _Access(slots, inst)
     fragment = access.fragment
-    if inst.modifiers[1] != "d":
-        raise Unsupported
+    refuse_if(inst.modifiers[1] != "d")
     getters = registers_of(slots, inst.sources[1], fragment.kind)
-    if len(getters) != fragment.registers:
-        raise Unsupported
+    refuse_if(len(getters) != fragment.registers)
 
     def step(frame: Frame) -> None:
         at, words = access.place(frame)
@@ -195,25 +184,13 @@ def _store(slots: Slots, inst: Instruction) -> Step:
 
 
 def _mma(slots: Slots, inst: Instruction) -> Step:
+    """Sub-byte B are kept column by column, as they lie in memory."""
     (d, a, b, c), options = fragments_of(inst)
-    sources = [registers_of(slots, o, f.kind) for o, f in zip(inst.sources, (a, b, c), strict=True)]
-    setters = setters_of(slots, inst.destinations[0], d.kind)
-    given = [*map(len, sources), len(setters)]
-    if given != [f.registers for f in (a, b, c, d)]:
-        raise Unsupported
-
-    def step(frame: Frame) -> None:
-        left, third = (f.matrix(read(frame, get, f.kind)) for f, get in ((a, sources[0]), (c, sources[2])))
-        right = _right(frame, sources[1], b)
-        write(frame, setters, d.lanes(multiply(left, right, third, a.kind, options)), d.kind)
-
-    return step
-
-
-def _right(frame: Frame, getters: list[Getter], b: Fragment) -> np.ndarray:
-    """B; sub-byte ones are kept column by column, as they lie in memory."""
-    if b.kind.bits >= 8:
-        return b.matrix(read(frame, getters, b.kind))
-    words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
-    flat = decode(words, b.kind).reshape(frame.count, -1)
-    return flat.reshape(frame.count, b.columns, b.rows).swapaxes(1, 2)
+    fragments = (a, b, c, d)
+    places = [np.divmod(f.places, f.columns) for f in fragments]
+    if b.kind.bits < 8:
+        columns, rows = np.divmod(b.places, b.rows)
+        places[1] = rows, columns
+    product = lambda _, left, right, third: multiply(left, right, third, a.kind, options)  # noqa: E731
+    extents = [(f.rows, f.columns) for f in fragments]
+    return product_step(slots, inst, [f.kind for f in fragments], places, extents, product)

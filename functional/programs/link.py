@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 
 from functional.errors import InputError, PtxError
-from functional.programs.order import order_points_of, publishing
-from functional.programs.program import BasicBlock, Program, basic_blocks
+from functional.programs.program import BasicBlock, Program, basic_blocks, order_points_of, publishing
 from functional.ptx import ir
 from functional.ptx.source import shown_name
 

@@ -69,24 +69,22 @@ class Scope:
 
     def label(self, token: Token) -> int:
         """The instruction a label stands for. Raises PtxError if there is none."""
-        position = self._find(lambda scope: scope.labels.get(str(token)))
-        if position is None:
-            raise self.source.fail(token, f"label '{token}' is not defined in this function")
-        return position
+        found = self._find(lambda scope: scope.labels.get(str(token)))
+        return self._known(found, token, f"label '{token}' is not defined in this function")
 
     def target_list(self, token: Token) -> list[Token]:
         """The labels of a `.branchtargets` list. Raises PtxError if there is none."""
-        labels = self._find(lambda scope: scope.target_lists.get(str(token)))
-        if labels is None:
-            raise self.source.fail(token, f"'{token}' is not the label of a .branchtargets list above")
-        return labels
+        found = self._find(lambda scope: scope.target_lists.get(str(token)))
+        return self._known(found, token, f"'{token}' is not the label of a .branchtargets list above")
 
     def known_symbol(self, token: Token) -> Symbol:
         """The variable, parameter or function of a name. Raises PtxError if it is not declared."""
-        symbol = self.symbol(str(token))
-        if symbol is None:
-            raise self.source.fail(token, f"'{token}' is not declared")
-        return symbol
+        return self._known(self.symbol(str(token)), token, f"'{token}' is not declared")
+
+    def _known(self, found: T | None, token: Token, message: str) -> T:
+        if found is None:
+            raise self.source.fail(token, message)
+        return found
 
     def _own_register(self, name: str) -> Register | None:
         register = self.registers.get(name)

@@ -241,7 +241,6 @@ def _word(register: ir.Register) -> ir.Register:
 _SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
 _NOWHERE: Mapping[str, int] = MappingProxyType({})
-_NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
 def lower(
@@ -455,7 +454,7 @@ class _FunctionBuilder:
         """A body that can run off its end returns, as if a `ret` stood there."""
         count = len(self.instructions)
         last = self.instructions[-1] if count else None
-        ends = last is not None and last.guard is None and last.opcode in _NEVER_FALLS_THROUGH
+        ends = last is not None and last.guard is None and last.opcode in ir.NEVER_FALLS_THROUGH
         if not ends or any(count in (i.target, *i.targets) for i in self.instructions):
             line = last.line if last is not None else self.function.name.line or 1
             self._return(line)

@@ -161,6 +161,11 @@ def registers_of(operand: Operand | None) -> tuple[Register, ...]:
     return ()
 
 
+def parts_of(operand: Operand | None) -> tuple[Operand | None, ...]:
+    """The elements of a vector; of another operand itself."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
 _Bytes = bytes  # the field `bytes` hides the type
 
 
@@ -236,4 +241,5 @@ MEMORY_OPCODES = frozenset({
     "ld", "ldu", "st", "atom", "red", "tex", "suld", "sust", "cp", "ldmatrix", "stmatrix", "wmma", "mbarrier",
     "tensormap",
 })  # fmt: skip
+NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 _NO_ACCESS = frozenset({"mma", "commit_group", "wait_group", "wait_all", "pending_count", "prefetch"})

@@ -44,7 +44,6 @@ _REGISTER_PARAMETER = re.compile(r"[(,]\s*\.reg\b")
 # What may stand in front of an instruction, and the instruction's guard and opcode
 _STATEMENT = re.compile(r"(?:[\s{}]|[A-Za-z_$%][\w$]*\s*:(?!:))*(@\s*!?\s*[\w$%]+\s*)?([a-z]\w*)?")
 _LABEL_BEHIND = re.compile(r"[\w$]\s*:(?!:)")
-_NEVER_FALLS_THROUGH = frozenset({"ret", "exit", "trap", "bra", "brx"})
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _instructions(body: str) -> int | None:
         match = _STATEMENT.match(statement)
         if match is not None and match[2]:
             count, last = count + 1, (match[1], match[2])
-    return count + (last[0] is not None or last[1] not in _NEVER_FALLS_THROUGH)
+    return count + (last[0] is not None or last[1] not in ir.NEVER_FALLS_THROUGH)
 
 
 WORTH_KEEPING_BYTES = 1 << 11  # of PTX: to load the parser alone takes longer than to read what was kept
@@ -270,9 +269,9 @@ def _kept(name: str, size_bytes: int, make: Any) -> Any:
     """What is kept of a text under a name, if it is large enough, else what `make` makes."""
     if size_bytes < WORTH_KEEPING_BYTES:
         return make()
-    kept, file = Kept("parsed"), key((__name__,), name)
-    found = kept.load(file, lambda content: _Unpickler(io.BytesIO(content)).load())
-    if found is None:
-        found = make()
-        kept.save(file, pickle.dumps(found, pickle.HIGHEST_PROTOCOL), _KEPT_BYTES)
-    return found
+    encode = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+    return Kept("parsed").load_or_make(key((__name__,), name), make, _unpickled, encode, _KEPT_BYTES)
+
+
+def _unpickled(content: bytes) -> Any:
+    return _Unpickler(io.BytesIO(content)).load()

@@ -122,7 +122,6 @@ def parse_with(text: str, path: str, lower: Callable[[RawModule], Result]) -> Re
     from lark import UnexpectedInput
 
     from functional.ptx._syntax import BadLiteral
-    from functional.ptx.parser import expected_found
 
     try:
         return lower(_lark().parse(text))  # type: ignore[arg-type]
@@ -141,10 +140,8 @@ def _lark() -> Lark:
     from functional.ptx._syntax import TreeBuilder
 
     name = key((__name__,))  # with the grammar: its file's name stands in this source
-    tables = Kept("grammar").load(name, msgspec.msgpack.Decoder(strict=False).decode)
-    if tables is None:
-        tables = _tables()
-        Kept("grammar").save(name, msgspec.msgpack.encode(tables))
+    decode = msgspec.msgpack.Decoder(strict=False).decode
+    tables = Kept("grammar").load_or_make(name, _tables, decode, msgspec.msgpack.encode)
     return Lark._load_from_dict(tables["data"], tables["memo"], transformer=TreeBuilder())
 
 

@@ -7,80 +7,51 @@ import numpy as np
 from functional.suite._recipe import Recipe, bench, blocks, f32, f64, rng, u8, u32, uniform
 
 
-def matmul_case(seed, kernel, m, n, k):
+def matmul(c, seed, kernel, side, k):
     r = rng(seed)
-    a, b = uniform(r, -1, 1, m, k), uniform(r, -1, 1, k, n)
-    c = Recipe()
-    c.launch(
-        kernel,
-        (n // 16, m // 16),
-        (16, 16),
-        [
-            c.input("a", a),
-            c.input("b", b),
-            c.output("c", (a.astype(f64) @ b.astype(f64)).astype(f32), 1e-4, 1e-4),
-            n,
-            k,
-        ],
-    )
-    return c
+    a, b = uniform(r, -1, 1, side, k), uniform(r, -1, 1, k, side)
+    p_a, p_b = c.input("a", a), c.input("b", b)
+    out = c.output("c", (a.astype(f64) @ b.astype(f64)).astype(f32), 1e-4, 1e-4)
+    c.launch(kernel, (side // 16, side // 16), (16, 16), p_a, p_b, out, side, k)
 
 
 @bench("apps")
-def matmul_tiled(side: int = 128) -> Recipe:
-    return matmul_case(201, "matmul_tiled", side, side, 128)
+def matmul_tiled(c: Recipe, side: int = 128) -> None:
+    matmul(c, 201, "matmul_tiled", side, 128)
 
 
 @bench("apps")
-def matmul_naive(side: int = 128) -> Recipe:
-    return matmul_case(202, "matmul_naive", side, side, 64)
+def matmul_naive(c: Recipe, side: int = 128) -> None:
+    matmul(c, 202, "matmul_naive", side, 64)
 
 
 @bench("apps")
-def relu(n: int = 61400) -> Recipe:
+def relu(c: Recipe, n: int = 61400) -> None:
     x = uniform(rng(203), -1, 1, n)
-    c = Recipe()
-    c.launch("relu", blocks(n, 256), 256, [c.input("x", x), c.output("y", np.maximum(x, 0)), x.size])
-    return c
+    c.launch("relu", blocks(n, 256), 256, c.input("x", x), c.output("y", np.maximum(x, 0)), x.size)
 
 
 @bench("apps")
-def fir(n: int = 15360) -> Recipe:
+def fir(c: Recipe, n: int = 15360) -> None:
     taps = 32
     r = rng(204)
     x, h = uniform(r, -1, 1, n), uniform(r, -1, 1, taps)
     y = np.convolve(x.astype(f64), h.astype(f64))[:n]
-    c = Recipe()
-    c.launch(
-        "fir",
-        n // 256,
-        256,
-        [
-            c.input("x_padded", np.concatenate([np.zeros(taps, f32), x])),
-            c.input("coeff", h),
-            c.output("y", y.astype(f32), 1e-4, 1e-5),
-            n,
-            taps,
-        ],
-    )
-    return c
+    given = c.inputs(x_padded=np.concatenate([np.zeros(taps, f32), x]), coeff=h)
+    out = c.output("y", y.astype(f32), 1e-4, 1e-5)
+    c.launch("fir", n // 256, 256, *given, out, n, taps)
 
 
 @bench("apps")
-def simple_convolution() -> Recipe:
+def simple_convolution(c: Recipe) -> None:
     w, h = 126, 118
     r = rng(205)
     image, mask = uniform(r, 0, 1, h, w), uniform(r, -1, 1, 5, 5)
     p = np.pad(image.astype(f64), 2)
     out = sum(mask[i, j].astype(f64) * p[i : i + h, j : j + w] for i in range(5) for j in range(5))
-    c = Recipe()
-    c.launch(
-        "simple_convolution",
-        (blocks(w, 32), blocks(h, 8)),
-        (32, 8),
-        [c.input("image", image), c.input("mask", mask), c.output("out", out.astype(f32), 1e-4, 1e-5), w, h],
-    )
-    return c
+    given = c.inputs(image=image, mask=mask)
+    result = c.output("out", out.astype(f32), 1e-4, 1e-5)
+    c.launch("simple_convolution", (blocks(w, 32), blocks(h, 8)), (32, 8), *given, result, w, h)
 
 
 # --- AES-256, straightforward byte-wise form (the kernel uses word tables) -------------------
@@ -139,7 +110,7 @@ def aes256_reference(plain, round_keys, box):
 
 
 @bench("apps")
-def aes256_encrypt(n: int = 60 * 128) -> Recipe:
+def aes256_encrypt(c: Recipe, n: int = 60 * 128) -> None:
     box = aes_sbox()
     # known answer of FIPS-197, appendix C.3
     kat_key, kat_in = bytes(range(32)), bytes.fromhex("00112233445566778899aabbccddeeff")
@@ -152,16 +123,7 @@ def aes256_encrypt(n: int = 60 * 128) -> Recipe:
     rot = [t0] + [(t0 >> u32(8 * k)) | (t0 << u32(32 - 8 * k)) for k in (1, 2, 3)]
     table = np.concatenate([*rot, box.astype(u32)])
     round_key = np.frombuffer(keys.tobytes(), ">u4").astype(u32)
-    c = Recipe()
-    c.launch(
-        "aes256_encrypt",
-        n // 128,
-        128,
-        [
-            c.input("plain", plain),
-            c.output("cipher", aes256_reference(plain, keys, box)),
-            c.input("table", table),
-            c.input("round_key", round_key),
-        ],
-    )
-    return c
+    given = c.input("plain", plain)
+    out = c.output("cipher", aes256_reference(plain, keys, box))
+    more = c.inputs(table=table, round_key=round_key)
+    c.launch("aes256_encrypt", n // 128, 128, given, out, *more)

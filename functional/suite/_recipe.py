@@ -7,9 +7,9 @@ independently of the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 
@@ -18,16 +18,23 @@ from functional.launches.launch import Pointer, Scalar
 
 f16, f32, f64 = np.float16, np.float32, np.float64
 u8, i32, u32 = np.uint8, np.int32, np.uint32
-Maker = TypeVar("Maker", bound="Callable[..., Recipe]")
+Sizes = ParamSpec("Sizes")
 BENCHMARKS: dict[str, tuple[str, Callable[..., Recipe]]] = {}  # name -> (group, function)
 
 
-def bench(group: str) -> Callable[[Maker], Maker]:
-    """Register a benchmark function under its own name; its arguments, if any, have the suite's sizes as defaults."""
+def bench(
+    group: str, independent: bool = False
+) -> Callable[[Callable[Concatenate[Recipe, Sizes], None]], Callable[Sizes, Recipe]]:
+    """Register what fills in a recipe under its own name; its other arguments have the suite's sizes as defaults."""
 
-    def register(function: Maker) -> Maker:
-        BENCHMARKS[function.__name__] = (group, function)
-        return function
+    def register(fill: Callable[Concatenate[Recipe, Sizes], None]) -> Callable[Sizes, Recipe]:
+        def made(*sizes: Sizes.args, **more: Sizes.kwargs) -> Recipe:
+            recipe = Recipe(independent)
+            fill(recipe, *sizes, **more)
+            return recipe
+
+        BENCHMARKS[fill.__name__] = (group, made)
+        return made
 
     return register
 
@@ -43,17 +50,6 @@ def blocks(n: int, size: int) -> int:
 
 def uniform(r: np.random.Generator, lo: float, hi: float, *shape: int) -> np.ndarray:
     return r.uniform(lo, hi, shape).astype(f32)
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A kernel argument that points into a buffer (offset in bytes)."""
-
-    name: str
-    offset: int = 0
-
-    def at(self, offset_bytes: int) -> Ref:
-        return Ref(self.name, self.offset + int(offset_bytes))
 
 
 @dataclass
@@ -85,29 +81,33 @@ class Recipe:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     launches: list[RecipeLaunch] = field(default_factory=list)
 
-    def input(self, name: str, array: np.ndarray) -> Ref:
+    def input(self, name: str, array: np.ndarray) -> Pointer:
         """A buffer with given initial contents (call expect() too if it is also written)."""
         array = np.ascontiguousarray(array)
         return self._add(Buffer(name, array.nbytes, array.dtype, array))
 
-    def output(self, name: str, array: np.ndarray, rtol: float = 0.0, atol: float = 0.0) -> Ref:
+    def inputs(self, **arrays: np.ndarray) -> list[Pointer]:
+        """Such a buffer each."""
+        return [self.input(name, array) for name, array in arrays.items()]
+
+    def output(self, name: str, array: np.ndarray, rtol: float = 0.0, atol: float = 0.0) -> Pointer:
         """A zero-initialised buffer with these expected contents."""
         array = np.asarray(array)
         ref = self._add(Buffer(name, array.nbytes, array.dtype))
         self.expect(ref, array, rtol, atol)
         return ref
 
-    def expect(self, ref: Ref, array: np.ndarray, rtol: float = 0.0, atol: float = 0.0) -> None:
+    def expect(self, ref: Pointer, array: np.ndarray, rtol: float = 0.0, atol: float = 0.0) -> None:
         """What a buffer holds after the last launch: |got - array| <= atol + rtol * |array|."""
-        buffer = self.buffers[ref.name]
+        buffer = self.buffers[ref.buffer]
         buffer.expect, buffer.rtol, buffer.atol = np.ascontiguousarray(array, buffer.dtype), rtol, atol
 
     def launch(
-        self, kernel: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], args: Sequence[object],
+        self, kernel: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *args: object,
         dynamic_smem: int = 0, label: str = "",
     ) -> None:  # fmt: skip
-        """Append a launch; arguments are buffers (Ref) and scalars in the order of the kernel's parameters."""
-        arguments = tuple(Pointer(a.name, a.offset) if isinstance(a, Ref) else _scalar(a) for a in args)
+        """Append a launch; arguments are pointers and scalars in the order of the kernel's parameters."""
+        arguments = tuple(a if isinstance(a, Pointer) else _scalar(a) for a in args)
         self.launches.append(RecipeLaunch(kernel, _extents(grid), _extents(block), arguments, dynamic_smem, label))
 
     def only(self, name: str, label: str) -> Recipe:
@@ -120,10 +120,10 @@ class Recipe:
         used = {a.buffer for launch in launches for a in launch.args if isinstance(a, Pointer)}
         return Recipe(True, {n: b for n, b in self.buffers.items() if n in used}, launches)
 
-    def _add(self, buffer: Buffer) -> Ref:
+    def _add(self, buffer: Buffer) -> Pointer:
         assert buffer.name not in self.buffers, buffer.name
         self.buffers[buffer.name] = buffer
-        return Ref(buffer.name)
+        return Pointer(buffer.name)
 
 
 def _scalar(value: object) -> Scalar:

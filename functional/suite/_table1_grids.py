@@ -8,7 +8,7 @@ from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, 
 
 
 @bench("table1")
-def hotspot() -> Recipe:
+def hotspot(c: Recipe) -> None:
     n, steps, launches = 126, 2, 2
     k, rx, ry, rz, amb = 0.2, 0.5, 0.45, 0.05, 80.0
     r = rng(106)
@@ -28,19 +28,17 @@ def hotspot() -> Recipe:
 
     t1 = advance(t0.astype(f64), steps)
     t2 = advance(t1, steps)
-    c = Recipe()
     b_p, b_a = c.input("power", power), c.input("temp_a", t0)
     b_b = c.output("temp_b", t1.astype(f32), 1e-5, 0)
     c.expect(b_a, t2, 1e-5, 0)
     grid = blocks(n, 16 - 2 * steps)
     for i in range(launches):
         src, dst = (b_a, b_b) if i % 2 == 0 else (b_b, b_a)
-        c.launch("hotspot_step", (grid, grid), (16, 16), [b_p, src, dst, n, n, steps, k, rx, ry, rz, amb])
-    return c
+        c.launch("hotspot_step", (grid, grid), (16, 16), b_p, src, dst, n, n, steps, k, rx, ry, rz, amb)
 
 
 @bench("table1")
-def pathfinder() -> Recipe:
+def pathfinder(c: Recipe) -> None:
     rows, per_launch = 13, 4
     inner = 256 - 2 * per_launch
     cols = 60 * inner
@@ -49,18 +47,16 @@ def pathfinder() -> Recipe:
     for row in range(1, rows):
         p = np.pad(state[-1], 1, mode="edge")
         state.append(wall[row] + np.minimum(np.minimum(p[:-2], p[1:-1]), p[2:]))
-    c = Recipe()
     b_wall, b_a = c.input("wall", wall), c.input("cost_a", state[0])
     b_b = c.output("cost_b", state[12])  # launches end in b, a, b
     c.expect(b_a, state[8])
     for i in range((rows - 1) // per_launch):
         src, dst = (b_a, b_b) if i % 2 == 0 else (b_b, b_a)
-        c.launch("pathfinder_rows", blocks(cols, inner), 256, [b_wall, src, dst, cols, 1 + i * per_launch, per_launch])
-    return c
+        c.launch("pathfinder_rows", blocks(cols, inner), 256, b_wall, src, dst, cols, 1 + i * per_launch, per_launch)
 
 
 @bench("table1")
-def lavamd(boxes: tuple[int, int, int] = (4, 4, 4)) -> Recipe:
+def lavamd(c: Recipe, boxes: tuple[int, int, int] = (4, 4, 4)) -> None:
     per, alpha2 = 18, 0.5
     n = int(np.prod(boxes))
     r = rng(108)
@@ -84,36 +80,22 @@ def lavamd(boxes: tuple[int, int, int] = (4, 4, 4)) -> Recipe:
         qv = qj * np.exp(-alpha2 * r2)
         force[b, :, 0] = qv.sum(1)
         force[b, :, 1:] = (2 * qv[..., None] * (pi[:, None, 1:] - pj[None, :, 1:])).sum(1)
-    c = Recipe()
-    c.launch(
-        "lavamd_force",
-        n,
-        32,
-        [
-            c.input("pos", pos),
-            c.input("charge", charge),
-            c.input("n_near", n_near),
-            c.input("near", near),
-            c.output("force", force.astype(f32), 1e-4, 1e-3),
-            alpha2,
-        ],
-    )
-    return c
+    given = c.inputs(pos=pos, charge=charge, n_near=n_near, near=near)
+    out = c.output("force", force.astype(f32), 1e-4, 1e-3)
+    c.launch("lavamd_force", n, 32, *given, out, alpha2)
 
 
 @bench("table1")
-def kmeans_invert_mapping() -> Recipe:
+def kmeans_invert_mapping(c: Recipe) -> None:
     n, feats = 15360, 12
     x = uniform(rng(109), 0, 1, n, feats)
-    c = Recipe()
     c.launch(
-        "kmeans_invert_mapping", n // 256, 256, [c.input("point_major", x), c.output("feature_major", x.T), n, feats]
+        "kmeans_invert_mapping", n // 256, 256, c.input("point_major", x), c.output("feature_major", x.T), n, feats
     )
-    return c
 
 
 @bench("table1")
-def kmeans_point() -> Recipe:
+def kmeans_point(c: Recipe) -> None:
     n, feats, k = 15300, 8, 5
     r = rng(110)
     centre = uniform(r, 0, 1, k, feats)
@@ -128,25 +110,13 @@ def kmeans_point() -> Recipe:
         if not close.any():
             break
         x[close] = uniform(r, 0, 1, int(close.sum()), feats)
-    c = Recipe()
-    c.launch(
-        "kmeans_point",
-        blocks(n, 256),
-        256,
-        [
-            c.input("feature_major", x.T),
-            c.input("centre", centre),
-            c.output("membership", distances().argmin(1).astype(i32)),
-            n,
-            feats,
-            k,
-        ],
-    )
-    return c
+    given = c.inputs(feature_major=x.T, centre=centre)
+    out = c.output("membership", distances().argmin(1).astype(i32))
+    c.launch("kmeans_point", blocks(n, 256), 256, *given, out, n, feats, k)
 
 
 @bench("table1")
-def nw() -> Recipe:
+def nw(c: Recipe) -> None:
     n, tile, penalty = 256, 16, 10
     sim = np.zeros((n + 1, n + 1), i32)
     sim[1:, 1:] = rng(111).integers(-4, 11, (n, n))
@@ -157,12 +127,10 @@ def nw() -> Recipe:
         i = np.arange(max(1, d - n), min(n, d - 1) + 1)
         j = d - i
         m[i, j] = np.maximum(m[i - 1, j - 1] + sim[i, j], np.maximum(m[i, j - 1], m[i - 1, j]) - penalty)
-    c = Recipe()
     b_m, b_sim = c.input("m", m0), c.input("similarity", sim)
     c.expect(b_m, m)
     tiles = n // tile
     for diag in range(tiles):
-        c.launch("nw_upper", diag + 1, tile, [b_m, b_sim, n + 1, penalty, diag])
+        c.launch("nw_upper", diag + 1, tile, b_m, b_sim, n + 1, penalty, diag)
     for diag in range(tiles, 2 * tiles - 1):
-        c.launch("nw_lower", 2 * tiles - 1 - diag, tile, [b_m, b_sim, n + 1, penalty, diag, tiles])
-    return c
+        c.launch("nw_lower", 2 * tiles - 1 - diag, tile, b_m, b_sim, n + 1, penalty, diag, tiles)

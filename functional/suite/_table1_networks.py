@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from functional.launches.launch import Pointer
 from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, u8, uniform
 
 
 @bench("table1")
-def backprop_layerforward() -> Recipe:
+def backprop_layerforward(c: Recipe) -> None:
     n_in, n_hid = 1024, 32
     r = rng(101)
     x = uniform(r, 0, 1, n_in + 1)
@@ -16,7 +17,6 @@ def backprop_layerforward() -> Recipe:
     product = np.zeros_like(w)
     product[1:, 1:] = w[1:, 1:] * x[1:, None]
     partial = product[1:, 1:].astype(f64).reshape(n_in // 16, 16, n_hid).sum(1)
-    c = Recipe()
     args = [
         c.input("input", x),
         c.input("weight", w),
@@ -24,12 +24,11 @@ def backprop_layerforward() -> Recipe:
         c.output("partial", partial.astype(f32), 1e-5, 1e-5),
         n_hid,
     ]
-    c.launch("backprop_layerforward", (n_hid // 16, n_in // 16), (16, 16), args)
-    return c
+    c.launch("backprop_layerforward", (n_hid // 16, n_in // 16), (16, 16), *args)
 
 
 @bench("table1")
-def backprop_adjust_weights() -> Recipe:
+def backprop_adjust_weights(c: Recipe) -> None:
     n_in, n_hid, eta, mom = 1024, 32, 0.3, 0.3
     r = rng(102)
     delta, layer = uniform(r, -1, 1, n_hid + 1), uniform(r, 0, 1, n_in + 1)
@@ -39,21 +38,15 @@ def backprop_adjust_weights() -> Recipe:
     dw[:, 0] = 0
     new_w, new_old = w + dw, dw.copy()
     new_old[:, 0] = old[:, 0]
-    c = Recipe()
     bw, bo = c.input("weight", w), c.input("old", old)
     c.expect(bw, new_w, 1e-5, 1e-6)
     c.expect(bo, new_old, 1e-5, 1e-6)
-    c.launch(
-        "backprop_adjust_weights",
-        (n_hid // 16, n_in // 16),
-        (16, 16),
-        [c.input("delta", delta), c.input("layer", layer), bw, bo, n_hid, eta, mom],
-    )
-    return c
+    given = c.inputs(delta=delta, layer=layer)
+    c.launch("backprop_adjust_weights", (n_hid // 16, n_in // 16), (16, 16), *given, bw, bo, n_hid, eta, mom)
 
 
 @bench("table1")
-def bfs(n: int = 15300) -> Recipe:
+def bfs(c: Recipe, n: int = 15300) -> None:
     source = 0
     r = rng(103)
     degree = r.integers(1, 8, n)
@@ -77,7 +70,6 @@ def bfs(n: int = 15300) -> Recipe:
     start[source] = 1
     cost0 = np.full(n, -1, i32)
     cost0[source] = 0
-    c = Recipe()
     b_row, b_col = c.input("row_ptr", row_ptr), c.input("col", col)
     b_front, b_vis, b_cost = c.input("frontier", start), c.input("visited", start.copy()), c.input("cost", cost0)
     b_mark = c.output("marked", np.zeros(n, u8))
@@ -86,9 +78,8 @@ def bfs(n: int = 15300) -> Recipe:
     c.expect(b_vis, (cost >= 0).astype(u8))
     c.expect(b_cost, cost)
     for level in range(len(again)):
-        c.launch("bfs_expand", blocks(n, 256), 256, [b_row, b_col, b_front, b_mark, b_vis, b_cost, n])
-        c.launch("bfs_update", blocks(n, 256), 256, [b_front, b_mark, b_vis, b_again.at(4 * level), n])
-    return c
+        c.launch("bfs_expand", blocks(n, 256), 256, b_row, b_col, b_front, b_mark, b_vis, b_cost, n)
+        c.launch("bfs_update", blocks(n, 256), 256, b_front, b_mark, b_vis, Pointer(b_again.buffer, 4 * level), n)
 
 
 def make_btree(keys, order=128, fill=96):
@@ -116,7 +107,7 @@ def make_btree(keys, order=128, fill=96):
 
 
 @bench("table1")
-def btree_find_k() -> Recipe:
+def btree_find_k(c: Recipe) -> None:
     r = rng(104)
     keys = np.cumsum(r.integers(1, 5, 20000)).astype(i32)
     keys[0] = 0
@@ -126,25 +117,13 @@ def btree_find_k() -> Recipe:
     query[::2] = r.choice(keys, 120)
     pos = np.clip(np.searchsorted(keys, query), 0, keys.size - 1)
     result = np.where(keys[pos] == query, record[pos], -1).astype(i32)
-    c = Recipe()
-    c.launch(
-        "btree_find_k",
-        query.size,
-        128,
-        [
-            c.input("keys", node_keys),
-            c.input("child", child),
-            c.input("record", record),
-            c.input("query", query),
-            c.output("result", result),
-            height,
-        ],
-    )
-    return c
+    given = c.inputs(keys=node_keys, child=child, record=record, query=query)
+    out = c.output("result", result)
+    c.launch("btree_find_k", query.size, 128, *given, out, height)
 
 
 @bench("table1")
-def btree_find_range_k() -> Recipe:
+def btree_find_range_k(c: Recipe) -> None:
     r = rng(105)
     keys = np.cumsum(r.integers(1, 5, 20000)).astype(i32)
     keys[0] = 0
@@ -154,19 +133,6 @@ def btree_find_range_k() -> Recipe:
     hi = lo + r.integers(0, 3000, 240).astype(i32)
     first = np.searchsorted(keys, lo, "left")
     length = np.searchsorted(keys, hi, "right") - first
-    c = Recipe()
-    c.launch(
-        "btree_find_range_k",
-        lo.size,
-        128,
-        [
-            c.input("keys", node_keys),
-            c.input("child", child),
-            c.input("lo", lo),
-            c.input("hi", hi),
-            c.output("first", first.astype(i32)),
-            c.output("length", length.astype(i32)),
-            height,
-        ],
-    )
-    return c
+    given = c.inputs(keys=node_keys, child=child, lo=lo, hi=hi)
+    out = [c.output("first", first.astype(i32)), c.output("length", length.astype(i32))]
+    c.launch("btree_find_range_k", lo.size, 128, *given, *out, height)

@@ -8,7 +8,7 @@ from functional.suite._recipe import Recipe, bench, blocks, f32, f64, i32, rng, 
 
 
 @bench("table1")
-def particlefilter() -> Recipe:
+def particlefilter(c: Recipe) -> None:
     n, threads, width, height = 1536, 64, 128, 120
     r = rng(112)
     yy, xx = np.mgrid[:height, :width]
@@ -53,7 +53,6 @@ def particlefilter() -> Recipe:
     cdf_in, u_in = cdf.astype(f32), u.astype(f32)
     index = np.minimum(np.searchsorted(cdf_in, u_in, "left"), n - 1).astype(i32)
 
-    c = Recipe()
     b_x, b_y, b_seed = c.input("x", x0), c.input("y", y0), c.input("seed", seed)
     c.expect(b_x, x, 1e-5, 1e-4)
     c.expect(b_y, y, 1e-5, 1e-4)
@@ -64,39 +63,22 @@ def particlefilter() -> Recipe:
     b_cdf = c.output("cdf", cdf.astype(f32), 2e-4)
     b_u = c.output("u", u.astype(f32), 1e-6)
     grid = n // threads
-    c.launch(
-        "pf_likelihood",
-        grid,
-        threads,
-        [b_x, b_y, b_seed, c.input("disc", disc), c.input("image", image), b_w, b_bs, n, len(disc), width, height],
-    )
-    c.launch("pf_sum", 1, threads, [b_bs, b_total, grid])
-    c.launch(
-        "pf_normalize_weights",
-        grid,
-        threads,
-        [b_w, b_total, c.output("normalized", (weight / total).astype(f32), 2e-4), b_cdf, b_u, n, float(u0)],
-    )
-    c.launch(
-        "pf_find_index",
-        grid,
-        threads,
-        [
-            c.input("cdf_in", cdf_in),
-            c.input("u_in", u_in),
-            b_x,
-            b_y,
-            c.output("x_new", x[index].astype(f32), 1e-5, 1e-4),
-            c.output("y_new", y[index].astype(f32), 1e-5, 1e-4),
-            c.output("index", index),
-            n,
-        ],
-    )
-    return c
+    given = c.inputs(disc=disc, image=image)
+    c.launch("pf_likelihood", grid, threads, b_x, b_y, b_seed, *given, b_w, b_bs, n, len(disc), width, height)
+    c.launch("pf_sum", 1, threads, b_bs, b_total, grid)
+    result = c.output("normalized", (weight / total).astype(f32), 2e-4)
+    c.launch("pf_normalize_weights", grid, threads, b_w, b_total, result, b_cdf, b_u, n, float(u0))
+    given = c.inputs(cdf_in=cdf_in, u_in=u_in)
+    found = [
+        c.output("x_new", x[index].astype(f32), 1e-5, 1e-4),
+        c.output("y_new", y[index].astype(f32), 1e-5, 1e-4),
+        c.output("index", index),
+    ]
+    c.launch("pf_find_index", grid, threads, *given, b_x, b_y, *found, n)
 
 
 @bench("table1")
-def streamcluster_compute_cost() -> Recipe:
+def streamcluster_compute_cost(c: Recipe) -> None:
     n, dim, k, cand = 15360, 16, 10, 7001
     r = rng(113)
     coord, weight = uniform(r, 0, 1, dim, n), uniform(r, 0.5, 2, n)
@@ -111,30 +93,13 @@ def streamcluster_compute_cost() -> Recipe:
     work[switch, k] = (d - cost)[switch]
     stay = np.flatnonzero(~switch)
     work[stay, column[assign[stay]]] = (cost - d)[stay]
-    c = Recipe()
-    c.launch(
-        "streamcluster_compute_cost",
-        n // 256,
-        256,
-        [
-            c.input("coord", coord),
-            c.input("weight", weight),
-            c.input("cost", cost),
-            c.input("assign", assign),
-            c.input("centre_column", column),
-            c.output("work", work.astype(f32), 1e-5, 1e-5),
-            c.output("switches", switch.astype(u8)),
-            n,
-            dim,
-            k,
-            cand,
-        ],
-    )
-    return c
+    given = c.inputs(coord=coord, weight=weight, cost=cost, assign=assign, centre_column=column)
+    out = [c.output("work", work.astype(f32), 1e-5, 1e-5), c.output("switches", switch.astype(u8))]
+    c.launch("streamcluster_compute_cost", n // 256, 256, *given, *out, n, dim, k, cand)
 
 
 @bench("table1")
-def hotspot3d() -> Recipe:
+def hotspot3d(c: Recipe) -> None:
     nx, ny, nz, launches = 128, 128, 8, 2
     cx, cy, cz, cp, amb = 0.03, 0.03, 0.08, 0.01, 80.0
     cc = 1.0 - (2 * cx + 2 * cy + 3 * cz)
@@ -154,27 +119,20 @@ def hotspot3d() -> Recipe:
         )
 
     t1 = step(t0.astype(f64))
-    c = Recipe()
     b_p, b_a = c.input("power", power), c.input("temp_a", t0)
     b_b = c.output("temp_b", t1.astype(f32), 1e-5)
     c.expect(b_a, step(t1), 1e-5)
     for i in range(launches):
         src, dst = (b_a, b_b) if i % 2 == 0 else (b_b, b_a)
-        c.launch("hotspot3d_step", (nx // 64, ny // 4), (64, 4), [b_p, src, dst, nx, ny, nz, cc, cx, cy, cz, cp, amb])
-    return c
+        c.launch("hotspot3d_step", (nx // 64, ny // 4), (64, 4), b_p, src, dst, nx, ny, nz, cc, cx, cy, cz, cp, amb)
 
 
 @bench("table1")
-def nn_euclid(n: int = 30700) -> Recipe:
+def nn_euclid(c: Recipe, n: int = 30700) -> None:
     lat, lon = 30.0, 90.0
     r = rng(115)
     rec = np.stack([uniform(r, 0, 90, n), uniform(r, 0, 180, n)], 1)
     dist = np.hypot(rec[:, 0].astype(f64) - lat, rec[:, 1].astype(f64) - lon)
-    c = Recipe()
-    c.launch(
-        "nn_euclid",
-        blocks(n, 256),
-        256,
-        [c.input("record", rec), c.output("distance", dist.astype(f32), 1e-5, 1e-5), n, lat, lon],
-    )
-    return c
+    given = c.input("record", rec)
+    out = c.output("distance", dist.astype(f32), 1e-5, 1e-5)
+    c.launch("nn_euclid", blocks(n, 256), 256, given, out, n, lat, lon)

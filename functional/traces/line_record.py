@@ -19,6 +19,7 @@ lane by that of an active lane of the same warp, which changes no result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -178,6 +179,29 @@ def pack_records(rows: np.ndarray, lines: np.ndarray, bits: np.ndarray) -> UInt3
     records = packed(lines.astype(np.uint32), bits.astype(np.uint32))
     records[:-1] |= rows[1:] == rows[:-1]
     return records
+
+
+def joined_records(parts: Sequence[Records], rows: int) -> Records:
+    """The records of several parts of each row's access as those of one, by row, then ascending line number; an empty
+    one for each of the `rows` that has none."""
+    given = [np.concatenate([np.zeros(0, np.int64), *(row for row, _ in parts)])]
+    given.append(np.setdiff1d(np.arange(rows), given[0]))
+    row = np.concatenate(given)
+    record = np.concatenate([*(found for _, found in parts), np.zeros(len(given[1]), np.uint32)]).astype(np.uint32)
+    order = np.lexsort((line_of(record), row))
+    row, record = row[order], record[order]
+    return row, pack_records(row, line_of(record), sectors_of(record))
+
+
+def repeat_active(
+    values: np.ndarray, active: Bool[np.ndarray, "row lane"], some: Bool[np.ndarray, " row"] | None = None
+) -> np.ndarray:
+    """Values [row, lane], those of inactive lanes replaced by that of the row's first active lane; in rows without one,
+    which are not among `some`, by that of any row."""
+    first = values[np.arange(len(values)), active.argmax(axis=1)]
+    if some is not None:
+        first[~some] = first[some.argmax()]
+    return np.where(active, values, first[:, None])
 
 
 def atomic_records(

@@ -253,7 +253,7 @@ _AGGREGATING = ("REDUX", "VOTEU", "VOTE")
 
 
 class Matching:
-    """Matches the accesses of a function; `lost` is how many PTX accesses no machine instruction makes."""
+    """Matches the accesses of a function; `missing` are those of the PTX that no machine instruction makes."""
 
     def __init__(self, blocks: Sequence[MachineBlock], program: Program, kinds: Sequence[int]) -> None:
         self.program, self.kinds = program, kinds
@@ -262,7 +262,6 @@ class Matching:
         within = {block_of for block in blocks for block_of in map(program.block_of, block.held)}
         missing = [i for i in self.numbers if i not in made and kinds[i] != Kind.PARAM_LOAD]
         self.missing = [i for i in missing if program.block_of(i) in within]
-        self.lost = len(missing)
         self._hosted: dict[int, list[int]] = {}
 
     def accesses(self, block: MachineBlock, covers: list[Cover]) -> dict[int, Access]:
@@ -312,7 +311,6 @@ class Matching:
         if i not in self._hosted:
             self._hosted[i] = self._neighbours(i, access_bytes(instruction))
             self.missing = [k for k in self.missing if k not in self._hosted[i]]
-            self.lost -= len(self._hosted[i])
         return self._hosted[i]
 
     def _neighbours(self, i: int, wide: int) -> list[int]:

@@ -24,8 +24,7 @@ from functional.ptx.parser import parse
 if TYPE_CHECKING:
     from jaxtyping import UInt8
 
-    from functional.execution.executor import Executor
-    from functional.execution.interleaving import Interleaving
+    from functional.execution.executor import Executor, Interleaving
     from functional.traces.trace import Trace
 
 
