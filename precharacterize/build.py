@@ -220,4 +220,4 @@ def kinds_of(program: Program) -> list[Kind]:
 def _operation(instruction: Instruction, kind: Kind, program: Program, pipeline: PipelineParameters) -> Operation:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
         return MEMORY
-    return sized(instruction, program, pipeline.operation(latency_class(instruction)))
+    return sized(instruction, program, latency_class(instruction), pipeline)

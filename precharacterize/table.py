@@ -38,6 +38,7 @@ class PipelineParameters:
     shared_cycles: int  # start -> result of a shared load
     const_hit_cycles: int  # start -> result of a parameter or constant load that hits
     global_hit_cycles: int  # start -> result of a global load that hits in L1D
+    shared_bytes_per_cycle: int  # of an SM
     register_banks: int
     instructions_per_fetch: int
     fetch_line_instructions: int  # a fetch never crosses this boundary (L1I line / instruction size)

@@ -31,6 +31,7 @@ MORE = {
     "l1i_miss_extra_cycles": (0, 9),
     "atomic_latency_cycles": (0,),
     "dispatch_interval_cycles": (0.5, 7.25),
+    "shared_bytes_per_cycle": (32, 64),
 }
 # Caches that fill up
 SMALL = {

@@ -119,7 +119,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(records, k)
         if line == SHARED_LINE:
-            count += 1
+            count += m.shared_pass_cycles
             continue
         if is_phase(line):
             continue
@@ -163,7 +163,7 @@ def simple_result(c, w, i, first, end, conflict, start):
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[conflict])
         # A round of a loop of compare-and-swap is one pass; those behind the first find the unit free
-        busy = 1 if c.code[i].round_cycles else max(1, degree)
+        busy = max(1, (1 if c.code[i].round_cycles else degree) * m.shared_pass_cycles)
         return busy, shared_result(c, w, i, start, degree)
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
@@ -171,8 +171,8 @@ def simple_result(c, w, i, first, end, conflict, start):
     if not sectors:
         return 1, start + 1
     if line == SHARED_LINE or is_phase(line):
-        count = shared_passes(records, first, end)
-        return max(1, count), start + m.shared_cycles + count - 1
+        held = shared_passes(records, first, end) * m.shared_pass_cycles
+        return max(1, held), start + m.shared_cycles + held - m.shared_pass_cycles
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
         return 1, start + m.const_hit_cycles
     return 0, 0
@@ -186,7 +186,7 @@ def shared_result(c, w, i, start, degree):
     if not degree:
         return start + 1
     if not row.round_cycles:
-        return start + c.machine.shared_cycles + degree - 1
+        return start + c.machine.shared_cycles + (degree - 1) * c.machine.shared_pass_cycles
     block = w // c.machine.warps_per_block
     alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
     c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * row.round_cycles)

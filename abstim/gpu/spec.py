@@ -82,9 +82,9 @@ INSTRUCTION_CLASSES = (
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
     *("sfu", "tensor", "other"),
 )
-# What timed_code = machine tells apart besides: conversions not of integers alone (and popc, special registers),
-# those to or from float64, branches and the uniform datapath.
-HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
+# What timed_code = machine tells apart besides: arithmetic on pairs of fp16; conversions not of integers alone (and
+# popc, special registers, warp reductions); those from and to 64-bit types; branches and the uniform datapath.
+HARDWARE_CLASSES = ("fp16", "convert", "convert_64bit", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 _MOST_HASHED = 4096  # places that a polynomial names; of sets a power of two
@@ -166,6 +166,7 @@ class Spec:
     l1t_sets: int = _power_of_two(4096)
     l1t_ways: int = _whole(1, 4096)
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
+    shared_bytes_per_cycle: int = _power_of_two(128, low=32)  # of an SM; a bank pass has 128 B
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)
     l1d_mshrs: int = _whole(1, 4096)

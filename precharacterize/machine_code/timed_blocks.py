@@ -72,7 +72,7 @@ def machine_timed_blocks(
 
 def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline: PipelineParameters) -> None:
     """Machine code does not say how large a product is, nor in which class: PTX does."""
-    operation = sized(source, program, pipeline.operation(hardware_class(source)))
+    operation = sized(source, program, hardware_class(source), pipeline)
     row.unit, row.copies = UNITS.index(operation.unit), sync.copies_of(source)
     row.latency_cycles, row.initiation_cycles = operation.latency_cycles, operation.initiation_cycles
 

@@ -124,7 +124,9 @@ class LoadStoreUnit:
                     continue
                 const = p.what.kind in CONST_KINDS
                 p.left = p.what.const_lines() if const else p.what.transactions()
-                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes)
+                p.entry = p.start + (
+                    self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes * p.what.pass_cycles
+                )
             p.entry = max(p.entry, time)
             while p.left and self._enters(p, p.left[0], time):
                 p.left.pop(0)
@@ -142,7 +144,8 @@ class LoadStoreUnit:
         elif what.kind == Kind.FENCE or what.is_idle:
             busy, result = 1, start + 1
         elif what.passes == len(what.records):
-            busy, result = max(1, len(what.records)), start + shared + len(what.records) - 1
+            held = len(what.records) * what.pass_cycles
+            busy, result = max(1, held), start + shared + held - what.pass_cycles
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
             busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
         else:
