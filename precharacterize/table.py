@@ -79,7 +79,8 @@ class LatencyTable:
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
     instruction does with groups of asynchronous copies (precharacterize.synchronisation). `round_cycles`: of the
     compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
-    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others."""
+    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others. `fp64_atomic`: does it
+    add to doubles in L2?"""
 
     unit: Int8[np.ndarray, " instr"]
     kind: Int8[np.ndarray, " instr"]
@@ -106,6 +107,7 @@ class LatencyTable:
     copies: Int32[np.ndarray, " instr"]
     round_cycles: Int32[np.ndarray, " instr"]
     word: Int32[np.ndarray, " instr"]
+    fp64_atomic: Int8[np.ndarray, " instr"]
 
 
 def encoded(value: Any) -> bytes:

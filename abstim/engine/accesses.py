@@ -55,6 +55,18 @@ def shared_passes(records, first, end):
 
 
 @jit
+def lanes_a_sector(c, w, first, end):
+    """Of a warp's active lanes, how many access each of the sectors of the records `first` .. `end` - 1, rounded up."""
+    sectors, event = 0, min(c.sm.event[w], c.sm.event_end[w] - 1)  # a walk over tags alone may be one ahead
+    for k in range(first, end):
+        sectors += sectors_in(line_and_sectors(c.streams.records, k)[1])
+    lanes, left = 0, np.int64(c.streams.masks[event])
+    while left:
+        lanes, left = lanes + sectors_in(left & WHOLE_LINE), left >> SECTORS
+    return (lanes + sectors - 1) // max(1, sectors)
+
+
+@jit
 def element_segment(access_bytes):
     """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element."""
     if access_bytes == 1:

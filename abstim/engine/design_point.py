@@ -196,7 +196,9 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
-        "l2_sector_units": port, "l2_atomic_units": atomic, "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
+        "l2_sector_units": port, "l2_atomic_units": atomic,
+        "l2_fp64_atomic_units": round(params.l2_fp64_atomic_cycles * UNITS_A_CYCLE),
+        "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
         "window_cycles": NEVER if spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
         # pure delays: what the parameters say less the stations that the memory side has of its own
         "slice_delay": slice_delay, "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
@@ -272,7 +274,7 @@ KINDS_OF_MEMORY = (
     "dram_two_commands",
 )
 # What most programs have none of, and the value that says so
-KINDS_OF_CODE = {"copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0}
+KINDS_OF_CODE = {"copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0, "fp64_atomic": 0}
 READ_ONLY = frozenset(
     {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
 )
@@ -329,5 +331,6 @@ NO_OPERANDS = np.zeros(0, np.int32)
 
 def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
-    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands)
+    taken = trace.blocks, trace.records, trace.conflicts, trace.masks
+    streams = Streams(*taken, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

@@ -39,6 +39,7 @@ def issue_access(c, i, w, port, pool, time):
     else:
         sm.port_alloc[port, place] = state.NEVER
     row.end = accesses.move_past(c, w, i)
+    row.lanes = accesses.lanes_a_sector(c, w, row.record, row.end) if c.code[i].fp64_atomic else 0
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
     return found.result if found.waiting == 0 else state.NEVER
@@ -155,6 +156,8 @@ def passes_l1d(m, kind, line):
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
     way = state.ATOMIC if kind == Kind.GLOBAL_ATOMIC else state.WRITE if kind == Kind.GLOBAL_STORE else state.READ
+    if row.lanes:
+        way = state.FP64_ATOMIC + row.lanes
     if not can_send(c, way, sectors):
         row.entry = max(row.entry, c.record.launch.limit + 1)
         return False

@@ -236,6 +236,7 @@ class Params:
     l2_partition_cycles: int = _whole(0, 4096)
     l2_sector_cycles: float = _number(0, 64)
     l2_atomic_cycles: float = _number(0, 64)
+    l2_fp64_atomic_cycles: float = _number(0, 64)  # of each lane that adds; a sector takes l2_atomic_cycles at least
     dram_latency_cycles: int = _whole(1, 4096)
     dram_reply_cycles: int = _whole(0, 4096)
     dram_activate_cycles: float = _number(0, 4096)

@@ -174,7 +174,10 @@ class LoadStoreUnit:
         if not self.link.has_room(kind, len(sectors)):
             return False
         p.waiting += len(sectors)
-        p.last_entry = self.link.send(line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry)
+        added = -(-p.what.lanes // sum(len(touched) for _, touched in p.what.records)) if p.what.lanes else 0
+        p.last_entry = self.link.send(
+            line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry, added
+        )
         p.entry = p.last_entry + 1
         return True
 

@@ -32,10 +32,17 @@ class Access:
     """
 
     def __init__(
-        self, gpu: Gpu, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0, loop: Loop | None = None
+        self,
+        gpu: Gpu,
+        kind: Kind,
+        access_bytes: int,
+        records: list[int],
+        conflicts: int = 0,
+        loop: Loop | None = None,
+        lanes: int = 0,
     ) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
-        self.loop = loop
+        self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
         self.pass_cycles = 128 // gpu.spec.shared_bytes_per_cycle
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
         self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
