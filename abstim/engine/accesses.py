@@ -12,10 +12,12 @@ from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
+from precharacterize.table import WORDS
 
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
+WARP_LANES = 32
 line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
 is_phase = jit(line_record.is_phase)
 
@@ -191,6 +193,22 @@ def simple_result(c, w, i, first, end, conflict, start):
 
 
 @jit
+def retrying_warps(c, time, round_cycles):
+    """How many warps of the SM have rounds of compare-and-swap to go, a round a lane: each came when those before it
+    were at it, and so has rounds that much longer."""
+    warps, left, own = 0, np.int64(0), WARP_LANES * round_cycles
+    if c.machine.retry_cycles:
+        for block in range(c.machine.blocks_per_sm):
+            for word in range(WORDS):
+                left += max(0, c.words[block, word] - time)
+    while left > own // 2:
+        left -= own
+        own += WARP_LANES * c.machine.retry_cycles
+        warps += 1
+    return warps
+
+
+@jit
 def shared_result(c, w, i, start, degree):
     """Result of an access of shared memory: of `degree` passes; of a loop of compare-and-swap, of as many rounds, which
     begin when the warps of its block that came to its word before have done theirs."""
@@ -200,6 +218,7 @@ def shared_result(c, w, i, start, degree):
     if not row.round_cycles:
         return start + c.machine.shared_cycles + (degree - 1) * c.machine.shared_pass_cycles
     block = w // c.machine.warps_per_block
-    alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
-    c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * row.round_cycles)
+    round_cycles = row.round_cycles + c.machine.retry_cycles * retrying_warps(c, start, row.round_cycles)
+    alone = start + c.machine.shared_cycles + (degree - 1) * round_cycles
+    c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * round_cycles)
     return np.int64(c.words[block, row.word])

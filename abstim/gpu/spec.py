@@ -227,6 +227,7 @@ class Params:
 
     shared_latency_cycles: int = _whole(1, 4096)
     l1d_latency_cycles: int = _whole(1, 4096)
+    retry_cycles: int = _whole(0, 4096)  # a round of a loop of compare-and-swap, for each warp of the SM that retries
     const_latency_cycles: int = _whole(1, 4096)
     l1_miss_extra_cycles: int = _whole(0, 4096)
     atomic_latency_cycles: int = _whole(0, 4096)
@@ -353,7 +354,11 @@ CONDITIONS = (
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
-    Condition(rf"\w+\.({'|'.join(HARDWARE_CLASSES)})", "timed_code = machine", lambda s: s.timed_code == "machine"),
+    Condition(
+        rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})",
+        "timed_code = machine",
+        lambda s: s.timed_code == "machine",
+    ),
 )
 
 

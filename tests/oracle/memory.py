@@ -23,6 +23,7 @@ class Loop:
     round_cycles: int
     word: int
     free: dict[int, int]
+    all_free: dict[int, dict[int, int]]  # of all thread blocks of the SM
 
 
 class Access:
@@ -65,10 +66,19 @@ class Access:
             return start + 1
         if not self.loop:
             return start + shared + (self.conflicts - 1) * self.pass_cycles
-        first, next_one = start + shared, self.loop.free[self.loop.word] + self.loop.round_cycles
-        result = max(first, next_one) + (self.conflicts - 1) * self.loop.round_cycles
+        length = self.loop.round_cycles + self.gpu.params.retry_cycles * self._retrying_warps(start)
+        first, next_one = start + shared, self.loop.free[self.loop.word] + length
+        result = max(first, next_one) + (self.conflicts - 1) * length
         self.loop.free[self.loop.word] = result
         return result
+
+    def _retrying_warps(self, start: int) -> int:
+        """Those that all rounds yet to go are of; the k-th has 32 rounds, each k times `retry_cycles` longer."""
+        assert self.loop is not None
+        retry = self.gpu.params.retry_cycles
+        left = sum(max(0, free - start) for block in self.loop.all_free.values() for free in block.values())
+        lengths = (32 * (self.loop.round_cycles + k * retry) for k in range(10**6))
+        return next(k for k, own in enumerate(lengths) if (left := left - own) <= own // 2 - own) if retry else 0
 
     def const_lines(self) -> list[int]:
         """Lines of the constant cache, the lower half of a record's line first."""

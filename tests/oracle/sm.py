@@ -323,7 +323,7 @@ class Sm:
         loop, lanes = None, warp.stream.mask.bit_count() if self.program.adds_doubles(i) else 0
         if self.program.round(i):
             free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
-            loop = Loop(self.program.round(i), self.program.word(i), free)
+            loop = Loop(self.program.round(i), self.program.word(i), free, self.word_free)
         self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes)
         return self.accessed
 
