@@ -107,13 +107,25 @@ def transactions_in(sectors, size):
 
 
 @jit
-def enter_next(m, busy, left, size):
+def banks_of(m, records, first, end, access_bytes):
+    """L1D banks that an access uses of the records `first` .. `end` - 1, its elements of so many bytes: fewer where a
+    warp's lanes need more than half of the bytes of its sectors, which are then the limit."""
+    if not m.l1d_dense_banks:
+        return m.l1d_banks
+    sectors = 0
+    for k in range(first, end):
+        sectors += sectors_in(line_and_sectors(records, k)[1])
+    return m.l1d_banks if sectors >= 2 * access_bytes else m.l1d_dense_banks
+
+
+@jit
+def enter_next(banks, busy, left, size):
     """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
-    are `left` of a line record. A bank holds every `l1d_banks`-th sector and takes one transaction a cycle."""
+    are `left` of a line record. Of `banks` banks each holds every so manieth sector and takes a transaction a cycle."""
     sectors = next_transaction(left, size)
-    if m.l1d_banks == 1:
+    if banks == 1:
         return sectors, 1, 0
-    bank = sectors if m.l1d_banks == 4 else (1 if sectors & 5 else 2)
+    bank = sectors if banks == 4 else (1 if sectors & 5 else 2)
     return (sectors, 1, bank) if busy & bank else (sectors, 0, busy | bank)
 
 
@@ -130,6 +142,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
             count += 1 if wide else transactions_in(sectors_of(np.int64(records[k])), 64)
         return count
     busy, size = np.int64(-1), transaction_bytes(m, access_bytes)
+    banks = banks_of(m, records, first, end, access_bytes)
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(records, k)
         if line == SHARED_LINE:
@@ -138,7 +151,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
         if is_phase(line):
             continue
         while left:
-            sectors, later, busy = enter_next(m, busy, left, size)
+            sectors, later, busy = enter_next(banks, busy, left, size)
             left &= ~sectors
             count += later
     return count

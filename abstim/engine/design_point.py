@@ -121,7 +121,7 @@ def machine_of(
 def touching(gpu: Gpu) -> tuple:
     """What of a GPU decides how long an access holds the load/store unit."""
     spec = gpu.spec
-    caches = spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+    caches = spec.coalescing, spec.l1d_banks, spec.l1d_dense_banks, spec.const_line_bytes, spec.perfect_constant_cache
     return *caches, spec.shared_bytes_per_cycle
 
 
@@ -262,7 +262,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 # What code is compiled for: kinds of GPUs and programs, and no sizes, which a sweep varies
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
-    "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write",
+    "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_dense_banks", "l1d_bypass", "l1d_write",
     "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors",
 )  # fmt: skip
 KINDS_OF_MEMORY = (

@@ -105,6 +105,7 @@ def begin(c, row, time):
         finish(c, row.access, result, time)
         return True
     first = row.record
+    row.banks = accesses.banks_of(c.machine, c.streams.records, first, row.end, c.code[i].access_bytes)
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_hit_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
@@ -116,21 +117,21 @@ def begin(c, row, time):
 
 
 @jit
-def bank_of(m, sectors):
+def bank_of(banks, sectors):
     """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
-    if m.l1d_banks == 1:
+    if banks == 1:
         return 0
     sector = 0
     while not (sectors >> sector) & 1:
         sector += 1
-    return sector & (m.l1d_banks - 1)
+    return sector & (banks - 1)
 
 
 @jit
 def enter_pipe(c, row, kind, line, sectors):
     """The next transaction enters the pipe of its bank; false while all its stages are taken."""
     m, l1d = c.machine, c.l1d
-    b = bank_of(m, sectors)
+    b = bank_of(row.banks, sectors)
     pipe = l1d.pipes[b]
     if pipe.count >= m.l1d_latency_cycles:
         return False

@@ -86,7 +86,7 @@ MACHINE = record(
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",
     "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
-    "l1d_index l1d_sectored l1d_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
+    "l1d_index l1d_sectored l1d_banks l1d_dense_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
     "coalesced_bytes",  # 0: by the size of an element
     "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles l1d_latency_cycles",
     "shared_pass_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
@@ -238,6 +238,7 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "access issued operands pool",
     "collector",  # one too high; 0: waits at the port for one
     "port place record end left conflict started start entry",
+    "banks",  # of L1D that it may use
     "lanes",  # of an atomic on doubles, those that add to a sector
 )
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run

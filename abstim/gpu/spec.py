@@ -156,6 +156,7 @@ class Spec:
     l1d_index: str = _choice("linear", "hash", "ipoly")
     l1d_sectored: bool = _flag()
     l1d_banks: int = _power_of_two(4)
+    l1d_dense_banks: int = _whole(0, 4)  # of accesses that need more than half of their sectors' bytes; 0: all
     l1d_bypass: bool = _flag()
     l1d_write: str = _choice("local_back", "evict", "through", "back")
     l1d_write_allocate: bool = _flag()
@@ -308,6 +309,8 @@ def _contradictions(spec: Spec) -> Iterator[str]:
         yield "shared_options_kib needs unified_l1d_bytes, the size of both together"
     if spec.l1d_banks > 1 and not spec.l1d_sectored:
         yield f"l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector"
+    if spec.l1d_dense_banks == 3 or spec.l1d_dense_banks > spec.l1d_banks:
+        yield f"l1d_dense_banks = {spec.l1d_dense_banks} is no power of two up to l1d_banks = {spec.l1d_banks}, nor 0"
     slices, sets = spec.dram_channels * spec.l2_slices_per_channel, spec.l2_sets
     if spec.l2_index == "ipoly" and (sets & (sets - 1) or sets > _MOST_HASHED):
         kib, below = slices * spec.l2_ways * LINE_BYTES // 1024, min(_MOST_HASHED, 1 << sets.bit_length() - 1)

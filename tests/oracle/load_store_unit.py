@@ -160,7 +160,7 @@ class LoadStoreUnit:
         passes = self.spec.l1d_bypass and line < LOCAL_WINDOW_LINE and p.what.kind != Kind.TEXTURE_LOAD
         if p.what.kind == Kind.GLOBAL_ATOMIC or passes:
             return self._passes_by(p, line, sectors)
-        bank = min(sectors) % self.spec.l1d_banks
+        bank = min(sectors) % p.what.banks()
         stages = self.gpu.params.l1d_latency_cycles
         if len(self.pipes[bank]) >= stages:
             return False

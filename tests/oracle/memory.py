@@ -109,8 +109,13 @@ class Access:
         return found
 
     def _banks(self, sectors: list[int]) -> set[int]:
-        banks = {s % self.gpu.spec.l1d_banks for s in sectors}
-        return banks if self.gpu.spec.l1d_banks == 4 else {min(banks)}
+        banks = {s % self.banks() for s in sectors}
+        return banks if self.banks() == 4 else {min(banks)}
+
+    def banks(self) -> int:
+        """L1D banks it may use: fewer where 32 lanes need more than half of what its sectors hold."""
+        dense = 32 * self.access_bytes > sum(32 * len(sectors) for _, sectors in self.records) / 2
+        return (self.gpu.spec.l1d_dense_banks if dense else 0) or self.gpu.spec.l1d_banks
 
 
 class Memory:
