@@ -114,7 +114,8 @@ def banks_of(m, records, first, end, access_bytes):
         return m.l1d_banks
     sectors = 0
     for k in range(first, end):
-        sectors += sectors_in(line_and_sectors(records, k)[1])
+        line, touched = line_and_sectors(records, k)
+        sectors += 0 if line == SHARED_LINE or is_phase(line) else sectors_in(touched)
     return m.l1d_banks if sectors >= 2 * access_bytes else m.l1d_dense_banks
 
 

@@ -114,7 +114,7 @@ class Access:
 
     def banks(self) -> int:
         """L1D banks it may use: fewer where 32 lanes need more than half of what its sectors hold."""
-        dense = 32 * self.access_bytes > sum(32 * len(sectors) for _, sectors in self.records) / 2
+        dense = 32 * self.access_bytes > sum(32 * len(sectors) for _, sectors in self.records[self.passes :]) / 2
         return (self.gpu.spec.l1d_dense_banks if dense else 0) or self.gpu.spec.l1d_banks
 
 
