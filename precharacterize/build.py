@@ -103,6 +103,7 @@ class Row:
     copies: int = NONE
     retries: bool = False  # of a block that goes round until its compare-and-swap has worked for every lane
     word: int = 0
+    fp64_atomic: bool = False
     access: Access | None = None
     origin: int = NONE
 
@@ -174,6 +175,7 @@ def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind
     # of a two-level scheduler: plain source registers, without address bases and guard (GPGPU-Sim 4.2)
     plain = [s for s in instruction.sources if not isinstance(s, Address)]
     row = row_of(kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pcs=pc)
+    row.fp64_atomic = kind == Kind.GLOBAL_ATOMIC and instruction.type == "f64"
     row.waits, row.writes = waits_of(instruction, ids), [ids[r.name] for r in instruction.writes()]
     row.long_waits = unique(ids[r.name] for s in plain for r in registers_of(s))
     row.read_banks = read_banks_of(instruction)
@@ -195,7 +197,7 @@ def table_of(
     ragged = ("waits", "writes", "long_waits", "read_banks", "write_banks")
     plain = ("latency_cycles", "initiation_cycles", "pcs", "copies", "word", "stall_cycles", "release")
     return LatencyTable(
-        **{name: column(name, np.int8) for name in ("unit", "kind", "access_bytes", "counted")},
+        **{name: column(name, np.int8) for name in ("unit", "kind", "access_bytes", "counted", "fp64_atomic")},
         **{name: column(name) for name in plain},
         **{name: padded([getattr(row, name) for row in rows]) for name in ragged},
         gap_cycles=np.array([gap for of_block in gaps for gap in of_block], np.int32),
@@ -216,4 +218,4 @@ def kinds_of(program: Program) -> list[Kind]:
 def _operation(instruction: Instruction, kind: Kind, program: Program, pipeline: PipelineParameters) -> Operation:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
         return MEMORY
-    return sized(instruction, program, pipeline.operation(latency_class(instruction)))
+    return sized(instruction, program, latency_class(instruction), pipeline)

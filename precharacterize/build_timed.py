@@ -127,11 +127,11 @@ def ptx_rows(
     for n, i in enumerate(order):
         kind = hardware_kind(program.instructions[i], Kind(int(table.kind[i])))
         instruction = program.instructions[i]
-        operation = sized(instruction, program, pipeline.operation(hardware_class(instruction)))
+        operation = sized(instruction, program, hardware_class(instruction), pipeline)
         row = build.row_of(kind, operation if kind < Kind.PARAM_LOAD else MEMORY, pcs=first + n, origin=i)
         row.waits = build.unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
         row.writes = [r for r in table.writes[i].tolist() if r >= 0]
-        for name in ("access_bytes", "barrier", "copies"):
+        for name in ("access_bytes", "barrier", "copies", "fp64_atomic"):
             setattr(row, name, int(getattr(table, name)[i]))
         rows.append(row)
     return rows

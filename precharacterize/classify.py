@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from functional.ptx.ir import TYPE_BYTES, Instruction
 
+_HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
+
 
 class Kind(IntEnum):
     """What the engine does when an instruction issues."""
@@ -91,16 +93,15 @@ def is_product(instruction: Instruction) -> bool:
 
 
 def hardware_class(instruction: Instruction) -> str:
-    """`latency_class`, and what hardware has of its own: `convert`, `convert_fp64` (one of integers is a move) and
-    `control`."""
+    """`latency_class`, and what hardware has of its own (`HARDWARE_CLASSES`); a conversion of integers is a move."""
     if instruction.opcode in ("bra", "brx", "ret", "exit", "bar"):
         return "control"
-    if instruction.opcode != "cvt":
-        return latency_class(instruction)
-    types = [m for m in instruction.modifiers if m == "pred" or m[-1].isdigit()]
-    if "f64" in types:
-        return "convert_fp64"
-    return "convert" if any(_number_class(t) != "int" for t in types) else "other"
+    found, types = latency_class(instruction), [m for m in instruction.modifiers if m == "pred" or m[-1].isdigit()]
+    if found.startswith("fp32") and _HALVES.intersection(types):
+        return "fp16"
+    if instruction.opcode != "cvt" or all(_number_class(t) == "int" for t in types):
+        return found
+    return "convert_64bit" if any(t.endswith("64") for t in types) else "convert"
 
 
 def hardware_kind(instruction: Instruction, kind: Kind) -> Kind:
@@ -153,7 +154,6 @@ def _memory_kind(instruction: Instruction) -> Kind:
     return Kind.GLOBAL_STORE if store else Kind.GLOBAL_LOAD
 
 
-_HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 

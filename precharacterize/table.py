@@ -38,6 +38,7 @@ class PipelineParameters:
     shared_cycles: int  # start -> result of a shared load
     const_hit_cycles: int  # start -> result of a parameter or constant load that hits
     global_hit_cycles: int  # start -> result of a global load that hits in L1D
+    shared_bytes_per_cycle: int  # of an SM
     register_banks: int
     instructions_per_fetch: int
     fetch_line_instructions: int  # a fetch never crosses this boundary (L1I line / instruction size)
@@ -78,7 +79,8 @@ class LatencyTable:
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
     instruction does with groups of asynchronous copies (precharacterize.synchronisation). `round_cycles`: of the
     compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
-    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others."""
+    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others. `fp64_atomic`: does it
+    add to doubles in L2?"""
 
     unit: Int8[np.ndarray, " instr"]
     kind: Int8[np.ndarray, " instr"]
@@ -105,6 +107,7 @@ class LatencyTable:
     copies: Int32[np.ndarray, " instr"]
     round_cycles: Int32[np.ndarray, " instr"]
     word: Int32[np.ndarray, " instr"]
+    fp64_atomic: Int8[np.ndarray, " instr"]
 
 
 def encoded(value: Any) -> bytes:

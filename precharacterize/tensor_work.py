@@ -18,7 +18,7 @@ from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol, Vector
 from precharacterize.classify import is_product
 from precharacterize.synchronisation import COMMITS
-from precharacterize.table import LatencyTable, Operation
+from precharacterize.table import LatencyTable, Operation, PipelineParameters
 
 _OPERATIONS: dict[str, Callable[..., int]] = {"mov": int, "cvt": int, "shl": lambda a, b: a << min(b, 64)}
 _OPERATIONS |= {"add": operator.add, "sub": operator.sub, "and": operator.and_, "or": operator.or_, "xor": operator.xor}
@@ -76,19 +76,19 @@ class _Values(NamedTuple):
 
 
 COLUMNS = 512  # of tensor memory
-_SHARED_BYTES_A_CYCLE = 128
 _LANES, _SUB_CORES, _ROW_BYTES = 128, 4, 32
 _ONE = (16, 8)  # rows and columns of what the class `tensor` times
 
 
-def _tcgen05(instruction: Instruction, program: Program, one: Operation) -> Operation:
-    """How it takes its unit, given the operation of its latency class. Raises PtxError for a product whose extents are
-    not known."""
+def _tcgen05(instruction: Instruction, program: Program, one: Operation, shared_bytes: int) -> Operation:
+    """How it takes its unit, given the operation of its latency class and what shared memory gives a cycle. Raises
+    PtxError for a product whose extents are not known."""
     cycles = {"mma": _product_cycles, "cp": _copy_cycles, "ld": _move_cycles, "st": _move_cycles}
     count = cycles.get(instruction.modifiers[0])
     if count is None:
         return one
-    held, behind = max(1, count(instruction, program, one)), max(1, one.latency_cycles - one.initiation_cycles)
+    held = max(1, count(instruction, program, one, shared_bytes))
+    behind = max(1, one.latency_cycles - one.initiation_cycles)
     return replace(one, latency_cycles=behind + held, initiation_cycles=held)
 
 
@@ -115,7 +115,7 @@ def bound(program: Program, descriptors: tuple[Register, ...], parameters: bytes
     return replace(program, constants=tuple((name, value) for name, value in values if value is not None))
 
 
-def _product_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
+def _product_cycles(instruction: Instruction, program: Program, one: Operation, shared_bytes: int) -> int:
     """Rows that lie in half of the lanes take as long as those in all. Operands come from shared memory meanwhile,
     those of a pair of thread blocks half from each. 32 bytes of a row of A take as long in every kind: 4-bit products
     are made twice as fast as 8-bit ones, sparse ones of twice the K in the time of dense ones, as a B200 does."""
@@ -133,16 +133,16 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation) 
     made = _LANES // _SUB_CORES // _ONE[0] * (product.columns // product.folds // _ONE[1]) * one.initiation_cycles
     rows = product.own_columns * (1 if product.selector is None else 2)  # of B, each as long as one of A
     rows += 0 if isinstance(form.a, Address) else product.own_rows
-    return max(made, rows * _ROW_BYTES // _SHARED_BYTES_A_CYCLE)
+    return max(made, rows * _ROW_BYTES // shared_bytes)
 
 
-def _copy_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
+def _copy_cycles(instruction: Instruction, program: Program, one: Operation, shared_bytes: int) -> int:
     """As long as shared memory gives its bytes: `.128x256b` has 128 rows of 256 bits."""
     shape = next(m for m in instruction.modifiers if m[0].isdigit())
-    return prod(int(n) for n in shape.removesuffix("b").split("x")) // 8 // _SHARED_BYTES_A_CYCLE
+    return prod(int(n) for n in shape.removesuffix("b").split("x")) // 8 // shared_bytes
 
 
-def _move_cycles(instruction: Instruction, program: Program, one: Operation) -> int:
+def _move_cycles(instruction: Instruction, program: Program, one: Operation, shared_bytes: int) -> int:
     """A register of a warp a cycle."""
     vectors = [o for o in (*instruction.destinations, *instruction.sources) if isinstance(o, Vector)]
     return len(vectors[0].elements) if vectors else 1
@@ -157,10 +157,11 @@ def columns_of(program: Program) -> int:
     return COLUMNS if None in counts else min(COLUMNS, known)
 
 
-def sized(instruction: Instruction, program: Program, one: Operation) -> Operation:
-    """The operation of an instruction, given that of its latency class. Raises PtxError if that is not known."""
+def sized(instruction: Instruction, program: Program, name: str, pipeline: PipelineParameters) -> Operation:
+    """The operation of an instruction of the latency class `name`. Raises PtxError if that is not known."""
+    one = pipeline.operation(name)
     if instruction.opcode == "tcgen05":
-        return _tcgen05(instruction, program, one)
+        return _tcgen05(instruction, program, one, pipeline.shared_bytes_per_cycle)
     return _warpgroup_product(instruction, one) if is_product(instruction) else one
 
 

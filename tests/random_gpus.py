@@ -31,6 +31,7 @@ MORE = {
     "l1i_miss_extra_cycles": (0, 9),
     "atomic_latency_cycles": (0,),
     "dispatch_interval_cycles": (0.5, 7.25),
+    "shared_bytes_per_cycle": (32, 64),
 }
 # Caches that fill up
 SMALL = {
@@ -133,4 +134,5 @@ def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = tuple(POLICIES)) -> Gp
     for port in ("sp", "sfu", "mem"):
         chosen[f"{port}_collectors"] = chosen[f"{port}_port_width"] + draw(st.integers(0, 4))
     chosen["l1d_banks"] = chosen["l1d_banks"] if chosen["l1d_sectored"] else 1
+    chosen["l1d_dense_banks"] = draw(st.sampled_from([n for n in (0, 1, 2) if n <= chosen["l1d_banks"]]))
     return changed(loaded("gtx480"), chosen, "mixture")  # refuses what contradicts itself

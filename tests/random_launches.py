@@ -80,6 +80,7 @@ def table_of(rng: np.random.Generator, block_lengths: list[int], mix: str, spec:
     return LatencyTable(
         round_cycles=np.where(loops, rng.integers(1, 90, count), 0).astype(np.int32),
         word=rng.integers(0, WORDS, count).astype(np.int32),
+        fp64_atomic=np.array([k == Kind.GLOBAL_ATOMIC and rng.random() < 0.5 for k in kinds], np.int8),
         copies=np.array(copies, np.int32),
         unit=np.array(units, np.int8),
         kind=np.array(kinds, np.int8),
@@ -160,6 +161,7 @@ def straight_launch(kinds: list[Kind], warps: int) -> LaunchInputs:
         copies=np.full(count, NONE, np.int32),
         round_cycles=np.zeros(count, np.int32),
         word=np.zeros(count, np.int32),
+        fp64_atomic=np.zeros(count, np.int8),
     )  # fmt: skip
     conflicts = [[1 for kind in kinds if kind in SHARED]] * warps
     trace = Trace(
@@ -195,7 +197,7 @@ def trace_of(rng: np.random.Generator, table: LatencyTable, warps: int, blocks: 
         thread_blocks=np.arange(blocks, dtype=np.int64),
         warps_per_block=warps,
         blocks=np.array([b for s in streams for b in s], np.uint16),
-        masks=np.full(sum(map(len, streams)), 0xFFFFFFFF, np.uint32),
+        masks=rng.integers(1, 1 << 32, sum(map(len, streams)), np.uint32),
         records=np.array([r for rows in records for r in rows], np.uint32),
         conflicts=np.array([c for rows in conflicts for c in rows], np.uint8),
         block_offsets=_offsets(streams),

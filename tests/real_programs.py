@@ -34,6 +34,10 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
     changes |= SCARCE_BELOW if rng.random() < 0.5 else {}
     if rng.random() < 0.5:
         changes |= {key: value for key, value in SCARCE_IN_SM.items() if rng.random() < 0.6}
+    changes["l1d_dense_banks"] = int(rng.choice([n for n in (0, 1, 2) if n <= load_gpu(name).spec.l1d_banks]))
+    changes["retry_cycles"] = int(rng.choice([0, 7]))
+    changes["l2_fp64_atomic_cycles"] = float(rng.choice([0, 0.5, 3]))
+    changes["shared_bytes_per_cycle"] = int(rng.choice([32, 64, 128, 128]))
     if rng.random() < 0.2:
         changes |= WRITES[rng.integers(len(WRITES))] | {"l1d_write_allocate": bool(rng.random() < 0.5)}
     return changed(load_gpu(name), changes, name)

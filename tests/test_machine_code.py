@@ -446,9 +446,12 @@ def test_an_atomic_that_became_a_loop_takes_a_round_a_lane(tmp_path) -> None:
     code = open_session(cases[32]).timed_code(0, GPU)
     (round_cycles,) = set(code.table.round_cycles[code.table.round_cycles > 0].tolist())
     assert set(code.table.word[code.table.round_cycles > 0].tolist()) == {0, 1}
-    cycles = {n: abstim.run(case, GPU).launches[0].cycles for n, case in cases.items()}
+    apart = load_gpu("rtx3080", ["retry_cycles=0"])
+    cycles = {n: abstim.run(case, apart).launches[0].cycles for n, case in cases.items()}
     assert cycles[32] - cycles[8] == 2 * 24 * round_cycles
     assert abs(cycles[128] - cycles[32] - 3 * 32 * round_cycles) < round_cycles
+    together = abstim.run(cases[128], GPU).launches[0].cycles  # the first warp meets none, the last three others
+    assert together - cycles[128] >= GPU.params.retry_cycles * 32 * (1 + 2 + 3)
 
 
 @needs_tools

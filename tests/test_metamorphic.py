@@ -45,3 +45,10 @@ def test_neither_order_nor_company_nor_threads_nor_repetition_change_a_number(mo
 def test_more_miss_registers_are_no_slower_where_the_reference_has_them_so(session, registers):
     few, more = (run(session, "gtx480", {"l1d_mshrs": count}).totals["cycles"] for count in registers)
     assert more <= few
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_shared_memory_gives_its_bytes_a_cycle(model):
+    gpus = [load_gpu("gtx480_perfect", [f"shared_bytes_per_cycle={count}"]) for count in (128, 64, 32)]
+    whole, half, quarter = (x.totals["cycles"] for x in run_many("micro_smem_conflict", gpus, model=model))
+    assert quarter > 1.8 * whole and quarter - half == pytest.approx(2 * (half - whole), rel=0.1)

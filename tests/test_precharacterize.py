@@ -14,7 +14,7 @@ from functional.programs.link import link
 from functional.ptx.parser import parse
 from precharacterize import characterize
 from precharacterize.bounds import block_bounds
-from precharacterize.classify import Kind, kind_of, latency_class
+from precharacterize.classify import Kind, hardware_class, kind_of, latency_class
 
 PIPELINE = load_gpu("gtx480_perfect").pipeline
 HEAD = """.version 9.0
@@ -49,6 +49,15 @@ def program(body: str):
 )
 def test_latency_classes(text: str, name: str) -> None:
     assert latency_class(program(text).instructions[0]) == name
+
+
+@pytest.mark.parametrize("text, name", [
+    ("cvt.rzi.s64.f32 %rd1, %f1;", "convert_64bit"), ("cvt.rn.f32.u64 %f1, %rd1;", "convert_64bit"),
+    ("cvt.rzi.s32.f32 %r1, %f1;", "convert"), ("cvt.u64.u32 %rd1, %r1;", "other"),
+    ("fma.rn.f16x2 %r1, %r1, %r1, %r1;", "fp16"), ("fma.rn.f32 %f1, %f1, %f1, %f1;", "fp32_mad"),
+])  # fmt: skip
+def test_classes_of_hardware(text: str, name: str) -> None:
+    assert hardware_class(program(text).instructions[0]) == name
 
 
 @pytest.mark.parametrize(

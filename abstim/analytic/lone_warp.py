@@ -124,7 +124,7 @@ def expand(code, streams, offsets, reading, warp, cold, nodes, actions, transact
             left = fetch_of(node, row.pc, previous_pc, left, reading, lines, cold)
             node.instr, node.latency, node.work, node.record = i, row.latency, 1, record
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                node.work = streams.conflicts[conflict]
+                node.work = streams.conflicts[conflict] * reading.machine[0].shared_pass_cycles
                 conflict += 1
             elif row.kind >= Kind.PARAM_LOAD:
                 record = access_of(node, row, streams.records, reading, record, actions, transactions, constants, cold)

@@ -12,10 +12,12 @@ from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
+from precharacterize.table import WORDS
 
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
+WARP_LANES = 32
 line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
 is_phase = jit(line_record.is_phase)
 
@@ -52,6 +54,18 @@ def shared_passes(records, first, end):
         elif not is_phase(line):
             return 0
     return count
+
+
+@jit
+def lanes_a_sector(c, w, first, end):
+    """Of a warp's active lanes, how many access each of the sectors of the records `first` .. `end` - 1, rounded up."""
+    sectors, event = 0, min(c.sm.event[w], c.sm.event_end[w] - 1)  # a walk over tags alone may be one ahead
+    for k in range(first, end):
+        sectors += sectors_in(line_and_sectors(c.streams.records, k)[1])
+    lanes, left = 0, np.int64(c.streams.masks[event])
+    while left:
+        lanes, left = lanes + sectors_in(left & WHOLE_LINE), left >> SECTORS
+    return (lanes + sectors - 1) // max(1, sectors)
 
 
 @jit
@@ -93,13 +107,26 @@ def transactions_in(sectors, size):
 
 
 @jit
-def enter_next(m, busy, left, size):
+def banks_of(m, records, first, end, access_bytes):
+    """L1D banks that an access uses of the records `first` .. `end` - 1, its elements of so many bytes: fewer where a
+    warp's lanes need more than half of the bytes of its sectors, which are then the limit."""
+    if not m.l1d_dense_banks:
+        return m.l1d_banks
+    sectors = 0
+    for k in range(first, end):
+        line, touched = line_and_sectors(records, k)
+        sectors += 0 if line == SHARED_LINE or is_phase(line) else sectors_in(touched)
+    return m.l1d_banks if sectors >= 2 * access_bytes else m.l1d_dense_banks
+
+
+@jit
+def enter_next(banks, busy, left, size):
     """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
-    are `left` of a line record. A bank holds every `l1d_banks`-th sector and takes one transaction a cycle."""
+    are `left` of a line record. Of `banks` banks each holds every so manieth sector and takes a transaction a cycle."""
     sectors = next_transaction(left, size)
-    if m.l1d_banks == 1:
+    if banks == 1:
         return sectors, 1, 0
-    bank = sectors if m.l1d_banks == 4 else (1 if sectors & 5 else 2)
+    bank = sectors if banks == 4 else (1 if sectors & 5 else 2)
     return (sectors, 1, bank) if busy & bank else (sectors, 0, busy | bank)
 
 
@@ -116,15 +143,16 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
             count += 1 if wide else transactions_in(sectors_of(np.int64(records[k])), 64)
         return count
     busy, size = np.int64(-1), transaction_bytes(m, access_bytes)
+    banks = banks_of(m, records, first, end, access_bytes)
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(records, k)
         if line == SHARED_LINE:
-            count += 1
+            count += m.shared_pass_cycles
             continue
         if is_phase(line):
             continue
         while left:
-            sectors, later, busy = enter_next(m, busy, left, size)
+            sectors, later, busy = enter_next(banks, busy, left, size)
             left &= ~sectors
             count += later
     return count
@@ -163,7 +191,7 @@ def simple_result(c, w, i, first, end, conflict, start):
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[conflict])
         # A round of a loop of compare-and-swap is one pass; those behind the first find the unit free
-        busy = 1 if c.code[i].round_cycles else max(1, degree)
+        busy = max(1, (1 if c.code[i].round_cycles else degree) * m.shared_pass_cycles)
         return busy, shared_result(c, w, i, start, degree)
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
@@ -171,11 +199,27 @@ def simple_result(c, w, i, first, end, conflict, start):
     if not sectors:
         return 1, start + 1
     if line == SHARED_LINE or is_phase(line):
-        count = shared_passes(records, first, end)
-        return max(1, count), start + m.shared_cycles + count - 1
+        held = shared_passes(records, first, end) * m.shared_pass_cycles
+        return max(1, held), start + m.shared_cycles + held - m.shared_pass_cycles
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
         return 1, start + m.const_hit_cycles
     return 0, 0
+
+
+@jit
+def retrying_warps(c, time, round_cycles):
+    """How many warps of the SM have rounds of compare-and-swap to go, a round a lane: each came when those before it
+    were at it, and so has rounds that much longer."""
+    warps, left, own = 0, np.int64(0), WARP_LANES * round_cycles
+    if c.machine.retry_cycles:
+        for block in range(c.machine.blocks_per_sm):
+            for word in range(WORDS):
+                left += max(0, c.words[block, word] - time)
+    while left > own // 2:
+        left -= own
+        own += WARP_LANES * c.machine.retry_cycles
+        warps += 1
+    return warps
 
 
 @jit
@@ -186,8 +230,9 @@ def shared_result(c, w, i, start, degree):
     if not degree:
         return start + 1
     if not row.round_cycles:
-        return start + c.machine.shared_cycles + degree - 1
+        return start + c.machine.shared_cycles + (degree - 1) * c.machine.shared_pass_cycles
     block = c.sm.block_of[w]
-    alone = start + c.machine.shared_cycles + (degree - 1) * row.round_cycles
-    c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * row.round_cycles)
+    round_cycles = row.round_cycles + c.machine.retry_cycles * retrying_warps(c, start, row.round_cycles)
+    alone = start + c.machine.shared_cycles + (degree - 1) * round_cycles
+    c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * round_cycles)
     return np.int64(c.words[block, row.word])

@@ -17,7 +17,7 @@ from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from functional.jit.marked import Known
-from functional.traces.line_record import BARRIERS
+from functional.traces.line_record import BANK_BYTES, BANKS, BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
 from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, NONE, starts
@@ -125,7 +125,8 @@ def machine_of(
 def touching(gpu: Gpu) -> tuple:
     """What of a GPU decides how long an access holds the load/store unit."""
     spec = gpu.spec
-    return spec.coalescing, spec.l1d_banks, spec.const_line_bytes, spec.perfect_constant_cache
+    caches = spec.coalescing, spec.l1d_banks, spec.l1d_dense_banks, spec.const_line_bytes, spec.perfect_constant_cache
+    return *caches, spec.shared_bytes_per_cycle
 
 
 def numbers_of(gpu: Gpu) -> np.ndarray:
@@ -176,6 +177,7 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
         "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
         "l1d_write": state.L1D_WRITES.index(spec.l1d_write), "l1d_fifo": spec.l1d_replacement == "fifo",
         "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
+        "shared_pass_cycles": BANKS * BANK_BYTES // spec.shared_bytes_per_cycle,
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,
     }  # fmt: skip
@@ -198,7 +200,9 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
         "burst_sectors": spec.dram_burst_bytes // SECTOR_BYTES,
         "row_log2": _log2(spec.dram_row_bytes // LINE_BYTES),
         "bank_log2": _log2(spec.dram_row_bytes // 8 // LINE_BYTES),
-        "l2_sector_units": port, "l2_atomic_units": atomic, "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
+        "l2_sector_units": port, "l2_atomic_units": atomic,
+        "l2_fp64_atomic_units": round(params.l2_fp64_atomic_cycles * UNITS_A_CYCLE),
+        "l2_turns": max(1, -(-UNITS_A_CYCLE // max(1, port))),
         "window_cycles": NEVER if spec.perfect_memory else max(1, min(WINDOW_CYCLES, slice_delay // 2)),
         # pure delays: what the parameters say less the stations that the memory side has of its own
         "slice_delay": slice_delay, "hit_delay": max(0, params.l2_reply_cycles - REPLY_STATIONS),
@@ -262,7 +266,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 # What code is compiled for: kinds of GPUs and programs, and no sizes, which a sweep varies
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
-    "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_bypass", "l1d_write",
+    "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_dense_banks", "l1d_bypass", "l1d_write",
     "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
@@ -274,7 +278,7 @@ KINDS_OF_MEMORY = (
     "dram_two_commands",
 )
 # What most programs have none of, and the value that says so
-KINDS_OF_CODE = {"copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0}
+KINDS_OF_CODE = {"copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0, "fp64_atomic": 0}
 READ_ONLY = frozenset(
     {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
 )
@@ -334,5 +338,6 @@ NO_OPERANDS = np.zeros(0, np.int32)
 
 def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
-    streams = Streams(trace.blocks, trace.records, trace.conflicts, table.block_start, table.block_stop, operands)
+    taken = trace.blocks, trace.records, trace.conflicts, trace.masks
+    streams = Streams(*taken, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

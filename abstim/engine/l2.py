@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
-from abstim.engine.state import ATOMIC, EVICTED, NEVER, NOBODY, WRITE
+from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.marked import jit, outlined
@@ -144,11 +144,18 @@ def write(shared, n, queue, place, k, first, time):
 
 
 @jit
+def is_atomic(request):
+    """Does it change what it reads?"""
+    return request.kind == ATOMIC or request.kind >= FP64_ATOMIC
+
+
+@jit
 def hit(shared, n, queue, place, k, time):
     """A read of a sector that is there."""
     m, request = shared.machine, shared.requests.rows[place - 1]
-    atomic = request.kind == ATOMIC
-    occupy(m, shared.slices.state[n], m.l2_atomic_units if atomic else m.l2_sector_units, time)
+    atomic = is_atomic(request)
+    doubles = max(0, request.kind - FP64_ATOMIC) * m.l2_fp64_atomic_units
+    occupy(m, shared.slices.state[n], max(m.l2_atomic_units, doubles) if atomic else m.l2_sector_units, time)
     if atomic:
         shared.l2.line[k].dirty |= request.sectors
     count(shared, request, False)
@@ -254,7 +261,7 @@ def fill(shared, n, place):
     line.valid |= request.sectors
     count_register(shared.slices, n, request, -1)
     while place:
-        if rows[place - 1].kind == ATOMIC:
+        if is_atomic(rows[place - 1]):
             line.dirty |= rows[place - 1].sectors
         append(rows, filled, place)
         place = line.waiting[j]

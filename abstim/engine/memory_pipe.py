@@ -39,6 +39,7 @@ def issue_access(c, i, w, port, pool, time):
     else:
         sm.port_alloc[port, place] = state.NEVER
     row.end = accesses.move_past(c, w, i)
+    row.lanes = accesses.lanes_a_sector(c, w, row.record, row.end) if c.code[i].fp64_atomic else 0
     go_on(c, time)
     found = c.l1d.accesses[access - 1]
     return found.result if found.waiting == 0 else state.NEVER
@@ -104,32 +105,33 @@ def begin(c, row, time):
         finish(c, row.access, result, time)
         return True
     first = row.record
+    row.banks = accesses.banks_of(c.machine, c.streams.records, first, row.end, c.code[i].access_bytes)
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_hit_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
     while line == accesses.SHARED_LINE or accesses.is_phase(line):
         row.record -= 1
-        row.entry += line == accesses.SHARED_LINE  # a pass of shared memory
+        row.entry += c.machine.shared_pass_cycles if line == accesses.SHARED_LINE else 0
         line, row.left = line_and_sectors(c.streams.records, row.record)
     return False
 
 
 @jit
-def bank_of(m, sectors):
+def bank_of(banks, sectors):
     """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
-    if m.l1d_banks == 1:
+    if banks == 1:
         return 0
     sector = 0
     while not (sectors >> sector) & 1:
         sector += 1
-    return sector & (m.l1d_banks - 1)
+    return sector & (banks - 1)
 
 
 @jit
 def enter_pipe(c, row, kind, line, sectors):
     """The next transaction enters the pipe of its bank; false while all its stages are taken."""
     m, l1d = c.machine, c.l1d
-    b = bank_of(m, sectors)
+    b = bank_of(row.banks, sectors)
     pipe = l1d.pipes[b]
     if pipe.count >= m.l1d_latency_cycles:
         return False
@@ -155,6 +157,8 @@ def passes_l1d(m, kind, line):
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
     way = state.ATOMIC if kind == Kind.GLOBAL_ATOMIC else state.WRITE if kind == Kind.GLOBAL_STORE else state.READ
+    if row.lanes:
+        way = state.FP64_ATOMIC + row.lanes
     if not can_send(c, way, sectors):
         row.entry = max(row.entry, c.record.launch.limit + 1)
         return False

@@ -145,15 +145,16 @@ def global_result(c, i, first, end, start):
     m = c.machine
     kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].access_bytes)
     time, done, busy = start + m.l1d_latency_cycles, start, -1
+    banks = accesses.banks_of(m, c.streams.records, first, end, c.code[i].access_bytes)
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams.records, k)
         if line == accesses.SHARED_LINE:
-            time += 1
+            time += m.shared_pass_cycles
             continue
         if accesses.is_phase(line):
             continue
         while left:
-            sectors, later, busy = accesses.enter_next(m, busy, left, size)
+            sectors, later, busy = accesses.enter_next(banks, busy, left, size)
             left &= ~sectors
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))

@@ -41,7 +41,8 @@ PHASE_RING = 4  # phases of an `mbarrier` that are told apart by place
 IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for no more
 # Whom the reply to a request is for
 NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
-READ, WRITE, ATOMIC, EVICTED = 0, 1, 2, 3  # requests; the last is what a cache evicts, and nobody waits for it
+# Requests; EVICTED is what a cache evicts, and nobody waits for it. FP64_ATOMIC and so many additions to doubles
+READ, WRITE, ATOMIC, EVICTED, FP64_ATOMIC = 0, 1, 2, 3, 64
 RESOURCES = (
     "blocks",
     "threads",
@@ -74,7 +75,7 @@ REAL_MEMORY = (
     "crossbar_queue_flits crossbar_repeats crossbar_output_queues",
     "window_cycles slice_delay hit_delay miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
-    "l2_sector_units l2_atomic_units",  # of time: rules.UNITS_A_CYCLE
+    "l2_sector_units l2_atomic_units l2_fp64_atomic_units",  # of time: rules.UNITS_A_CYCLE
     "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",
     "l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges l2_miss_queue l2_queue l2_hash_log2 l2_turns",
     "l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
@@ -93,10 +94,10 @@ MACHINE = record(
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",
     "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
-    "l1d_index l1d_sectored l1d_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
+    "l1d_index l1d_sectored l1d_banks l1d_dense_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
     "coalesced_bytes",  # 0: by the size of an element
     "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles l1d_latency_cycles",
-    "l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
+    "shared_pass_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "register_count ring",  # registers a warp; length of the rings in cycles
     "copying_warps",  # warp slots that may copy asynchronously
@@ -114,7 +115,7 @@ MACHINE = record(
 CODE = record(
     "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
     "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end write_banks_at stall_cycles release",
-    "result_offset_cycles counted barrier copies round_cycles word",
+    "result_offset_cycles counted barrier copies round_cycles word fp64_atomic",
     kind=np.int32,
 )
 
@@ -249,6 +250,8 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "access issued operands pool",
     "collector",  # one too high; 0: waits at the port for one
     "port place record end left conflict started start entry",
+    "banks",  # of L1D that it may use
+    "lanes",  # of an atomic on doubles, those that add to a sector
 )
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
@@ -451,6 +454,7 @@ class Streams(NamedTuple):
     blocks: np.ndarray = of("event", np.uint16)
     records: np.ndarray = of("record", np.uint32)
     conflicts: np.ndarray = of("conflict", np.uint8)
+    masks: np.ndarray = of("event", np.uint32)
     block_start: np.ndarray = of("block", np.int32)
     block_stop: np.ndarray = of("block", np.int32)
     operands: np.ndarray = of("operand", np.int32)  # registers of all instructions, cut by CODE's `*_at` and `*_end`

@@ -7,11 +7,11 @@ import numpy as np
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.clear import begin, context_of
-from abstim.engine.l2 import first_way, take_way, use
+from abstim.engine.l2 import first_way, is_atomic, take_way, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
-from abstim.engine.state import ATOMIC, EVICTED, NOBODY, WRITE
+from abstim.engine.state import EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
 from functional.jit.marked import jit, outlined, zero
 from functional.traces.trace import PHASE_WINDOW_LINE
@@ -58,7 +58,7 @@ def touch_slice(shared, request, n, opens):
             open_row(shared, l2.tag[k] - 1)
         take_way(l2, k, request.line)
     l2.line[k].valid |= request.sectors
-    if written or request.kind == ATOMIC:
+    if written or is_atomic(request):
         l2.line[k].dirty |= request.sectors
     use(l2, k)
     return missed and not opens

@@ -460,6 +460,7 @@ def _pipeline(
         shared_cycles=params.shared_latency_cycles + 2,  # into the unit's pipeline, and out of it
         const_hit_cycles=params.const_latency_cycles,
         global_hit_cycles=params.l1d_latency_cycles + 1,  # into the delay before the tags
+        shared_bytes_per_cycle=spec.shared_bytes_per_cycle,
         register_banks=spec.register_banks,
         instructions_per_fetch=spec.instructions_per_fetch,
         fetch_line_instructions=max(1, spec.l1i_line_bytes // spec.instruction_bytes),

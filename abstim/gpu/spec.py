@@ -82,9 +82,9 @@ INSTRUCTION_CLASSES = (
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
     *("sfu", "tensor", "other"),
 )
-# What timed_code = machine tells apart besides: conversions not of integers alone (and popc, special registers),
-# those to or from float64, branches and the uniform datapath.
-HARDWARE_CLASSES = ("convert", "convert_fp64", "control")
+# What timed_code = machine tells apart besides: arithmetic on pairs of fp16; conversions not of integers alone (and
+# popc, special registers, warp reductions); those from and to 64-bit types; branches and the uniform datapath.
+HARDWARE_CLASSES = ("fp16", "convert", "convert_64bit", "control")
 ALL_CLASSES = (*INSTRUCTION_CLASSES, *HARDWARE_CLASSES)
 CYCLES = Domain(int, "a whole number of cycles from 1 to 4096", lambda v: 1 <= v <= 4096)
 _MOST_HASHED = 4096  # places that a polynomial names; of sets a power of two
@@ -156,6 +156,7 @@ class Spec:
     l1d_index: str = _choice("linear", "hash", "ipoly")
     l1d_sectored: bool = _flag()
     l1d_banks: int = _power_of_two(4)
+    l1d_dense_banks: int = _whole(0, 4)  # of accesses that need more than half of their sectors' bytes; 0: all
     l1d_bypass: bool = _flag()
     l1d_write: str = _choice("local_back", "evict", "through", "back")
     l1d_write_allocate: bool = _flag()
@@ -166,6 +167,7 @@ class Spec:
     l1t_sets: int = _power_of_two(4096)
     l1t_ways: int = _whole(1, 4096)
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
+    shared_bytes_per_cycle: int = _power_of_two(128, low=32)  # of an SM; a bank pass has 128 B
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)
     l1d_mshrs: int = _whole(1, 4096)
@@ -226,6 +228,7 @@ class Params:
 
     shared_latency_cycles: int = _whole(1, 4096)
     l1d_latency_cycles: int = _whole(1, 4096)
+    retry_cycles: int = _whole(0, 4096)  # a round of a loop of compare-and-swap, for each warp of the SM that retries
     const_latency_cycles: int = _whole(1, 4096)
     l1_miss_extra_cycles: int = _whole(0, 4096)
     atomic_latency_cycles: int = _whole(0, 4096)
@@ -235,6 +238,7 @@ class Params:
     l2_partition_cycles: int = _whole(0, 4096)
     l2_sector_cycles: float = _number(0, 64)
     l2_atomic_cycles: float = _number(0, 64)
+    l2_fp64_atomic_cycles: float = _number(0, 64)  # of each lane that adds; a sector takes l2_atomic_cycles at least
     dram_latency_cycles: int = _whole(1, 4096)
     dram_reply_cycles: int = _whole(0, 4096)
     dram_activate_cycles: float = _number(0, 4096)
@@ -305,6 +309,8 @@ def _contradictions(spec: Spec) -> Iterator[str]:
         yield "shared_options_kib needs unified_l1d_bytes, the size of both together"
     if spec.l1d_banks > 1 and not spec.l1d_sectored:
         yield f"l1d_banks = {spec.l1d_banks} needs l1d_sectored = true: a bank serves one sector"
+    if spec.l1d_dense_banks == 3 or spec.l1d_dense_banks > spec.l1d_banks:
+        yield f"l1d_dense_banks = {spec.l1d_dense_banks} is no power of two up to l1d_banks = {spec.l1d_banks}, nor 0"
     slices, sets = spec.dram_channels * spec.l2_slices_per_channel, spec.l2_sets
     if spec.l2_index == "ipoly" and (sets & (sets - 1) or sets > _MOST_HASHED):
         kib, below = slices * spec.l2_ways * LINE_BYTES // 1024, min(_MOST_HASHED, 1 << sets.bit_length() - 1)
@@ -351,7 +357,11 @@ CONDITIONS = (
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
-    Condition(rf"\w+\.({'|'.join(HARDWARE_CLASSES)})", "timed_code = machine", lambda s: s.timed_code == "machine"),
+    Condition(
+        rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})",
+        "timed_code = machine",
+        lambda s: s.timed_code == "machine",
+    ),
 )
 
 

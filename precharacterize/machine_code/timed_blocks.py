@@ -72,7 +72,7 @@ def machine_timed_blocks(
 
 def _mark_tensor_work(row: Row, source: Instruction, program: Program, pipeline: PipelineParameters) -> None:
     """Machine code does not say how large a product is, nor in which class: PTX does."""
-    operation = sized(source, program, pipeline.operation(hardware_class(source)))
+    operation = sized(source, program, hardware_class(source), pipeline)
     row.unit, row.copies = UNITS.index(operation.unit), sync.copies_of(source)
     row.latency_cycles, row.initiation_cycles = operation.latency_cycles, operation.initiation_cycles
 
@@ -121,6 +121,7 @@ def _row(
     if access is not None and source is not None:
         seen, size = _seen_by_l1d(instruction, source), classes.access_bytes(instruction)
         row = row_of(seen, MEMORY, access_bytes=size, access=access)
+        row.fp64_atomic = kind == Kind.GLOBAL_ATOMIC and "F64" in instruction.modifiers
     elif kind > Kind.CONST_LOAD:  # of the assembler's own: spilled registers, a CAS loop's load
         own = Access(Mode.PASSES if consumes(kind) == 1 else Mode.RECORDS)
         row = row_of(kind, MEMORY, access_bytes=classes.access_bytes(instruction), access=own)

@@ -18,13 +18,14 @@ _OPERATIONS = {
     for count, opcodes in by_count.items()
     for opcode in opcodes.split()
 }
+_64_BITS = {"F64", "S64", "U64"}
 _SHAPES, _BITS, _WIDE = _TABLE["matrix_shape"], _TABLE["matrix_bits"], _TABLE["access_bytes"]
 
 
 def latency_class(instruction: MachineInstruction) -> str:
     """One of the classes of a GPU's [latency_cycles]."""
     found = "control" if instruction.name.startswith("U") else _CLASS.get(instruction.name, "other")
-    return "convert_fp64" if found == "convert" and "F64" in instruction.modifiers else found
+    return "convert_64bit" if found == "convert" and _64_BITS.intersection(instruction.modifiers) else found
 
 
 def tensor_share(instruction: MachineInstruction) -> float:

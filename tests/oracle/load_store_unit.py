@@ -124,7 +124,9 @@ class LoadStoreUnit:
                     continue
                 const = p.what.kind in CONST_KINDS
                 p.left = p.what.const_lines() if const else p.what.transactions()
-                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes)
+                p.entry = p.start + (
+                    self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes * p.what.pass_cycles
+                )
             p.entry = max(p.entry, time)
             while p.left and self._enters(p, p.left[0], time):
                 p.left.pop(0)
@@ -142,7 +144,8 @@ class LoadStoreUnit:
         elif what.kind == Kind.FENCE or what.is_idle:
             busy, result = 1, start + 1
         elif what.passes == len(what.records):
-            busy, result = max(1, len(what.records)), start + shared + len(what.records) - 1
+            held = len(what.records) * what.pass_cycles
+            busy, result = max(1, held), start + shared + held - what.pass_cycles
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
             busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
         else:
@@ -157,7 +160,7 @@ class LoadStoreUnit:
         passes = self.spec.l1d_bypass and line < LOCAL_WINDOW_LINE and p.what.kind != Kind.TEXTURE_LOAD
         if p.what.kind == Kind.GLOBAL_ATOMIC or passes:
             return self._passes_by(p, line, sectors)
-        bank = min(sectors) % self.spec.l1d_banks
+        bank = min(sectors) % p.what.banks()
         stages = self.gpu.params.l1d_latency_cycles
         if len(self.pipes[bank]) >= stages:
             return False
@@ -171,7 +174,10 @@ class LoadStoreUnit:
         if not self.link.has_room(kind, len(sectors)):
             return False
         p.waiting += len(sectors)
-        p.last_entry = self.link.send(line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry)
+        added = -(-p.what.lanes // sum(len(touched) for _, touched in p.what.records)) if p.what.lanes else 0
+        p.last_entry = self.link.send(
+            line, tuple(sectors), kind, lambda _, due: self._back(p, kind, due), p.entry, added
+        )
         p.entry = p.last_entry + 1
         return True
 

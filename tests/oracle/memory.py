@@ -23,6 +23,7 @@ class Loop:
     round_cycles: int
     word: int
     free: dict[int, int]
+    all_free: dict[int, dict[int, int]]  # of all thread blocks of the SM
 
 
 class Access:
@@ -32,10 +33,18 @@ class Access:
     """
 
     def __init__(
-        self, gpu: Gpu, kind: Kind, access_bytes: int, records: list[int], conflicts: int = 0, loop: Loop | None = None
+        self,
+        gpu: Gpu,
+        kind: Kind,
+        access_bytes: int,
+        records: list[int],
+        conflicts: int = 0,
+        loop: Loop | None = None,
+        lanes: int = 0,
     ) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
-        self.loop = loop
+        self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
+        self.pass_cycles = 128 // gpu.spec.shared_bytes_per_cycle
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
         self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
         self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
@@ -48,7 +57,7 @@ class Access:
 
     def shared_busy(self) -> int:
         """Cycles an access of shared memory keeps the load/store unit."""
-        return 1 if self.loop else max(1, self.conflicts)
+        return max(1, (1 if self.loop else self.conflicts) * self.pass_cycles)
 
     def shared_result(self, start: int) -> int:
         """Cycle in which it is complete; of a loop of compare-and-swap (rule 5) after those before it at its word."""
@@ -56,11 +65,20 @@ class Access:
         if not self.conflicts:
             return start + 1
         if not self.loop:
-            return start + shared + self.conflicts - 1
-        first, next_one = start + shared, self.loop.free[self.loop.word] + self.loop.round_cycles
-        result = max(first, next_one) + (self.conflicts - 1) * self.loop.round_cycles
+            return start + shared + (self.conflicts - 1) * self.pass_cycles
+        length = self.loop.round_cycles + self.gpu.params.retry_cycles * self._retrying_warps(start)
+        first, next_one = start + shared, self.loop.free[self.loop.word] + length
+        result = max(first, next_one) + (self.conflicts - 1) * length
         self.loop.free[self.loop.word] = result
         return result
+
+    def _retrying_warps(self, start: int) -> int:
+        """Those that all rounds yet to go are of; the k-th has 32 rounds, each k times `retry_cycles` longer."""
+        assert self.loop is not None
+        retry = self.gpu.params.retry_cycles
+        left = sum(max(0, free - start) for block in self.loop.all_free.values() for free in block.values())
+        lengths = (32 * (self.loop.round_cycles + k * retry) for k in range(10**6))
+        return next(k for k, own in enumerate(lengths) if (left := left - own) <= own // 2 - own) if retry else 0
 
     def const_lines(self) -> list[int]:
         """Lines of the constant cache, the lower half of a record's line first."""
@@ -81,7 +99,7 @@ class Access:
     def entries(self) -> list[int]:
         """The cycle, from 0, in which each transaction enters the L1D, behind passes of shared memory: the first that
         finds its bank taken waits."""
-        cycle, taken, found = self.passes - 1, set(), []
+        cycle, taken, found = self.passes * self.pass_cycles - 1, set(), []
         for _, sectors in self.transactions():
             banks = self._banks(sectors)
             if not found or banks & taken:
@@ -91,8 +109,13 @@ class Access:
         return found
 
     def _banks(self, sectors: list[int]) -> set[int]:
-        banks = {s % self.gpu.spec.l1d_banks for s in sectors}
-        return banks if self.gpu.spec.l1d_banks == 4 else {min(banks)}
+        banks = {s % self.banks() for s in sectors}
+        return banks if self.banks() == 4 else {min(banks)}
+
+    def banks(self) -> int:
+        """L1D banks it may use: fewer where 32 lanes need more than half of what its sectors hold."""
+        dense = 32 * self.access_bytes > sum(32 * len(sectors) for _, sectors in self.records[self.passes :]) / 2
+        return (self.gpu.spec.l1d_dense_banks if dense else 0) or self.gpu.spec.l1d_banks
 
 
 class Memory:
@@ -112,7 +135,7 @@ class Memory:
             return access.shared_busy()
         if access.kind in CONST_KINDS:
             return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
-        return max([0, access.passes - 1, *access.entries()]) + 1
+        return max([0, access.passes * access.pass_cycles - 1, *access.entries()]) + 1
 
     def result(self, access: Access, start: int) -> int:
         """Cycle in which an access that starts at `start` is complete."""
@@ -122,7 +145,7 @@ class Memory:
         if access.kind == Kind.FENCE or access.is_idle:
             return start + 1
         if access.passes == len(access.records):
-            return start + shared + len(access.records) - 1
+            return start + shared + (len(access.records) - 1) * access.pass_cycles
         if access.kind in CONST_KINDS:
             return self._constant(access, start + self.gpu.pipeline.const_hit_cycles)
         return max(

@@ -27,6 +27,7 @@ class Request:
     near: int = 0  # the slice that was asked
     answered: bool = True  # somebody waits for it
     bursts: int = 0
+    added: int = 0
 
 
 def folded(value: int, degree: int) -> int:
@@ -195,6 +196,7 @@ class Slice:
         self.traffic = traffic
         self.sector = round(gpu.params.l2_sector_cycles * 64)
         self.atomic = round(gpu.params.l2_atomic_cycles * 64)
+        self.fp64_atomic = round(gpu.params.l2_fp64_atomic_cycles * 64)
         self.others: list[Slice] = []
         self.delayed: deque[Request] = deque()
         self.crossing: deque[Request] = deque()  # from the other part of L2
@@ -357,7 +359,8 @@ class Slice:
 
     def _read(self, request: Request, sector: int, line: Line | None, time: int) -> bool:
         if line is not None and sector in line.valid:
-            self._occupy(self.atomic if request.kind == ATOMIC else self.sector, time)
+            atomic = max(self.atomic, request.added * self.fp64_atomic)
+            self._occupy(atomic if request.kind == ATOMIC else self.sector, time)
             if request.kind == ATOMIC:
                 line.dirty.add(sector)
             self._count(request, False)
@@ -550,13 +553,14 @@ class MemorySide:
         self.time = self.channel_time = 0
 
     def ask(
-        self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True
-    ) -> int:
-        """A request sent at `time`; returns its number."""
+        self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True,
+        added: int = 0,
+    ) -> int:  # fmt: skip
+        """A request sent at `time`; returns its number. `added`: lanes that add to doubles of each of its sectors."""
         number = len(self.replies)
         self.replies[number] = []
         near = self.where.near(line, sm) if kind == READ else self.where.slice_of(line)
-        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered)
+        packet = Request(number, sm, line, sectors, kind, flits, near=near, answered=answered, added=added)
         self.there.inputs[sm].append((packet, near, time + 1))
         return number
 

@@ -21,6 +21,7 @@ class Program:
         self.latency = table.latency_cycles.tolist().__getitem__
         self.initiation = table.initiation_cycles.tolist().__getitem__
         self.copies = table.copies.tolist().__getitem__
+        self.adds_doubles = table.fp64_atomic.tolist().__getitem__
         self.round, self.word = table.round_cycles.tolist().__getitem__, table.word.tolist().__getitem__
         self.access_bytes = table.access_bytes.tolist().__getitem__
         self.waits, self.writes = _rows(table.waits), _rows(table.writes)
@@ -40,7 +41,9 @@ class WarpStream:
     blocks: list[int]
     line_records: list[int]
     conflicts: list[int]
+    masks: list[int]
     stop: int = 0
+    mask: int = 0
 
     def advance(self, i: int | None) -> int | None:
         """The instruction after `i` (None: the first one), or None at the end."""
@@ -48,7 +51,7 @@ class WarpStream:
             return i + 1
         if not self.blocks:
             return None
-        block = self.blocks.pop(0)
+        block, self.mask = self.blocks.pop(0), self.masks.pop(0)
         self.stop = int(self.program.table.block_stop[block])
         return int(self.program.table.block_start[block])
 
@@ -75,4 +78,5 @@ def stream_of(program: Program, trace: Trace, warp: int) -> WarpStream:
         cut(trace.blocks, trace.block_offsets),
         cut(trace.records, trace.record_offsets),
         cut(trace.conflicts, trace.conflict_offsets),
+        cut(trace.masks, trace.block_offsets),
     )

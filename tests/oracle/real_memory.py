@@ -35,13 +35,13 @@ class Link:
         most = self.spec.inject_queue_flits + self.spec.crossbar_queue_flits
         return self.waiting_flits + self._flits(kind, sectors) <= most
 
-    def send(self, line: int, sectors: tuple[int, ...], kind: int, then: Then | None, time: int) -> int:
+    def send(self, line: int, sectors: tuple[int, ...], kind: int, then: Then | None, time: int, added: int = 0) -> int:
         """Ask at `time` at the earliest; returns when. `then` None: nobody waits for it."""
         flits = self._flits(kind, len(sectors))
         sent = max(time, self.last_sent + 1, self.free + flits - self.spec.inject_queue_flits)
         self.last_sent, self.free = sent, max(sent, self.free) + flits
         self.waiting_flits += flits
-        number = self.side.ask(sent, self.sm, line, sectors, kind, flits, then is not None)
+        number = self.side.ask(sent, self.sm, line, sectors, kind, flits, then is not None, added)
         if then is not None:
             self.then[number] = then
         assert len(self.then) * len(ALL) < MOST_ON_THEIR_WAY

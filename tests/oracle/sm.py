@@ -320,11 +320,11 @@ class Sm:
         kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
         records = warp.stream.records() if kind in RECORD_KINDS else []
         conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
-        loop = None
+        loop, lanes = None, warp.stream.mask.bit_count() if self.program.adds_doubles(i) else 0
         if self.program.round(i):
             free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
-            loop = Loop(self.program.round(i), self.program.word(i), free)
-        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop)
+            loop = Loop(self.program.round(i), self.program.word(i), free, self.word_free)
+        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes)
         return self.accessed
 
     def complete(self, p) -> None:

@@ -150,7 +150,7 @@ NEEDED = ("latency", "bandwidth/chunks", "stream/read", "launch")
 RATES = {f"{kind}_{op}": f"{kind}_fma" for kind in ("fp32", "fp64") for op in ("mad", "mul")}
 RATES |= {"fp32_add": "fp32_add", "fp64_add": "fp64_add", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add"}
 RATES |= {"int_max": "int_min_max", "sfu": "sfu_rsqrt", "int_shfl": "shuffle", "convert": "convert_fp32_int32"}
-RATES |= {"convert_fp64": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16"}
+RATES |= {"convert_64bit": "convert_fp64_fp32", "tensor": "tensor_fp16_16x8x16"}
 Numbers = dict[tuple[str, str, int], float]
 
 
