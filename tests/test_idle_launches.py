@@ -115,7 +115,7 @@ def test_it_is_timed_as_before(program, arrays):
     seconds = [own.launch(copy, program.memory) for _ in range(4)]
     timed = timer.finish()
     assert own.executor.times == 2 and [t.number for t in timed] == [0, 1, 2, 3]
-    assert len({t.results[0].cycles for t in timed}) == 1 == len({s.result() for s in seconds})
+    assert len({t.results[0].cycles for t in timed}) == 1 == len({s.result() for s, _, _ in seconds})
 
 
 def test_caches_are_kept_from_launch_to_launch_as_on_a_gpu(program, arrays):
