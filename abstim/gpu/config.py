@@ -107,7 +107,7 @@ class Setting:
 
 
 TIMED_CODE = "--timed-code"  # how the source of a value begins that has to be kept to
-MOST_NAMES = 20  # that an error lists where none is near
+MOST_NAMES = 24  # that an error lists where none is near
 ALTERED = "with values changed, nothing; as described: "
 Overrides = Sequence[str] | Mapping[str, Any]
 Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setting
