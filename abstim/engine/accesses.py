@@ -122,7 +122,7 @@ def banks_of(m, records, first, end, access_bytes):
 @jit
 def enter_next(banks, busy, left, size):
     """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
-    are `left` of a line record. Of `banks` banks each holds every so manieth sector and takes a transaction a cycle."""
+    are `left` of a line record. Sectors go round the `banks` banks, each of which takes a transaction a cycle."""
     sectors = next_transaction(left, size)
     if banks == 1:
         return sectors, 1, 0

@@ -41,15 +41,11 @@ PHASE_RING = 4  # phases of an `mbarrier` that are told apart by place
 IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for no more
 # Whom the reply to a request is for
 NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
-# Requests; EVICTED is what a cache evicts, and nobody waits for it. FP64_ATOMIC and so many additions to doubles
+# Requests; EVICTED is what a cache evicts, and nobody waits for it. Of FP64_ATOMIC the kind itself says how many lanes
+# add to a sector, FP64_ATOMIC + lanes: one more field, and a request were longer than a line of the CPU's cache
 READ, WRITE, ATOMIC, EVICTED, FP64_ATOMIC = 0, 1, 2, 3, 64
-RESOURCES = (
-    "blocks",
-    "threads",
-    "shared memory",
-    "registers",
-    "tensor memory",
-)  # of an SM, as occupancy.demands has them
+# Of an SM, by the names of occupancy.demands_of
+RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
 # How far ahead
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at

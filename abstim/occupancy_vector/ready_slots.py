@@ -11,7 +11,7 @@ import numpy as np
 
 from abstim.engine.warp_slots import bit, first_after, lowest
 from abstim.occupancy_vector.records import FAR_OFF, MOST_SLOTS, TOGETHER
-from functional.jit.marked import jit, operation
+from functional.jit.marked import Operation, jit
 from functional.jit.values import SET, Word
 
 _TIMES, _NEEDS = f"<{TOGETHER} x i64>", f"<{MOST_SLOTS} x i8>"
@@ -23,12 +23,6 @@ def _loaded(body: Any, array: Any, k: Any, vector: str) -> str:
     return body.new(f"load {vector}, ptr {place.name}, align {place.dtype.itemsize}")
 
 
-def _each(body: Any, number: str) -> str:
-    """A vector of one number."""
-    first = body.new(f"insertelement {_TIMES} poison, i64 {number}, i32 0")
-    return body.new(f"shufflevector {_TIMES} {first}, {_TIMES} poison, <{TOGETHER} x i32> zeroinitializer")
-
-
 @jit
 def first_beyond(times, k, count, time):
     """The least of `count` times, a multiple of TOGETHER, from `k` on that are later than `time`."""
@@ -38,10 +32,10 @@ def first_beyond(times, k, count, time):
     return found
 
 
-@operation
+@Operation
 def by(body: Any, times: Any, k: Any, time: Any) -> Word:
     """Bits: which of the TOGETHER times from `k` on are not later than `time`."""
-    ends, limit = _loaded(body, times, k, _TIMES), _each(body, body.number(time))
+    ends, limit = _loaded(body, times, k, _TIMES), body.everywhere(_TIMES, body.number(time))
     bits = body.new(f"bitcast <{TOGETHER} x i1> {body.new(f'icmp sle {_TIMES} {ends}, {limit}')} to i{TOGETHER}")
     return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
 
@@ -55,19 +49,19 @@ def those_by(times, k, count, time):
     return bits
 
 
-@operation
+@Operation
 def served(body: Any, needs: Any, k: Any, bounds: Any, n: Any, time: Any) -> Word:
     """The slots whose needs, from `k` on, have no bit of those of TOGETHER bounds, from `n` on, later than `time`."""
-    ends, limit = _loaded(body, bounds, n, _TIMES), _each(body, body.number(time))
+    ends, limit = _loaded(body, bounds, n, _TIMES), body.everywhere(_TIMES, body.number(time))
     late = body.new(f"bitcast <{TOGETHER} x i1> {body.new(f'icmp sgt {_TIMES} {ends}, {limit}')} to i{TOGETHER}")
     word = body.new(f"mul i64 {body.new(f'zext i{TOGETHER} {late} to i64')}, {0x0101010101010101}")
-    busy = body.new(f"bitcast {_TIMES} {_each(body, word)} to {_NEEDS}")
+    busy = body.new(f"bitcast {_TIMES} {body.everywhere(_TIMES, word)} to {_NEEDS}")
     lacking = body.new(f"and {_NEEDS} {_loaded(body, needs, k, _NEEDS)}, {busy}")
     none = body.new(f"icmp eq {_NEEDS} {lacking}, zeroinitializer")
     return Word(body.new(f"bitcast <{MOST_SLOTS} x i1> {none} to i64"), SET)
 
 
-@operation
+@Operation
 def prefetch(body: Any, array: Any, k: Any) -> None:
     """The processor may bring element `k` of an array into its cache; there need not be one."""
     body.unit.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")

@@ -13,26 +13,25 @@ from typing import Any
 
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
 from functional.jit.arithmetic import OPERATORS
-from functional.jit.marked import jit, operation
+from functional.jit.marked import Operation, jit
 from functional.jit.values import INT, REAL, Word
 
 DUAL = f"<{DUAL_WIDTH} x double>"
-_LANE = f"<{DUAL_WIDTH} x i32>"
 
 
-@operation
+@Operation
 def has_slopes(body: Any, times: Any) -> bool:
     """Do the times of an array carry derivatives?"""
     return len(times.sizes) == 2
 
 
-@operation
+@Operation
 def _load(body: Any, times: Any, k: Any) -> Word:
     """Dual `k` of an array."""
     return Word(body.new(f"load {DUAL}, ptr {body.element(times, [k]).name}, align 8"), DUAL)
 
 
-@operation
+@Operation
 def _store(body: Any, times: Any, k: Any, time: Any) -> None:
     body.do(f"store {DUAL} {_dual(body, time).name}, ptr {body.element(times, [k]).name}, align 8")
 
@@ -53,16 +52,10 @@ def _dual(body: Any, time: Any) -> Word:
     return Word(body.new(f"insertelement {DUAL} zeroinitializer, double {_real(body, time)}, i32 0"), DUAL)
 
 
-def _everywhere(body: Any, number: str) -> str:
-    """A vector of one number."""
-    first = body.new(f"insertelement {DUAL} poison, double {number}, i32 0")
-    return body.new(f"shufflevector {DUAL} {first}, {DUAL} poison, {_LANE} zeroinitializer")
-
-
 def _combined(body: Any, name: str, a: Any, b: Any) -> Word:
     """Sums and differences of duals and of ticks; a dual so many times."""
     if name == "mul":
-        return Word(body.new(f"fmul {DUAL} {a.name}, {_everywhere(body, _real(body, b))}"), DUAL)
+        return Word(body.new(f"fmul {DUAL} {a.name}, {body.everywhere(DUAL, _real(body, b))}"), DUAL)
     left, right = _dual(body, a), _dual(body, b)
     return Word(body.new(f"f{name} {DUAL} {left.name}, {right.name}"), DUAL)
 
@@ -84,7 +77,7 @@ def _nearest(body: Any, time: Word) -> str:
     return _floor(body, body.new(f"fadd double {_tick(body, time)}, {body.converted(0.5, Word('', REAL)).name}"))
 
 
-@operation
+@Operation
 def at(body: Any, time: Any) -> Any:
     """The tick of a time."""
     if not _is_dual(time):
@@ -92,14 +85,14 @@ def at(body: Any, time: Any) -> Any:
     return Word(body.new(f"fptosi double {_nearest(body, time)} to i64"), INT)
 
 
-@operation
+@Operation
 def later(body: Any, a: Any, b: Any) -> Any:
     """The later one of two times."""
     if not (_is_dual(a) or _is_dual(b)):
         return body.extreme(max, [a, b])
     a, b = _dual(body, a), _dual(body, b)
     one, other = _tick(body, a), _tick(body, b)
-    half = _everywhere(body, body.converted(0.5, Word("", REAL)).name)
+    half = body.everywhere(DUAL, body.converted(0.5, Word("", REAL)).name)
     mean = body.new(f"fmul {DUAL} {body.new(f'fadd {DUAL} {a.name}, {b.name}')}, {half}")
     larger = body.new(f"select i1 {body.new(f'fcmp ogt double {one}, {other}')}, {DUAL} {a.name}, {DUAL} {b.name}")
     return Word(
@@ -107,13 +100,13 @@ def later(body: Any, a: Any, b: Any) -> Any:
     )
 
 
-@operation
+@Operation
 def portion(body: Any, time: Any, part: Any) -> Any:
     """`part` of PARTS of a stretch of time, in whole ticks."""
     if not _is_dual(time):
         return body.binary(ast.FloorDiv(), body.binary(ast.Mult(), time, part), PARTS)
     share = body.new(f"fmul double {_real(body, part)}, {body.converted(1 / PARTS, Word('', REAL)).name}")
-    found = body.new(f"fmul {DUAL} {time.name}, {_everywhere(body, share)}")
+    found = body.new(f"fmul {DUAL} {time.name}, {body.everywhere(DUAL, share)}")
     whole = body.new(f"fmul double {_nearest(body, time)}, {share}")
     beyond = body.new(f"fsub double {_tick(body, Word(found, DUAL))}, {whole}")
     tick = body.new(f"fadd double {_floor(body, whole)}, {beyond}")
@@ -135,7 +128,7 @@ def put(times, k, time):
         times[k] = time
 
 
-@operation
+@Operation
 def chosen(body: Any, if_not_zero: Any, a: Any, b: Any) -> Word:
     """`a` where a number is not zero, else `b`, without a branch that a processor could not foresee."""
     test = body.truth(if_not_zero)

@@ -151,6 +151,12 @@ class Arithmetic(Lines):
             return self.divided(name == "sdiv", a, b)
         return Word(self.new(f"{name} i64 {self.number(a)}, {self.number(b)}"), both)
 
+    def everywhere(self, vector: str, number: str) -> str:
+        """A vector, of LLVM's type, of one number."""
+        lanes, kind = vector.strip("<>").split(" x ")
+        first = self.new(f"insertelement {vector} poison, {kind} {number}, i32 0")
+        return self.new(f"shufflevector {vector} {first}, {vector} poison, <{lanes} x i32> zeroinitializer")
+
     def is_real(self, *values: Any) -> bool:
         """Is one of them no whole number?"""
         return any(isinstance(v, float) or (isinstance(v, Word) and v.kind == REAL) for v in values)

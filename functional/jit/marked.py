@@ -160,31 +160,28 @@ def outlined(function: Callable[..., Any]) -> Any:
 
 
 class Operation:
-    """What compiled code does by LLVM IR: `emit(body, ...)` is given the function that is compiled and the arguments,
-    writes it, and returns the result."""
+    """Decorator: what compiled code does by LLVM IR. `emit(body, ...)` writes it, given the function that
+    is compiled and the arguments, and returns the result."""
 
     def __init__(self, emit: Callable[..., Any]) -> None:
         self.emit = emit
         self.__doc__ = emit.__doc__
 
 
-operation = Operation  # as a decorator
-
-
-@operation
+@Operation
 def lowest_bit(body: Any, word: Word) -> Word:
     """The number of the lowest one of a word that is not 0."""
     body.unit.declarations.add("declare i64 @llvm.cttz.i64(i64, i1)")
     return Word(body.new(f"call i64 @llvm.cttz.i64(i64 {word.name}, i1 true)"), INT)
 
 
-@operation
+@Operation
 def refer(body: Any, kind: Any, words: Rows) -> Tuple:
     """The named tuple of a kind that words describe."""
     return Tuple(words.name, kind)
 
 
-@operation
+@Operation
 def zero(body: Any, what: Any, rows: Any = None) -> None:
     """Make a record, an array, or all arrays of a named tuple zero; of an array with `rows`, so many of the first."""
     if isinstance(what, Tuple):
@@ -197,13 +194,13 @@ def zero(body: Any, what: Any, rows: Any = None) -> None:
 # Words that several threads read and write: what is written before a store is seen by whoever loads what it stored
 
 
-@operation
+@Operation
 def load(body: Any, words: Rows, k: Any) -> Word:
     """words[k]"""
     return Word(body.new(f"load atomic i64, ptr {body.element(words, [k]).name} seq_cst, align 8"), INT)
 
 
-@operation
+@Operation
 def store(body: Any, words: Rows, k: Any, value: Any) -> None:
     """words[k] = value"""
     place = body.element(words, [k]).name
@@ -215,19 +212,19 @@ def _replaced(body: Any, how: str, words: Rows, k: Any, value: Any) -> Word:
     return Word(body.new(f"atomicrmw {how} ptr {place}, i64 {body.number(value)} seq_cst"), INT)
 
 
-@operation
+@Operation
 def add(body: Any, words: Rows, k: Any, value: Any) -> Word:
     """words[k] += value; returns what was there."""
     return _replaced(body, "add", words, k, value)
 
 
-@operation
+@Operation
 def raise_to(body: Any, words: Rows, k: Any, value: Any) -> Word:
     """words[k] = max(words[k], value); returns what was there."""
     return _replaced(body, "max", words, k, value)
 
 
-@operation
+@Operation
 def pause(body: Any) -> None:
     """A moment's rest for a thread that waits for another."""
     if platform.machine() in ("x86_64", "AMD64"):
@@ -235,7 +232,7 @@ def pause(body: Any) -> None:
         body.do("call void @llvm.x86.sse2.pause()")
 
 
-@operation
+@Operation
 def sleep(body: Any, microseconds: Any) -> None:
     """Let others have the processor; for 0 only if they want it."""
     body.unit.declarations |= {"declare i32 @sched_yield()", "declare i32 @usleep(i32)"}
