@@ -8,15 +8,19 @@ from functools import cache
 import numpy as np
 import pytest
 
+import abstim
 from abstim import run
+from abstim.analytic.point import points_of
+from abstim.analytic.predictions import UNREAD, _reading
 from abstim.cli import main
 from abstim.engine.design_point import l1d_ways, machine_of, refuse_unsupported
 from abstim.gpu.config import Gpu, changed, domains, gpu_names, load_gpu, with_values
 from abstim.gpu.occupancy import occupancy
-from abstim.gpu.spec import FROM_TIME, Domain
+from abstim.gpu.spec import FROM_TIME
 from abstim.session.session import open_session
 from abstim.study.explore.sweep import explore, sweep_of
 from functional.errors import InputError
+from tests.gpus_beside import gpus_beside
 
 KNOWN = {
     "core_clock_hz": "changes seconds, and cycles where [time] says something",
@@ -27,19 +31,6 @@ KNOWN = {
     "l1d_line_bytes": "one value only",
     "shared_banks": "one value only",
 }
-
-
-def candidates(domain: Domain, value):
-    """Values beside the one a GPU has, near ones and far ones."""
-    if domain.type is bool:
-        return [not value]
-    if domain.type is str:
-        names = domain.text.removeprefix("one of ").split(", ") if domain.text.startswith("one of") else ["", "0,16"]
-        return [name for name in names if name != value]
-    near = [2 * value, value // 2, value + 4, value - 4, value + 1, value - 1, 1, 2, 4, 8, 64, 4096]
-    near += [value * 16, value / 2]
-    whole = [v for v in near if domain.type is float or v == int(v)]
-    return [domain.type(v) for v in dict.fromkeys(whole) if v != value and domain.accepts(v)]
 
 
 @cache
@@ -54,13 +45,7 @@ def given(gpu: Gpu) -> tuple:
     m = np.array(machine_of(gpu, 1, 1, program), copy=True)
     m["ring"] = 0  # room, no time
     sizes = [(r, s) for r in (17, 33, 63, 200) for s in (0, 1024, 20000)]
-    fits = []
-    for threads in (32, 256, 1024):
-        for registers, shared in sizes:
-            try:
-                fits.append(occupancy(gpu.spec, (1 << 20, 1, 1), (threads, 1, 1), registers, shared, 0).blocks_per_sm)
-            except InputError:
-                fits.append(-1)
+    fits = [most_blocks(gpu, threads, r, s) for threads in (32, 256, 1024) for r, s in sizes]
     ways = [l1d_ways(gpu, shared) for shared in (0, 9000, 40000)]
     return m.tobytes(), gpu.pipeline, tuple(fits), tuple(ways), gpu.params.launch_latency_cycles
 
@@ -69,14 +54,15 @@ def given(gpu: Gpu) -> tuple:
 def test_every_key_does_something_or_is_refused(name):
     gpu = load_gpu(name)
     before, idle = given(gpu), []
-    for key, domain in domains().items():
+    for key in domains():
         if key in KNOWN:
             continue
-        tried, values = [], candidates(domain, gpu.settings[key].value)
-        for value in values[:1] if gpu.why_idle(key) else values:  # why it is refused does not depend on the value
-            text = str(value).lower() if domain.type is bool else f'"{value}"' if value == "" else str(value)
+        if gpu.why_idle(key):
+            assert not any(gpus_beside(gpu, key)), key
+        tried = []
+        for beside in gpus_beside(gpu, key):
             try:
-                tried.append(given(load_gpu(name, [f"{key}={text}"])) != before)
+                tried.append(given(beside) != before)
             except InputError:
                 continue
             if tried[-1]:
@@ -84,6 +70,34 @@ def test_every_key_does_something_or_is_refused(name):
         if tried and not any(tried):
             idle.append(key)
     assert not idle
+
+
+@pytest.mark.parametrize("name", ["gtx480", "a100", "gtx480_perfect"])
+def test_the_formula_looks_at_every_key_that_it_accepts(name):
+    base = load_gpu(name)
+
+    def seen(gpu: Gpu) -> tuple:
+        point = tuple(np.asarray(column).tobytes() for column in points_of([gpu]))
+        fits = (most_blocks(gpu, threads, 33, shared) for threads in (32, 256, 1024) for shared in (0, 20000))
+        return point, _reading(gpu), tuple(fits)
+
+    for key in domains():
+        if key in KNOWN or base.why_idle(key):
+            continue
+        others = [*gpus_beside(base, key)]
+        changes = any(seen(gpu) != seen(base) for gpu in others)
+        assert changes or not others or key in UNREAD, key
+        assert not (changes and key in UNREAD), key
+        if key in UNREAD and others:
+            with pytest.raises(InputError, match=f"--set {key}: the analytic model does not look at it"):
+                abstim.run("relu", others[0], model="analytic")
+
+
+def most_blocks(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
+    try:
+        return occupancy(gpu.spec, (1 << 20, 1, 1), (threads, 1, 1), registers, shared, 0).blocks_per_sm
+    except InputError:
+        return -1
 
 
 @pytest.mark.parametrize("key", FROM_TIME)

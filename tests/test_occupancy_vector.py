@@ -23,6 +23,7 @@ from abstim.study.explore.points import Space, parse_axes
 from functional.errors import InputError
 from precharacterize.classify import Kind
 from precharacterize.table import padded
+from tests.gpus_beside import gpus_beside
 from tests.oracle import occupancy_vector as oracle
 from tests.random_launches import straight_launch
 
@@ -213,26 +214,13 @@ def test_an_item_that_lanes_cannot_hold_is_refused():
         lane_items_of(rows)
 
 
-def other_value(gpu, key):
-    """The GPU with another value of a key; None: it has no other that goes with the rest."""
-    value = gpu.settings[key].value
-    flag = isinstance(value, bool)
-    texts = ["false" if value else "true"] if flag else [f"{2 * value}", f"{value + 1}", f"{value - 1}"]
-    for text in texts:
-        try:
-            return load_gpu(gpu.name, [f"{key}={text}"])
-        except InputError:
-            continue
-    return None
-
-
 @pytest.mark.parametrize("name", ["gtx480", "h100"])
 def test_what_is_refused_as_not_looked_at_changes_nothing(name):
     session, gpu = open_session("btree_find_k", []), load_gpu(name)
     launch = TimedLaunch(session, 0)
     expected, tried = launch.times([launch.design_point(gpu)])[0].cycles, 0
     for key in sorted(UNREAD):
-        if changed := other_value(gpu, key):
+        if changed := next(gpus_beside(gpu, key), None):
             assert launch.times([launch.design_point(changed)])[0].cycles == expected, key
             tried += 1
             with pytest.raises(InputError, match=f"{key}: the occupancy model does not look at it"):

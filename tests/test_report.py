@@ -12,6 +12,7 @@ import pytest
 from browser import Browser
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 
+from abstim.gpu.config import load_gpu
 from abstim.models import run_many
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import page as page_module
@@ -72,8 +73,6 @@ def bench_result():
 def files(tmp_path_factory):
     """One file of every kind but those of `test_report_sampling`."""
     folder = tmp_path_factory.mktemp("results")
-    from abstim.gpu.config import load_gpu
-
     gpus = [load_gpu("gtx480"), load_gpu("gtx480_1sched")]
     runs = [result.to_json() for result in run_many("nn_euclid", gpus)]
     validation = Validation([Comparison("x", "g", v, 1, p, 100) for v, p in (("A", 110), ("B", 95))], ["z: why"])
@@ -102,6 +101,16 @@ def test_page_is_whole_and_well_formed(files, tmp_path):
     assert titles >= {"Kernel time, and where the issue slots went", "IPC over time", "Hit rates", "Roofline",
                       "Balance of the SMs", "Pareto front", "Heat map", "Parallel coordinates",
                       "How its parts were found", "Predicted against measured cycles"}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["occupancy", "analytic"])
+def test_models_that_know_no_issue_slots_are_shown(model, tmp_path):
+    runs = [result.to_json() for result in run_many("nn_euclid", [load_gpu("gtx480"), load_gpu("a100")], model=model)]
+    file = write(tmp_path / "runs.json", {"kind": "runs", "runs": runs})
+    section = section_of(read_source(file))
+    assert [part.charts[0].title for part in section.parts] == ["Kernel time", "Kernel time"]
+    assert all(chart.table.rows for chart in charts_of([section]))
+    write_report([file], tmp_path / "report.html")
 
 
 def test_names_cannot_break_out_of_the_page():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.summary import Summary, nodes_near, summarize
 from abstim.engine.design_point import touching
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_unread
+from abstim.gpu.spec import Params, Spec
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -26,6 +27,11 @@ from precharacterize.tensor_work import refuse_commits
 if TYPE_CHECKING:
     from jaxtyping import Float64
 
+_READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
+    "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes",
+    "l1d_dense_banks", "shared_bytes_per_cycle", "coalescing", "architecture",
+}  # fmt: skip
+UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(Point._fields) - _READ_BESIDE
 CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 
 
@@ -78,6 +84,7 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do."""
     if flush != "all":
         raise InputError("the analytic model starts each launch with empty caches; use --model detailed")
+    refuse_unread("analytic", UNREAD - {"timed_code"}, gpus)
     if asked := [gpu for gpu in gpus if gpu.code_asked]:
         raise InputError(f"{asked[0].name}: the analytic model times PTX; leave out {asked[0].code_asked}")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -228,9 +228,26 @@ def _asked_code(settings: Settings, code: str, overrides: Sequence[str]) -> Sequ
     """Sets what is timed; overrides as the GPU's name has them. Raises InputError for no such code."""
     old, where = settings["timed_code"], f"{TIMED_CODE} {code}"
     settings["timed_code"] = Setting(check("timed_code", domains()["timed_code"], code, where), where)
-    if old.source.startswith("--set") and old.value != code:
+    if old.source.startswith(SET) and old.value != code:
         raise InputError(f"{where}: {old.source} says otherwise")
     return overrides if old.value == code else [*overrides, f"timed_code={code}"]
+
+
+SET = "--set"  # how the source of a value begins that a user has set
+
+
+def refuse_unread(model: str, unread: Collection[str], gpus: Iterable[Gpu]) -> None:
+    """Raises InputError for the first key that a user has set on a GPU and a model does not look at."""
+    for gpu in gpus:
+        given = {key for key, setting in gpu.settings.items() if setting.source.startswith(SET)}
+        if ignored := sorted(given & set(unread)):
+            raise InputError(not_looked_at(f"{SET} {ignored[0]}", model))
+
+
+def not_looked_at(what: str, model: str) -> str:
+    """What is said of a key that changes nothing in a model. `what`: with the option that names it."""
+    others = "--model detailed" if model == "occupancy" else "--model occupancy or detailed"
+    return f"{what}: the {model} model does not look at it; use {others}"
 
 
 def known_error_of(gpu: Gpu, model: str, code: str = "") -> str:

@@ -284,6 +284,7 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
     # (Karol, Hluchyj, Morgan 1987, have r + r^2 / 2 (1 - r), of packets that come one by one).
     switch = 0.0 if spec.crossbar_repeats or spec.crossbar_output_queues else 1 + asking / slices
     channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
+    other_part = params.l2_partition_cycles * OTHER_PART if spec.l2_partitions > 1 else 0.0
     lanes = len(demand.sectors)
     cycles = {
         "request": params.l2_request_cycles,
@@ -292,7 +293,7 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
         "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
-                            + rows_a_sector * params.dram_activate_cycles + params.l2_partition_cycles * OTHER_PART),
+                            + rows_a_sector * params.dram_activate_cycles + other_part),
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,

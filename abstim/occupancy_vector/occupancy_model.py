@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import perf_counter
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from abstim.engine.design_point import refuse_unsupported, touching
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_unread
 from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
@@ -45,24 +45,10 @@ UNREAD = frozenset(
      "dram_requests", "dram_two_commands", "dram_burst_bytes", "dram_burst_cycles", "dram_group_burst_cycles",
      "dram_row_to_row_cycles", "dram_row_active_cycles", "dram_row_cycle_cycles", "dram_read_cycles",
      "dram_write_cycles", "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",
-     "l1_miss_extra_cycles", "l1i_miss_extra_cycles"}
+     "l1_miss_extra_cycles", "l1i_miss_extra_cycles", "l2_fp64_atomic_cycles", "retry_cycles",
+     "l1d_replacement", "l1t_sets", "l1t_ways"}
     | {f"{kind}_port_width" for kind in UNITS}
 )  # fmt: skip
-SET = "--set"
-
-
-def refuse_unread(keys: Iterable[str], option: str) -> None:
-    """Raises InputError for the first of some keys that this model does not look at. `option`: who names it."""
-    for key in keys:
-        if key in UNREAD:
-            raise InputError(f"{option} {key}: the occupancy model does not look at it; use --model detailed")
-
-
-def refuse_set(gpu: Gpu) -> None:
-    """The same of the keys that a user has set."""
-    refuse_unread((key for key, setting in gpu.settings.items() if setting.source.startswith(SET)), SET)
-
-
 LATENCY = "latency"  # what limits a launch when no resource is busy
 BOUNDS = ("instruction issue", "load/store unit", "L2", "DRAM")
 OCCUPIES_BITS = ACCESS_WORD[0][1]
@@ -85,8 +71,7 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
     """Raises InputError for what this model cannot do."""
     if flush != "all":
         raise InputError("the occupancy model starts each launch with empty caches; use --model detailed")
-    for gpu in gpus:
-        refuse_set(gpu)
+    refuse_unread("occupancy", UNREAD, gpus)
 
 
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:

@@ -70,7 +70,7 @@ def _roof(gpu: dict[str, Any], launches: Sequence[dict[str, Any]], peaks: dict[s
 def _roofline_rows(launch: dict[str, Any], levels: Mapping[str, float], roof: Roof) -> Iterator[dict[str, Any]]:
     """A row for each level of memory that a launch moved something from or to."""
     memory, work = launch["memory"], roof.work(launch)
-    moved = {"L2": memory["l2_bytes"], "DRAM": memory["dram_read_bytes"] + memory["dram_write_bytes"]}
+    moved = {"L2": memory["l2_bytes"], "DRAM": memory["dram_read_bytes"] + memory.get("dram_write_bytes", 0)}
     for level in (name for name in levels if moved[name] and work):
         intensity, rate = work / moved[level], work / launch["seconds"]
         name = f"{launch['launch']} {launch['label'] or launch['kernel']}"
@@ -230,8 +230,7 @@ def _limit(run: Run) -> str:
 def comparison_section(runs: Sequence[Run]) -> Section:
     """One target on several GPUs: a chart of all, then a section each."""
     names = chart.unique([run["gpu"] for run in runs])
-    parts = {reason: [_slot_cycles(run["launches"], reason) for run in runs] for reason in SLOT_REASONS}
-    plot = stacked_bars("GPU", "cycles", names, parts, SLOT_COLORS, "cycles")
+    plot = stacked_bars("GPU", "cycles", names, _parts([run["launches"] for run in runs]), _COLORS, "cycles")
     first = runs[0]["totals"]["seconds"]
     rows = []
     for name, run in zip(names, runs, strict=True):
@@ -253,12 +252,20 @@ def _mean_occupancy(run: Run) -> float:
     return sum(launch["occupancy"] * launch["cycles"] for launch in run["launches"]) / max(1, cycles)
 
 
-def _slot_cycles(launches: Sequence[dict[str, Any]], reason: str) -> float:
-    """Cycles of some launches that a reason accounts for: their cycles, split as their issue slots are."""
-    return sum(
-        launch["cycles"] * launch["issue_slots"][reason] / max(1, sum(launch["issue_slots"].values()))
-        for launch in launches
-    )
+_WHOLE = "cycles"  # what they are when the model does not say where they went
+_COLORS = {**SLOT_COLORS, _WHOLE: COLORS[0]}
+
+
+def _parts(groups: Sequence[Sequence[dict[str, Any]]]) -> dict[str, list[float]]:
+    """Of each group of launches the cycles that each reason accounts for: split as their issue slots are."""
+    split = all(launch["issue_slots"] for launches in groups for launch in launches)
+    if not split:
+        return {_WHOLE: [sum(launch["cycles"] for launch in launches) for launches in groups]}
+    return {reason: [sum(_slot_cycles(x, reason) for x in launches) for launches in groups] for reason in SLOT_REASONS}
+
+
+def _slot_cycles(launch: dict[str, Any], reason: str) -> float:
+    return float(launch["cycles"] * launch["issue_slots"][reason] / max(1, sum(launch["issue_slots"].values())))
 
 
 def _names(launches: Sequence[dict[str, Any]]) -> list[str]:
@@ -272,20 +279,26 @@ def _shown(run: Run) -> list[dict[str, Any]]:
 
 def _time_chart(run: Run) -> Chart:
     launches = _shown(run)
-    names = _names(launches)
-    parts = {reason: [_slot_cycles([launch], reason) for launch in launches] for reason in SLOT_REASONS}
-    plot = stacked_bars("launch", "cycles", names, parts, SLOT_COLORS, "cycles")
-    shares = {reason: _slot_cycles(run["launches"], reason) / run["totals"]["cycles"] for reason in SLOT_REASONS}
-    stall = max((reason for reason in SLOT_REASONS if reason != "issued"), key=shares.__getitem__)
-    summary = (
-        f"{shares['issued']:.0%} of the schedulers' cycles issued an instruction; "
-        f"the largest loss is {stall.replace('_', ' ')} with {shares[stall]:.0%}."
-    )
+    names, parts = _names(launches), _parts([[launch] for launch in launches])
+    plot = stacked_bars("launch", "cycles", names, parts, _COLORS, "cycles")
     columns = "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc}"
+    if _WHOLE in parts:
+        rows = [launch | {"name": name} for launch, name in zip(launches, names, strict=True)]
+        return Chart("Kernel time", "This model does not say where issue slots go.", plot, Table.of(columns, rows))
     columns += "".join(f" | {reason.replace('_', ' ')}: {{{reason}:.1%}}" for reason in SLOT_REASONS)
     shares_of = [{r: parts[r][k] / launch["cycles"] for r in SLOT_REASONS} for k, launch in enumerate(launches)]
     rows = [x | {"name": name} | own for x, name, own in zip(launches, names, shares_of, strict=True)]
-    return Chart("Kernel time, and where the issue slots went", summary, plot, Table.of(columns, rows))
+    table = Table.of(columns, rows)
+    return Chart("Kernel time, and where the issue slots went", _lost(run), plot, table)
+
+
+def _lost(run: Run) -> str:
+    shares = {reason: cycles / run["totals"]["cycles"] for reason, (cycles,) in _parts([run["launches"]]).items()}
+    stall = max((reason for reason in SLOT_REASONS if reason != "issued"), key=shares.__getitem__)
+    return (
+        f"{shares['issued']:.0%} of the schedulers' cycles issued an instruction; "
+        f"the largest loss is {stall.replace('_', ' ')} with {shares[stall]:.0%}."
+    )
 
 
 def _windows_chart(run: Run) -> Chart | None:
@@ -318,8 +331,10 @@ def _windows_chart(run: Run) -> Chart | None:
     return Chart("IPC over time", summary, chart.legend_outside(plot), table)
 
 
-def _balance_chart(run: Run) -> Chart:
+def _balance_chart(run: Run) -> Chart | None:
     launches = run["launches"]
+    if not all(launch["issue_slots_per_sm"] for launch in launches):
+        return None
     count = max(len(launch["issue_slots_per_sm"]["issued"]) for launch in launches)
     parts = {reason: [0] * count for reason in SLOT_REASONS}
     for launch in launches:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.extras import need
+from abstim.gpu.config import not_looked_at
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.keep.kept import key
@@ -147,9 +148,10 @@ class OccupancyPlanner(Planner):
     @staticmethod
     def refuse(points: Points) -> None:
         """Raises InputError for varied keys that the model does not look at."""
-        from abstim.occupancy_vector.occupancy_model import refuse_unread
+        from abstim.occupancy_vector.occupancy_model import UNREAD
 
-        refuse_unread(points.columns, "--vary")
+        if ignored := [key for key in points.columns if key in UNREAD]:
+            raise InputError(not_looked_at(f"--vary {ignored[0]}", "occupancy"))
 
     @property
     def version(self) -> str:

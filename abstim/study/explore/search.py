@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, not_looked_at
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 from abstim.session.session import Session
 from abstim.study.explore.expressions import Expression
@@ -196,7 +196,7 @@ def refuse_unknown(points: Points) -> None:
 
     for key in points.keys_of_gpu:
         if "." not in key and key not in Point._fields:
-            raise InputError(f"--vary {key}: the analytic model does not look at it; use --model occupancy or detailed")
+            raise InputError(not_looked_at(f"--vary {key}", "analytic"))
 
 
 def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> tuple[Cycles, list[str]]:
