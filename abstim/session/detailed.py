@@ -18,7 +18,9 @@ from abstim.session.limits import (
     Observed,
     atomic_use,
     estimated_gains,
+    halved_share,
     limit_of,
+    line_use,
     lone_warp,
     memory_use,
     unit_use,
@@ -186,10 +188,11 @@ def _observed(
     rest, places = max(0.01, 1 - memory["launch_latency_share"]), SLOT_REASONS.index
     shared = {"atomics": "atomic_use", "DRAM bandwidth": "dram_use", "L2 bandwidth": "l2_use"}
     busy = unit_use(inputs, gpu, active_cycles) | {name: min(1.0, memory[use] / rest) for name, use in shared.items()}
+    busy["L1D size"] = line_use(inputs, gpu, result.counters, active_cycles)
     busy[ISSUE] = int(slots[places("issued")]) / max(1, int(slots.sum() - slots[places("empty")]))
     limit = session.occupancy(number, gpu)
     waves = session.launch(number).thread_blocks / (gpu.spec.sm_count * limit.blocks_per_sm)
     fewer = 1.0 if limit.limiter == "grid" or waves <= 1 else max(1.0, waves / 2) / waves
     alone = lone_warp(inputs, gpu, result.counters, code_waits)
     lifetime = resident / (len(inputs.trace.block_offsets) - 1)
-    return Observed(lifetime, alone, busy, memory["launch_latency_share"], fewer)
+    return Observed(lifetime, alone, busy, memory["launch_latency_share"], fewer, halved_share(inputs))

@@ -12,7 +12,7 @@ import numpy as np
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Params, Spec
-from abstim.session.memory_accesses import atomic_transactions
+from abstim.session.memory_accesses import atomic_transactions, transactions_of
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.table import UNITS
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 UNIT_LIMITS = ("ALUs", "SFUs", "load/store unit", "ALUs", "FP64 units", "tensor units")
 ISSUE, MEMORY, SHARED = "instruction issue", "memory latency", "shared memory latency"
 ARITHMETIC, CONFLICTS = "instruction latency", "bank conflicts"
+_OF_ONE_UNIT = ("load/store unit", CONFLICTS)  # whose times add up
 
 
 def memory_use(counters: Mapping[str, float], cycles: float, spec: Spec, params: Params) -> dict[str, float]:
@@ -85,6 +86,27 @@ def unit_use(inputs: LaunchInputs, gpu: Gpu, active_cycles: int) -> dict[str, fl
     return found | {CONFLICTS: (int(passes.sum()) - int(np.count_nonzero(passes))) / max(1, active_cycles)}
 
 
+def halved_share(inputs: LaunchInputs) -> float:
+    """What share of the passes after the first half as many passes an access would save: all of two, half of many."""
+    passes = inputs.trace.conflicts
+    return int((passes // 2).sum()) / max(1, int(passes.sum()) - int(np.count_nonzero(passes)))
+
+
+def line_use(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], active_cycles: int) -> float:
+    """How many lines of L1D wait for what they miss, of those that can before one more finds its set full of them.
+
+    The mean number is rate times latency (Little 1961). Places are Poisson's: one of the sets is full half of the time
+    when each has the mean that Wilson and Hilferty (1931) give for that tail."""
+    from statistics import NormalDist
+
+    spec, misses = gpu.spec, counters["l1d_misses"]
+    if misses * beyond_l1(gpu, counters) > active_cycles:  # else few wait for anything
+        misses -= transactions_of(inputs, Kind.GLOBAL_STORE)
+    waiting = max(0.0, float(misses)) * beyond_l1(gpu, counters) / max(1, active_cycles)
+    full, tail = spec.l1d_ways + 1, NormalDist().inv_cdf(1 - 0.5 ** (1 / spec.l1d_sets))
+    return waiting / (spec.l1d_sets * full * (1 - 1 / (9 * full) + tail / (3 * full**0.5)) ** 3)
+
+
 def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], code_waits: float) -> dict[str, float]:
     """Cycles that the mean warp would take if no other warp were there, by what it takes them for; ISSUE: to issue.
 
@@ -94,11 +116,10 @@ def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], cod
     shared = (kind >= Kind.SHARED_LOAD) & (kind <= Kind.SHARED_ATOMIC)
     loads = (kind == Kind.GLOBAL_LOAD) | (kind == Kind.TEXTURE_LOAD) | (kind == Kind.L2_LOAD)
     constant = (kind == Kind.PARAM_LOAD) | (kind == Kind.CONST_LOAD)
-    to_l2, to_dram = params.l2_request_cycles + params.l2_reply_cycles, params.dram_latency_cycles
-    in_l2 = to_l2 + miss_rate(counters, "l2") * (to_dram + params.dram_reply_cycles)
-    atomic, beyond, code = in_l2, in_l2, to_l2 + to_dram
+    beyond = beyond_l1(gpu, counters)
+    atomic, code = beyond, params.l2_request_cycles + params.l2_reply_cycles + params.dram_latency_cycles
     if gpu.spec.perfect_memory:
-        atomic, beyond, code = params.atomic_latency_cycles, params.l1_miss_extra_cycles, 0
+        atomic, code = params.atomic_latency_cycles, 0
     memory = counts[loads].sum() * (params.l1d_latency_cycles + miss_rate(counters, "l1d") * beyond)
     memory += counts[kind == Kind.GLOBAL_ATOMIC].sum() * atomic + code_waits * code
     issue = np.maximum(1, inputs.table.stall_cycles)  # what machine code waits whatever its latencies are
@@ -111,6 +132,15 @@ def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], cod
     return {name: float(value) / (len(inputs.trace.block_offsets) - 1) for name, value in cycles.items()}
 
 
+def beyond_l1(gpu: Gpu, counters: Mapping[str, float]) -> float:
+    """Cycles that a load takes longer if it is not in L1D, where nobody is before it."""
+    params = gpu.params
+    if gpu.spec.perfect_memory:
+        return params.l1_miss_extra_cycles
+    in_dram = params.dram_latency_cycles + params.dram_reply_cycles
+    return params.l2_request_cycles + params.l2_reply_cycles + miss_rate(counters, "l2") * in_dram
+
+
 def miss_rate(counters: Mapping[str, float], cache: str) -> float:
     """Of a cache's transactions; 0 of one that nobody asked."""
     return counters[f"{cache}_misses"] / max(1.0, counters[f"{cache}_accesses"])
@@ -120,13 +150,14 @@ def miss_rate(counters: Mapping[str, float], cache: str) -> float:
 class Observed:
     """What a launch did: `lifetime_cycles` of the mean warp, what a `lone_warp` takes them for, how busy each resource
     was while SMs worked, the share of the launch that is its latency, and by how much twice the thread blocks an SM
-    would make it fewer waves (1: not at all)."""
+    would make it fewer waves (1: not at all). `conflicts_saved`: see `halved_share`."""
 
     lifetime_cycles: float
     alone: Mapping[str, float]
     busy: Mapping[str, float]
     launch_share: float
     fewer_waves: float = 1.0
+    conflicts_saved: float = 0.5
 
 
 # What doubling a resource saved by counterfactuals, over what the sum of squares says: docs/results.md#limit-estimate
@@ -147,10 +178,12 @@ def estimated_gains(found: Observed) -> dict[str, float]:
     lone, taken = own + sum(alone.values()), {name: busy * lifetime for name, busy in found.busy.items()}
 
     def life(lone: float, taken: Mapping[str, float]) -> float:
-        return hypot(lone, *taken.values())
+        unit = sum(taken.get(name, 0.0) for name in _OF_ONE_UNIT)
+        return hypot(lone, unit, *(cycles for name, cycles in taken.items() if name not in _OF_ONE_UNIT))
 
     now = life(lone, taken)
-    then = {name: life(lone, taken | {name: cycles / 2}) for name, cycles in taken.items()}
+    left = dict.fromkeys(taken, 0.5) | {CONFLICTS: 1 - found.conflicts_saved}
+    then = {name: life(lone, taken | {name: cycles * left[name]}) for name, cycles in taken.items()}
     then |= {name: life(lone - cycles / 2, taken) for name, cycles in alone.items()}
     doubled = {name: 2 * cycles for name, cycles in taken.items()}
     then["occupancy"] = now if found.fewer_waves == 1 else found.fewer_waves * life(lone, doubled)

@@ -45,6 +45,15 @@ def accesses_of(inputs: LaunchInputs) -> Accesses:
     return Accesses(instruction, first, owner, np.arange(len(owner)) - first[owner], shared)
 
 
+def transactions_of(inputs: LaunchInputs, kind: Kind) -> int:
+    """Transactions of one kind of instructions."""
+    chosen = inputs.table.kind == kind
+    if not chosen.any():
+        return 0
+    found = accesses_of(inputs)
+    return int(chosen[found.instruction][found.owner].sum())
+
+
 def first_records(trace: Trace) -> Bool[np.ndarray, " record"]:
     """Which line records are the first of an instruction."""
     return np.concatenate([np.ones(1, bool), more_follow(trace.records[:-1]) == 0])[: len(trace.records)]
