@@ -186,7 +186,7 @@ def test_a_warp_lives_as_long_as_alone_or_as_the_busiest_resource_takes():
     assert guess({"ALUs": 0.2}, launch_share=0.6) == "launch latency"
     assert guess({"ALUs": 0.2, "atomics": 0.95}, memory_latency=50.0) == "atomics"
     assert guess({"ALUs": 0.2, "SFUs": 0.95}, memory_latency=50.0) == "SFUs"
-    assert guess({"ALUs": 0.1}, fewer_waves=0.5, memory_latency=100.0, instruction_latency=90.0) == "occupancy"
+    assert guess({"ALUs": 0.1}, fewer_waves=0.5, memory_latency=90.0, instruction_latency=90.0) == "occupancy"
     assert guess({"ALUs": 0.1}, instruction_latency=600.0) == "unclear between memory latency and instruction latency"
     assert guess({"ALUs": 0.1}, memory_latency=1e6) == "memory latency"  # a warp's loads overlap
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -178,6 +179,12 @@ def launch_result(
     )
 
 
+def _lasting(waves: float) -> float:
+    """Waves that thread blocks last: between whole ones, and as many as there is work for, since the last are fewer on
+    an SM and so quicker."""
+    return max(1.0, (waves + ceil(waves)) / 2)
+
+
 def _observed(
     session: Session, number: int, inputs: LaunchInputs, gpu: Gpu, result: EngineResult, memory: Mapping[str, float]
 ) -> Observed:
@@ -192,7 +199,7 @@ def _observed(
     busy[ISSUE] = int(slots[places("issued")]) / max(1, int(slots.sum() - slots[places("empty")]))
     limit = session.occupancy(number, gpu)
     waves = session.launch(number).thread_blocks / (gpu.spec.sm_count * limit.blocks_per_sm)
-    fewer = 1.0 if limit.limiter == "grid" or waves <= 1 else max(1.0, waves / 2) / waves
+    fewer = 1.0 if limit.limiter == "grid" else _lasting(waves / 2) / _lasting(waves)
     alone = lone_warp(inputs, gpu, result.counters, code_waits)
     lifetime = resident / (len(inputs.trace.block_offsets) - 1)
     return Observed(lifetime, alone, busy, memory["launch_latency_share"], fewer, halved_share(inputs))

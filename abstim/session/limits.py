@@ -163,7 +163,7 @@ class Observed:
 # What doubling a resource saved by counterfactuals, over what the sum of squares says: docs/results.md#limit-estimate
 SAVED = dict.fromkeys((ISSUE, SHARED, ARITHMETIC), 0.5) | {"ALUs": 0.6, "SFUs": 0.6, "occupancy": 0.7}
 SAVED |= {"DRAM bandwidth": 0.4, "L2 bandwidth": 0.1}
-UNCLEAR = 0.75  # of the greatest gain: a second one from here on is named, too
+UNCLEAR = 0.7  # of the greatest gain: a second one from here on is named, too
 
 
 def estimated_gains(found: Observed) -> dict[str, float]:
