@@ -11,7 +11,10 @@ from abstim.gpu.config import known_errors, load_gpu
 from abstim.study.validate import median_miss_errors, read_reference, relative_accuracy, select, validate
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
-KERNELS, MICRO = ("table1", "apps"), ("micro",)
+# Groups of the suite, and single benchmarks; the quick ones finish soonest
+KERNELS, MICRO = (("table1", "apps"), ()), (("micro",), ())
+QUICK = (), ("nn_euclid", "relu", "fir", "maxpool", "simple_convolution", "black_scholes", "btree_find_k", "transpose",
+             "backprop_layerforward", "histogram_atomics", "pathfinder", "scan")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
     latency = int(load_gpu(gpu).params.launch_latency_cycles)
     errors = [
         abs((c.predicted_cycles - c.launches * latency) / (c.measured_cycles - c.launches * latency) - 1)
-        for c in compared([variant], KERNELS, ())
+        for c in compared([variant], *KERNELS)
     ]
     assert len(errors) == known.kernels
     assert 100 * sum(errors) / len(errors) == pytest.approx(known.mean_percent, abs=0.1)
@@ -72,34 +75,32 @@ def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "variant, groups, mean_bar, max_bar",
+    "variant, which, mean_bar, max_bar",
     [
         ("GTX480_a", KERNELS, 0.015, 0.08),
         ("GTX480_b", KERNELS, 0.025, 0.10),
         ("GTX480_a", MICRO, 0.025, None),
         ("GTX480_b", MICRO, 0.03, None),
-        ("GTX480_a_lrr", KERNELS, 0.03, None),
-        ("GTX480_b_lrr", KERNELS, 0.03, None),
-        ("GTX480_b_two_level", KERNELS, 0.03, None),
+        ("GTX480_a_lrr", QUICK, 0.03, None),
+        ("GTX480_b_lrr", QUICK, 0.03, None),
+        ("GTX480_b_two_level", QUICK, 0.03, None),
         ("GTX480_c", KERNELS, 0.02, 0.10),
         ("GTX480_d", KERNELS, 0.02, 0.10),
         ("RTX3070", KERNELS, 0.02, 0.12),
     ],
 )
-def test_cycles_are_within_the_bars(variant, groups, mean_bar, max_bar, compared):
+def test_cycles_are_within_the_bars(variant, which, mean_bar, max_bar, compared):
     """Absolute errors of cycles, as a fraction of the measured ones: mean and, where there is a bar, maximum."""
-    errors = [abs(comparison.error) for comparison in compared([variant], groups, ())]
-    assert len(errors) > 15
+    errors = [abs(comparison.error) for comparison in compared([variant], *which)]
+    assert len(errors) > 10
     assert sum(errors) / len(errors) <= mean_bar
     assert max_bar is None or max(errors) <= max_bar
 
 
 @pytest.mark.slow
 def test_speed_ups_between_variants_rank_as_measured_and_misses_agree(compared):
-    """Kendall's tau of speed-ups, median relative error of miss counts; the kernels that finish soonest."""
-    quick = ("nn_euclid", "relu", "fir", "maxpool", "simple_convolution", "black_scholes", "btree_find_k", "transpose",
-             "backprop_layerforward", "histogram_atomics", "pathfinder", "scan")  # fmt: skip
-    found = compared((), (), quick)
+    """Kendall's tau of speed-ups, median relative error of miss counts."""
+    found = compared((), *QUICK)
     relative = relative_accuracy(found)
     assert relative is not None and relative.variants == 8 and relative.pooled >= 0.85
     assert {name: error <= 0.10 for name, (error, _) in median_miss_errors(found).items()} == {

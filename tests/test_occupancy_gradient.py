@@ -15,7 +15,7 @@ from functional.errors import InputError
 
 KERNELS = (
     ("gtx480_perfect", "bitonic_sort"), ("qv100", "relu"), ("titanx", "transpose"), ("rtx3070", "nn_euclid"),
-    ("rtx2060", "fir"), ("gtx480", "backprop_adjust_weights"),
+    ("rtx2060", "maxpool"), ("gtx480", "backprop_adjust_weights"),
 )  # fmt: skip
 SHAKE, STEP = 1e-4, 1e-6  # ticks
 TOLERANCE = 1e-3
