@@ -188,8 +188,8 @@ def _print_points(found: Exploration, top: int) -> None:
     several = len(found.objectives) > 1
     rows = _spread(best, top) if several else best[:top]
     texts = ", ".join(objective.text for objective in found.objectives)
-    columns = _shown_columns(found)
-    cells = list(zip(*([values[k] for k in rows] for values in columns.values()), strict=True))
+    columns = _shown_columns(found, rows)
+    cells = list(zip(*columns.values(), strict=True))
     kind = "Pareto front" if several else "Best points"
     print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     order = f"on the front by {texts}" if several else f"ordered by {texts}"
@@ -205,9 +205,9 @@ def _spread(rows: Any, top: int) -> Any:
     return rows if last < top else [rows[round(k * last / max(1, top - 1))] for k in range(top)]
 
 
-def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
-    """Varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
-    table = found.table()
+def _shown_columns(found: Exploration, rows: Any) -> dict[str, Sequence[Any]]:
+    """Of some rows varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
+    table = found.table(rows)
     names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
     shown: dict[str, Sequence[Any]] = {name: table[name] for name in names}
     shown |= {o.text: table[o.text] for o in found.objectives if o.text in table}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
+from abstim.brief import grouped
 from abstim.gpu.config import Gpu, not_looked_at
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 from abstim.session.session import Session
@@ -146,6 +147,7 @@ def _layer(values: Values) -> Int64[np.ndarray, " front"]:
 ROUNDS = 4
 MIDDLE = 16  # points by the occupancy model for each by the detailed one
 FAILED = -1  # cycles of a point that could not be timed
+AT_ONCE = 1 << 16  # points by the formula
 RIDGE = 1e-2  # keeps the correction near the model where points are few
 
 
@@ -284,16 +286,29 @@ def analytic_screen(
     (policies, banks, ...) change nothing in it."""
     from abstim.analytic import predict_points, summaries
 
-    launches = [summaries(session, gpu) for session in sessions]
+    targets = [_alike(summaries(session, gpu)) for session in sessions]
 
     def screen(columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
-        points = analytic_points(gpu, columns)
-        cycles = [
-            sum(rounded(np.asarray(predict_points(s, points).cycles, float)) for s in found) for found in launches
-        ]
-        return np.stack(cycles, 1)
+        count = len(next(iter(columns.values())))
+        found = np.zeros((count, len(targets)))
+        for first in range(0, count, AT_ONCE):  # all numbers of a point together are hundreds of bytes
+            some = slice(first, first + AT_ONCE)
+            points = analytic_points(gpu, {key: values[some] for key, values in columns.items()})
+            for target, launches in enumerate(targets):
+                for summary, often in launches:
+                    cycles = rounded(np.asarray(predict_points(summary, points).cycles, float))
+                    found[some, target] += often * cycles
+        return found
 
     return screen
+
+
+def _alike(summaries: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Summaries of launches that differ, each once, and of how many launches each is."""
+    import jax
+
+    found = grouped(summaries, lambda one: b"".join(np.asarray(part).tobytes() for part in jax.tree.leaves(one)))
+    return [(same[0], len(same)) for same in found.values()]
 
 
 def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
