@@ -183,12 +183,12 @@ def observations(
 
 
 def programs_of(data: Observations) -> list[int]:
-    """Equal numbers for measurements of targets that have a kernel in common, by its text."""
-    first: dict[tuple[str, str], int] = {}
+    """Equal numbers for measurements of targets whose kernels are of one module, by its text."""
+    first: dict[str, int] = {}
     found = list(range(len(data.entries)))
     for n, each in enumerate(data.entries):
-        kernels = {(x.program.digest, x.program.name) for x in each.kernel.session.case.launches}
-        joined = {found[n], *(found[first.setdefault(kernel, n)] for kernel in sorted(kernels))}
+        modules = {launch.program.digest for launch in each.kernel.session.case.launches}
+        joined = {found[n], *(found[first.setdefault(module, n)] for module in sorted(modules))}
         found = [min(joined) if number in joined else number for number in found]
     return found
 
