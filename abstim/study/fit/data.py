@@ -33,6 +33,15 @@ class Measurement(NamedTuple):
     cycles: tuple[float, ...]
 
 
+def measurements(
+    table: Sequence[Measured] | Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
+) -> tuple[str, dict[str, Gpu], list[Measurement]]:
+    """`of_times`, or `of_table`."""
+    if isinstance(table[0], MeasuredTime):
+        return of_times(table, programs, gpu, overrides)  # type: ignore[arg-type]
+    return of_table(table, gpu, overrides)  # type: ignore[arg-type]
+
+
 def of_table(
     table: Sequence[Measured], gpu: str | None, overrides: Sequence[str]
 ) -> tuple[str, dict[str, Gpu], list[Measurement]]:

@@ -14,7 +14,7 @@ from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, is_whole, values_of
 from abstim.progress import Progress, silent
-from abstim.study.fit.data import Observations, observations, of_table, of_times, programs_of, split
+from abstim.study.fit.data import Observations, measurements, observations, programs_of, split
 from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParameter, Knowledge, finite, knowledge
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured
@@ -215,7 +215,7 @@ def fit(
     *,
     gpu: str | None = None,
     overrides: Sequence[str] = (),
-    programs: Path | None = None,
+    programs: Path = Path(),
     fraction: float = 1.0,
     seed: int = 0,
     factor: float = FACTOR,
@@ -238,19 +238,14 @@ def fit(
     started = perf_counter()
     names = check_names(names)
     _check(table, factor)
-    if isinstance(table[0], MeasuredTime):
-        name, gpus, found = of_times(table, programs or Path(), gpu, overrides)  # type: ignore[arg-type]
-    else:
-        name, gpus, found = of_table(table, gpu, overrides)  # type: ignore[arg-type]
+    name, gpus, found = measurements(table, programs, gpu, overrides)
     everything = observations(found, names, gpus, model, progress)
     inside, outside = split(programs_of(everything), fraction, seed)
     data, held_out = everything.part(inside), everything.part(outside)
-    start = everything.entries[0].kernel.defaults()
-    if (start <= 0).any():
-        raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
+    start = _start_of(everything, names)
     ranges = [(bounds or {}).get(n) or bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]
-    limits = np.array([r[0] for r in ranges]), np.array([r[1] for r in ranges])
-    problem = Problem(data, start, limits, deviations_of(next(iter(gpus.values())), names), progress)
+    low, high = np.array(ranges).T
+    problem = Problem(data, start, (low, high), deviations_of(next(iter(gpus.values())), names), progress)
     value, known = _solve(problem, polish_rounds)
     in_file = values_of(load_gpu(name))[[INDEX[each] for each in names]]
     errors = _errors({"fitted": data, "held out": held_out}, {"start": start, "file": in_file, "fit": value})
@@ -270,6 +265,13 @@ def _check(table: Sequence[object], factor: float) -> None:
         raise InputError("the table has nothing to fit")
     if factor <= 1:
         raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
+
+
+def _start_of(data: Observations, names: Sequence[str]) -> np.ndarray:
+    start = data.entries[0].kernel.defaults()
+    if (start <= 0).any():
+        raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
+    return start
 
 
 def _solve(problem: Problem, rounds: int) -> tuple[np.ndarray, Knowledge]:
