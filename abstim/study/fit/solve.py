@@ -219,7 +219,6 @@ def fit(
     fraction: float = 1.0,
     seed: int = 0,
     factor: float = FACTOR,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
     polish_rounds: int = POLISH_ROUNDS,
     reference: str = "a table of cycles",
     model: str = "detailed",
@@ -229,28 +228,23 @@ def fit(
     times on hardware of one (`silicon.read_measured_times`), whose targets lie in `programs`.
 
     `names`: keys of [params], [latency_cycles] or [initiation_cycles]. `gpu`: as for `load_gpu`; None: the variants'
-    own. Parameters start at the GPU's values, `overrides` included, stay within `factor` of there, or within `bounds`,
-    and near there as far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others
-    held out, chosen by `seed`; if the mean error of these does not fall, the start is kept. Same input, same result.
-    `model`: detailed, occupancy or analytic, what predicts cycles. Raises InputError for unknown names, variants of
-    several GPUs, or a target that cannot run.
+    own. Parameters start at the GPU's values, `overrides` included, stay within `factor` of there, and near there as
+    far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others held out, chosen
+    by `seed`; if the mean error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
+    InputError for unknown names, variants of several GPUs, or a target that cannot run.
     """
     started = perf_counter()
-    names = check_names(names)
-    _check(table, factor)
+    names = _checked(table, names, factor)
     name, gpus, found = measurements(table, programs, gpu, overrides)
     everything = observations(found, names, gpus, model, progress)
-    inside, outside = split(programs_of(everything), fraction, seed)
-    data, held_out = everything.part(inside), everything.part(outside)
+    data, held_out = map(everything.part, split(programs_of(everything), fraction, seed))
     start = _start_of(everything, names)
-    ranges = [(bounds or {}).get(n) or bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]
-    low, high = np.array(ranges).T
+    low, high = np.array([bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]).T
     problem = Problem(data, start, (low, high), deviations_of(next(iter(gpus.values())), names), progress)
     value, known = _solve(problem, polish_rounds)
     in_file = values_of(load_gpu(name))[[INDEX[each] for each in names]]
     errors = _errors({"fitted": data, "held out": held_out}, {"start": start, "file": in_file, "fit": value})
-    of_held_out = {each.values: each.mean_error for each in errors if each.part == "held out"}
-    kept = bool(of_held_out) and of_held_out["fit"] >= of_held_out["start"]
+    kept = _no_better(errors)
     return Fit(
         gpu=name, variants=list(gpus), reference=reference, kept_start=kept,
         parameters=_parameters(problem, start if kept else value, value, known),
@@ -260,11 +254,18 @@ def fit(
     )  # fmt: skip
 
 
-def _check(table: Sequence[object], factor: float) -> None:
+def _no_better(errors: Sequence[ErrorSummary]) -> bool:
+    """Whether something was held out, and the fit is not better than the start there."""
+    held_out = {each.values: each.mean_error for each in errors if each.part == "held out"}
+    return bool(held_out) and held_out["fit"] >= held_out["start"]
+
+
+def _checked(table: Sequence[object], names: Sequence[str], factor: float) -> tuple[str, ...]:
     if not table:
         raise InputError("the table has nothing to fit")
     if factor <= 1:
         raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
+    return check_names(names)
 
 
 def _start_of(data: Observations, names: Sequence[str]) -> np.ndarray:
