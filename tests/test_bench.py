@@ -90,9 +90,9 @@ def test_results_without_anything_in_common_are_refused(tmp_path):
     ):
         (tmp_path / "old.json").write_text(text)
         with pytest.raises(InputError, match=message):
-            compare.read_old(tmp_path / "old.json")
+            compare.read_old(tmp_path / "old.json", "detailed")
     with pytest.raises(InputError, match="No such file"):
-        compare.read_old(tmp_path / "missing.json")
+        compare.read_old(tmp_path / "missing.json", "detailed")
 
 
 def test_reference_seconds_are_summed_over_launches(tmp_path):
@@ -108,9 +108,11 @@ def test_reference_seconds_are_summed_over_launches(tmp_path):
         read_rows(path, ["GTX480_a"], ["x"])
 
 
-def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("model", "other"), [("detailed", "analytic"), ("occupancy", "detailed")])
+def test_command_measures_compares_and_prints(tmp_path, monkeypatch, model, other):
     monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
     beside = ("bench", "nn_euclid", "--rounds", "3", "--reference", str(CYCLES), "--variant", "GTX480_a")
+    beside += ("--model", model)
     code, out, _ = call(*beside, "--json")
     data = json.loads(out)
     assert code == 0 and data["kind"] == "bench" and data["machine"]["numpy"] == np.__version__
@@ -121,13 +123,15 @@ def test_command_measures_compares_and_prints(tmp_path, monkeypatch):
     from abstim.models import run
 
     (gpu, cycles) = known_variants()["GTX480_a"], row["predicted_cycles"]
-    assert run("nn_euclid", gpu).totals["cycles"] == cycles
+    assert run("nn_euclid", gpu, model=model).totals["cycles"] == cycles
     assert row["error"] == pytest.approx(cycles / row["measured_cycles"] - 1)
     assert row["speedup"] == pytest.approx(row["reference_seconds"] / row["seconds"]) and row["reference_seconds"] > 0.1
     (tmp_path / "old.json").write_text(out)
     code, out, _ = call(*beside, "--compare", str(tmp_path / "old.json"))
-    assert code == 0 and "Beside the reference" in out and "Beside the earlier result" in out
+    assert code == 0 and f"by the {model} model)" in out and f"Beside the earlier result, {model} model" in out
     assert max(map(len, out.splitlines())) <= 100
+    code, _, error = call("bench", "nn_euclid", "--model", other, "--compare", str(tmp_path / "old.json"))
+    assert code == 2 and f"measured the {model} model" in error
 
 
 def test_the_stage_time_is_measured_on_several_threads(monkeypatch):

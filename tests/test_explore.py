@@ -320,7 +320,7 @@ def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     analytic = pytest.importorskip("abstim.analytic")
     from abstim.gpu.config import changed
     from abstim.session.session import open_session
-    from abstim.study.explore.search import analytic_screen
+    from abstim.study.explore.formula import analytic_screen
 
     workload = open_session("nn_euclid")
     points = space("sm_count=4,8,12,16", "dram_gbps=50,100", "latency_cycles.fp32_add=4,9", "scheduler=gto,lrr").at(

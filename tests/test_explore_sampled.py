@@ -131,6 +131,22 @@ def test_points_of_a_sweep_are_learnt_from_some_and_the_intervals_hold(every):
     assert (table["found"][found.best()[:10]] == "detailed").all() and every[found.best()[0]] == every.min()
 
 
+def test_a_page_of_the_sweep_says_how_each_point_was_found(tmp_path, capsys):
+    from abstim.cli import main
+
+    vary = [argument for axis in SPACE for argument in ("--vary", axis)]
+    page = tmp_path / "sweep.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["explore", "micro_global_stride:stride_4", *vary, "--error", f"{ERROR:.0%}", "--plot", str(page)])
+    text = page.read_text()
+    assert ended.value.code == 0 and f"Charts: {page}" in capsys.readouterr().out
+    assert "Parallel coordinates" in text and "What matters" in text
+    assert "%, estimated" in text and ", detailed" in text and "times are estimates" in text
+    with pytest.raises(SystemExit):
+        main(["explore", "relu", "--vary", "sm_count=4,8", "--plot", "sweep.svg"])
+    assert "must end in .html" in capsys.readouterr().err
+
+
 def test_the_front_is_timed_in_detail(every):
     found = learnt(objective=["sm_count", "seconds"])
     front = found.pareto()

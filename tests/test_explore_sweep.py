@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from itertools import pairwise
@@ -21,8 +23,9 @@ from call_command import call
 import abstim
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
+from abstim.study.explore import cluster as cluster_jobs
 from abstim.study.explore import explore, sweep_of
-from abstim.study.explore.jobs import Planner, engine_digest
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest
 from abstim.study.explore.result import FORMATS, check_format
 from abstim.study.explore.timing import Store, store_path
 from functional.errors import InputError
@@ -266,46 +269,69 @@ def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
     assert found[-1] < kept(store_of(tmp_path / "two")) == kept(own_store)
 
 
-@pytest.fixture
-def cluster(own_store):
+@pytest.fixture(scope="module")
+def cluster():
+    """Four workers whose caches are empty."""
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        yield cluster
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("ABSTIM_CACHE", folder)
+        with distributed.LocalCluster(
+            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster:
+            patch.undo()
+            yield cluster
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_not_missed(cluster, tmp_path):
-    """One of four workers is killed (not asked to go) while the sweep runs on them."""
+def test_a_killed_worker_is_not_missed(cluster, own_store, tmp_path):
+    """One of four workers is killed (not asked to go) while the sweep runs on them; it is another process later."""
     vary = ("sm_count=4:32:1", "scheduler=gto,lrr")
-    pids = [worker.pid for worker in cluster.workers.values()]
-    killed = []
+    pids, killed, said = [worker.pid for worker in cluster.workers.values()], [], set()
 
     def kill_one(what, done, total):
+        said.add(what)
         if done and not killed:
             killed.append(pids[1])
             os.kill(pids[1], signal.SIGKILL)
 
     found = swept(*vary, cluster=cluster.scheduler_address, progress=kill_one)
-    assert killed and found.work.known == 0
+    assert killed and found.work.known == 0 and "explore, points on 4 workers" in said
     alone = explore(["nn_euclid"], sweep_of(GPU, vary))
     assert found.table() == alone.table()
 
 
+EACH = ({"model": "occupancy"}, {"model": "analytic"}, {"strategy": "multi-fidelity", "count": 4})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", EACH)
+def test_a_cluster_gives_the_same_table_by_every_model_and_strategy(cluster, own_store, how):
+    vary = ("sm_count=4:32:4", "l1d_kib=8,16")
+    on_workers = explore(["relu", "nn_euclid"], sweep_of(GPU, vary, cluster=cluster.scheduler_address, **how))
+    own_store.unlink(missing_ok=True)
+    assert on_workers.table() == explore(["relu", "nn_euclid"], sweep_of(GPU, vary, **how)).table()
+
+
 def test_a_cluster_nobody_answers_at_is_said_in_one_line(own_store, monkeypatch):
-    monkeypatch.setattr("abstim.study.explore.jobs.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("abstim.study.explore.cluster.CONNECT_SECONDS", 0.2)
     with pytest.raises(InputError, match="no scheduler answers"):
         swept("sm_count=4", cluster="tcp://127.0.0.1:9")
 
 
-def test_a_worker_of_another_version_is_refused(monkeypatch):
-    from abstim.study.explore import jobs
-
-    planner = Planner([open_session("nn_euclid")])
-    job = next(planner.jobs(0, GPU))
-    arguments = (planner.inputs(job), [job.gpu], [job.blocks_per_sm])
-    assert jobs.on_worker(jobs.engine_digest(), *arguments)[0] > 0
+@pytest.mark.parametrize(("kind", "gpu"), [(Planner, "gtx480"), (OccupancyPlanner, "gtx480"), (Planner, "v100")])
+def test_a_launch_that_was_sent_is_timed_as_here_and_by_no_other_version(kind, gpu):
+    """Machine code is sent along: a worker need not have the tools that make it."""
+    planner, point = kind([open_session("nn_euclid")]), load_gpu(gpu)
+    (job,) = planner.jobs(0, point)
+    session = pickle.loads(pickle.dumps(planner.sessions[0].alone(0)))
+    arguments = (kind, session, [job.gpu], [job.blocks_per_sm])
+    assert cluster_jobs.jobs_on_worker(planner.version, *arguments) == planner.time((job,))
+    assert {key[0] for key in session._made} >= ({"timed code"} if point.spec.timed_code == "machine" else {"table"})
     with pytest.raises(InputError, match="another version"):
-        jobs.on_worker("other", *arguments)
+        cluster_jobs.jobs_on_worker("other", *arguments)
 
 
 def test_the_command_prints_points_front_and_what_matters(own_store, capsys):
@@ -369,8 +395,7 @@ def test_a_sweep_by_formula(own_store):
     assert table["cycles"][0] > table["cycles"][1] > 0
 
 
-@pytest.mark.parametrize("how", [{"model": "guess"}, {"model": "occupancy", "strategy": "multi-fidelity"},
-                                 {"model": "analytic", "cluster": "tcp://localhost:1"}])  # fmt: skip
+@pytest.mark.parametrize("how", [{"model": "guess"}, {"model": "occupancy", "strategy": "multi-fidelity"}])
 def test_a_model_that_a_sweep_cannot_use_is_refused(how):
     with pytest.raises(InputError, match="model"):
         swept("sm_count=4,8", **how)

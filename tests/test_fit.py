@@ -14,9 +14,10 @@ from abstim.gpu.config import load_gpu
 from abstim.gradient.timed_kernel import kernel_of
 from abstim.session.session import open_session
 from abstim.study.fit import fit
-from abstim.study.fit.data import gpus_of, split
+from abstim.study.fit.data import observations, of_table, of_times, programs_of, split
 from abstim.study.fit.fitted import knowledge
-from abstim.study.fit.solve import OUTLIER, damped
+from abstim.study.fit.solve import OUTLIER, damped, deviations_of
+from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured, choose, known_variants, read_reference
 from functional.errors import InputError
 
@@ -108,26 +109,79 @@ def test_fewer_launches_than_parameters_leaves_some_unseen():
     assert found.unseen.tolist() == [False, True, True]
 
 
-def test_split_is_by_benchmark_and_repeats():
-    table = choose(read_reference(CYCLES), ["GTX480_c", "GTX480_d"], (), ())
-    inside, outside = split(table, 0.5, 3)
-    assert sorted(inside + outside) == list(range(len(table)))
-    assert not {table[k].benchmark for k in inside} & {table[k].benchmark for k in outside}
-    assert len({table[k].benchmark for k in inside}) == round(len({entry.benchmark for entry in table}) / 2)
-    assert split(table, 0.5, 3) == (inside, outside) != split(table, 0.5, 4)
-    assert split(table, 1.0, 0)[1] == []
+def test_split_is_by_program_and_repeats():
+    """Two benchmarks of the same kernels, and one on two variants, are on one side."""
+    names = ["micro_global_stride", "relu", "micro_global_stride:stride_4", "nn_euclid", "micro_sfu"]
+    table = [Measured(name, variant, "all", {0: 1}, {}) for name in names for variant in ("GTX480_c", "GTX480_d")]
+    _, gpus, found = of_table(table, None, ())
+    programs = programs_of(observations(found, THREE, gpus, "detailed"))
+    assert programs == [0, 0, 2, 2, 0, 0, 6, 6, 8, 8]
+    inside, outside = split(programs, 0.5, 3)
+    assert sorted(inside + outside) == list(range(10))
+    assert not {programs[k] for k in inside} & {programs[k] for k in outside}
+    assert len({programs[k] for k in inside}) == 2
+    assert split(programs, 0.5, 3) == (inside, outside) and any(split(programs, 0.5, n)[0] != inside for n in range(9))
+    assert split(programs, 1.0, 0)[1] == []
     with pytest.raises(InputError, match="above 0"):
-        split(table, 0.0, 0)
+        split(programs, 0.0, 0)
 
 
 def test_variants_of_one_gpu_only():
     table = choose(read_reference(CYCLES), ["GTX480_c", "RTX3070"], (), ["relu"])
     with pytest.raises(InputError, match="several GPUs"):
-        gpus_of(table, None, ())
-    name, gpus = gpus_of(table, "gtx480", ["l1d_latency_cycles=50"])
+        of_table(table, None, ())
+    name, gpus, _ = of_table(table, "gtx480", ["l1d_latency_cycles=50"])
     assert name == "gtx480"
     assert not gpus["GTX480_c"].spec.perfect_memory
     assert gpus["GTX480_c"].params.l1d_latency_cycles == 50
+
+
+def test_what_sources_say_is_a_prior_and_what_set_says_is_none():
+    gpu = load_gpu("gtx480", ["l1d_latency_cycles=50"])
+    names = ("l1d_latency_cycles", "dram_latency_cycles", "latency_cycles.tensor")  # --set, measured, choice
+    assert deviations_of(gpu, names).tolist() == [math.inf, 0.2, 1.0]
+
+
+def disagreeing():
+    """Two programs of which each alone would have another latency of DRAM; the seed holds out the second."""
+    low, high = (
+        synthetic([name], {"dram_latency_cycles": cycles}, most_launches=2)[0]
+        for name, cycles in (("micro_pointer_chase", 80), ("micro_global_stride", 113))
+    )
+    return [low, high]
+
+
+def test_the_start_is_kept_if_what_was_held_out_gets_no_better(tmp_path):
+    seed = next(n for n in range(9) if split([0, 1], 0.5, n)[0] == [0])
+    found = fit(disagreeing(), ["dram_latency_cycles"], fraction=0.5, seed=seed, polish_rounds=1)
+    (parameter,) = found.parameters
+    assert found.kept_start and "start is kept" in found.verdict
+    assert parameter.value == parameter.start == 113 and parameter.fitted < 100
+    found.save(tmp_path / "kept.toml")
+    written = load_gpu(str(tmp_path / "kept.toml"))
+    assert written.params.dram_latency_cycles == 113
+    assert "no better on what was held out" in written.settings["dram_latency_cycles"].source
+    assert "start is kept" in written.labels["fit"]
+
+
+def test_times_on_hardware_are_cycles_of_its_clock():
+    """Of a launch alone, and of all launches together; a parameter comes back from them."""
+    gpu = load_gpu("gtx480", ["core_clock_hz=1000000000"])
+    session = open_session("micro_global_stride", [gpu])
+    truth = np.array([80.0])
+    cycles = kernel_of("detailed")(session, ["dram_latency_cycles"], gpu, [0, 1, 2]).engine_cycles(truth)
+    every = kernel_of("detailed")(session, ["dram_latency_cycles"], gpu).engine_cycles(truth).sum()
+    row = lambda ns, launch: MeasuredTime("micro_global_stride", "gtx480", 1e9, "all", float(ns), "x", launch)  # noqa: E731
+    table = [row(cycles[0], 0), row(every, None), row(cycles[2], 2)]
+    name, gpus, found = of_times(table, Path(), None, ())
+    assert name == "gtx480" and list(gpus) == ["1000 MHz"]
+    assert [each.launches for each in found] == [(0, 2), None]
+    assert [*found[0].cycles, *found[1].cycles] == pytest.approx([cycles[0], cycles[2], every])
+    result = fit(table, ["dram_latency_cycles"], polish_rounds=1)
+    assert result.values == {"dram_latency_cycles": 80}
+    assert not result.kept_start and "Nothing was held out" in result.verdict
+    with pytest.raises(InputError, match="flush 'none'"):
+        of_times([MeasuredTime("relu", "gtx480", 1e9, "none", 1.0, "x")], Path(), None, ())
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +191,7 @@ def fitted(tmp_path_factory):
     arguments = [
         "fit", "--reference", str(CYCLES), "--variant", VARIANT, "--benchmark", "nn_euclid", "--benchmark", "relu",
         "--benchmark", "micro_global_stride", "--params", "dram_latency_cycles,l2_sector_cycles", "--set",
-        "dram_latency_cycles=60", "--set", "l2_sector_cycles=4", "--split", "0.67", "--seed", "1", "--rounds", "1",
+        "dram_latency_cycles=60", "--set", "l2_sector_cycles=4", "--split", "0.67", "--seed", "3", "--rounds", "1",
         "-o", str(folder / "fitted.toml"), "--json",
     ]  # fmt: skip
     from contextlib import redirect_stdout
@@ -155,6 +209,7 @@ def test_command_improves_on_a_bad_start_and_says_so(fitted):
     errors = {(e["part"], e["values"]): e["mean_error"] for e in result["errors"]}
     assert errors["fitted", "fit"] < errors["fitted", "start"]
     assert len(result["fitted_benchmarks"]) == 2 and len(result["held_out_benchmarks"]) == 1
+    assert not result["kept_start"]
     assert ("held out", "file") in errors
 
 
@@ -166,7 +221,8 @@ def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
         setting = gpu.settings[parameter["name"]]
         assert setting.value == parameter["value"]
         assert setting.source.startswith("fit from")
-    assert gpu.labels["fit"].startswith("abstim fit --reference cycles.csv --split 0.67 --seed 1")
+    assert gpu.labels["fit"].startswith("abstim fit to cycles.csv --split 0.67 --seed 3")
+    assert "mean error of 1 held-out benchmark" in gpu.labels["fit"]
     assert gpu.settings["sm_count"] == load_gpu("gtx480_perfect").settings["sm_count"]
 
 
@@ -180,6 +236,8 @@ def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
         (["--params", "l1d_latency_cycles", "--factor", "1"], "above 1"),
         (["--params", "l1d_latency_cycles", "--benchmark", "hotspt"], "did you mean hotspot"),
         (["--params", "l1d_latency_cycles", "--variant", "GTX480_d", "-o", "x.json"], "must end in .toml"),
+        (["--params", "l1d_latency_cycles", "--silicon", str(CYCLES)], "fit needs --reference CSV, or --silicon CSV"),
+        (["--params", "l1d_latency_cycles", "--programs", "/"], "without --silicon"),
     ],
 )
 def test_bad_input_ends_in_one_line(arguments, message, capsys):

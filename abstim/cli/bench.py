@@ -80,7 +80,7 @@ def bench(
     from functional import suite
 
     chosen = names or [n for g in o.group or ("table1",) for n in suite.names(None if g == "all" else g)]
-    old = comparison.read_old(o.compare) if o.compare else None
+    old = comparison.read_old(o.compare, o.model) if o.compare else None
     beside = library.read_rows(o.reference, o.variant or (), chosen) if o.reference else None
     stages, point, threads = o.stage or library.STAGES, gpu.load(), o.threads or ()
     with progress(quiet=as_json) as report:
@@ -92,7 +92,7 @@ def bench(
     _print_rates(found)
     _print_scaling(found)
     _print_against(found)
-    _print_verdicts(verdicts, changed)
+    _print_verdicts(found, verdicts, changed)
 
 
 def _print_rates(found: BenchResult) -> None:
@@ -130,7 +130,7 @@ def _print_scaling(found: BenchResult) -> None:
         ]
         rows.append(("geometric mean", threads, "", "", "", f"{found.scaled(threads) or 0:.2f}x"))
     columns = ("benchmark", "threads", "median", "processor", "thread MIPS", f"against {next(iter(found.scaling), 1)}")
-    print_table("The stage time, by threads", columns, rows, left=1) if rows else None
+    print_table(f"The stage time, {found.model} model, by threads", columns, rows, left=1) if rows else None
 
 
 def _print_against(found: BenchResult) -> None:
@@ -149,20 +149,20 @@ def _print_against(found: BenchResult) -> None:
         speed, mips = geomean([a.speedup for a in own]), geomean([a.thread_mips for a in own])
         rows.append(("mean of all", variant, f"{error:.2%}", "", "", f"{quantity(speed)}x", mips or 0.0))
     columns = ("benchmark", "variant", "error", "reference", "abstim", "speed-up", "thread MIPS")
-    print_table("Beside the reference (abstim: execute and time)", columns, rows, left=2)
+    print_table(f"Beside the reference (abstim: execute, and time by the {found.model} model)", columns, rows, left=2)
 
 
 def _interval(verdict: Verdict) -> str:
     return "-" if verdict.low is None else f"{verdict.low:.3f} to {verdict.high:.3f}"
 
 
-def _print_verdicts(verdicts: list[Verdict], changed: list[str]) -> None:
+def _print_verdicts(found: BenchResult, verdicts: list[Verdict], changed: list[str]) -> None:
     if not verdicts:
         return
     columns = (
         "stage | verdict | benchmarks | speed: {speed:.3f}x | 95 % interval: {interval} "
         "| old rounds, MAD: {old_rounds}, ±{old_mad:.1%} | new rounds, MAD: {new_rounds}, ±{new_mad:.1%}"
     )
-    print_records("Beside the earlier result", columns, verdicts, left=2, interval=_interval)
+    print_records(f"Beside the earlier result, {found.model} model", columns, verdicts, left=2, interval=_interval)
     for line in changed:
         note(f"not the same: {line}")

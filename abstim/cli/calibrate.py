@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import Json, Model, Overrides, expanded
-from abstim.show.tables import duration, print_json, print_records, print_table, progress
+from abstim.cli.options import Json, Model, Overrides, expanded, refuse_options
+from abstim.gpu.config import nearest
+from abstim.show.tables import duration, print_json, print_records, print_table, progress, say
 from functional.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from abstim.study.fit import Fit
+    from abstim.study.fit.fitted import FittedParameter
+    from abstim.study.silicon import MeasuredTime
+    from abstim.study.validate import Measured
 
 
 @dataclass(kw_only=True)
@@ -91,20 +97,27 @@ def _print(found) -> None:
 class FitOptions:
     """Options of `abstim fit`.
 
-    --reference CSV  Measured cycles; columns: benchmark, launch, variant, cycles.
-    --params NAME,...  What to fit: keys of [params], [latency_cycles], [initiation_cycles], with commas.
-    --gpu GPU  A GPU's name or TOML file; default: the variants' own.
+    What was measured:
+    --reference CSV  Cycles; columns: benchmark, launch, variant, cycles.
+    --silicon CSV  Or times on hardware; columns: target, gpu, core_clock_hz, flush, time_ns, class; launch.
+    --programs DIR  Where --silicon's targets lie: launches.json, recorded traces.
     --variant  Only this variant; repeatable.
     --group  Only this group; repeatable.
-    --benchmark  Only this benchmark; repeatable.
-    --split  Part of the benchmarks to fit; the others are held out.
+    --benchmark  Only this benchmark or target; repeatable.
+
+    What is fitted:
+    --params NAME,...  What to fit: keys of [params], [latency_cycles], [initiation_cycles], with commas.
+    --gpu GPU  A GPU's name or TOML file; default: the variants' own.
+    --split  Part of the programs to fit; the others are held out, and decide whether the start is kept.
     --seed  Chooses which are held out.
     --factor  Search from start / FACTOR to start x FACTOR.
     --output, -o TOML  Write the fitted GPU here.
     """
 
-    reference: Path
     params: str
+    reference: Path | None = None
+    silicon: Path | None = None
+    programs: Path = Path()
     gpu: str | None = None
     overrides: Overrides = None
     variant: list[str] | None = None
@@ -120,26 +133,31 @@ class FitOptions:
 
 @expanded
 def fit(*, options: FitOptions, as_json: Json = False) -> None:
-    """Fit latencies and service times of a GPU to measured cycles.
+    """Fit latencies and service times of a GPU to measured cycles, or times.
 
-    The search starts at the GPU's values (`--set` changes them) and is bounded least squares on the logarithms of
-    cycles. Says how well each value is known, and which the data cannot tell apart.
+    The search starts at the GPU's values (`--set` changes them), from which it goes as far as their sources are no
+    exact figures, and is least squares on the logarithms of cycles. Says how well each value is known, and which the
+    data cannot tell apart. If the mean error of the programs held out does not fall, the start is kept.
 
-    Example: `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
-    l1d_latency_cycles,dram_latency_cycles -o fitted.toml`"""
+    Examples:
+
+    `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
+    l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
+
+    `abstim fit --silicon times.csv --programs my_kernels --params l1d_latency_cycles,l2_request_cycles`"""
     from abstim.study import fit as library
-    from abstim.study.validate import choose, read_reference
     from functional.keep.folder import check_output
 
     o = options
     if o.output is not None:
         check_output(o.output, ".toml")
-    table = choose(read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
+    table = _measured(o)
     names = [name.strip() for name in o.params.split(",") if name.strip()]
-    start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model}
+    start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model, "programs": o.programs}
     search: dict[str, Any] = {"fraction": o.split, "seed": o.seed, "factor": o.factor, "polish_rounds": o.rounds}
+    measured = o.reference or o.silicon or Path()
     with progress(quiet=as_json) as report:
-        found = library.fit(table, names, **start, **search, reference=o.reference.name, progress=report)
+        found = library.fit(table, names, **start, **search, reference=measured.name, progress=report)
     if o.output is not None:
         found.save(o.output)
     print_json(found.to_json()) if as_json else _print_fit(found)
@@ -147,11 +165,31 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
         print(f"Written to {o.output}: abstim run hotspot --gpu {o.output}")
 
 
+def _measured(o: FitOptions) -> Sequence[Measured] | Sequence[MeasuredTime]:
+    """Raises InputError for a table that is none, for none and for two."""
+    from abstim.study import silicon, validate
+
+    if (o.reference is None) == (o.silicon is None):
+        raise InputError("fit needs --reference CSV, or --silicon CSV")
+    if o.reference is not None:
+        refuse_options("without --silicon", programs=o.programs != Path())
+        table = validate.read_reference(o.reference)
+        return validate.choose(table, o.variant or (), o.group or (), o.benchmark or ())
+    assert o.silicon is not None
+    refuse_options("with --silicon", variant=o.variant, group=o.group)
+    times = silicon.read_measured_times(o.silicon)
+    for name in o.benchmark or ():
+        if name not in (known := {row.target for row in times}):
+            raise InputError(f"the table has no target {name!r}{nearest(name, known)}")
+    return [row for row in times if not o.benchmark or row.target in o.benchmark]
+
+
 def _print_fit(found: Fit) -> None:
     from abstim.study.fit.fitted import interval
 
-    columns = "parameter: {name} | known to: {interval} | start | fit: {value}"
-    print_records(f"{found.gpu} fitted to {found.reference}", columns, found.parameters, left=2, interval=interval)
+    columns = "parameter: {name} | start | the start's source: {prior} | fit: {fitted} | known to: {interval} | value"
+    title = f"{found.gpu} fitted to {found.reference}"
+    print_records(title, columns, found.parameters, left=1, interval=interval, prior=_prior)
     columns = (
         "benchmarks: {part} | values | count: {benchmarks} | mean: {mean_error:.2%} | median: {median_error:.2%} "
         "| max: {max_error:.2%} | worst"
@@ -160,8 +198,13 @@ def _print_fit(found: Fit) -> None:
     _print_correlations(found)
     for direction in found.unidentified:
         weights = ", ".join(f"{name} {weight:+.2g}" for name, weight in direction.items())
-        print(f"The data does not tell (in logarithms): {weights}")
+        say(f"The data does not tell (in logarithms): {weights}")
+    say(found.verdict)
     print(f"This took {duration(found.wall_seconds)}")
+
+
+def _prior(parameter: FittedParameter) -> str:
+    return "-" if parameter.prior is None else f"within {parameter.prior:.1f}x"
 
 
 def _print_correlations(found: Fit) -> None:

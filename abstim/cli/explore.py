@@ -47,6 +47,7 @@ class ExploreOptions:
     --objective EXPRESSION  What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the
         time.
     -o, --output FILE  The whole table: .parquet, .csv or .json.
+    --plot FILE.html  Also draw the Pareto front, heat maps, parallel coordinates and what matters.
 
     How:
     --cluster tcp://HOST:PORT  Time on the workers of this dask scheduler.
@@ -64,6 +65,7 @@ class ExploreOptions:
     confidence: str = ""
     objective: list[str] | None = None
     output: Path | None = None
+    plot: Path | None = None
     top: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Rows to print.")] = 10
     cluster: str = ""
 
@@ -77,6 +79,10 @@ class ExploreOptions:
         refuse_options("with --strategy grid", points=on_grid and self.points, seed=on_grid and self.seed)
         if self.output is not None:
             check_format(self.output)
+        if self.plot is not None:
+            from abstim.show.report.page import check_page
+
+            check_page(self.plot)
         if self.cluster:
             need("distributed")
         found = sweep_of(
@@ -137,7 +143,9 @@ def explore(
         found = run(opened, sweep, progress=report)
     if options.output is not None:
         found.save(options.output)
-    print_json(found.to_json()) if as_json else _print(found, options.top, options.output)
+    if options.plot is not None and found.timed.any():
+        _draw(found, options.plot)
+    print_json(found.to_json()) if as_json else _print(found, options.top, options.output, options.plot)
     if not found.timed.any():
         first = next((f"; the first: {reason}" for reason in found.reasons if reason), "")
         raise InputError(f"none of {len(found.reasons)} points could be timed{first}")
@@ -168,7 +176,16 @@ def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
             raise InputError(f"{source}: no effect beside --vary {text}")
 
 
-def _print(found: Exploration, top: int, output: Path | None) -> None:
+def _draw(found: Exploration, page: Path) -> None:
+    from dataclasses import asdict
+
+    from abstim.show.report.page import write_sweep
+
+    about = {"sensitivity": [asdict(one) for one in found.sensitivity], "note": found.note}
+    write_sweep(found.columns(), about, ", ".join(found.targets), page)
+
+
+def _print(found: Exploration, top: int, output: Path | None, plot: Path | None) -> None:
     if found.timed.any():
         _print_points(found, top)
         _print_sensitivity(found)
@@ -180,6 +197,8 @@ def _print(found: Exploration, top: int, output: Path | None) -> None:
         say(f"Note: {found.note}")
     if output is not None:
         print(f"Table: {output}")
+    if plot is not None and found.timed.any():
+        print(f"Charts: {plot}")
 
 
 def _print_points(found: Exploration, top: int) -> None:
@@ -188,8 +207,8 @@ def _print_points(found: Exploration, top: int) -> None:
     several = len(found.objectives) > 1
     rows = _spread(best, top) if several else best[:top]
     texts = ", ".join(objective.text for objective in found.objectives)
-    columns = _shown_columns(found)
-    cells = list(zip(*([values[k] for k in rows] for values in columns.values()), strict=True))
+    columns = _shown_columns(found, rows)
+    cells = list(zip(*columns.values(), strict=True))
     kind = "Pareto front" if several else "Best points"
     print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     order = f"on the front by {texts}" if several else f"ordered by {texts}"
@@ -205,9 +224,9 @@ def _spread(rows: Any, top: int) -> Any:
     return rows if last < top else [rows[round(k * last / max(1, top - 1))] for k in range(top)]
 
 
-def _shown_columns(found: Exploration) -> dict[str, Sequence[Any]]:
-    """Varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
-    table = found.table()
+def _shown_columns(found: Exploration, rows: Any) -> dict[str, Sequence[Any]]:
+    """Of some rows varied keys, defined names, and the time; keys that derived ones stand for are in the file only."""
+    table = found.table(rows)
     names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
     shown: dict[str, Sequence[Any]] = {name: table[name] for name in names}
     shown |= {o.text: table[o.text] for o in found.objectives if o.text in table}

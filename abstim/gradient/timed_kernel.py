@@ -70,10 +70,12 @@ class TimedKernel:
         return float(self._beside(values, moved)[0].sum())
 
     def by_launch(
-        self, values: Float64[np.ndarray, " name"]
+        self, values: Float64[np.ndarray, " name"], names: Sequence[str] | None = None
     ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
-        """Cycles of each launch, and their gradient."""
-        return self._beside(values, self.names) if self.box else self.with_own_slopes(values)
+        """Cycles of each launch, and their gradient; in a box that to others than `names` need not be worked out."""
+        if not self.box:
+            return self.with_own_slopes(values)
+        return self._beside(values, self.names if names is None else names)
 
     def with_own_slopes(
         self, values: Float64[np.ndarray, " name"]

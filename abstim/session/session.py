@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
+
+
+class OneLaunch(NamedTuple):
+    """What stands for the case of a session that was sent elsewhere."""
+
+    launches: tuple[Launch, ...]
 
 
 class Session:
@@ -104,6 +110,17 @@ class Session:
             return found
 
         return self._once(("on", gpu), other)
+
+    def alone(self, number: int) -> Session:
+        """One launch as a session of its own, which another process can be sent: with all that is known of the kernel,
+        which may come from tools and files that are not there."""
+        launch = self.launch(number)
+        self.registers(number), self.tensor_columns(number)
+        found = Session(OneLaunch((launch,)), Execution((self.traces.trace(number),)))  # type: ignore[arg-type]
+        own = (launch.program.name, launch.program.digest)
+        kinds = ("registers", "tensor columns", "descriptors", "table", "timed code")
+        found._made = {key: made for key, made in self._made.items() if key[0] in kinds and key[1] in own}
+        return found
 
     def each(self) -> Iterator[tuple[int, Launch, Trace]]:
         """Launches in order: number, launch, trace."""

@@ -128,11 +128,15 @@ def compare_times(
     for number, ((target, gpu, clock, flush), own) in enumerate(runs.items()):
         progress(f"time {target}", number, len(runs))
         point = load_gpu(gpu, [f"core_clock_hz={clock:.0f}"], timed_code)
-        path = programs / target  # else a benchmark's name
-        found = str(path) if target.endswith(".json") or path.exists() else target
-        launches = run(found, point, flush=flush).launches
+        launches = run(target_in(programs, target), point, flush=flush).launches
         yield from (_timed(row, launches) for row in own)
     progress("time", len(runs), len(runs))
+
+
+def target_in(programs: Path, target: str) -> str:
+    """What a row's target is: a path in a folder of programs, or a benchmark's name."""
+    path = programs / target
+    return str(path) if target.endswith(".json") or path.exists() else target
 
 
 def _timed(row: MeasuredTime, launches: Sequence[LaunchResult]) -> TimedKernel:

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cache
 from inspect import getsource
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,10 +81,14 @@ class Unit(Module):
         return self._made[key]
 
 
+_PARSING = Lock()  # ast.parse of two threads at once ends in a SystemError (CPython issue 106905)
+
+
 @cache
 def _source(function: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
     """What is written, and the names that are assigned to more than once."""
-    node = ast.parse(textwrap.dedent(getsource(function))).body[0]
+    with _PARSING:
+        node = ast.parse(textwrap.dedent(getsource(function))).body[0]
     assert isinstance(node, ast.FunctionDef)
     names = [a.arg for a in node.args.args]
     for each in ast.walk(node):

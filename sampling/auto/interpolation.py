@@ -339,10 +339,11 @@ def all_within(error: float) -> Met:
 
 
 def most_within(error: float, share: float, confidence: float) -> Met:
-    """As many points as `share` are within `error` of the truth, as normal errors with these intervals would be."""
+    """As many points as `share` are within `error` of the truth, as normal errors with these intervals would be, but
+    for what these are made wider by."""
     from scipy.special import erf
 
-    scale = error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
+    scale = WIDER * error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
     return lambda halves: float(erf(scale / np.maximum(halves, 1e-12)).mean()) >= share
 
 

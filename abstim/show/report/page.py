@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -105,13 +105,27 @@ def write_report(
         raise InputError("a report needs at least one result file; write one with --json")
     if output.resolve() in [path.resolve() for path in results]:
         raise InputError(f"-o {output}: it is one of the results; choose another name")
-    check_output(output, ".html", ".htm")
-    need("bokeh")
+    check_page(output)
     sections = []
     for number, path in enumerate(results):
         progress(f"report {path.name}", number, len(results))
         sections.append(section_of(read_source(path)))
     write_output(output, render(sections, title).encode())
+
+
+def check_page(output: Path) -> None:
+    """Raises InputError for a page that could not be drawn, or written: asked before the work that it is to show."""
+    check_output(output, ".html", ".htm")
+    need("bokeh")
+
+
+def write_sweep(columns: Mapping[str, Any], about: Mapping[str, Any], name: str, output: Path) -> None:
+    """One page of a sweep that has just ended: its columns, and `about` it what its JSON says besides."""
+    import pandas
+
+    table = pandas.DataFrame(dict(columns))
+    table.attrs.update(about)
+    write_output(output, render([section_of(Source("explore", name, table))], f"abstim explore {name}").encode())
 
 
 def section_of(source: Source) -> Section:

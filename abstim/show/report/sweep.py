@@ -39,14 +39,14 @@ def shared_source(
     step = -(-len(table) // SHOWN_POINTS)
     # the fastest last: drawn on top
     shown = sorted({row for front in fronts.values() for row in front} | set(range(0, len(table), step)), reverse=True)
-    data: dict[str, Any] = {c: table.loc[shown, c].tolist() for c in (*varied, *fronts, "cycles", "time_us")}
+    data: dict[str, Any] = {c: table.loc[shown, c].tolist() for c in (*varied, *fronts, "cycles", "time_us", "known")}
     data["point"] = [", ".join(f"{key}={table.at[row, key]}" for key in varied) for row in shown]
     return ColumnDataSource(data), shown
 
 
 def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[int]]) -> Chart:
     """Time in microseconds against each cost; `fronts`: by cost, the rows of the points that nothing beats in both."""
-    tooltips = [("point", "@point"), ("time", "@time_us{0,0.00} us"), ("cycles", "@cycles{0,0}")]
+    tooltips = [("point", "@point"), ("time", "@time_us{0,0.00} us@known"), ("cycles", "@cycles{0,0}")]
     first = next(iter(fronts))
     plot = figure(first, TIME, tooltips, y_axis_type="log")
     plot.add_tools("tap", "box_select")
@@ -64,7 +64,7 @@ def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[in
     for cost, front in fronts.items():
         for row in front:
             seconds, cycles = table.at[row, "seconds"], int(table.at[row, "cycles"])
-            rows.append((cost, float(table.at[row, cost]), duration(seconds), cycles))
+            rows.append((cost, float(table.at[row, cost]), duration(seconds) + table.at[row, "known"], cycles))
     options, shown = [Option(cost, cost, TIME) for cost in fronts], Table(("against", "value", "time", "cycles"), rows)
     return Chart("Pareto front", summary, plot, shown, options, "Time against")
 
@@ -131,7 +131,7 @@ def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequen
         ends[axis] = texts if axis != "seconds" else [duration(value) for value in (low, high)]
     source.data["xs"] = [list(range(len(axes)))] * len(shown)
     source.data["ys"] = [list(line) for line in zip(*heights.values(), strict=True)]
-    plot = figure("", "share of the range", [("point", "@point"), ("time", "@time_us{0,0.00} us")])
+    plot = figure("", "share of the range", [("point", "@point"), ("time", "@time_us{0,0.00} us@known")])
     plot.hover.line_policy = "nearest"
     plot.add_tools("tap")
     mapper = _colors(table)
@@ -144,8 +144,8 @@ def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequen
     plot.xaxis.major_label_overrides = dict(enumerate(labels))
     turn_names(plot, labels)
     rows = [
-        (*(row[key] for key in varied), int(row["cycles"]), duration(row["seconds"]))
-        for row in table.head(TABLE_POINTS)[[*varied, "cycles", "seconds"]].to_dict("records")
+        (*(row[key] for key in varied), int(row["cycles"]), duration(row["seconds"]) + row["known"])
+        for row in table.head(TABLE_POINTS)[[*varied, "cycles", "seconds", "known"]].to_dict("records")
     ]
     over = f"{counted(len(shown), 'point', 'points')} over {counted(len(varied), 'parameter', 'parameters')}"
     summary = f"{over}, each axis from its least to its greatest value."
@@ -177,6 +177,9 @@ def sweep_section(name: str, table: pandas.DataFrame) -> Section:
     timed = table[table["seconds"] > 0]
     left_out = counted(len(table) - len(timed), "point without a time is", "points without a time are")
     notes = [f"{left_out} left out."] if len(timed) < len(table) else []
+    if "found" in table.columns:
+        estimated = int((timed["found"] == "estimated").sum())
+        notes.append(f"{estimated:,} of {len(timed):,} times are estimates; each has its interval.")
     means = [column.removeprefix("cycles_") for column in table.columns if column.startswith("cycles_")]
     if means:
         notes.append(f"Times are geometric means over {', '.join(means)}.")
@@ -187,7 +190,7 @@ def sweep_section(name: str, table: pandas.DataFrame) -> Section:
 
 def _part(title: str, table: pandas.DataFrame) -> Section:
     table = table.sort_values(["seconds", "cycles"], kind="stable").reset_index(drop=True)
-    table["time_us"] = 1e6 * table["seconds"]
+    table["time_us"], table["known"] = 1e6 * table["seconds"], _known(table)
     varied, costs = _columns(table)
     best = table.iloc[0]
     facts = [("Points", quantity(len(table))), ("Fastest", duration(best["seconds"]))]
@@ -206,6 +209,14 @@ def _part(title: str, table: pandas.DataFrame) -> Section:
     charts.append(parallel_chart(table, shown, varied, source))
     charts.append(sensitivity_chart(table.attrs.get("sensitivity") or _sensitivity(table, varied)))
     return Section(title, facts, charts, notes)
+
+
+def _known(table: pandas.DataFrame) -> list[str]:
+    """What to say behind each time: how wide its interval is, of a sweep with a stated error."""
+    if "found" not in table.columns:
+        return [""] * len(table)
+    pairs = zip(table["found"], table["cycles_half_width"], strict=True)
+    return [f" +- {half:.1%}, {found}" if found == "estimated" else f", {found}" for found, half in pairs]
 
 
 def _sensitivity(table: pandas.DataFrame, varied: Sequence[str]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from abstim.models import DETAILED
 from abstim.study.baseline import read_result
 from abstim.study.bench.rate import STAGES, mad
 from functional.errors import InputError
@@ -46,11 +47,13 @@ class Verdict:
         return asdict(self)
 
 
-def read_old(path: Path) -> dict[str, Any]:
-    """An earlier `abstim bench --json`. Raises InputError if it is none."""
+def read_old(path: Path, model: str) -> dict[str, Any]:
+    """An earlier `abstim bench --json`. Raises InputError if it is none, or of another model."""
     data = read_result(path)
     if not isinstance(data, dict) or data.get("kind") != "bench":
         raise InputError(f"{path}: not a result of `abstim bench --json`")
+    if (before := data.get("model", DETAILED)) != model:
+        raise InputError(f"{path}: measured the {before} model; compare it with --model {before}")
     return data
 
 

@@ -90,13 +90,14 @@ def stage_rate(stage: str, session: Session, gpus: Sequence[Gpu], model: str) ->
     return _rate(session, BEFORE_TIMING[stage](session, gpus))[0]
 
 
-def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> tuple[Rate, Any]:
-    """One round of timing every launch on every GPU, and the model's results, the engine's as `[launch][gpu]`."""
+def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> tuple[Rate, list[int]]:
+    """One round of timing every launch on every GPU, and cycles of all launches by GPU."""
     from abstim.session.detailed import engine_results
 
     if model == DETAILED:
         rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
         launches = zip(session.traces.in_order(), results, strict=True)
+        cycles = [sum(of_gpu.cycles for of_gpu in column) for column in zip(*results, strict=True)]
         stepped = [  # all of the trace's where the engine does not say
             [result.counters.get(f"stepped_{kind}", int(getattr(trace, kind).sum())) for kind in _KINDS]
             for trace, launch in launches
@@ -104,10 +105,11 @@ def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> 
         ]
     else:
         rate, results = _rate(session, lambda: model_named(model).time(session, gpus, "all", silent), len(gpus))
+        cycles = [sum(row.cycles for row in result.launches) for result in results]
         rows = [row for result in results for row in result.launches]
         stepped = [[getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS] for row in rows]
     threads, warps = (round(sum(column)) for column in zip(*stepped, strict=True))
-    return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), results
+    return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), cycles
 
 
 _KINDS = ("thread_instructions", "warp_instructions")
@@ -144,6 +146,7 @@ def against(
     sessions: Mapping[str, Session],
     rates: Mapping[str, Mapping[str, Rate]],
     rounds: int,
+    model: str,
     progress: Progress,
 ) -> Iterator[Against]:
     """Every benchmark on every variant. Raises InputError for a stage not measured, or a launch not in the table."""
@@ -155,14 +158,14 @@ def against(
             raise InputError(f"a comparison with the reference needs every stage; not measured: {', '.join(missing)}")
         if sorted(entry.cycles) != list(range(len(session.case.launches))):
             raise InputError(f"the table does not have every launch of {entry.benchmark} on {entry.variant}")
-        timed = [time_stage(session, [gpus[entry.variant]]) for _ in range(rounds)]
-        rate, results = timed[0]
+        timed = [time_stage(session, [gpus[entry.variant]], model) for _ in range(rounds)]
+        rate, (cycles,) = timed[0]
         seconds = stages["execute"].seconds + median(each.seconds for each, _ in timed)
         yield Against(
             entry.benchmark,
             entry.group,
             entry.variant,
-            predicted_cycles=sum(launch[0].cycles for launch in results),
+            predicted_cycles=cycles,
             measured_cycles=sum(entry.cycles.values()),
             thread_instructions=rate.thread_instructions,
             seconds=seconds,
@@ -191,7 +194,7 @@ def bench(
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     With `reference` every benchmark is also timed on its variants.
     """
-    _check(stages, rounds, reference, model)
+    _check(stages, rounds, model)
     gpu = gpu or load_gpu("gtx480")
     gpus = design_points(gpu, points)
     found = BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model)
@@ -212,15 +215,13 @@ def bench(
                 of_count[name] = of_count[name].merged(rate) if name in of_count else rate
         found.yardstick_seconds.append(median(yardsticks))
     if reference is not None:
-        found.against.extend(against(reference, sessions, found.rates, rounds, progress))
+        found.against.extend(against(reference, sessions, found.rates, rounds, model, progress))
     return found
 
 
-def _check(stages: Sequence[str], rounds: int, reference: Reference | None, model: str) -> None:
+def _check(stages: Sequence[str], rounds: int, model: str) -> None:
     """Raises InputError for what `bench` does not measure."""
     model_named(model)
-    if reference is not None and model != DETAILED:
-        raise InputError("the comparison with the reference is of the detailed model; leave --model out")
     for stage in stages:
         if stage not in STAGES:
             raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abstim.session.session import Session
+from abstim.study.explore.formula import analytic_points
 from abstim.study.explore.jobs import Planner
 from abstim.study.explore.search import columns_at
 from abstim.study.explore.timing import Timer
@@ -219,7 +220,6 @@ class InterpolatedSweep:
             return np.tile(cycles, (len(self.points), 1)), np.zeros((len(self.points), len(cycles), 0))
         from abstim.analytic import predict_points
         from abstim.analytic.predictions import summary_of
-        from abstim.study.explore.search import analytic_points
 
         base = self.points.space.gpu
         columns = analytic_points(base, self.points.keys_of_gpu)

@@ -1,4 +1,4 @@
-"""The job queue of a sweep: work of a model for a set of points, each piece once, on this machine or on a cluster.
+"""The job queue of a sweep: work of a model for a set of points, each piece once.
 
 Two points that look the same to a model are one job: SMs that get no block, latencies of instructions the kernel
 does not have, limits that do not bind, L2 and DRAM behind perfect memory. A job's key is a hash of its inputs, so it
@@ -11,14 +11,12 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from threading import local
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.extras import need
 from abstim.gpu.config import not_looked_at
 from abstim.session.session import Session
 from functional.errors import InputError
@@ -90,9 +88,10 @@ class Planner:
             digest = hashlib.blake2b(read(target, launch, inputs, blocks), digest_size=16)
             yield Job(digest.digest(), target, launch, bare, blocks)
 
-    def inputs(self, job: Job) -> LaunchInputs:
-        """What the engine needs for a job, besides the machine."""
-        return self.sessions[job.target].inputs(job.launch, job.gpu)
+    @staticmethod
+    def cycles(session: Session, number: int, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
+        """Of a launch on GPUs with one latency table, on one thread."""
+        return time_chunk(session.inputs(number, gpus[0]), gpus, blocks_per_sm)
 
     def chunks(self, jobs: Sequence[Job], workers: int) -> list[Chunk]:
         """Jobs that share trace and latency table together, few enough that every worker gets several chunks."""
@@ -108,7 +107,8 @@ class Planner:
 
     def time(self, chunk: Chunk) -> list[int]:
         """Cycles of its jobs, on one thread."""
-        return time_chunk(self.inputs(chunk[0]), [job.gpu for job in chunk], [job.blocks_per_sm for job in chunk])
+        first, gpus, blocks = chunk[0], [job.gpu for job in chunk], [job.blocks_per_sm for job in chunk]
+        return self.cycles(self.sessions[first.target], first.launch, gpus, blocks)
 
     def _reader(self, gpu: Gpu) -> Reader:
         machines: dict[tuple[int, ...], np.ndarray] = {}
@@ -126,10 +126,12 @@ class Planner:
         return read
 
     def _group(self, job: Job) -> tuple[int, ...]:
-        return job.target, job.launch, id(self.inputs(job).table)
+        return job.target, job.launch, id(self.sessions[job.target].inputs(job.launch, job.gpu).table)
 
     def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
-        instructions = max(1, int(self.inputs(group[0]).trace.warp_instructions.sum()))
+        first = group[0]
+        trace = self.sessions[first.target].inputs(first.launch, first.gpu).trace
+        instructions = max(1, int(trace.warp_instructions.sum()))
         return max(1, min(CHUNK_WARP_INSTRUCTIONS // instructions, len(group) // (4 * workers)))
 
     def _digest(self, place: tuple[int, int, int], make: Callable[[], bytes]) -> bytes:
@@ -139,11 +141,12 @@ class Planner:
         return self._digests[place]
 
 
+_OF_THREAD = local()  # a launch each: they walk side by side
+
+
 @dataclass
 class OccupancyPlanner(Planner):
     """The same of the occupancy model."""
-
-    _of_thread: Any = field(default_factory=local, repr=False)  # a launch each: they walk side by side
 
     @staticmethod
     def refuse(points: Points) -> None:
@@ -158,15 +161,15 @@ class OccupancyPlanner(Planner):
         """Of the model: another one gives other cycles."""
         return key(_OCCUPANCY, "occupancy")[:16]
 
-    def time(self, chunk: Chunk) -> list[int]:
-        """Cycles of its jobs, on one thread."""
+    @staticmethod
+    def cycles(session: Session, number: int, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
+        """Of a launch on any GPUs, on one thread."""
         from abstim.occupancy_vector.occupancy_model import TimedLaunch
 
-        session, number, own = self.sessions[chunk[0].target], chunk[0].launch, self._of_thread
-        if getattr(own, "of", None) != (session, number):  # chunks of the same launch follow each other
-            own.of, own.timed = (session, number), TimedLaunch(session, number)
-        points = [own.timed.design_point(job.gpu) for job in chunk]
-        return [found.cycles for found in own.timed.times(points, 1)]
+        if getattr(_OF_THREAD, "of", None) != (session, number):  # chunks of the same launch follow each other
+            _OF_THREAD.of, _OF_THREAD.timed = (session, number), TimedLaunch(session, number)
+        points = [_OF_THREAD.timed.design_point(gpu) for gpu in gpus]
+        return [found.cycles for found in _OF_THREAD.timed.times(points, 1)]
 
     def _reader(self, gpu: Gpu) -> Reader:
         point = repr((replace(gpu.spec, name=""), gpu.params, gpu.pipeline)).encode()
@@ -257,89 +260,3 @@ def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
         machine["max_warps_per_sm"], mask = used, (1 << used) - 1
         machine["scheduler_slots"] = [int(slots) & mask for slots in machine["scheduler_slots"]]
     return machine
-
-
-CONNECT_SECONDS = 10
-FAILURES = 5  # rounds in a row without a single result, after which the cluster is given up
-
-
-def run_on_cluster(planner: Planner, jobs: Sequence[Job], address: str) -> Iterator[Results]:
-    """Results of all jobs, a chunk at a time, in whatever order they are done.
-
-    Each worker thread runs a chunk. Raises InputError if there is no such cluster, if a worker has another version of
-    abstim, or if nothing comes back any more.
-    """
-    with _connected(address) as client:
-        missing = planner.chunks(jobs, sum(client.nthreads().values()))
-        failures, error = 0, ""
-        while missing:
-            before = len(missing)
-            for chunk, outcome in _round(client, planner, list(missing)):
-                if isinstance(outcome, str):
-                    error = outcome
-                else:
-                    missing.remove(chunk)
-                    yield outcome
-            failures = 0 if len(missing) < before else failures + 1
-            if failures == FAILURES:
-                raise InputError(f"--cluster {address}: {len(missing)} batches failed {FAILURES} times: {error}")
-
-
-@contextmanager
-def _connected(address: str) -> Iterator[Any]:
-    need("distributed")
-    import dask
-    from distributed import Client
-
-    dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"})  # traces are large
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise InputError(f"--cluster {address}: no scheduler answers there ({error})") from None
-    try:
-        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
-        yield client
-    except TimeoutError:
-        raise InputError(f"--cluster {address}: the scheduler has no workers") from None
-    finally:
-        client.close(timeout=5)
-
-
-def _round(client: Any, planner: Planner, missing: Sequence[Chunk]) -> Iterator[tuple[Chunk, Results | str]]:
-    """Every chunk once: its results, or why there are none."""
-    from distributed import as_completed as answered
-
-    sent: dict[tuple[int, int, int], Any] = {}  # kept until the round is over
-    chunk_of = {}
-    for chunk in missing:
-        inputs = planner.inputs(chunk[0])
-        launch = (chunk[0].target, chunk[0].launch, id(inputs.table))
-        if launch not in sent:  # a task, not scattered data: the scheduler makes it again if its worker dies
-            sent[launch] = client.submit(given, inputs, pure=False)
-        gpus, blocks = [job.gpu for job in chunk], [job.blocks_per_sm for job in chunk]
-        future = client.submit(on_worker, engine_digest(), sent[launch], gpus, blocks, pure=False)
-        chunk_of[future] = chunk
-    for future in answered(list(chunk_of)):
-        yield chunk_of[future], _outcome(future, chunk_of[future])
-
-
-def _outcome(future: Any, chunk: Chunk) -> Results | str:
-    try:
-        cycles = future.result()
-    except InputError:
-        raise
-    except Exception as error:  # the worker is gone, with the data or the result: another round
-        return f"{type(error).__name__}: {error}"
-    return [(job.key, found) for job, found in zip(chunk, cycles, strict=True)]
-
-
-def given(inputs: LaunchInputs) -> LaunchInputs:
-    """Its argument."""
-    return inputs
-
-
-def on_worker(version: str, inputs: LaunchInputs, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
-    """`time_chunk`, if this worker's engine is that of the sweep."""
-    if version != engine_digest():
-        raise InputError("a worker of the cluster runs another version of abstim; install the same on all")
-    return time_chunk(inputs, gpus, blocks_per_sm)

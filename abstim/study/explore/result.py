@@ -81,9 +81,12 @@ def _never_matters(columns: Mapping[str, np.ndarray], key: str, logs: np.ndarray
     have such others."""
     if len(np.unique(columns[key])) == 1:
         return True
-    others = [np.unique(column, return_inverse=True)[1] for other, column in columns.items() if other != key]
-    rows = np.stack([*others, np.zeros(len(logs), np.int64)], 1)
-    group, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)[1:]
+    group = np.zeros(len(logs), np.int64)
+    for other, column in columns.items():
+        if other != key:  # after each column numbered anew, so that numbers stay small
+            values, place = np.unique(column, return_inverse=True)
+            group = np.unique(group * len(values) + place, return_inverse=True)[1]
+    counts = np.bincount(group)
     low, high = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)
     np.minimum.at(low, group, logs)
     np.maximum.at(high, group, logs)
@@ -169,9 +172,11 @@ class Exploration:
         _, first = np.unique(values[np.searchsorted(all_of, rows)], axis=0, return_index=True)
         return rows[np.sort(first)]
 
-    def table(self) -> dict[str, list[Any]]:
-        """Columns, one entry a point: its number in the grid, varied keys, defined names, results, and what failed."""
-        return {name: _with_gaps(values, name in self.whole) for name, values in self.columns().items()}
+    def table(self, rows: Any = None) -> dict[str, list[Any]]:
+        """Columns, one entry a point, or of some `rows`: its number in the grid, varied keys, defined names, results,
+        and what failed."""
+        chosen = slice(None) if rows is None else np.asarray(rows, np.int64)
+        return {name: _with_gaps(values[chosen], name in self.whole) for name, values in self.columns().items()}
 
     def columns(self) -> dict[str, np.ndarray]:
         """The same as arrays: NaN where a target, or one of several, could not run."""

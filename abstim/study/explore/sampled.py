@@ -25,7 +25,7 @@ from abstim.study.explore.interpolated import (
     TimedPairs,
 )
 from abstim.study.explore.search import columns_at
-from abstim.study.sample.automatic import Aim, check_turn, work_on
+from abstim.study.sample.automatic import Aim, check_turn, work_of, work_on
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
@@ -242,15 +242,15 @@ class SampledSweep:
     def run(self) -> ReadPoints:
         """With more launches while the interval of a point is wider than was aimed at; with all at once, where the
         formula costs more than it may save."""
-        self.program.prepare()
-        kinds = kinds_of_launches(self.program)  # which no formula tells apart, small ones neither
-        works = [replace(work, kinds=kinds) for work in work_on(self.program, self.gpus)]
-        instructions, formula = float(works[0].instructions.sum()), formula_of(self.launches, kinds)
+        kinds, here = kinds_of_launches(self.program), work_of(self.program)  # kinds: which no formula tells apart
+        instructions, seconds = float(here.instructions.sum()), COST_SECONDS * float(here.cost.sum())
         formula_seconds = (SUMMARY_SECONDS + POINT_SECONDS * len(self.gpus)) * len(np.unique(kinds)) + FORMULA_SECONDS
-        if formula_seconds > WORTH * COST_SECONDS * float(works[0].cost.sum()) * len(self.gpus):
+        if formula_seconds > WORTH * seconds * len(self.gpus):  # before anything is looked at on the other GPUs
             shape = (len(self.gpus), len(kinds))
             read = all_timed(self.launches.timed, shape, "timing all points costs no more")
             return ReadPoints(read, self.aim.confidence, self.launches.instructions / instructions)
+        works = [replace(work, kinds=kinds) for work in work_on(self.program, self.gpus)]
+        formula = formula_of(self.launches, kinds)
         selection = select(works, formula, OF_LAUNCHES * self.aim.error, self.aim.confidence)
         for _ in range(ROUNDS):
             found = self._points(selection, instructions)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from abstim.gpu.config import Gpu, not_looked_at
-from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
+from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points, Space
@@ -184,49 +183,6 @@ def climb(points: Points, screen: Screen, middle: Timing, best: Timing, objectiv
     return last._replace(predicted_cycles=predicted[np.searchsorted(points.positions, last.points.positions)])
 
 
-# Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
-RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm",
-             "register_allocation_granularity")  # fmt: skip
-
-
-def refuse_unknown(points: Points) -> None:
-    """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a guide
-    for a better model, its cycles would be wrong."""
-    from abstim.analytic.point import Point
-
-    for key in points.keys_of_gpu:
-        if "." not in key and key not in Point._fields:
-            raise InputError(not_looked_at(f"--vary {key}", "analytic"))
-
-
-def by_formula(sessions: Sequence[Session], gpu: Gpu, points: Points) -> tuple[Cycles, list[str]]:
-    """Every point by the analytic model; a point on which a target cannot run has the reason."""
-    from abstim.analytic import whole_cycles
-
-    reasons = np.where(points.reasons == "", _does_not_fit(sessions, points), points.reasons)
-    usable = reasons == ""
-    cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
-    if usable.any():
-        cycles[usable] = analytic_screen(sessions, gpu, whole_cycles)(points.where(usable).keys_of_gpu)
-    return cycles, reasons.tolist()
-
-
-def _does_not_fit(sessions: Sequence[Session], points: Points) -> np.ndarray:
-    """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
-    columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
-    _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
-    reasons = np.full(len(first), "", object)
-    for n, k in enumerate(first.tolist()):
-        try:
-            own = points.gpu(k)
-            for session in sessions:
-                for launch in range(len(session)):
-                    session.blocks_per_sm(launch, own)
-        except InputError as error:
-            reasons[n] = str(error)
-    return reasons[of.ravel()]
-
-
 def search(points: Points, predicted: np.ndarray, time: Timing, objectives: Objectives, count: int) -> Found:
     """Time the `count` candidates that seem to be on the front by predicted cycles, a quarter of them in each round."""
     features, corrected = np.column_stack([columns_at(points)[0], np.ones(len(points))]), predicted
@@ -275,41 +231,3 @@ def columns_at(points: Points) -> tuple[Float[np.ndarray, "point feature"], Int6
     scaled = [(n, 2 * (c - c.min()) / span - 1) for n, c in columns if (span := float(np.ptp(c))) > 0]
     features = np.stack([c for _, c in scaled], 1) if scaled else np.zeros((len(points), 0))
     return features, np.array([n for n, _ in scaled], np.int64)
-
-
-def analytic_screen(
-    sessions: Sequence[Session], gpu: Gpu, rounded: Callable[[np.ndarray], np.ndarray] = lambda cycles: cycles
-) -> Screen:
-    """A screen of the targets around a GPU: sums of launches, each as `rounded` gives it. Keys it does not know
-    (policies, banks, ...) change nothing in it."""
-    from abstim.analytic import predict_points, summaries
-
-    launches = [summaries(session, gpu) for session in sessions]
-
-    def screen(columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
-        points = analytic_points(gpu, columns)
-        cycles = [
-            sum(rounded(np.asarray(predict_points(s, points).cycles, float)) for s in found) for found in launches
-        ]
-        return np.stack(cycles, 1)
-
-    return screen
-
-
-def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
-    """As many points of the analytic model as the columns have rows: the GPU with the columns put in."""
-    from abstim.analytic import points_of
-
-    base = points_of([gpu])
-    count = len(next(iter(columns.values())))
-    arrays = {name: np.repeat(column, count, 0) for name, column in base._asdict().items()}
-    for key, values in columns.items():
-        section, _, name = key.rpartition(".")
-        if section == "unit":
-            found = np.stack([values == unit for unit in ALUS], 1)
-            arrays["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
-        elif section:
-            arrays[section][:, INSTRUCTION_CLASSES.index(name)] = values
-        elif key in arrays:
-            arrays[key] = values.astype(np.float32)
-    return type(base)(**arrays)

@@ -16,9 +16,11 @@ from abstim.models import DETAILED, MODELS
 from abstim.progress import Progress, silent
 from abstim.session.result import target_note
 from abstim.session.session import Session, open_session
+from abstim.study.explore.cluster import Cluster
 from abstim.study.explore.expressions import Expression
+from abstim.study.explore.formula import Formula, analytic_screen, formula_cycles
 from abstim.study.explore.interpolated import EstimatedTargets, InterpolatedSweep, ReadPoints, refused_by
-from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local, run_on_cluster
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local
 from abstim.study.explore.points import Points, Space, parse_axes
 from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, values_of
 from abstim.study.explore.search import (
@@ -27,7 +29,6 @@ from abstim.study.explore.search import (
     Found,
     Objectives,
     ScreenMaker,
-    analytic_screen,
     climb,
     design,
     front,
@@ -79,8 +80,6 @@ class Sweep:
             raise InputError(f"{option} times by the detailed model; leave out --model and --strategy multi-fidelity")
         if self.model not in MODELS:
             raise InputError(f"no model {self.model!r}{nearest(self.model, MODELS)}")
-        if self.cluster and self.model != DETAILED:
-            raise InputError(f"--cluster times by the detailed model; --model {self.model} runs on this machine")
         if self.strategy == MULTI_FIDELITY and self.model != DETAILED:
             raise InputError("--strategy multi-fidelity climbs through all models; leave --model out")
         if self.model == "analytic" and self.space.gpu.code_asked:
@@ -242,15 +241,22 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
     """A model as what times points, and keeps what it finds."""
     kind = SWEPT[model]
     if not issubclass(kind, Planner):
-        yield kind(sessions, sweep.space.gpu)
+        yield kind(sessions, sweep.space.gpu, _formula_of(sweep, progress))
         return
     planner = kind(sessions)
     with closing(Store(planner.version)) as store:
-        yield Timer(planner, _run_of(sweep) if model == DETAILED else run_local, store, progress)
+        yield Timer(planner, _run_of(sweep), store, progress)
 
 
 def _run_of(sweep: Sweep) -> Run:
-    return partial(run_on_cluster, address=sweep.cluster) if sweep.cluster else run_local
+    return Cluster(sweep.cluster) if sweep.cluster else run_local
+
+
+def _formula_of(sweep: Sweep, progress: Progress) -> Formula:
+    if not sweep.cluster:
+        return formula_cycles
+    cluster = Cluster(sweep.cluster)
+    return partial(cluster.formula, report=lambda done, total: progress(cluster.what, done, total))
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:

@@ -21,9 +21,10 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress
 from abstim.session.session import Session
+from abstim.study.explore.formula import Formula, by_formula, formula_cycles, refuse_unknown
 from abstim.study.explore.jobs import Job, Planner, Results
 from abstim.study.explore.points import Points
-from abstim.study.explore.search import FAILED, by_formula, refuse_unknown
+from abstim.study.explore.search import FAILED
 from functional.errors import InputError
 from functional.keep.folder import cache_dir, make_folder
 from functional.terminal import note
@@ -195,7 +196,7 @@ class Timer:
 
     def _report(self, some: range, points: int, part: float) -> None:
         """Tell how many of `points` are done: those before `some`, and `part` of these."""
-        self.progress("explore, points", some.start + int(part * len(some)), points)
+        self.progress(getattr(self.run, "what", "explore, points"), some.start + int(part * len(some)), points)
 
     def _plan(
         self, target: int, gpu: Gpu, launches: Sequence[int] | None, jobs: dict[bytes, Job]
@@ -232,13 +233,14 @@ class FormulaTimer:
 
     sessions: Sequence[Session]
     gpu: Gpu
+    formula: Formula = formula_cycles
     work: Work = field(default_factory=Work)
     refuse = staticmethod(refuse_unknown)
 
     def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
         """As of `Timer`."""
         started = perf_counter()
-        found = by_formula(self.sessions, self.gpu, points)
+        found = by_formula(self.sessions, self.gpu, points, self.formula)
         self.work.count_points(found[0], self.sessions)
         self.work.seconds += perf_counter() - started
         return found

@@ -1,121 +1,216 @@
-"""What is fitted: measured cycles, and the kernels that predict them."""
+"""What is fitted: what was measured, and the kernels that predict it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml
+from abstim.brief import grouped
+from abstim.gpu.config import Gpu, config_dir, load_gpu, read_toml, refuse_machine_code
 from abstim.gradient.timed_kernel import TimedKernel, kernel_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
+from abstim.study.silicon import MeasuredTime, target_in
 from abstim.study.validate import Measured
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+    from jaxtyping import Bool, Float64, Int64
 
 
-@dataclass(frozen=True)
-class Observations:
-    """Kernels, a benchmark on a variant each, and the cycles measured of each launch of theirs, one after the other.
+class Measurement(NamedTuple):
+    """A target on a variant of a GPU: cycles of some of its launches, or, without `launches`, of all together."""
 
-    `entry`: which kernel a launch is of. A launch weighs 1 / sqrt(launches of its kernel), so that kernels weigh alike.
-    """
-
-    kernels: list[TimedKernel]
-    measured: list[Measured]
-    cycles: Float64[np.ndarray, " launch"]
-    entry: Int64[np.ndarray, " launch"]
-
-    @property
-    def weights(self) -> Float64[np.ndarray, " launch"]:
-        """Of each launch's error in log cycles."""
-        return 1 / np.sqrt(np.bincount(self.entry)[self.entry])
-
-    def engine_cycles(self, points: Sequence[np.ndarray]) -> Float64[np.ndarray, "point launch"]:
-        """The engine's cycles at some parameter vectors."""
-        count = len(self.kernels)
-
-        def one(n: int) -> np.ndarray:
-            return self.kernels[n % count].engine_cycles(points[n // count])
-
-        found = in_parallel(one, count * len(points), os.cpu_count() or 1)
-        return np.concatenate(found).reshape(len(points), -1)
-
-    def with_gradients(
-        self, values: np.ndarray, progress: Progress = silent, what: str = ""
-    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
-        """Cycles and their gradients at real parameter values."""
-
-        def one(n: int) -> tuple[np.ndarray, np.ndarray]:
-            return self.kernels[n].by_launch(values)
-
-        threads = os.cpu_count() or 1
-        found = in_parallel(one, len(self.kernels), threads, lambda done, total: progress(what, done, total))
-        return np.concatenate([c for c, _ in found]), np.concatenate([g for _, g in found])
-
-    def errors(self, cycles: Float64[np.ndarray, " launch"]) -> Float64[np.ndarray, " kernel"]:
-        """Signed error of each kernel's cycles, summed over its launches, as a fraction of the measured ones."""
-        return np.bincount(self.entry, cycles) / np.bincount(self.entry, self.cycles) - 1
-
-    def part(self, entries: Sequence[int]) -> Observations:
-        """Some of the kernels."""
-        own = [int(e) for e in entries]
-        return observations([self.kernels[e] for e in own], [self.measured[e] for e in own])
+    benchmark: str  # as the table names it
+    variant: str
+    target: str
+    launches: tuple[int, ...] | None
+    cycles: tuple[float, ...]
 
 
-def observations(kernels: Sequence[TimedKernel], measured: Sequence[Measured]) -> Observations:
-    """Kernels with what was measured of them; a kernel's launches are those measured, in the same order."""
-    cycles = np.array([c for entry in measured for c in entry.cycles.values()], float)
-    entry = np.repeat(np.arange(len(measured)), [len(entry.cycles) for entry in measured])
-    return Observations(list(kernels), list(measured), cycles, entry)
+def measurements(
+    table: Sequence[Measured] | Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
+) -> tuple[str, dict[str, Gpu], list[Measurement]]:
+    """`of_times`, or `of_table`."""
+    if isinstance(table[0], MeasuredTime):
+        return of_times(table, programs, gpu, overrides)  # type: ignore[arg-type]
+    return of_table(table, gpu, overrides)  # type: ignore[arg-type]
 
 
-def gpus_of(table: Sequence[Measured], gpu: str | None, overrides: Sequence[str]) -> tuple[str, dict[str, Gpu]]:
-    """(name of the GPU that is fitted, GPU by variant): the variant's own, or `gpu` with the variant's overrides, if it
-    is a known variant, and then `overrides`. Raises InputError if the variants are of several GPUs."""
+def of_table(
+    table: Sequence[Measured], gpu: str | None, overrides: Sequence[str]
+) -> tuple[str, dict[str, Gpu], list[Measurement]]:
+    """(name of the GPU that is fitted, GPU by variant, what was measured): the variant's own GPU, or `gpu` with the
+    variant's overrides, if it is a known one, and then `overrides`. Raises InputError if they are of several GPUs."""
     known = read_toml(config_dir() / "validation" / "variants.toml")
     variants = list(dict.fromkeys(entry.variant for entry in table))
     for variant in variants:
         if variant not in known and gpu is None:
             raise InputError(f"variant {variant!r} is not known; say which GPU it is with --gpu")
-    names = {gpu or known[variant]["gpu"] for variant in variants}
+    name = _only({gpu or known[variant]["gpu"] for variant in variants}, "choose by --variant")
+    gpus = {v: load_gpu(name, [*known.get(v, {"set": []})["set"], *overrides]) for v in variants}
+    found = [Measurement(e.benchmark, e.variant, e.benchmark, (*e.cycles,), (*e.cycles.values(),)) for e in table]
+    return name, gpus, found
+
+
+def of_times(
+    table: Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
+) -> tuple[str, dict[str, Gpu], list[Measurement]]:
+    """The same of times on hardware, whose targets lie in `programs`; a variant is a core clock. Raises InputError for
+    several GPUs, and for caches that were not flushed."""
+    name = gpu or _only({row.gpu for row in table}, "say which to fit with --gpu")
+    if kept := next((row for row in table if row.flush != "all"), None):
+        raise InputError(f"{kept.name}: measured with flush {kept.flush!r}; fit times launches from empty caches: all")
+    gpus, found = dict[str, Gpu](), list[Measurement]()
+    for (target, clock_hz, whole), rows in grouped(
+        table, lambda row: (row.target, row.core_clock_hz, row.launch is None)
+    ).items():
+        variant = f"{clock_hz / 1e6:g} MHz"
+        gpus[variant] = load_gpu(name, [f"core_clock_hz={clock_hz:.0f}", *overrides])
+        cycles = tuple(row.time_ns * clock_hz * 1e-9 for row in rows)
+        launches = None if whole else tuple(row.launch for row in rows if row.launch is not None)
+        found.append(Measurement(target, variant, target_in(programs, target), launches, cycles))
+    return name, gpus, found
+
+
+def _only(names: set[str], what_to_do: str) -> str:
     if len(names) != 1:
-        raise InputError(f"the table's variants are of several GPUs ({', '.join(sorted(names))}); choose by --variant")
-    name = names.pop()
-    return name, {v: load_gpu(name, [*known.get(v, {"set": []})["set"], *overrides]) for v in variants}
+        raise InputError(f"the table's variants are of several GPUs ({', '.join(sorted(names))}); {what_to_do}")
+    return names.pop()
 
 
-def kernels_of(
-    table: Sequence[Measured], names: Sequence[str], gpus: dict[str, Gpu], model: str, progress: Progress
+class Observed:
+    """A measurement and the kernel that predicts it. Parameters that change none of its cycles around a point are held
+    there (`matters`, `around`), so that points which differ in them alone are timed once."""
+
+    def __init__(self, measurement: Measurement, kernel: TimedKernel) -> None:
+        self.measurement, self.kernel = measurement, kernel
+        self.matters: Bool[np.ndarray, " name"] = np.ones(len(kernel.names), bool)
+        self._around = kernel.defaults()
+        self._kept: dict[bytes, np.ndarray] = {}
+
+    def engine_cycles(self, values: np.ndarray, exactly: bool = False) -> Float64[np.ndarray, " launch"]:
+        """What the model says at some values. `exactly`: parameters that seem not to matter are not held."""
+        point = np.asarray(values if exactly else np.where(self.matters, values, self._around), float)
+        key = point.tobytes()
+        if key not in self._kept:
+            self._kept[key] = self._observed(self.kernel.engine_cycles(point))
+        return self._kept[key]
+
+    def with_gradient(self, values: np.ndarray, anew: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Cycles and their gradients at real values; `anew`: it is found out again which parameters matter."""
+        names = None if anew else [n for n, own in zip(self.kernel.names, self.matters, strict=True) if own]
+        cycles, gradient = self.kernel.by_launch(values, names)
+        if anew and self.kernel.box:  # elsewhere a slope is at a point, and 0 says little
+            self.matters, self._around = np.asarray(gradient.any(0)), np.asarray(values, float)
+        return self._observed(cycles), self._observed(gradient)
+
+    def _observed(self, of_launches: np.ndarray) -> np.ndarray:
+        return of_launches.sum(0, keepdims=True) if self.measurement.launches is None else of_launches
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Measurements, one after the other. A launch weighs 1 / sqrt(launches of its measurement): these weigh alike."""
+
+    entries: list[Observed]
+
+    @property
+    def cycles(self) -> Float64[np.ndarray, " launch"]:
+        """Measured."""
+        return np.concatenate([np.array(each.measurement.cycles, float) for each in self.entries])
+
+    @property
+    def entry(self) -> Int64[np.ndarray, " launch"]:
+        """The measurement that each launch belongs to."""
+        return np.repeat(np.arange(len(self.entries)), [len(each.measurement.cycles) for each in self.entries])
+
+    @property
+    def weights(self) -> Float64[np.ndarray, " launch"]:
+        """Of each launch's error in log cycles."""
+        return np.asarray(1 / np.sqrt(np.bincount(self.entry)[self.entry]))
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Names, each once."""
+        return list(dict.fromkeys(each.measurement.benchmark for each in self.entries))
+
+    def engine_cycles(self, points: Sequence[np.ndarray], exactly: bool = False) -> Float64[np.ndarray, "point launch"]:
+        """The engine's cycles at some parameter vectors."""
+        count = len(self.entries)
+
+        def one(n: int) -> np.ndarray:
+            return self.entries[n % count].engine_cycles(points[n // count], exactly)
+
+        found = in_parallel(one, count * len(points), os.cpu_count() or 1)
+        return np.concatenate(found).reshape(len(points), -1)
+
+    def with_gradients(
+        self, values: np.ndarray, anew: bool, progress: Progress = silent, what: str = ""
+    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+        """Cycles and their gradients at real parameter values."""
+
+        def one(n: int) -> tuple[np.ndarray, np.ndarray]:
+            return self.entries[n].with_gradient(values, anew)
+
+        threads = os.cpu_count() or 1
+        found = in_parallel(one, len(self.entries), threads, lambda done, total: progress(what, done, total))
+        return np.concatenate([c for c, _ in found]), np.concatenate([g for _, g in found])
+
+    def errors(self, cycles: Float64[np.ndarray, " launch"]) -> Float64[np.ndarray, " measurement"]:
+        """Signed error of each measurement's cycles, summed over its launches, as a fraction of the measured ones."""
+        return np.asarray(np.bincount(self.entry, cycles) / np.bincount(self.entry, self.cycles) - 1)
+
+    def part(self, entries: Sequence[int]) -> Observations:
+        """Some of the measurements."""
+        return Observations([self.entries[e] for e in entries])
+
+
+def observations(
+    found: Sequence[Measurement], names: Sequence[str], gpus: dict[str, Gpu], model: str, progress: Progress = silent
 ) -> Observations:
-    """Execute every benchmark of a table once, and make its kernels. Raises InputError for one that cannot run, or a
-    model that has no derivatives."""
+    """Execute every target once, and make its kernels. Raises InputError for one that cannot run, or a model that has
+    no derivatives."""
     make = kernel_of(model)
+    if model == "analytic":
+        refuse_machine_code(next(iter(gpus.values())), "the analytic model times")
     sessions: dict[str, Session] = {}
-    kernels: list[TimedKernel] = []
-    for number, entry in enumerate(table):
-        progress("execute", number, len(table))
-        if entry.benchmark not in sessions:
-            sessions[entry.benchmark] = open_session(entry.benchmark)
-        kernels.append(make(sessions[entry.benchmark], names, gpus[entry.variant], list(entry.cycles)))
-    return observations(kernels, table)
+    entries = []
+    for number, each in enumerate(found):
+        progress("execute", number, len(found))
+        if each.target not in sessions:
+            sessions[each.target] = open_session(each.target, [gpus[each.variant]])
+        gpu = gpus[each.variant]
+        kernel = make(sessions[each.target], names, gpu, each.launches, box=gpu.spec.timed_code != "ptx")
+        entries.append(Observed(each, kernel))
+    return Observations(entries)
 
 
-def split(table: Sequence[Measured], fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Positions to fit and positions held out; all variants of a benchmark are on the same side.
+def programs_of(data: Observations) -> list[int]:
+    """Equal numbers for measurements of targets whose kernels are of one module, by its text."""
+    first: dict[str, int] = {}
+    found = list(range(len(data.entries)))
+    for n, each in enumerate(data.entries):
+        modules = {launch.program.digest for launch in each.kernel.session.case.launches}
+        joined = {found[n], *(found[first.setdefault(module, n)] for module in sorted(modules))}
+        found = [min(joined) if number in joined else number for number in found]
+    return found
+
+
+def split(programs: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
+    """Positions to fit and positions held out; all measurements of a program are on the same side.
 
     Raises InputError for a fraction that leaves nothing to fit.
     """
     if not 0 < fraction <= 1:
         raise InputError(f"split {fraction:g}: the part to fit is above 0 and at most 1")
-    benchmarks = sorted({entry.benchmark for entry in table})
-    order = np.random.default_rng(seed).permutation(len(benchmarks))
-    fitted = {benchmarks[k] for k in order[: max(1, round(fraction * len(benchmarks)))]}
-    inside = [k for k, entry in enumerate(table) if entry.benchmark in fitted]
-    return inside, [k for k in range(len(table)) if k not in set(inside)]
+    different = list(dict.fromkeys(programs))
+    order = np.random.default_rng(seed).permutation(len(different))
+    fitted = {different[k] for k in order[: max(1, round(fraction * len(different)))]}
+    inside = [k for k, program in enumerate(programs) if program in fitted]
+    return inside, [k for k, program in enumerate(programs) if program not in fitted]

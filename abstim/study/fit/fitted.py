@@ -87,13 +87,17 @@ def _complete(directions: np.ndarray, count: int) -> Float64[np.ndarray, "name n
 
 @dataclass(frozen=True, slots=True)
 class FittedParameter:
-    """One parameter; `low` to `high` is its 95 % confidence interval, None where the data does not bound it.
+    """One parameter; `low` to `high` is the 95 % confidence interval of what was `fitted`, None where the data does not
+    bound it. `value`: that, or the start where this was kept.
 
-    `identified`: the data tells this parameter from the others. `at_bound`: it stopped where it was told to.
+    `prior`: by what factor the start was taken to be right at most, before any data; None: by any. `identified`: the
+    data tells this parameter from the others. `at_bound`: it stopped where it was told to.
     """
 
     name: str
     start: float
+    prior: float | None
+    fitted: float
     value: float
     low: float | None
     high: float | None
@@ -116,14 +120,16 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The outcome of a fit. `unidentified` lists combinations of parameters the data cannot tell (weights in
-    logarithms); `correlation` is in the order of `parameters`."""
+    """The outcome of a fit. `kept_start`: its values are the start's, since those that were fitted are no better on
+    what was held out. `unidentified` lists combinations of parameters the data cannot tell (weights in logarithms);
+    `correlation` is in the order of `parameters`."""
 
     __repr__ = brief
 
     gpu: str
     variants: list[str]
     reference: str
+    kept_start: bool
     parameters: list[FittedParameter]
     errors: list[ErrorSummary]
     correlation: list[list[float]]
@@ -136,8 +142,18 @@ class Fit:
     wall_seconds: float
 
     @property
+    def verdict(self) -> str:
+        """What the benchmarks that were held out say of the fitted values."""
+        if not self.held_out_benchmarks:
+            return "Nothing was held out: nothing says how good these values are elsewhere."
+        error = {e.values: e.mean_error for e in self.errors if e.part == "held out"}
+        count = f"{len(self.held_out_benchmarks)} held-out benchmark{'s' * (len(self.held_out_benchmarks) > 1)}"
+        became = f"mean error of {count} {error['start']:.2%} with the start, {error['fit']:.2%} fitted"
+        return f"The start is kept: {became}." if self.kept_start else f"Fitted: {became}."
+
+    @property
     def values(self) -> dict[str, float]:
-        """Fitted value by name."""
+        """Value by name."""
         return {p.name: p.value for p in self.parameters}
 
     def to_json(self) -> dict[str, Any]:
@@ -147,11 +163,12 @@ class Fit:
     def to_toml(self) -> str:
         """A GPU description with the GPU that was fitted as its base; every value says where it is from."""
         base = str(Path(self.gpu).resolve()) if self.gpu.endswith(".toml") else self.gpu
-        how = f"abstim fit --reference {self.reference} --split {self.split:g} --seed {self.seed}"
-        how += f", variants {' '.join(self.variants)}, {len(self.fitted_benchmarks)} benchmarks fitted:"
+        how = f"abstim fit to {self.reference} --split {self.split:g} --seed {self.seed}"
+        how += f", variants {', '.join(self.variants)}, {len(self.fitted_benchmarks)} benchmarks fitted. {self.verdict}"
+        done = "not changed by a fit" if self.kept_start else "fitted"
         lines = [
             f"base = {json.dumps(base)}",
-            f"title = {json.dumps(f'{Path(self.gpu).stem}, fitted to {self.reference}')}",
+            f"title = {json.dumps(f'{Path(self.gpu).stem}, {done} to {self.reference}')}",
             "",
             "[sources]",
             f"fit = {json.dumps(how)}",
@@ -161,8 +178,19 @@ class Fit:
             section = parameter.name.rpartition(".")[0] or "params"
             sections.setdefault(section, []).append(parameter)
         for section, own in sections.items():
-            lines += ["", f"[{section}]", *(_setting(p) for p in own)]
+            lines += ["", f"[{section}]", *(self._setting(p) for p in own)]
         return "\n".join(lines) + "\n"
+
+    def _setting(self, parameter: FittedParameter) -> str:
+        key = parameter.name.rpartition(".")[2]
+        value = int(parameter.value) if parameter.value == int(parameter.value) else parameter.value
+        source = f"fit from {parameter.start:g}"
+        found = interval(parameter)
+        if self.kept_start:
+            source += f", kept: {parameter.fitted:g} ({found}) is no better on what was held out"
+        else:
+            source += f", {found}"
+        return f"{key} = {{ value = {value!r}, source = {json.dumps(source)} }}"
 
     def save(self, path: Path) -> None:
         """Write the description. Raises InputError if that cannot be done."""
@@ -170,15 +198,8 @@ class Fit:
         write_output(path, self.to_toml().encode())
 
 
-def _setting(parameter: FittedParameter) -> str:
-    key = parameter.name.rpartition(".")[2]
-    value = int(parameter.value) if parameter.value == int(parameter.value) else parameter.value
-    source = f"fit from {parameter.start:g}, {interval(parameter)}"
-    return f"{key} = {{ value = {value!r}, source = {json.dumps(source)} }}"
-
-
 def interval(parameter: FittedParameter) -> str:
-    """The confidence interval in words."""
+    """The confidence interval of what was fitted, in words."""
     if not parameter.identified or parameter.low is None or parameter.high is None:
         return "not identified by the data"
     bound = ", at its bound" if parameter.at_bound else ""

@@ -60,6 +60,8 @@ class ThreadBlocks:
 
     def finish(self, keep: bool = True) -> None:
         """Execute whatever is left: later launches read what this one writes. `keep`: its trace too."""
+        if self.executed == len(self.positions):
+            return
         left = np.flatnonzero(self.positions < 0)
         if len(left) and keep:
             self._execute(left)

@@ -134,10 +134,11 @@ def of_each_kind(
 
 def _some_of(program: SampledProgram, number: int, cheap: float) -> SomeBlocks:
     launch, launches = program.case.launches[number], program.launches
-    if launches.signatures is None:
-        return SomeBlocks(launch.thread_blocks, ((launches.trace(number), 1.0),))
     run, whole = partial(launches.look_at, number), launch.thread_blocks
-    found = execute_some(run, whole, whole if data_decide(launch.program) else PROFILED_BLOCKS)
+    most = whole if data_decide(launch.program) else PROFILED_BLOCKS
+    if launches.signatures is None or (launches.keep and whole <= most):
+        return SomeBlocks(whole, ((launches.trace(number), 1.0),))
+    found = execute_some(run, whole, most)
     if not found.all_of_it and found.total(lambda trace: float(trace.warp_instructions.sum())) < cheap:
         return execute_some(run, whole, whole)
     return found

@@ -13,7 +13,6 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from abstim.application.run_application import ApplicationResult, run_application
 from abstim.gpu.config import Gpu, gpu_of, known_error_of
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
@@ -40,6 +39,7 @@ from sampling.bounds import bounded
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
+    from abstim.application.run_application import ApplicationResult
     from abstim.gpu.config import Gpu
     from abstim.targets.resolve import Target
 
@@ -306,6 +306,8 @@ def sample_application(
     `record`: where traces are kept (default: nowhere, afterwards). `options` are those of `run_application`. Raises
     InputError for a method that is not there, before anything runs.
     """
+    from abstim.application.run_application import run_application
+
     method_named(method)
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-sample-"))

@@ -1,0 +1,128 @@
+"""Points by the analytic model, as many at once as memory lets: results of a sweep, or a guide for a better model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from abstim.brief import grouped
+from abstim.gpu.config import Gpu, not_looked_at
+from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
+from abstim.session.session import Session
+from abstim.study.explore.points import Points
+from abstim.study.explore.search import FAILED, Cycles, Screen
+from functional.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+AT_ONCE = 1 << 16  # points
+DifferentLaunches = Sequence[tuple[Any, int]]  # of a target: summaries that differ, and of how many launches each is
+Formula = Callable[
+    [Sequence[DifferentLaunches], Gpu, Mapping[str, np.ndarray], Callable[[np.ndarray], np.ndarray]], np.ndarray
+]
+
+
+def analytic_screen(sessions: Sequence[Session], gpu: Gpu) -> Screen:
+    """A screen of the targets around a GPU. Keys it does not know (policies, banks, ...) change nothing in it."""
+    targets = launches_of(sessions, gpu)
+    return lambda columns: formula_cycles(targets, gpu, columns)
+
+
+def launches_of(sessions: Sequence[Session], gpu: Gpu) -> list[DifferentLaunches]:
+    """What the formula asks of targets, around a GPU."""
+    from abstim.analytic import summaries
+
+    return [_alike(summaries(session, gpu)) for session in sessions]
+
+
+def formula_cycles(
+    targets: Sequence[DifferentLaunches], gpu: Gpu, columns: Mapping[str, np.ndarray],
+    rounded: Callable[[np.ndarray], np.ndarray] = lambda cycles: cycles,
+) -> Float[np.ndarray, "point target"]:  # fmt: skip
+    """Of points around a GPU, whose varied keys are `columns`: sums of launches, each as `rounded` gives it."""
+    from abstim.analytic import predict_points
+
+    count = len(next(iter(columns.values())))
+    found = np.zeros((count, len(targets)))
+    for first in range(0, count, AT_ONCE):  # all numbers of a point together are hundreds of bytes
+        some = slice(first, first + AT_ONCE)
+        points = analytic_points(gpu, {key: values[some] for key, values in columns.items()})
+        for target, launches in enumerate(targets):
+            for summary, often in launches:
+                found[some, target] += often * rounded(np.asarray(predict_points(summary, points).cycles, float))
+    return found
+
+
+def _alike(summaries: Sequence[Any]) -> DifferentLaunches:
+    import jax
+
+    found = grouped(summaries, lambda one: b"".join(np.asarray(part).tobytes() for part in jax.tree.leaves(one)))
+    return [(same[0], len(same)) for same in found.values()]
+
+
+def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
+    """As many points of the analytic model as the columns have rows: the GPU with the columns put in."""
+    from abstim.analytic import points_of
+
+    base = points_of([gpu])
+    count = len(next(iter(columns.values())))
+    arrays = {name: np.repeat(column, count, 0) for name, column in base._asdict().items()}
+    for key, values in columns.items():
+        section, _, name = key.rpartition(".")
+        if section == "unit":
+            found = np.stack([values == unit for unit in ALUS], 1)
+            arrays["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
+        elif section:
+            arrays[section][:, INSTRUCTION_CLASSES.index(name)] = values
+        elif key in arrays:
+            arrays[key] = values.astype(np.float32)
+    return type(base)(**arrays)
+
+
+# Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
+RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm",
+             "register_allocation_granularity")  # fmt: skip
+
+
+def refuse_unknown(points: Points) -> None:
+    """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a guide
+    for a better model, its cycles would be wrong."""
+    from abstim.analytic.point import Point
+
+    for key in points.keys_of_gpu:
+        if "." not in key and key not in Point._fields:
+            raise InputError(not_looked_at(f"--vary {key}", "analytic"))
+
+
+def by_formula(
+    sessions: Sequence[Session], gpu: Gpu, points: Points, formula: Formula = formula_cycles
+) -> tuple[Cycles, list[str]]:
+    """Every point by the analytic model; a point on which a target cannot run has the reason."""
+    from abstim.analytic import whole_cycles
+
+    reasons = np.where(points.reasons == "", _does_not_fit(sessions, points), points.reasons)
+    usable = reasons == ""
+    cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
+    if usable.any():
+        columns = points.where(usable).keys_of_gpu
+        cycles[usable] = formula(launches_of(sessions, gpu), gpu, columns, whole_cycles)
+    return cycles, reasons.tolist()
+
+
+def _does_not_fit(sessions: Sequence[Session], points: Points) -> np.ndarray:
+    """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
+    columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
+    _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
+    reasons = np.full(len(first), "", object)
+    for n, k in enumerate(first.tolist()):
+        try:
+            own = points.gpu(k)
+            for session in sessions:
+                for launch in range(len(session)):
+                    session.blocks_per_sm(launch, own)
+        except InputError as error:
+            reasons[n] = str(error)
+    return reasons[of.ravel()]
