@@ -316,6 +316,23 @@ def test_a_search_with_a_biased_screen_finds_the_front(monkeypatch):
     assert np.isin(true_front, uncorrected.points.positions).mean() < hits - 0.05
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [("core_clock_hz", (1e9, 2e9)), ("dram_channels", (20, 80)), ("dram_bytes_per_second", (5e11, 2e12)),
+     ("launch_latency_ns", (500, 3000)), ("dram_latency_ns", (100, 500))],
+)  # fmt: skip
+def test_the_formula_derives_cycles_from_times_at_every_point(key, values):
+    """As a run of each point does: a clock, say, changes what a nanosecond is."""
+    from abstim.analytic import points_of
+    from abstim.study.explore.formula import analytic_points
+
+    base = load_gpu("a100")
+    found = analytic_points(base, {key: np.array(values)})
+    expected = points_of([load_gpu("a100", [f"{key}={value:.0f}"]) for value in values])
+    for name, own, wanted in zip(found._fields, found, expected, strict=True):
+        assert np.array_equal(own, wanted), name
+
+
 def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     analytic = pytest.importorskip("abstim.analytic")
     from abstim.gpu.config import changed

@@ -9,7 +9,7 @@ import numpy as np
 
 from abstim.brief import grouped
 from abstim.gpu.config import Gpu, not_looked_at
-from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
+from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, in_cycles
 from abstim.session.session import Session
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED, Cycles, Screen
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 AT_ONCE = 1 << 16  # points
+_DECIDE_CYCLES = (*FROM_TIME.values(), "core_clock_hz", "dram_channels")
 DifferentLaunches = Sequence[tuple[Any, int]]  # of a target: summaries that differ, and of how many launches each is
 Formula = Callable[
     [Sequence[DifferentLaunches], Gpu, Mapping[str, np.ndarray], Callable[[np.ndarray], np.ndarray]], np.ndarray
@@ -79,7 +80,11 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
             arrays[section][:, INSTRUCTION_CLASSES.index(name)] = values
         elif key in arrays:
             arrays[key] = values.astype(np.float32)
-    return type(base)(**arrays)
+    values = {key: columns.get(key, gpu.settings[key].value) + np.zeros(count) for key in _DECIDE_CYCLES}
+    for key, source in FROM_TIME.items():
+        if values[source].all():  # 0: not said by time
+            arrays[key] = in_cycles(key, values[source], values["core_clock_hz"], values["dram_channels"])
+    return type(base)(**{name: np.asarray(column, np.float32) for name, column in arrays.items()})
 
 
 # Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
@@ -93,7 +98,7 @@ def refuse_unknown(points: Points) -> None:
     from abstim.analytic.point import Point
 
     for key in points.keys_of_gpu:
-        if "." not in key and key not in Point._fields:
+        if "." not in key and key not in Point._fields and key not in FROM_TIME.values():
             raise InputError(not_looked_at(f"--vary {key}", "analytic"))
 
 
