@@ -11,6 +11,7 @@ from scipy.optimize import approx_fprime
 
 from sampling.auto.interpolation import (
     FIRST_PAIRS,
+    WIDER,
     Choice,
     Pairs,
     Places,
@@ -206,8 +207,8 @@ def test_the_next_pair_takes_most_variance_off():
 
 def test_most_points_are_within_an_error():
     met = most_within(0.03, 0.95, 0.95)
-    assert met(np.full(100, 0.0299)) and not met(np.full(100, 0.031))
-    assert met(np.concatenate([np.zeros(50), np.full(50, 0.0356)])) and not met(np.full(10, 0.1))
+    assert met(np.full(100, WIDER * 0.0299)) and not met(np.full(100, WIDER * 0.031))
+    assert met(np.concatenate([np.zeros(50), np.full(50, WIDER * 0.0356)])) and not met(np.full(10, 0.1))
 
 
 def test_quantiles_are_those_of_errors_left_out_or_of_students_t():

@@ -18,6 +18,9 @@ from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.study.explore.interpolated import (
     FORMULA_SECONDS,
+    INSTRUCTION_SECONDS,
+    LAUNCH_SECONDS,
+    LINE_SECONDS,
     SUMMARY_SECONDS,
     WORTH,
     MakeTimer,
@@ -25,8 +28,8 @@ from abstim.study.explore.interpolated import (
     TimedPairs,
 )
 from abstim.study.explore.search import columns_at
-from abstim.study.sample.automatic import Aim, check_turn, work_of, work_on
-from abstim.study.sample.profiling import kinds_of_launches
+from abstim.study.sample.automatic import Aim, check_turn, work_on
+from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target
@@ -225,6 +228,13 @@ def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> Sampl
     return program
 
 
+def counted(number: int, some: SomeBlocks) -> tuple[float, float]:
+    """Warp instructions of a launch, and what timing it takes, reckoned."""
+    instructions = some.total(lambda trace: float(trace.warp_instructions.sum()))
+    lines = some.total(lambda trace: float(len(trace.records)))
+    return instructions, INSTRUCTION_SECONDS * instructions + LINE_SECONDS * lines + LAUNCH_SECONDS
+
+
 # Of the half-width, squares adding up to one: what launches left out may take of it, and what is read off
 OF_LAUNCHES, OF_PAIRS = 0.4, 0.9
 
@@ -242,8 +252,8 @@ class SampledSweep:
     def run(self) -> ReadPoints:
         """With more launches while the interval of a point is wider than was aimed at; with all at once, where the
         formula costs more than it may save."""
-        kinds, here = kinds_of_launches(self.program), work_of(self.program)  # kinds: which no formula tells apart
-        instructions, seconds = float(here.instructions.sum()), COST_SECONDS * float(here.cost.sum())
+        rows, kinds = of_each_kind(self.program, counted)  # kinds: which no formula tells apart
+        instructions, seconds = np.array(rows)[kinds].sum(0).tolist()
         formula_seconds = (SUMMARY_SECONDS + POINT_SECONDS * len(self.gpus)) * len(np.unique(kinds)) + FORMULA_SECONDS
         if formula_seconds > WORTH * seconds * len(self.gpus):  # before anything is looked at on the other GPUs
             shape = (len(self.gpus), len(kinds))
