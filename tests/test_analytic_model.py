@@ -27,7 +27,7 @@ def hotspot():
 
 def test_a_summary_near_a_gpu_says_of_it_what_the_whole_one_does():
     session, gpu = open_session("hotspot"), load_gpu("rtx3070")
-    found = [predict_points(summary_of(session, 0, gpu, near=near), points_of([gpu])) for near in (None, [gpu])]
+    found = [predict_points(summary_of(session, 0, gpu, near=near), points_of([gpu])) for near in (None, gpu)]
     assert (found[0].cycles == found[1].cycles).all()
 
 
