@@ -84,9 +84,13 @@ def touch(state, row, tree, turn, counted, scale, drops):
     before = row.last
     distance = chained = NEVER
     if before:
-        distance = chained = (state.live - up_to(tree, before)) * scale
+        latest = before == state.next - 1  # nothing that is counted was touched since
+        distance = chained = 0 if latest else (state.live - up_to(tree, before)) * scale
         if row.turn == turn:
             chained = max(distance, row.chain)
+        if latest and not drops:
+            row.turn = turn
+            return distance, chained
         if counted:
             move(tree, before, -1)
             state.live -= 1
