@@ -12,8 +12,9 @@ import numpy as np
 
 from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE
 from abstim.engine.accesses import fermi, more_follow, sectors_in, sectors_of
+from abstim.engine.warp_slots import EMPTY_SET, ONE
 from functional.jit.machine_code import compiled
-from functional.jit.marked import jit
+from functional.jit.marked import jit, ones
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int32, Int64, UInt8, UInt32
@@ -37,7 +38,8 @@ class Level(NamedTuple):
 
     state: np.ndarray  # LEVEL
     lines: np.ndarray  # LINE
-    tree: np.ndarray  # Fenwick tree: by place, is a line that is counted there?
+    counted: np.ndarray  # bits, by place: is a line that is counted there?
+    sums: np.ndarray  # Fenwick tree: how many there are by word of them
 
 
 class Distances(NamedTuple):
@@ -61,43 +63,46 @@ class Launch(NamedTuple):
 
 
 @jit
-def move(tree, at, by):
-    """Fenwick tree: add `by` at position `at`."""
-    while at < len(tree):
-        tree[at] += by
-        at += at & -at
+def turn_over(counted, sums, place, by):
+    """A counted line comes to a place, or leaves it."""
+    counted[place >> 6] ^= ONE << np.uint64(place & 63)
+    k = (place >> 6) + 1
+    while k < len(sums):
+        sums[k] += by
+        k += k & -k
 
 
 @jit
-def up_to(tree, at):
-    """Fenwick tree: sum over positions 1 .. `at`."""
-    total = 0
-    while at > 0:
-        total += tree[at]
-        at -= at & -at
+def up_to(counted, sums, place):
+    """Counted lines at a place, and before it."""
+    k = place >> 6
+    total = ones(counted[k] & (~EMPTY_SET >> np.uint64(63 - (place & 63))))
+    while k > 0:
+        total += sums[k]
+        k -= k & -k
     return total
 
 
 @jit
-def touch(state, row, tree, turn, counted, scale, drops):
+def touch(state, row, bits, sums, turn, counts, scale, drops):
     """(distance, the same for who waits) of a line that is touched, and dropped then or not."""
     before = row.last
     distance = chained = NEVER
     if before:
         latest = before == state.next - 1  # nothing that is counted was touched since
-        distance = chained = 0 if latest else (state.live - up_to(tree, before)) * scale
+        distance = chained = 0 if latest else (state.live - up_to(bits, sums, before)) * scale
         if row.turn == turn:
             chained = max(distance, row.chain)
         if latest and not drops:
             row.turn = turn
             return distance, chained
-        if counted:
-            move(tree, before, -1)
+        if counts:
+            turn_over(bits, sums, before, -1)
             state.live -= 1
         row.last = 0
     if not drops:
-        if counted:
-            move(tree, state.next, 1)
+        if counts:
+            turn_over(bits, sums, state.next, 1)
             state.live += 1
             state.next += 1
         row.last, row.turn = state.next - 1, turn
@@ -112,11 +117,12 @@ def use_record(launch, first, second, found, place, r, turn, counted, scale):
     own, writes = counted[k], launch.actions[r] == WRITE
     if place >= 0 and action != UPDATE:
         row = first.lines[place, k]
-        distance, chained = touch(first.state[place], row, first.tree[place], turn, own, scale, writes)
+        bits, sums = first.counted[place], first.sums[place]
+        distance, chained = touch(first.state[place, 0], row, bits, sums, turn, own, scale, writes)
         if not writes:
             found.l1[r], found.l1_wait[r], row.chain = distance, chained, chained
     row = second.lines[k]
-    distance, chained = touch(second.state[0], row, second.tree, turn, own, scale, 0)
+    distance, chained = touch(second.state[0], row, second.counted, second.sums, turn, own, scale, 0)
     row.chain = 0 if writes else chained
     if place >= 0:
         found.l2[r] = distance
@@ -164,6 +170,12 @@ def use_caches(launch, warps, places, slots, following, cursors, first, second, 
         turn += 1
 
 
+def _level(caches: int, lines: int, touches: int) -> Level:
+    words = (touches + FIRST_PLACE >> 6) + 1
+    shapes = ((1, LEVEL), (lines, LINE), (words, np.uint64), (words + 1, np.int32))
+    return Level(*(np.zeros((caches, count), kind) for count, kind in shapes))
+
+
 def distances(
     launch: Launch, lines: int, warps: int, sm_count: int, resident: int,
     most_counted: int = MOST_COUNTED, most_measured: int = MOST_MEASURED,
@@ -178,10 +190,9 @@ def distances(
     places = np.full(sm_count, -1)
     places[np.arange(measured) * sm_count // measured] = np.arange(measured)
     a_block = np.diff(launch.first_record[::warps])
-    room = int(np.bincount(np.arange(len(a_block)) % sm_count, a_block).max()) + FIRST_PLACE + 1
-    first = Level(*(np.zeros((measured, n), kind) for n, kind in ((1, LEVEL), (lines, LINE), (room, np.int32))))
-    first = first._replace(state=first.state.ravel())
-    second = Level(np.zeros(1, LEVEL), np.zeros(lines, LINE), np.zeros(count + FIRST_PLACE + 1, np.int32))
+    most = int(np.bincount(np.arange(len(a_block)) % sm_count, a_block).max())
+    first, second = _level(measured, lines, most), _level(1, lines, count)
+    second = Level(*(column[0] for column in second))
     for level in (first, second):
         level.state["next"] = FIRST_PLACE
     found = Distances(*np.full((4, count), -1, np.int32))

@@ -197,6 +197,13 @@ def lowest_bit(body: Any, word: Word) -> Word:
 
 
 @Operation
+def ones(body: Any, word: Word) -> Word:
+    """How many bits of a word are 1."""
+    body.unit.declarations.add("declare i64 @llvm.ctpop.i64(i64)")
+    return Word(body.new(f"call i64 @llvm.ctpop.i64(i64 {word.name})"), INT)
+
+
+@Operation
 def refer(body: Any, kind: Any, words: Rows) -> Tuple:
     """The named tuple of a kind that words describe."""
     return Tuple(words.name, kind)
