@@ -163,7 +163,7 @@ def sign_warp(walk, told, own, warp):
     """What a warp does is part of its SM's hashes."""
     sign(own, walk.paths[warp])
     for k in range(walk.access_offsets[warp], walk.access_offsets[warp + 1]):
-        sign(own, told.accesses[k])
+        sign(own, told.accesses[k] + ((told.fills[k] != 0) << 32))
         if told.fills[k]:
             sign_fill(told, own, told.fills[k], own.first_fill)
     n = told.late_starts[warp]

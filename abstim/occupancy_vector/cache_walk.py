@@ -26,18 +26,10 @@ NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its ans
 # Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
 # other access has asked for what it waits for, + 1 (0: none); which one's data it waits for before the tags take it,
 # and how many times for data of its own
-ANSWER = np.dtype(
-    [
-        ("wait", "i4"),
-        ("way", "i4"),
-        ("sectors", "i2"),
-        ("dram_sectors", "i2"),
-        ("waits_for", "i4"),
-        ("behind", "i4"),
-        ("trips", "i4"),
-    ],
-    align=True,
-)
+ANSWER = np.dtype([
+    ("wait", "i4"), ("way", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i4"), ("behind", "i4"),
+    ("trips", "i4"),
+], align=True)  # fmt: skip
 # `joined`: accesses that wait for it; `there`: nominal cycle it comes in
 LINE = np.dtype(
     [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4"),
@@ -48,11 +40,10 @@ REGISTER = whole_numbers("there asker")  # of a miss: as of its line
 SLOT = whole_numbers("item stop access fetch back state")
 # `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
 # `order`: thread-block slots, that of the oldest block first
-SM = np.dtype(
-    [("ready", "u8"), ("due", "i8", MOST_SLOTS), ("order", "i8", MOST_BLOCKS)]
-    + [(name, "i8") for name in ["clock", "first", "last", "next", "stop", "memory_free", "started"]],
-    align=True,
-)
+SM = np.dtype([
+    ("ready", "u8"), ("due", "i8", MOST_SLOTS), ("order", "i8", MOST_BLOCKS),
+    *((name, "i8") for name in ("clock", "first", "last", "next", "stop", "memory_free", "started")),
+])  # fmt: skip
 TOTALS = whole_numbers(
     "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
 )
@@ -101,14 +92,10 @@ class Walk(NamedTuple):
 # Of an SM: where its thread blocks begin and end in `dealt`; what they ask of L2 and DRAM, cycles they hold the
 # load/store unit, and the most that one access does; its first fill, and its first one of an instruction line; hashes
 # of all that its blocks are, but for their items
-TOLD_SM = np.dtype(
-    [
-        (name, "i8")
-        for name in ["first", "stop", "sectors", "dram_sectors", "held", "longest", "first_fill", "first_line"]
-    ]
-    + [("hash", "u8"), ("other_hash", "u8")],
-    align=True,
-)
+TOLD_SM = np.dtype([
+    *((name, "i8") for name in ("first", "stop", "sectors", "dram_sectors", "held", "longest", "first_fill",
+                                "first_line")), ("hash", "u8"), ("other_hash", "u8"),
+])  # fmt: skip
 
 
 class Told(NamedTuple):
@@ -131,9 +118,7 @@ class Found(NamedTuple):
     slice_imbalance: float = 1.0  # sectors of the busiest L2 slice of each window over those of the mean one
     channel_imbalance: float = 1.0  # the same of DRAM channels
     rows_a_sector: float = 0.0  # DRAM rows opened for each sector read
-    port_share: float = (
-        1.0  # of the sectors asked of L2, how many take a slice's port: hits, and those that leave dirty
-    )
+    port_share: float = 1.0  # of the sectors asked of L2, those that take a slice's port: hits, and what leaves dirty
 
 
 def walk_of(
