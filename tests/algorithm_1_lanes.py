@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.design_points import lanes_of, prepared_of, walk_dealt
+from abstim.occupancy_vector.design_points import Prepared, lanes_of, walk
 from abstim.occupancy_vector.items import Items, Warps, warps_of
 from abstim.occupancy_vector.lanes import cycles_of, run
 from abstim.occupancy_vector.records import ITEM, NUMBER, TICKS, Lanes
@@ -20,6 +20,7 @@ from functional.errors import InputError
 from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
+from tests.given_items import items_of
 
 POLICIES = ("lrr", "oldest")
 
@@ -39,7 +40,7 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
     blocks, sm_count = len(trace.thread_blocks), gpu.spec.sm_count
     dealt = [np.arange(s, blocks, sm_count) for s in range(min(sm_count, blocks))]
     warps = warps_of(table, trace, bare)
-    prepared, walked = prepared_of(gap_items(table, trace, warps)), walk_dealt(table, trace, warps, bare, 1, 0, dealt)
+    prepared, walked = Prepared(gap_items(table, trace, warps)), walk(table, trace, warps, None, bare, 1, 0, dealt)
     lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, bare, 1)
     machine = lanes.machine.copy()
     machine[:, [NUMBER.block_launch, NUMBER.first_issue, NUMBER.retire]] = 0
@@ -63,7 +64,7 @@ def gap_items(table: LatencyTable, trace: Trace, warps: Warps) -> Items:
     rows["next"], rows["drain"] = gaps, np.maximum(0, gaps - 1)  # the last cycle of a gap is the one before the next
     rows["exit"][offsets[1:] - 1] = 1
     rows["next"][offsets[1:] - 1] = 0
-    return Items(rows, offsets)
+    return items_of(rows, offsets)
 
 
 def _instructions(table: LatencyTable, trace: Trace, warp: int) -> np.ndarray:

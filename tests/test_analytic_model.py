@@ -10,6 +10,7 @@ import abstim
 from abstim.analytic import BOUNDS, Point, analytic_cycles, points_of, predict_points, summaries
 from abstim.analytic.point import random_points
 from abstim.analytic.predictions import summary_of
+from abstim.analytic.summary import _Walker
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.models import run, run_many
@@ -27,7 +28,7 @@ def hotspot():
 
 def test_a_summary_near_a_gpu_says_of_it_what_the_whole_one_does():
     session, gpu = open_session("hotspot"), load_gpu("rtx3070")
-    found = [predict_points(summary_of(session, 0, gpu, near=near), points_of([gpu])) for near in (None, [gpu])]
+    found = [predict_points(summary_of(session, 0, gpu, near=near), points_of([gpu])) for near in (None, gpu)]
     assert (found[0].cycles == found[1].cycles).all()
 
 
@@ -72,6 +73,32 @@ def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
     points = points_of([REAL] * 32)
     expected = predict_points(hotspot, points).cycles[0]
     assert predict_points(part, points).cycles[0] == pytest.approx(expected, rel=0.1)
+
+
+def test_thread_blocks_far_apart_stand_for_all(monkeypatch):
+    """Of a kernel whose warps do different amounts of work; the longest one is walked always."""
+    session, gpu = open_session("bfs"), load_gpu("gtx480")
+    whole = summary_of(session, 2, gpu, near=gpu)
+    monkeypatch.setattr("abstim.analytic.summary.MOST_WALKED", 5_000)
+    part = summary_of(session, 2, gpu, near=gpu)
+    assert (part.longest_path == whole.longest_path).all() and (part.path != whole.path).any()
+    assert part.path.sum() == pytest.approx(whole.path.sum(), rel=0.1)
+    assert part.work.fetches == pytest.approx(whole.work.fetches, rel=0.1)
+    assert part.work._replace(fetches=0, accesses=0, access_cycles=0, by_class=0) == whole.work._replace(
+        fetches=0, accesses=0, access_cycles=0, by_class=0
+    )
+
+
+def test_warps_of_a_kind_have_the_paths_and_batches_of_each_alone():
+    session, gpu = open_session("bfs"), load_gpu("gtx480")
+    trace = session.traces.trace(2)
+    walker, blocks = _Walker(session.launch(2), session.table(2, gpu), trace, gpu), len(trace.thread_blocks)
+    together, batches = walker.walk(np.ones(blocks, np.int64), cold=False), []
+    for block in range(blocks):
+        alone = walker.walk((np.arange(blocks) == block).astype(np.int64), cold=False)
+        np.testing.assert_array_equal(alone.paths[:, 0], together.paths[:, block])
+        batches.append(alone.batches)
+    np.testing.assert_array_equal(np.concatenate(batches), together.batches)
 
 
 def test_bound_of_a_kernel_that_has_one():

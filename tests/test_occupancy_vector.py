@@ -11,18 +11,19 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.array_lanes import run_arrays
-from abstim.occupancy_vector.cache_walk import NEVER_LATE
-from abstim.occupancy_vector.design_points import Demand, collectors_of, machine_of_lanes, queue_of
-from abstim.occupancy_vector.items import cut, lane_items_of, packed, terms_of, warps_of
+from abstim.occupancy_vector.cache_walk import TOLD_SM, Found
+from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
+from abstim.occupancy_vector.items import cut, warps_of
 from abstim.occupancy_vector.lanes import deal, run, run_compiled
 from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
-from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, Lanes, Layout, Streams
+from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, NEVER_LATE, Lanes, Layout, Streams
 from abstim.session.session import open_session
 from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space, parse_axes
 from functional.errors import InputError
 from precharacterize.classify import Kind
 from precharacterize.table import padded
+from tests.given_items import items_of
 from tests.gpus_beside import gpus_beside
 from tests.oracle import occupancy_vector as oracle
 from tests.random_launches import straight_launch
@@ -59,7 +60,10 @@ def random_accesses(rng, count):
         "sectors": rng.integers(0, 40, count) * (rng.random(count) < 0.4), "dram_sectors": rng.integers(0, 20, count),
         "part": rng.integers(0, 64, count),
     }  # fmt: skip
-    return packed(columns, ACCESS_WORD)
+    shifts = np.cumsum([0, *(bits for _, bits in ACCESS_WORD)])
+    return sum(columns[name] << shift for (name, _), shift in zip(ACCESS_WORD, shifts[:-1], strict=True)).astype(
+        np.int32
+    )
 
 
 def random_launch(rng, warps):
@@ -76,11 +80,11 @@ def random_launch(rng, warps):
             memory.append(random_accesses(rng, len(paths[-1][k])))
             places.append(sum(map(len, lates)))
             lates.append([*np.sort(rng.choice(20, rng.integers(0, 3), replace=False)), NEVER_LATE])
-    items = np.concatenate([own for pair in paths for own in pair])
+    items = items_of(np.concatenate([own for pair in paths for own in pair]), np.array(lengths))
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
     accesses, lines = np.concatenate(memory), np.concatenate(lates).astype(np.int32)
     return Streams(
-        items, lane_items_of(items), terms_of(items), np.array(starts, np.int64), accesses,
+        items.rows, items.lane_items, items.terms, np.array(starts, np.int64), accesses,
         np.zeros(len(accesses), np.int32), offsets.astype(np.int64), np.array(places, np.int32), lines,
         np.zeros(len(lines), np.int32), *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32),
         rng.permutation(blocks).astype(np.int32),
@@ -123,7 +127,9 @@ def random_lanes(rng, gpu, warps=3, blocks=2):
     count = len(streams.dealt)
     cuts = np.unique(np.append(rng.integers(0, count + 1, 2), [0, count]))
     with_fills(rng, streams, cuts, warps)
-    machine = machine_of_lanes(gpu, None, Demand(*rng.integers(0, 9, (2, len(cuts) - 1))))
+    sms = np.zeros(len(cuts) - 1, TOLD_SM)
+    sms["sectors"], sms["dram_sectors"] = rng.integers(0, 9, (2, len(sms)))
+    machine = machine_of_lanes(gpu, Found(), sms)
     return Lanes(
         layout, machine, int(rng.integers(1, blocks + 1)), streams, cuts[:-1].astype(np.int32),
         cuts[1:].astype(np.int32), [rng.bytes(8) for _ in cuts[1:]],
@@ -200,7 +206,7 @@ def test_items_hold_every_instruction_once():
     gpu = load_gpu("gtx480_perfect")
     trace, table = session.traces.trace(0), session.table(0, gpu)
     warps = warps_of(table, trace, gpu)
-    items = cut(table, trace, warps, gpu)
+    items = cut(table, trace, warps, gpu, keep=True)
     issued = np.add.reduceat(items.rows["cycles"].astype(int), items.offsets[:-1])
     np.testing.assert_array_equal(issued[warps.paths], trace.warp_instructions)
     assert items.rows["exit"][items.offsets[1:] - 1].all() and items.rows["exit"].sum() == len(warps.leaders)
@@ -211,7 +217,7 @@ def test_an_item_that_lanes_cannot_hold_is_refused():
     rows = random_path(np.random.default_rng(0), [], 9)
     rows["front"][0] = 1 << 8
     with pytest.raises(InputError, match="front up to 255"):
-        lane_items_of(rows)
+        items_of(rows, np.zeros(1, int))
 
 
 @pytest.mark.parametrize("name", ["gtx480", "h100"])
@@ -261,7 +267,7 @@ def items_of_machine_code(kinds, **columns):
     """The items of one warp that runs through instructions of an RTX 3080, with other columns of their table."""
     inputs, gpu = straight_launch(kinds, 1), load_gpu("rtx3080")
     table = replace(inputs.table, counted=np.ones(len(kinds), np.int8), **columns)
-    return cut(table, inputs.trace, warps_of(table, inputs.trace, gpu), gpu).rows
+    return cut(table, inputs.trace, warps_of(table, inputs.trace, gpu), gpu, keep=True).rows
 
 
 def test_items_keep_the_stall_counts_of_machine_code():

@@ -5,15 +5,19 @@ are linear in the latencies. A walk at given latencies finds the path that decid
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from abstim.engine import accesses
+from abstim.engine.accesses import mixed
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from precharacterize.classify import Kind
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64, Int64, UInt64
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
 _BEYOND = ("shared", "const", "load", "store", "atomic", "fetch_miss", "const_miss", "one")
@@ -44,6 +48,25 @@ class Reading(NamedTuple):
     fetch_line: int
     by_sector: int
     machine: np.ndarray  # MACHINE, of the detailed engine: one element
+
+
+class Accessing(NamedTuple):
+    """The instructions with line records or bank conflicts of each basic block, those of block b from first[b] on."""
+
+    first: np.ndarray
+    instructions: np.ndarray
+
+
+class Kinds(NamedTuple):
+    """Kinds of warps: those of one execute the same, and ask the same of the units."""
+
+    digests: UInt64[np.ndarray, " kind"]  # of that
+    places: Int64[np.ndarray, " place"]  # by digest: a kind, + 1; 0: none
+    ends: Float64[np.ndarray, "kind walk"]  # a warp's cycles
+    paths: Float64[np.ndarray, "kind walk latency"]  # counts of LATENCIES on its longest path
+    work: Float64[np.ndarray, "kind 3"]  # fetches, accesses, cycles of those
+    batches: Int64[np.ndarray, "kind 2"]  # where those of its last walk begin and end in `ranges`: see `longest_path`
+    ranges: Int64[np.ndarray, "batch 2"]  # of line records behind the warp's first
 
 
 @jit
@@ -221,45 +244,94 @@ def longest_path(nodes, count, latest, path, batches):
 
 
 @jit
-def count_work(code, nodes, count, by_class, totals):
-    """Add what a warp asks of the units: instructions a class; fetches, accesses, their cycles."""
+def count_work(code, nodes, count, work):
+    """What a warp asks of units that all instructions share."""
+    work[:] = 0
     for n in range(count):
-        node, row = nodes[n], code[nodes[n].instr]
-        totals[0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
-        if row.kind >= Kind.PARAM_LOAD:
-            totals[1] += 1
-            totals[2] += max(1, node.work)
-        elif row.kind != Kind.FENCE:
-            by_class[row.latency] += row.times
+        node = nodes[n]
+        work[0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
+        if code[node.instr].kind >= Kind.PARAM_LOAD:
+            work[1] += 1
+            work[2] += max(1, node.work)
+
+
+@jit
+def read_warp(code, accessing, streams, offsets, reading, warp, node, actions, transactions, constants):
+    """What the line records of a warp do; returns a digest of what it executes and asks of the load/store unit."""
+    record, conflict, digest = offsets.records[warp], offsets.conflicts[warp], np.uint64(1)
+    for event in range(offsets.blocks[warp], offsets.blocks[warp + 1]):
+        block = streams.blocks[event]
+        digest = mixed(digest, block)
+        for n in range(accessing.first[block], accessing.first[block + 1]):
+            row, before = code[accessing.instructions[n]], record
+            node.latency, node.work = row.latency, 0
+            if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
+                node.work = streams.conflicts[conflict]
+                conflict += 1
+            else:
+                record = access_of(node, row, streams.records, reading, record, actions, transactions, constants, False)
+            digest = mixed(digest, node.work + (node.latency << 16) + ((record - before) << 32))
+    return digest
+
+
+@jit
+def kind_of(kinds, count, digest):
+    """The kind of a digest, one of `count`; `count` itself, if it is a new one."""
+    room = len(kinds.places) - 1
+    place = np.int64(digest >> np.uint64(32)) & room
+    while kinds.places[place]:
+        kind = kinds.places[place] - 1
+        if kinds.digests[kind] == digest:
+            return kind
+        place = (place + 1) & room
+    kinds.digests[count], kinds.places[place] = digest, count + 1
+    return count
+
+
+@jit
+def walk_kind(code, waits, writes, trace, warp, latencies, cold, kinds, kind, begin, scratch, records):
+    """Walk a warp that is the first of its kind, at the latencies of each walk; `begin`: where its batches do."""
+    streams, offsets, reading = trace
+    nodes, writer, lines, constants = scratch
+    actions, transactions = records
+    first = offsets.records[warp]
+    count = expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants)
+    for k in range(len(latencies)):
+        latest = schedule(code, waits, writes, writer, count, nodes, latencies[k])
+        kinds.ends[kind, k] = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
+        kinds.paths[kind, k][:] = 0
+        found = longest_path(nodes, count, latest, kinds.paths[kind, k], kinds.ranges[begin:])
+        kinds.batches[kind, 0], kinds.batches[kind, 1] = begin, begin + found
+    for n in range(begin, kinds.batches[kind, 1]):
+        kinds.ranges[n, 0], kinds.ranges[n, 1] = kinds.ranges[n, 0] - first, kinds.ranges[n, 1] - first
+    count_work(code, nodes, count, kinds.work[kind])
 
 
 @compiled
 def walk_blocks(
-    code, waits, writes, trace, first, stop, warps, latency, cold, records, paths, batches, work, scratch, result
+    code, accessing, waits, writes, trace, chosen, warps, latencies, cold, records, kinds, kind_of_warp, scratch
 ):
-    """Walk the warps of thread blocks `first` .. `stop` - 1, each alone, and keep the longest of each block.
+    """Read the line records of the first len(chosen) thread blocks; walk the warps of those chosen, each alone.
 
-    `trace`: the engine's Streams and Offsets, and how they are read. Filled in: `records`: (action, transactions) of
-    each line record; `paths`: counts of LATENCIES a block; `batches`: see `longest_path`; `work`: (by class, totals);
-    `result`: the block that takes longest, and how many batches there are. `scratch`: twice
-    the instructions of the longest warp and one more, and what `schedule` and `expand` need.
+    `trace`: the engine's Streams and Offsets, and how they are read; `latencies` [walk, latency]; `cold`: where caches
+    are, each warp is a kind of its own. Filled in: `records`: (action, transactions) of each line record; `kinds`,
+    and which one each warp chosen is. `scratch`: as many NODEs as the longest warp has instructions and one more, and
+    what `schedule` and `expand` need.
     """
     streams, offsets, reading = trace
+    nodes, _writer, _lines, constants = scratch
     actions, transactions = records
-    both, writer, lines, constants = scratch
-    found, longest, longest_end, side = 0, first, -1.0, 0
-    for block in range(first, stop):
-        best, best_end, best_latest = 0, -1.0, 0
+    number = count = begin = 0
+    for block in range(len(chosen)):
         for warp in range(block * warps, (block + 1) * warps):
-            nodes = both[side]
-            count = expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants)
-            latest = schedule(code, waits, writes, writer, count, nodes, latency)
-            count_work(code, nodes, count, work[0], work[1])
-            end = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
-            if end > best_end:
-                best, best_end, best_latest = count, end, latest
-                side = 1 - side
-        found += longest_path(both[1 - side], best, best_latest, paths[block - first], batches[found:])
-        if best_end > longest_end:
-            longest, longest_end = block, best_end
-    result[0], result[1] = longest, found
+            digest = read_warp(
+                code, accessing, streams, offsets, reading, warp, nodes[0], actions, transactions, constants
+            )
+            if not chosen[block]:
+                continue
+            kind = count if cold else kind_of(kinds, count, digest)
+            if kind == count:
+                walk_kind(code, waits, writes, trace, warp, latencies, cold, kinds, kind, begin, scratch, records)
+                begin, count = kinds.batches[kind, 1], count + 1
+            kind_of_warp[number] = kind
+            number += 1

@@ -4,7 +4,8 @@ time = launch latency + cold start + p-norm(waves of warps that hide each other'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +15,19 @@ from jax.scipy.special import gammaln
 from abstim.analytic.lone_warp import LOAD
 from abstim.analytic.point import Point
 from abstim.analytic.reuse_distance import L1_STEP, SIZES, WAYS
-from abstim.analytic.summary import RESIDENT_NODES, SM_NODES, Summary
+from abstim.analytic.summary import Summary, Work
 from abstim.gpu.spec import ALUS
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
+    AnyArray = Array | np.ndarray
 
-RESIDENTS, SMS = np.array(RESIDENT_NODES), np.array(SM_NODES)
 
-
-def between(values: Float[Array, "*other node"], nodes: np.ndarray, x: Array) -> Float[Array, "*other"]:
+def between(values: Float[Array, "*other node"], nodes: AnyArray, x: Array) -> Float[Array, "*other"]:
     """Linear in log x between the nodes, constant beyond them."""
     at = jnp.log(jnp.maximum(x, 1e-3))
-    weights = jnp.stack([jnp.interp(at, np.log(nodes), row) for row in np.eye(len(nodes))])
+    weights = jnp.stack([jnp.interp(at, jnp.log(nodes), row) for row in np.eye(len(nodes))])
     return values @ weights
 
 
@@ -61,7 +61,7 @@ def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array,
     l2 = between(in_l2(summary.l2_misses), SIZES[::L1_STEP], l1_lines)
 
     def at_point(values: Array) -> Array:
-        return between(between(values, RESIDENTS, resident), SMS, p.sm_count)
+        return between(between(values, summary.resident_nodes, resident), summary.sm_nodes, p.sm_count)
 
     l1 = jnp.maximum(p.l1d_bypass, at_point(l1))
     return l1, jnp.minimum(l1, at_point(l2)), at_point(in_l2(summary.write_misses))
@@ -135,10 +135,32 @@ def analytic_cycles(summary: Summary, point: Point) -> Float[Array, ""]:
     return predict_one(summary, point).cycles
 
 
-@jax.jit
 def predict(summary: Summary, points: Point) -> Prediction:
     """One launch on `n` design points (`points_of`); every field of the result has `n` rows."""
-    return jax.vmap(predict_one, in_axes=(None, 0))(summary, points)
+    (one, whole), (rows, each) = (_joined(tree, axes) for tree, axes in ((summary, 0), (points, 1)))
+    return _predict(one, rows, whole, each)
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def _joined(tree: Any, axes: int) -> tuple[Float[np.ndarray, "*n number"], Shapes]:
+    """(the arrays of a tree behind their first axes in one, which JAX takes over in the time of one; their shapes)."""
+    arrays = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(tree)]
+    rows = [array.reshape(*array.shape[:axes], -1) for array in arrays]
+    return np.concatenate(rows, -1), tuple(array.shape[axes:] for array in arrays)
+
+
+def _apart(numbers: Float[Array, " number"], shapes: Shapes) -> list[Array]:
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(jnp.split(numbers, ends[:-1]), shapes, strict=True)]
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _predict(one: Array, rows: Float[Array, "point number"], whole: Shapes, each: Shapes) -> Prediction:
+    work, *others = len(Work._fields), *_apart(one, whole)
+    summary = Summary(Work(*others[:work]), *others[work:])
+    return jax.vmap(lambda row: predict_one(summary, Point(*_apart(row, each))))(rows)
 
 
 def p_norm(bounds: Float[Array, " bound"]) -> Float[Array, ""]:
@@ -219,7 +241,7 @@ def ipc_one_issue(
         more = offered * blocked / (start + n + offered * blocked)
         return jnp.where(start + n <= warps + 1e-3, more, blocked)
 
-    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked)
+    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked, unroll=MOST_WARPS)
 
 
 def waves_cycles(summary: Summary, point: Point, alone: Array, resident: Array, an_sm: Array) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from abstim.analytic.kept_programs import kept_programs
 from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
 from abstim.analytic.point import Point, points_of
-from abstim.analytic.summary import Summary, nodes_near, summarize
+from abstim.analytic.summary import EVERYWHERE, Summary, nodes_near, summarize
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
 from abstim.gpu.spec import Params, Spec
@@ -48,17 +48,13 @@ def summaries(session: Session, gpu: Gpu) -> list[Summary]:
     return [summary_of(session, number, gpu, trace) for number, _, trace in session.each()]
 
 
-def summary_of(
-    session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Sequence[Gpu] | None = None
-) -> Summary:
+def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None) -> Summary:
     """The summary of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
-    GPUs that it is for (None: any)."""
+    the GPU that it is for (None: any)."""
     own = without_phases(session.traces.trace(number)) if trace is None else trace
     registers, table = session.registers(number).count, session.table(number, gpu)
     refuse_commits(table, "analytic")
-    nodes = None
-    if near is not None:
-        nodes = set().union(*(nodes_near(g.spec.sm_count, session.blocks_per_sm(number, g)) for g in near))
+    nodes = EVERYWHERE if near is None else nodes_near(near.spec.sm_count, session.blocks_per_sm(number, near))
     return summarize(session.launch(number), table, own, registers, gpu, nodes)
 
 
@@ -125,7 +121,10 @@ def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]
     read: dict[tuple, list[Gpu]] = {}
     for gpu in gpus:
         read.setdefault(_reading(gpu), []).append(gpu)
-    return {reading: summary_of(session, number, own[0], trace, own) for reading, own in read.items()}
+    return {
+        reading: summary_of(session, number, own[0], trace, own[0] if len(own) == 1 else None)
+        for reading, own in read.items()
+    }
 
 
 def _rows(

@@ -6,157 +6,204 @@ accesses is that of thread blocks handed out breadth first, their resident warps
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE
-from abstim.engine.accesses import more_follow
+from abstim.engine.accesses import fermi, more_follow, sectors_in, sectors_of
+from abstim.engine.warp_slots import EMPTY_SET, ONE
 from functional.jit.machine_code import compiled
-from functional.jit.marked import jit
+from functional.jit.marked import jit, ones
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int64
+    from jaxtyping import Float, Int32, Int64, UInt8, UInt32
 
 
-NEVER = 1 << 40  # the distance of a line not touched before, or dropped since
+NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
 DISTANCE_BINS = 22 * BINS_AN_OCTAVE  # the last one: NEVER
+MOST_COUNTED = 1 << 12  # lines whose use is looked at, some of a launch's: those stand for all (Waldspurger, FAST 2015)
+MOST_MEASURED = 1 << 17  # records whose distances are asked for, those of some SMs
+
+# Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, and
+# its distance for who waits; of a level: lines that are counted in its tree, and the next place
+LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4")], align=True)
+LEVEL = np.dtype([("live", "i8"), ("next", "i8")])
+FIRST_PLACE = 2
+
+
+class Level(NamedTuple):
+    """A cache of any size, or several."""
+
+    state: np.ndarray  # LEVEL
+    lines: np.ndarray  # LINE
+    counted: np.ndarray  # bits, by place: is a line that is counted there?
+    sums: np.ndarray  # Fenwick tree: how many there are by word of them
+
+
+class Distances(NamedTuple):
+    """Of every record, for thread blocks resident on SMs: distinct lines touched since its line was last, in its SM,
+    and in all of them together; both for who waits, too: a line asked for by another warp in the same turn is still on
+    its way, so that its distance counts. NEVER: not touched before; -1: nothing is read, or asked."""
+
+    l1: Int32[np.ndarray, " record"]
+    l1_wait: Int32[np.ndarray, " record"]
+    l2: Int32[np.ndarray, " record"]
+    l2_wait: Int32[np.ndarray, " record"]
+
+
+class Launch(NamedTuple):
+    """Records of accesses in order of warps, what each does, and which line it touches; where those of a warp begin."""
+
+    records: UInt32[np.ndarray, " record"]
+    actions: UInt8[np.ndarray, " record"]
+    ids: Int32[np.ndarray, " record"]
+    first_record: Int64[np.ndarray, " warp_plus_1"]
 
 
 @jit
-def move(tree, at, by):
-    """Fenwick tree: add `by` at position `at`."""
-    at += 1
-    while at < len(tree):
-        tree[at] += by
-        at += at & -at
+def turn_over(counted, sums, place, by):
+    """A counted line comes to a place, or leaves it."""
+    counted[place >> 6] ^= ONE << np.uint64(place & 63)
+    k = (place >> 6) + 1
+    while k < len(sums):
+        sums[k] += by
+        k += k & -k
 
 
 @jit
-def up_to(tree, at):
-    """Fenwick tree: sum over positions 0 .. `at`."""
-    total, at = 0, at + 1
-    while at > 0:
-        total += tree[at]
-        at -= at & -at
+def up_to(counted, sums, place):
+    """Counted lines at a place, and before it."""
+    k = place >> 6
+    total = ones(counted[k] & (~EMPTY_SET >> np.uint64(63 - (place & 63))))
+    while k > 0:
+        total += sums[k]
+        k -= k & -k
     return total
 
 
 @jit
-def take_turn(records, actions, first, stop, order, turn, base, number):
-    """Append the records of a warp's next instruction, from `first` on; returns (cursor, length of the order)."""
-    while first < stop and actions[first] == NOTHING:
-        first += 1
-    while first < stop:
-        if actions[first] != NOTHING:
-            order[base], turn[base] = first, number
-            base += 1
-        first += 1
-        if not more_follow(records[first - 1]):
+def touch(state, row, bits, sums, turn, counts, scale, drops):
+    """(distance, the same for who waits) of a line that is touched, and dropped then or not."""
+    before = row.last
+    distance = chained = NEVER
+    if before:
+        latest = before == state.next - 1  # nothing that is counted was touched since
+        distance = chained = 0 if latest else (state.live - up_to(bits, sums, before)) * scale
+        if row.turn == turn:
+            chained = max(distance, row.chain)
+        if latest and not drops:
+            row.turn = turn
+            return distance, chained
+        if counts:
+            turn_over(bits, sums, before, -1)
+            state.live -= 1
+        row.last = 0
+    if not drops:
+        if counts:
+            turn_over(bits, sums, state.next, 1)
+            state.live += 1
+            state.next += 1
+        row.last, row.turn = state.next - 1, turn
+    return distance, chained
+
+
+@jit
+def use_record(launch, first, second, found, place, r, turn, counted, scale):
+    """A record is used by an SM, the one at `place` of those measured (-1: none). The first level drops a line that is
+    written and does not see atomics; the second keeps what passes."""
+    k, action = launch.ids[r], launch.actions[r]
+    own, writes = counted[k], launch.actions[r] == WRITE
+    if place >= 0 and action != UPDATE:
+        row = first.lines[place, k]
+        bits, sums = first.counted[place], first.sums[place]
+        distance, chained = touch(first.state[place, 0], row, bits, sums, turn, own, scale, writes)
+        if not writes:
+            found.l1[r], found.l1_wait[r], row.chain = distance, chained, chained
+    row = second.lines[k]
+    distance, chained = touch(second.state[0], row, second.counted, second.sums, turn, own, scale, 0)
+    row.chain = 0 if writes else chained
+    if place >= 0:
+        found.l2[r] = distance
+        if not writes:
+            found.l2_wait[r] = chained
+
+
+@jit
+def take_turn(launch, first, second, found, place, cursors, w, turn, counted, scale):
+    """A warp uses the records of its next instruction; returns whether it has more."""
+    r, stop = cursors[w], launch.first_record[w + 1]
+    while r < stop and launch.actions[r] == NOTHING:
+        r += 1
+    while r < stop:
+        if launch.actions[r] != NOTHING:
+            use_record(launch, first, second, found, place, r, turn, counted, scale)
+        r += 1
+        if not more_follow(launch.records[r - 1]):
             break
-    return first, base
+    cursors[w] = r
+    return r < stop
 
 
-@jit
-def order_of_sm(records, actions, first_record, cursors, slots, sm, sm_count, warps, order, turn):
-    """Records of one SM in the order in which its warps take turns; returns how many.
+@compiled
+def use_caches(launch, warps, places, slots, following, cursors, first, second, counted, scale, found):
+    """All SMs take turns, in each of which every resident warp has one.
 
-    `cursors`: the next record of each warp; `slots`: the thread blocks on an SM, none (-1) before and after.
+    `places`: of each SM, see `use_record`; `slots` [SM, resident]: its thread blocks, none (-1) before; `following`:
+    the next of each; `cursors`: the next record of each warp.
     """
-    thread_blocks = (len(first_record) - 1) // warps
-    following, base, number = sm, 0, 0
-    while True:
+    thread_blocks, sm_count, turn, busy = len(cursors) // warps, len(places), 1, True
+    while busy:
         busy = False
-        for s in range(len(slots)):
-            if slots[s] < 0 and following < thread_blocks:
-                slots[s], following = following, following + sm_count
-            if slots[s] < 0:
-                continue
-            busy, more = True, False
-            for w in range(slots[s] * warps, (slots[s] + 1) * warps):
-                stop = first_record[w + 1]
-                cursors[w], base = take_turn(records, actions, cursors[w], stop, order, turn, base, number)
-                more |= cursors[w] < stop
-            if not more:
-                slots[s] = -1
-        number += 1
-        if not busy:
-            return base
+        for sm in range(sm_count):
+            for s in range(slots.shape[1]):
+                if slots[sm, s] < 0 and following[sm] < thread_blocks:
+                    slots[sm, s], following[sm] = following[sm], following[sm] + sm_count
+                if slots[sm, s] < 0:
+                    continue
+                busy, more = True, False
+                for w in range(slots[sm, s] * warps, (slots[sm, s] + 1) * warps):
+                    more |= take_turn(launch, first, second, found, places[sm], cursors, w, turn, counted, scale)
+                if not more:
+                    slots[sm, s] = -1
+        turn += 1
 
 
-@jit
-def distances_along(order, turn, ids, actions, lines, tree, first_level, near, wait):
-    """Distances of the records in `order`. `lines`: (last, turn, chain) of each line; `last` is -1 before and after.
-    `tree` is scratch.
-
-    The first level drops a line that is written and does not see atomics; the second keeps what passes.
-    """
-    last, last_turn, chain = lines
-    tree[:] = 0
-    live = 0
-    for t in range(len(order)):
-        r = order[t]
-        line, action = ids[r], actions[r]
-        if first_level and action == UPDATE:
-            continue
-        before = last[line]
-        distance = live - up_to(tree, before) if before >= 0 else NEVER
-        chained = max(distance, chain[line]) if before >= 0 and last_turn[line] == turn[t] else distance
-        if action != WRITE:
-            near[r], wait[r] = distance, chained
-        elif not first_level:
-            near[r] = distance
-        if before >= 0:
-            move(tree, before, -1)
-            live -= 1
-            last[line] = -1
-        if action != WRITE or not first_level:
-            move(tree, t, 1)
-            live += 1
-            last[line], last_turn[line], chain[line] = t, turn[t], chained if action != WRITE else 0
-    for t in range(len(order)):
-        last[ids[order[t]]] = -1
+def _level(caches: int, lines: int, touches: int) -> Level:
+    words = (touches + FIRST_PLACE >> 6) + 1
+    shapes = ((1, LEVEL), (lines, LINE), (words, np.uint64), (words + 1, np.int32))
+    return Level(*(np.zeros((caches, count), kind) for count, kind in shapes))
 
 
-@compiled
-def distances_in_sms(
-    records, actions, first_record, cursors, slots, ids, lines, tree, warps, order, turn, ends, near, wait
-):
-    """First-level distances, SM after SM; `order` and `turn` of their records are filled in, and where each SM ends."""
-    base, sm_count = 0, len(ends) - 1
-    for sm in range(sm_count):
-        own, turns = order[base:], turn[base:]
-        used = order_of_sm(records, actions, first_record, cursors, slots, sm, sm_count, warps, own, turns)
-        distances_along(own[:used], turns[:used], ids, actions, lines, tree[: used + 2], True, near, wait)
-        base += used
-        ends[sm + 1] = base
-
-
-@compiled
-def distances_in_all(order, turn, ids, actions, lines, tree, near, wait):
-    """Second-level distances of records in the order in which they come there."""
-    distances_along(order, turn, ids, actions, lines, tree, False, near, wait)
-
-
-def distances(records, actions, first_record, ids, lines, warps, sm_count, resident):
-    """Of every record, for `resident` thread blocks on each of `sm_count` SMs: distinct lines touched since its line
-    was last, in its SM, the same for who waits, and both of all SMs together: rows (l1, l1_wait, l2, l2_wait).
-
-    A line asked for by another warp in the same turn is still on its way, so that its distance counts for who waits.
-    NEVER: not touched before; -1: nothing is read.
-    """
-    found = np.full((4, len(records)), -1)
-    order, turn, ends = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64), np.zeros(sm_count + 1, int)
-    a_line = (np.full(lines, -1), np.full(lines, -1), np.zeros(lines, np.int64))
-    tree = np.zeros(len(records) + 2, np.int32)
-    cursors, slots = first_record[:-1].copy(), np.full(resident, -1)
-    distances_in_sms(
-        records, actions, first_record, cursors, slots, ids, a_line, tree, warps, order, turn, ends, found[0], found[1]
-    )
-    mixed = np.argsort(turn[: ends[-1]], kind="stable")
-    distances_in_all(order[mixed], turn[mixed], ids, actions, a_line, tree[: len(mixed) + 2], found[2], found[3])
+def distances(
+    launch: Launch, lines: int, warps: int, sm_count: int, resident: int,
+    most_counted: int = MOST_COUNTED, most_measured: int = MOST_MEASURED,
+) -> Distances:  # fmt: skip
+    """Of `lines` lines, for `resident` thread blocks of so many warps on each of `sm_count` SMs. Of more than
+    `most_counted` lines one of so many counts as as many; of more than `most_measured` records those of SMs far apart
+    are measured."""
+    count = len(launch.records)
+    scale = 1 << max(0, -(-lines // most_counted) - 1).bit_length()
+    counted = (np.arange(lines) * SPREAD >> 20) % scale == 0
+    measured = min(sm_count, max(1, sm_count * most_measured // max(1, count)))
+    places = np.full(sm_count, -1)
+    places[np.arange(measured) * sm_count // measured] = np.arange(measured)
+    a_block = np.diff(launch.first_record[::warps])
+    most = int(np.bincount(np.arange(len(a_block)) % sm_count, a_block).max())
+    first, second = _level(measured, lines, most), _level(1, lines, count)
+    second = Level(*(column[0] for column in second))
+    for level in (first, second):
+        level.state["next"] = FIRST_PLACE
+    found = Distances(*np.full((4, count), -1, np.int32))
+    use_caches(
+        launch, warps, places, np.full((sm_count, resident), -1), np.arange(sm_count), launch.first_record[:-1].copy(),
+        first, second, counted.view(np.uint8), scale, found,
+    )  # fmt: skip
     return found
+
+
+SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
 
 
 def bins_of(distances):
@@ -165,19 +212,54 @@ def bins_of(distances):
     return np.where(distances >= NEVER, DISTANCE_BINS - 1, np.minimum(DISTANCE_BINS - 2, near))
 
 
-def histogram(l1, l2):
-    """How many accesses have each pair of distances, in L1D and in L2; pairs below 0 count for nothing."""
-    read = (l1 >= 0) & (l2 >= 0)
-    pairs = bins_of(l1[read]) * DISTANCE_BINS + bins_of(l2[read])
-    return np.bincount(pairs, minlength=DISTANCE_BINS**2).reshape(DISTANCE_BINS, DISTANCE_BINS).astype(float)
+@cache
+def _bins() -> UInt8[np.ndarray, " distance"]:
+    """Bins of small distances."""
+    return bins_of(np.arange(1 << 12)).astype(np.uint8)
 
 
-def largest_in(values, ranges):
-    """The largest value in each half-open range; -1 in one that is empty."""
-    if not len(ranges):
-        return np.zeros(0, np.int64)
-    found = np.maximum.reduceat(np.append(values, -1), ranges.ravel())[::2]
-    return np.where(ranges[:, 0] < ranges[:, 1], found, -1)
+@jit
+def bin_of(bins, distance):
+    """The bin of a distance; of a large one all but the 12 highest bits make no difference."""
+    beyond = 0
+    if distance >= NEVER:
+        return DISTANCE_BINS - 1
+    while distance >= len(bins):
+        distance, beyond = distance >> 1, beyond + BINS_AN_OCTAVE
+    return min(bins[distance] + beyond, DISTANCE_BINS - 2)
+
+
+@compiled
+def count_pairs(found, actions, sectors, batches, bins, pairs, waits, writes):
+    """How many records have each pair of distances, in L1D and L2: `pairs`; the largest of each of `batches`: `waits`;
+    and how many written sectors a distance in L2: `writes`. Distances below 0 count for nothing."""
+    for r in range(len(actions)):
+        if found.l1[r] >= 0 and found.l2[r] >= 0:
+            pairs[bin_of(bins, found.l1[r]), bin_of(bins, found.l2[r])] += 1
+        elif actions[r] == WRITE and found.l2[r] >= 0:
+            writes[bin_of(bins, found.l2[r])] += sectors_in(fermi(sectors_of(sectors[r])))
+    for n in range(len(batches)):
+        l1 = l2 = -1
+        for r in range(batches[n, 0], batches[n, 1]):
+            l1, l2 = max(l1, found.l1_wait[r]), max(l2, found.l2_wait[r])
+        if l1 >= 0 and l2 >= 0:
+            waits[bin_of(bins, l1), bin_of(bins, l2)] += 1
+
+
+class Histograms(NamedTuple):
+    """Of distances in L1D and L2: by bins of both, of accesses and of batches of loads that a warp waits for; of
+    written sectors by that in L2."""
+
+    pairs: Float[np.ndarray, "bin bin"]
+    waits: Float[np.ndarray, "bin bin"]
+    writes: Float[np.ndarray, " bin"]
+
+
+def histograms(found: Distances, launch: Launch, batches: Int64[np.ndarray, "batch 2"]) -> Histograms:
+    """`batches`: half-open ranges of records."""
+    counts = Histograms(*(np.zeros((DISTANCE_BINS,) * n) for n in (2, 2, 1)))
+    count_pairs(found, launch.actions, launch.records, batches, _bins(), *counts)
+    return counts
 
 
 SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache
@@ -209,14 +291,14 @@ def miss_curves(
 
     0 everywhere without accesses. The second has every `L1_STEP`-th L1D size, of `L1_WAYS` ways.
     """
-    total = max(1.0, histogram.sum())
-    missed = miss_matrix()
-    l1 = np.tensordot(histogram.sum(1) / total, missed, 1)
+    shares, missed = histogram / max(1.0, histogram.sum()), miss_matrix()
     not_in_l1 = missed[:, int(np.log2(L1_WAYS)), ::L1_STEP]
-    return l1, np.tensordot(not_in_l1.T @ histogram / total, missed, 1)
+    rows = np.concatenate([shares.sum(1)[None], not_in_l1.T @ shares]) @ missed.reshape(DISTANCE_BINS, -1)
+    found = rows.reshape(-1, *missed.shape[1:])
+    return found[0], found[1:]
 
 
-def write_curve(distances: Int64[np.ndarray, " sector"]) -> Float[np.ndarray, "ways size"]:
-    """Share of written sectors whose line L2 has not, from the distance of each; 0 everywhere without any."""
-    found = histogram(distances, distances).sum(0)
-    return np.tensordot(found / max(1.0, found.sum()), miss_matrix(), 1)
+def write_curve(writes: Float[np.ndarray, " bin"]) -> Float[np.ndarray, "ways size"]:
+    """Share of written sectors whose line L2 has not, from how many have each distance; 0 everywhere without any."""
+    missed = miss_matrix()
+    return (writes / max(1.0, writes.sum()) @ missed.reshape(DISTANCE_BINS, -1)).reshape(missed.shape[1:])

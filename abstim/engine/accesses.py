@@ -37,6 +37,16 @@ def end_of_access(records, first):
     return first + 1
 
 
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
+
+
+@jit
+def mixed(digest, value):
+    """A digest with one more value in it."""
+    found = (digest ^ np.uint64(value)) * HASH_FACTOR
+    return found ^ (found >> np.uint64(29))
+
+
 @jit
 def sectors_in(sectors):
     """How many sectors a set holds."""

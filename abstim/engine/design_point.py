@@ -103,22 +103,25 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
-    spec, m = gpu.spec, numbers_of(gpu)
+    spec, m = gpu.spec, caches_machine(gpu, warps_per_block, blocks_per_sm, shared_bytes)
     there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
-        "warps_per_block": warps_per_block, "blocks_per_sm": blocks_per_sm, "side_by_side": side_by_side,
-        "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
-        "l1d_ways": l1d_ways(gpu, shared_bytes * blocks_per_sm), "register_count": table.register_count,
-        "ring": ring_cycles(gpu, table), "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
+        "side_by_side": side_by_side, "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
+        "register_count": table.register_count, "ring": ring_cycles(gpu, table),
+        "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
     }  # fmt: skip
     for name, value in values.items():
         m[name] = value
-    for s in range(spec.schedulers_per_sm):
-        m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
-    m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
-    _lay_out_ports(m, gpu)
+    return m
+
+
+def caches_machine(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, shared_bytes: int = 0) -> np.ndarray:
+    """What of `machine_of` looks at no program, which is all that accesses and caches need."""
+    m = numbers_of(gpu).copy()
+    m["warps_per_block"], m["blocks_per_sm"] = warps_per_block, blocks_per_sm
+    m["l1d_ways"] = l1d_ways(gpu, shared_bytes * blocks_per_sm)
     return m
 
 
@@ -129,13 +132,18 @@ def touching(gpu: Gpu) -> tuple:
     return *caches, spec.shared_bytes_per_cycle
 
 
+@lru_cache(maxsize=128)
 def numbers_of(gpu: Gpu) -> np.ndarray:
     """The numbers of a design point that no launch decides: a 0-dimensional MACHINE record, the others 0."""
-    m = np.zeros((), MACHINE)
+    m, spec = np.zeros((), MACHINE), gpu.spec
     parts = (gpu.spec, gpu.params, gpu.pipeline)  # the last counts where several say it
     as_they_are = {name: getattr(part, name) for part in parts for name in AS_THEY_ARE[type(part)]}
     for name, value in (as_they_are | core_values(gpu) | memory_values(gpu)).items():
         m[name] = value
+    for s in range(spec.schedulers_per_sm):
+        m["scheduler_slots"][s] = sum(1 << w for w in range(s, spec.max_warps_per_sm, spec.schedulers_per_sm))
+    m["scheduler_of"] = np.arange(len(m["scheduler_of"])) % spec.schedulers_per_sm
+    _lay_out_ports(m, gpu)
     return m
 
 

@@ -29,7 +29,7 @@ class FormulaKernel(TimedKernel):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._own = Point(*(column[0] for column in points_of([self.gpu])))
-        self._summaries = [summary_of(self.session, number, self.gpu, near=[self.gpu]) for number in self.launches]
+        self._summaries = [summary_of(self.session, number, self.gpu, near=self.gpu) for number in self.launches]
 
     def cycles(self, values: Float[Array, " name"]) -> Float[Array, ""]:
         """Cycles of all launches."""

@@ -62,8 +62,8 @@ class _Launch:
     def __init__(self, kernel: OccupancyKernel, number: int) -> None:
         self._kernel, self._number = kernel, number
         point = kernel.point(number, kernel.defaults())
-        demand, kinds = point.walked.demand, point.lanes.signatures
-        keys = list(zip(kinds, demand.sectors.tolist(), demand.dram_sectors.tolist(), strict=True))
+        asked = point.walked.told.sms[["sectors", "dram_sectors"]].tolist()
+        keys = list(zip(point.lanes.signatures, asked, strict=True))
         self._lanes = [keys.index(key) for key in dict.fromkeys(keys)]
         self._own: Lanes = chosen(point.lanes, self._lanes)
         self._rows = len(self._own.streams.lane_items)

@@ -83,13 +83,13 @@ class OccupancyKernel(TimedKernel):
 
 def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
     """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
-    slopes = np.zeros((len(point.walked.dealt), len(NUMBERS), len(names)))
+    slopes = np.zeros((len(point.lanes.first), len(NUMBERS), len(names)))
     gpu, walked = point.gpu, point.walked
     for k, name in enumerate(names):
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + STEP_CYCLES}
             moved = replace(gpu, params=replace(gpu.params, **more))
-            both = (numbers_of(own, walked.found, walked.demand) for own in (moved, gpu))
+            both = (numbers_of(own, walked.found, walked.told.sms) for own in (moved, gpu))
             slopes[:, :, k] = np.subtract(*both) * (TICKS / STEP_CYCLES)
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS

@@ -135,7 +135,7 @@ NEXT = ("begins", "needs")  # what an item's words have of the next one's
 # TERMS whether there is one; TERMS; NEXT
 Item = namedtuple(
     "Item",
-    "begins wait_far wait_near cycles front unit needs unit_offset fetches fetch_by access far near has_next "
+    "begins line wait_far wait_near needs cycles front unit unit_offset fetches fetch_by access far near has_next "
     "has_after_next has_drain barrier exit next after_next drain latency occupies sp int next_begins next_needs",
 )
 Access = namedtuple("Access", "occupies level sectors dram_sectors part")

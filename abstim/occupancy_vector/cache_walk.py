@@ -11,34 +11,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.engine.design_point import machine_of
+from abstim.engine.design_point import caches_machine
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.items import Items, Warps, packed
-from abstim.occupancy_vector.records import ACCESS_WORD, DRAM, FIRST, GONE, L2, LATE_WORD, PARTS, whole_numbers
+from abstim.occupancy_vector.items import Items, Warps, check_field
+from abstim.occupancy_vector.records import GONE, ITEM, LANE_ITEM, MOST_BLOCKS, MOST_SLOTS, OCCUPIES_BITS, whole_numbers
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
-from precharacterize import LatencyTable
 
 if TYPE_CHECKING:
-    from jaxtyping import Int32, Int64
+    from jaxtyping import Int32
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 
 # Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
 # other access has asked for what it waits for, + 1 (0: none); which one's data it waits for before the tags take it,
 # and how many times for data of its own
-ANSWER = np.dtype(
-    [
-        ("wait", "i4"),
-        ("way", "i4"),
-        ("sectors", "i2"),
-        ("dram_sectors", "i2"),
-        ("waits_for", "i8"),
-        ("behind", "i8"),
-        ("trips", "i4"),
-    ],
-    align=True,
-)
+ANSWER = np.dtype([
+    ("wait", "i4"), ("way", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i4"), ("behind", "i4"),
+    ("trips", "i4"),
+], align=True)  # fmt: skip
 # `joined`: accesses that wait for it; `there`: nominal cycle it comes in
 LINE = np.dtype(
     [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4"),
@@ -46,13 +37,19 @@ LINE = np.dtype(
 )  # fmt: skip
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
-SLOT = whole_numbers("item stop access fetch ready back age state")
-SM = whole_numbers("clock last next stop memory_free started")
+SLOT = whole_numbers("item stop access fetch back state")
+# `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
+# `order`: thread-block slots, that of the oldest block first
+SM = np.dtype([
+    ("ready", "u8"), ("due", "i8", MOST_SLOTS), ("order", "i8", MOST_BLOCKS),
+    *((name, "i8") for name in ("clock", "first", "last", "next", "stop", "memory_free", "started")),
+])  # fmt: skip
 TOTALS = whole_numbers(
     "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
 )
 
 walk_launch = Native("abstim.occupancy_vector.walk_kernel", "walk_launch")
+tell = Native("abstim.occupancy_vector.answer_kernel", "tell")
 
 
 class Caches(NamedTuple):
@@ -92,75 +89,92 @@ class Walk(NamedTuple):
     fetch_askers: np.ndarray  # which of them has asked for it, + 1
 
 
-class Late(NamedTuple):
-    """Instruction lines that miss: those of warp w from offsets[w] on, and an end mark."""
-
-    offsets: Int32[np.ndarray, " warp"]
-    begins: Int32[np.ndarray, " late"]  # instructions of the warp before it
-    answers: Int32[np.ndarray, " late"]  # LATE_WORD
-    askers: Int64[np.ndarray, " late"]  # which of them has asked for the line; -1: end marks
-
-
-def levels_of(waits: Int64[np.ndarray, " access"]) -> dict[str, Int64[np.ndarray, " access"]]:
-    """Nominal waits as `level`, the slowest level an answer comes from, and `part`, how much of the way there from the
-    level before it takes: 0 .. PARTS - 1 for 1 / PARTS .. 1."""
-    level = np.where(waits <= NOMINAL_CYCLES[FIRST], FIRST, np.where(waits <= NOMINAL_CYCLES[L2], L2, DRAM))
-    before, own = NOMINAL_CYCLES[np.maximum(level - 1, FIRST)], NOMINAL_CYCLES[level]
-    part = -(-(waits - before) * PARTS // np.maximum(1, own - before)) - 1
-    return {"level": level, "part": np.where(level > FIRST, np.clip(part, 0, PARTS - 1), 0)}
+# Of an SM: where its thread blocks begin and end in `dealt`; what they ask of L2 and DRAM, cycles they hold the
+# load/store unit, and the most that one access does; its first fill, and its first one of an instruction line; hashes
+# of all that its blocks are, but for their items
+TOLD_SM = np.dtype([
+    *((name, "i8") for name in ("first", "stop", "sectors", "dram_sectors", "held", "longest", "first_fill",
+                                "first_line")), ("hash", "u8"), ("other_hash", "u8"),
+])  # fmt: skip
 
 
-def access_words(warps: Warps, answers: np.ndarray | None) -> Int32[np.ndarray, " access"]:
-    """Accesses as ACCESS_WORD. `answers`: ANSWER of each (None: every access hits)."""
-    columns = {"occupies": warps.accesses["cycles"][:-1]}
-    if answers is not None:
-        columns |= levels_of(answers["way"]) | {name: answers[name] for name in ("sectors", "dram_sectors")}
-    return packed(columns, ACCESS_WORD)
+class Told(NamedTuple):
+    """What the caches of a design point answered, as its lanes read it: see `records.Streams`, and a TOLD_SM an SM."""
 
-
-NEVER_LATE = (1 << 31) - 1  # the end mark
+    accesses: Int32[np.ndarray, " access"]
+    fills: Int32[np.ndarray, " access"]
+    late_starts: Int32[np.ndarray, " warp"]
+    late_begins: Int32[np.ndarray, " late"]
+    late_fills: Int32[np.ndarray, " late"]
+    fill_words: Int32[np.ndarray, " fill"]
+    fill_behind: Int32[np.ndarray, " fill"]
+    fill_trips: Int32[np.ndarray, " fill"]
+    sms: np.ndarray
 
 
 class Found(NamedTuple):
-    """What a walk found: ANSWER an access, late instruction lines, how evenly slices and rows served."""
+    """What a walk found of a launch as a whole: how evenly slices and rows served."""
 
-    answers: np.ndarray
-    late: Late
-    slice_imbalance: float  # sectors of the busiest L2 slice of each window over those of the mean one
-    channel_imbalance: float  # the same of DRAM channels
-    rows_a_sector: float  # DRAM rows opened for each sector read
-    port_share: float  # of the sectors asked of L2, how many take a slice's port: hits, and those that leave dirty
+    slice_imbalance: float = 1.0  # sectors of the busiest L2 slice of each window over those of the mean one
+    channel_imbalance: float = 1.0  # the same of DRAM channels
+    rows_a_sector: float = 0.0  # DRAM rows opened for each sector read
+    port_share: float = 1.0  # of the sectors asked of L2, those that take a slice's port: hits, and what leaves dirty
 
 
-def walk_caches(
-    table: LatencyTable, trace: Trace, warps: Warps, items: Items, gpu: Gpu, blocks_per_sm: int, shared_bytes: int,
-    dealt: list[np.ndarray], waiting: int,
-) -> Found:  # fmt: skip
-    """Walk a launch through the caches of a GPU. `items`: those of `cut_for_walk`; `dealt`: blocks of each SM;
-    `waiting`: memory instructions of an SM that can wait for the load/store unit."""
-    m = machine_of(gpu, trace.warps_per_block, blocks_per_sm, table, shared_bytes)
+def walk_of(
+    trace: Trace, warps: Warps, items: Items | None, gpu: Gpu, blocks_per_sm: int, shared_bytes: int,
+    dealt: list[np.ndarray],
+) -> Walk:  # fmt: skip
+    """A launch before its walk. `items`: those of `cut_for_walk`; None: it will be told that every access hits.
+    `dealt`: blocks of each SM."""
+    if items is None:
+        offsets = np.zeros(len(warps.leaders) + 1, np.int64)
+        items = Items(np.zeros(0, LANE_ITEM), np.zeros(0, np.int32), offsets, np.zeros(0, ITEM))
+    fetch_offsets = np.append(0, np.cumsum(np.diff(items.offsets)[warps.paths]))
+    return Walk(
+        np.array([caches_machine(gpu, trace.warps_per_block, blocks_per_sm, shared_bytes)]),
+        items.lane_items, items.offsets, warps.paths, warps.accesses, warps.offsets, trace.records,
+        np.concatenate(dealt).astype(np.int32), NOMINAL_CYCLES, np.zeros(len(warps.accesses), ANSWER), fetch_offsets,
+        np.zeros(fetch_offsets[-1], np.uint16), np.zeros(fetch_offsets[-1], np.int32),
+    )  # fmt: skip
+
+
+def walk_caches(walk: Walk, gpu: Gpu, dealt: list[np.ndarray], slots: int, waiting: int) -> Found:
+    """Walk a launch through the caches of a GPU. `slots`: warps of an SM; `waiting`: memory instructions of an SM that
+    can wait for the load/store unit."""
     caches = _empty_caches(gpu, len(dealt), waiting)
-    sms, slots = np.zeros(len(dealt), SM), np.zeros((len(dealt), blocks_per_sm * trace.warps_per_block), SLOT)
+    sms, warps = np.zeros(len(dealt), SM), np.zeros((len(dealt), slots), SLOT)
     ends = np.cumsum([len(blocks) for blocks in dealt])
     sms["stop"], sms["next"][1:] = ends, ends[:-1]
-    slots["state"] = GONE
-    fetch_offsets = np.append(0, np.cumsum(np.diff(items.offsets)[warps.paths]))
-    answers, fetch_waits = np.zeros(len(warps.accesses), ANSWER), np.zeros(fetch_offsets[-1], np.uint16)
-    fetch_askers = np.zeros(fetch_offsets[-1], np.int64)
-    walk = Walk(
-        np.array([m]), items.rows, items.offsets, warps.paths, warps.accesses, warps.offsets, trace.records,
-        np.concatenate(dealt).astype(np.int64), NOMINAL_CYCLES, answers, fetch_offsets, fetch_waits, fetch_askers,
-    )  # fmt: skip
-    walk_launch(walk, caches, sms, slots)
-    totals = caches.totals[0]
-    rows_a_sector = int(totals["rows_opened"]) / max(1, int(totals["dram_reads"]))
+    warps["state"] = GONE
+    walk_launch(walk, caches, sms, warps)
+    totals = dict(zip(TOTALS.names or (), caches.totals[0].tolist(), strict=True))
     uneven = [
-        int(totals[f"busiest_{name}"]) * len(counts) / max(1, int(totals[f"{name}_sectors"]))
+        totals[f"busiest_{name}"] * len(counts) / max(1, totals[f"{name}_sectors"])
         for name, counts in (("slice", caches.slice_sectors), ("channel", caches.channel_sectors))
     ]
-    late = _late(items, warps, fetch_offsets, fetch_waits, fetch_askers)
-    port_share = int(totals["port_sectors"]) / max(1, int(totals["slice_sectors"]))
-    return Found(answers[:-1], late, max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector, port_share)
+    rows_a_sector = totals["rows_opened"] / max(1, totals["dram_reads"])
+    port_share = totals["port_sectors"] / max(1, totals["slice_sectors"])
+    return Found(max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector, port_share)
+
+
+def told_of(walk: Walk, dealt: list[np.ndarray]) -> Told:
+    """What a walk found, as its lanes read it. Raises InputError for an access that a word does not hold."""
+    accesses, fetches, count = len(walk.answers) - 1, len(walk.fetch_waits), len(walk.paths)
+    sms = np.zeros(len(dealt), TOLD_SM)
+    sms["stop"] = np.cumsum([len(own) for own in dealt])
+    sms["first"][1:] = sms["stop"][:-1]
+    sizes = accesses, accesses, count, *(fetches + count,) * 2, *(1 + accesses + fetches,) * 3
+    columns = [np.empty(size, np.int32) for size in sizes]
+    for column in columns[5:]:
+        column[0] = 0  # no fill
+    scratch = np.zeros(fetches, np.int32), np.zeros(accesses + 1, np.int32), np.zeros(accesses + 1, np.uint8)
+    counts = np.zeros(2, np.int64)
+    tell(walk, Told._make([*columns, sms]), scratch, counts)
+    check_field("occupies", sms["longest"], OCCUPIES_BITS)
+    lines, fills = counts.tolist()
+    stops = (*sizes[:3], lines, lines, fills, fills, fills)
+    return Told._make([*(column[:stop] for column, stop in zip(columns, stops, strict=True)), sms])
 
 
 def _empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
@@ -181,27 +195,4 @@ def _empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),
-    )
-
-
-def none_late(warps: int) -> Late:
-    """Every instruction line hits."""
-    return Late(np.zeros(warps, np.int32), np.array([NEVER_LATE], np.int32), np.zeros(1, np.int32), np.full(1, -1))
-
-
-def _late(
-    items: Items, warps: Warps, offsets: Int64[np.ndarray, " warp_plus_1"], waits: np.ndarray, askers: np.ndarray
-) -> Late:
-    missed = np.flatnonzero(waits)
-    warp = np.searchsorted(offsets, missed, "right") - 1
-    begins = items.rows["begins"][items.offsets[warps.paths[warp]] + missed - offsets[warp]]
-    ends = np.searchsorted(missed, offsets[1:])
-    count = np.arange(len(ends))
-    places = np.arange(len(missed)) + np.searchsorted(ends, np.arange(len(missed)), "right")  # end marks among them
-    asked_by = places[np.searchsorted(missed, askers[missed] - 1)]
-    return Late(
-        (np.append(0, ends[:-1]) + count).astype(np.int32),
-        np.insert(begins, ends, NEVER_LATE).astype(np.int32),
-        np.insert(packed(levels_of(waits[missed]), LATE_WORD), ends, FIRST).astype(np.int32),
-        np.insert(asked_by, ends, -1),
     )

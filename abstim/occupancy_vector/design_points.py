@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,19 +12,22 @@ from abstim.engine.design_point import touching
 from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES
-from abstim.occupancy_vector.cache_walk import Found, Late, access_words, none_late, walk_caches
-from abstim.occupancy_vector.items import (
-    Items,
-    Warps,
-    cut_for_walk,
-    groups_of,
-    instructions_of_warps,
-    lane_items_of,
-    terms_of,
-    units_of,
-)
+from abstim.occupancy_vector.cache_walk import Found, Told, told_of, walk_caches, walk_of
+from abstim.occupancy_vector.items import Items, Warps, groups_of, instructions_of_warps, units_of
 from abstim.occupancy_vector.lanes import block_slots, deal
-from abstim.occupancy_vector.records import DOUBLE, NUMBERS, POOLS, SFU, TENSOR, TICKS, Lanes, Layout, Streams
+from abstim.occupancy_vector.records import (
+    DOUBLE,
+    MEMORY,
+    NEEDS_POOL,
+    NUMBERS,
+    POOLS,
+    SFU,
+    TENSOR,
+    TICKS,
+    Lanes,
+    Layout,
+    Streams,
+)
 from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.table import UNITS
@@ -36,15 +40,22 @@ BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector
 OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked
 
 
-class Prepared(NamedTuple):
+class Prepared:
     """A launch as a GPU's pipeline and fetch see it: the same for all GPUs that agree in `reading`."""
 
-    items: Items
-    lane_items: np.ndarray
-    terms: np.ndarray
-    specials: tuple[bool, ...]  # which of SFU, DOUBLE, TENSOR it uses
-    pools: tuple[bool, ...]
-    digest: bytes  # of all items
+    def __init__(self, items: Items) -> None:
+        self.items = items
+        needs = int(np.bitwise_or.reduce(items.lane_items["needs"]))
+        self.specials = tuple(bool(needs >> (unit - MEMORY) & 1) for unit in (SFU, DOUBLE, TENSOR))  # those it uses
+        self.pools = tuple(bool(needs >> (NEEDS_POOL + k) & 1) for k in range(len(POOLS)))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of all items."""
+        found = blake2b(self.items.lane_items.tobytes(), digest_size=16)
+        for array in (self.items.terms, self.items.offsets):
+            found.update(array.tobytes())
+        return found.digest()
 
 
 def reading(gpu: Gpu) -> tuple:
@@ -56,16 +67,6 @@ def reading(gpu: Gpu) -> tuple:
         *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
         spec.result_bus_width, gpu.params.atomic_latency_cycles,
     )  # fmt: skip
-
-
-def prepared_of(items: Items) -> Prepared:
-    """A launch's items with what lanes need beside them."""
-    rows = items.rows
-    units = set(np.unique(rows["unit"]).tolist())
-    pools = tuple(bool(rows[name].any()) for name in POOLS)
-    digest = blake2b(rows.tobytes() + items.offsets.tobytes(), digest_size=16).digest()
-    specials = tuple(unit in units for unit in (SFU, DOUBLE, TENSOR))
-    return Prepared(items, lane_items_of(rows), terms_of(rows), specials, pools, digest)
 
 
 # Of Spec, what the cache walk does not look at, beside what decides `reading`
@@ -84,147 +85,37 @@ def walking(gpu: Gpu, residents: int, shared_bytes: int) -> tuple:
     return (spec.perfect_memory, spec.sm_count, *touching(gpu), *fetch, residents, shared_bytes, *own)
 
 
-class Demand(NamedTuple):
-    """What each SM asks of what all share."""
-
-    sectors: Int64[np.ndarray, " lane"]  # of L2
-    dram_sectors: Int64[np.ndarray, " lane"]
+def walk_cutting(gpu: Gpu) -> tuple:
+    """What of a GPU decides the items that the cache walk goes through."""
+    return gpu.spec.l1d_bypass, gpu.pipeline.instructions_per_fetch, gpu.pipeline.fetch_line_instructions
 
 
 class Walked(NamedTuple):
-    """What the caches of a design point answered, as its lanes read it."""
+    """A launch, dealt and walked through the caches of a design point."""
 
-    accesses: np.ndarray
-    late: Late
-    dealt: list[np.ndarray]
-    found: Found | None  # None: perfect memory
-    first: np.ndarray  # of each SM: where its thread blocks begin and end among those of all SMs
-    stop: np.ndarray
-    kinds: list[bytes]  # of each SM: what its thread blocks are, without their items; equal ones do the same
-    demand: Demand
-    fills: Fills
+    dealt: Int32[np.ndarray, " position"]  # thread blocks, those of an SM one after the other
+    told: Told
+    found: Found
 
-
-def walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int) -> Walked:
-    """Deal the thread blocks and, with real memory, walk the caches."""
-    lengths = instructions_of_warps(table, trace).reshape(-1, trace.warps_per_block).sum(1)
-    return walk_dealt(table, trace, warps, gpu, residents, shared_bytes, deal(lengths, gpu.spec.sm_count, residents))
+    @property
+    def kinds(self) -> list[bytes]:
+        """Of each SM what its thread blocks are, without their items; equal ones do the same."""
+        return [own.tobytes() for own in np.stack([self.told.sms[name] for name in ("hash", "other_hash")], 1)]
 
 
-def walk_dealt(
-    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, residents: int, shared_bytes: int,
-    dealt: list[np.ndarray],
+def walk(
+    table: LatencyTable, trace: Trace, warps: Warps, items: Items | None, gpu: Gpu, residents: int, shared_bytes: int,
+    dealt: list[np.ndarray] | None = None,
 ) -> Walked:  # fmt: skip
-    """The same for thread blocks that have been dealt."""
-    found, late = None, none_late(len(trace.warp_instructions))
-    if not gpu.spec.perfect_memory:
-        items = cut_for_walk(table, trace, warps, gpu)
+    """Deal the thread blocks, if they are not, and, with real memory, walk the caches. `items`: of `cut_for_walk`."""
+    if dealt is None:
+        lengths = instructions_of_warps(table, trace).reshape(-1, trace.warps_per_block).sum(1)
+        dealt = deal(lengths, gpu.spec.sm_count, residents)
+    own, found = walk_of(trace, warps, items, gpu, residents, shared_bytes, dealt), Found()
+    if items is not None:
         waiting = queue_of(gpu, "mem") * groups_of(gpu)
-        found = walk_caches(table, trace, warps, items, gpu, residents, shared_bytes, dealt, waiting)
-        late = found.late
-    words, per_block = access_words(warps, found.answers if found else None), trace.warps_per_block
-    fills = fills_of(found, words, late, warps, per_block, dealt) if found else no_fills(len(words), len(late.begins))
-    ends = np.cumsum([len(own) for own in dealt])
-    return Walked(
-        words, late, dealt, found, np.append(0, ends[:-1]).astype(np.int32), ends.astype(np.int32),
-        _kinds(words, late, fills, warps, per_block, dealt), demand_of(found, warps, per_block, dealt), fills,
-    )  # fmt: skip
-
-
-class Fills(NamedTuple):
-    """Accesses that wait for the same data, numbered from 1 on in the order in which their SMs come to them."""
-
-    accesses: Int32[np.ndarray, " access"]  # as of Streams.fills
-    late: Int32[np.ndarray, " late"]  # late instruction lines, numbered behind those
-    words: Int32[np.ndarray, " fill"]  # words of those that asked
-    behind: Int32[np.ndarray, " fill"]  # as of Streams
-    trips: Int32[np.ndarray, " fill"]
-
-
-def no_fills(accesses: int, lines: int) -> Fills:
-    """Every access and every line hits."""
-    return Fills(*(np.zeros(count, np.int32) for count in (accesses, lines, 1, 1, 1)))
-
-
-def fills_of(
-    found: Found, words: np.ndarray, late: Late, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
-) -> Fills:
-    """Who waits for the same data, as the walk had it."""
-    turn = np.empty(len(warps.paths), np.int64)  # of each warp, among those of all SMs one after the other
-    turn[(np.concatenate(dealt)[:, None] * warps_per_block + np.arange(warps_per_block)).ravel()] = np.arange(len(turn))
-    answers = found.answers
-    asks, behind = answers["sectors"] > 0, answers["behind"] - 1
-    waits_for = np.where(answers["waits_for"] > 0, answers["waits_for"] - 1, behind)
-    askers = np.where(asks, -1, waits_for)
-    followed = asks & ((behind >= 0) | (answers["trips"] > 0))
-    followed[askers[askers >= 0]] = followed[behind[behind >= 0]] = True
-    askers = np.where(followed, np.arange(len(answers)), askers)
-    accesses, first = _numbered(askers, np.repeat(turn, np.diff(warps.offsets)))
-    lines, second = _numbered(late.askers, np.repeat(turn, np.diff(np.append(late.offsets, len(late.begins)))))
-    none = np.zeros(len(second), np.int32)
-    return Fills(
-        np.where(~followed & (behind >= 0), -accesses, accesses),
-        np.where(lines > 0, lines + len(first), 0).astype(np.int32),
-        np.concatenate([[0], words[first], late.answers[second]]).astype(np.int32),
-        np.concatenate([[0], np.where(behind[first] >= 0, accesses[behind[first]], 0), none]).astype(np.int32),
-        np.concatenate([[0], answers["trips"][first], none]).astype(np.int32),
-    )
-
-
-def _numbered(
-    keys: Int64[np.ndarray, " member"], turns: Int64[np.ndarray, " member"]
-) -> tuple[Int32[np.ndarray, " member"], Int64[np.ndarray, " fill"]]:
-    """(numbers from 1 on, keys in their order): keys as numbers, in the order of the turn in which they come first;
-    0 for a negative key."""
-    used = np.flatnonzero(keys >= 0)
-    used = used[np.argsort(turns[used], kind="stable")]
-    unique, first, inverse = np.unique(keys[used], return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    numbers = np.empty(len(order), np.int32)
-    numbers[order] = np.arange(1, len(order) + 1)
-    found = np.zeros(len(keys), np.int32)
-    found[used] = numbers[inverse]
-    return found, unique[order]
-
-
-def demand_of(found: Found | None, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]) -> Demand:
-    """The sectors of each SM's thread blocks; with perfect memory none."""
-    if found is None:
-        return Demand(*np.zeros((2, len(dealt)), np.int64))
-    first = warps.offsets[:-1:warps_per_block]
-    columns = []
-    for name in Demand._fields:
-        before = np.append(0, np.cumsum(found.answers[name], dtype=np.int64))
-        of_block = np.diff(before[np.append(first, len(found.answers))])
-        columns.append(np.array([of_block[own].sum() for own in dealt], np.int64))
-    return Demand(*columns)
-
-
-def _kinds(
-    words: np.ndarray, late: Late, fills: Fills, warps: Warps, warps_per_block: int, dealt: list[np.ndarray]
-) -> list[bytes]:
-    """A digest of each SM's accesses, paths and late lines, in order; fills count by which of the SM's they are."""
-    found, late_stops = [], np.append(late.offsets[1:], len(late.begins))
-    offsets, late_offsets = warps.offsets[::warps_per_block], np.append(late.offsets[::warps_per_block], late_stops[-1])
-    for own in dealt:
-        digest = blake2b(warps.paths.reshape(-1, warps_per_block)[own].tobytes(), digest_size=16)
-        accesses, lines = _ranges(offsets, own), _ranges(late_offsets, own)
-        digest.update(words[accesses].tobytes() + late.begins[lines].tobytes())
-        for ids in (fills.accesses[accesses], fills.late[lines]):
-            used = np.abs(ids[ids != 0])
-            first = int(used[0]) - 1 if len(used) else 0
-            behind = fills.behind[used]
-            digest.update((ids - np.sign(ids) * first).tobytes() + (behind - first * (behind > 0)).tobytes())
-            digest.update(fills.words[used].tobytes() + fills.trips[used].tobytes())
-        found.append(digest.digest())
-    return found
-
-
-def _ranges(
-    offsets: Int64[np.ndarray, " block_plus_1"], chosen: Int64[np.ndarray, " own"]
-) -> Int64[np.ndarray, " element"]:
-    """The elements of some thread blocks, those of a block from offsets[block] on."""
-    return np.concatenate([np.arange(offsets[block], offsets[block + 1]) for block in chosen.tolist()])
+        found = walk_caches(own, gpu, dealt, residents * trace.warps_per_block, waiting)
+    return Walked(own.dealt, told_of(own, dealt), found)
 
 
 def layout_of(prepared: Prepared, warps_per_block: int, gpu: Gpu, residents: int) -> Layout:
@@ -257,8 +148,8 @@ def collectors_of(gpu: Gpu, kind: str) -> int:
 def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
     """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
     have work left (processor sharing)."""
-    if not asked.any():
-        return np.ones(len(asked))
+    if asked.min() == asked.max():
+        return np.full(len(asked), float(len(asked)) if asked[0] else 1.0)
     order = np.argsort(asked, kind="stable")
     work = asked[order].astype(float)
     done = np.cumsum(np.diff(work, prepend=0.0) * np.arange(len(work), 0, -1))
@@ -267,33 +158,32 @@ def sharers(asked: Int64[np.ndarray, " lane"]) -> Float64[np.ndarray, " lane"]:
     return found
 
 
-def machine_of_lanes(gpu: Gpu, found: Found | None, demand: Demand) -> Int64[np.ndarray, "lane number"]:
-    """NUMBERS of each lane of a design point, in ticks."""
-    return np.round(numbers_of(gpu, found, demand) * TICKS).astype(np.int64)
+def machine_of_lanes(gpu: Gpu, found: Found, sms: np.ndarray) -> Int64[np.ndarray, "lane number"]:
+    """NUMBERS of each lane of a design point, in ticks. `sms`: what each SM asks of what all share, a TOLD_SM."""
+    return np.round(numbers_of(gpu, found, sms) * TICKS).astype(np.int64)
 
 
-def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndarray, "lane number"]:
+def numbers_of(gpu: Gpu, found: Found, sms: np.ndarray) -> Float64[np.ndarray, "lane number"]:
     """NUMBERS of each lane of a design point, in cycles."""
     spec, params = gpu.spec, gpu.params
     slices = spec.dram_channels * spec.l2_slices_per_channel
-    rows_a_sector = found.rows_a_sector if found else 0.0
-    asking = sharers(demand.sectors)
-    share = asking * (found.slice_imbalance if found else 1.0) / slices
+    asking = sharers(sms["sectors"])
+    share = asking * found.slice_imbalance / slices
     # Of a switch that queues at its m inputs, each line's packets in a row, m / n heads wait in the mean at each of n
     # outputs, which serve them in turns, of a load r: r / (1 - r) = m / n, so that m n / (m + n) packets pass a cycle
     # (Karol, Hluchyj, Morgan 1987, have r + r^2 / 2 (1 - r), of packets that come one by one).
     switch = 0.0 if spec.crossbar_repeats or spec.crossbar_output_queues else 1 + asking / slices
-    channel_share = sharers(demand.dram_sectors) * (found.channel_imbalance if found else 1.0) / spec.dram_channels
+    channel_share = sharers(sms["dram_sectors"]) * found.channel_imbalance / spec.dram_channels
     other_part = params.l2_partition_cycles * OTHER_PART if spec.l2_partitions > 1 else 0.0
-    lanes = len(demand.sectors)
-    cycles = {
+    lanes = len(sms)
+    cycles: dict[str, Any] = {
         "request": params.l2_request_cycles,
         "l2_sector": np.maximum(_l2_sector_cycles(gpu, found) * share, switch),
         "l2_reply": params.l2_reply_cycles,
         "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
         "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
-                            + rows_a_sector * params.dram_activate_cycles + other_part),
+                            + found.rows_a_sector * params.dram_activate_cycles + other_part),
         "reply_sector": 1.0,
         "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
         "fetch": 1 / spec.fetches_per_cycle,
@@ -304,35 +194,33 @@ def numbers_of(gpu: Gpu, found: Found | None, demand: Demand) -> Float64[np.ndar
         "first_issue": DISPATCH_CYCLES,
         "retire": RETIRE_CYCLES,
     }  # fmt: skip
-    return np.stack([np.broadcast_to(np.asarray(cycles[name], float), lanes) for name in NUMBERS], -1)
+    numbers = np.empty((lanes, len(NUMBERS)))
+    for k, name in enumerate(NUMBERS):
+        numbers[:, k] = cycles[name]
+    return numbers
 
 
-def _l2_sector_cycles(gpu: Gpu, found: Found | None) -> float:
+def _l2_sector_cycles(gpu: Gpu, found: Found) -> float:
     """Of a slice for a sector, on average: one that misses takes a turn at the tags, and not the port."""
     port = gpu.params.l2_sector_cycles
-    share = found.port_share if found else 1.0
-    return share * port + (1 - share) * min(1.0, port)
+    return found.port_share * port + (1 - found.port_share) * min(1.0, port)
 
 
 def lanes_of(prepared: Prepared, walked: Walked, warps: Warps, warps_per_block: int, gpu: Gpu, residents: int) -> Lanes:
     """The SMs of a design point that have work."""
+    told, items = walked.told, prepared.items
     streams = Streams(
-        items=prepared.items.rows,
-        lane_items=prepared.lane_items,
-        terms=prepared.terms,
-        starts=prepared.items.offsets[warps.paths],
-        accesses=walked.accesses,
-        fills=walked.fills.accesses,
+        items=items.rows,
+        lane_items=items.lane_items,
+        terms=items.terms,
+        starts=items.offsets[warps.paths],
         access_starts=warps.offsets[:-1],
-        late_starts=walked.late.offsets,
-        late_begins=walked.late.begins,
-        late_fills=walked.fills.late,
-        fill_words=walked.fills.words,
-        fill_behind=walked.fills.behind,
-        fill_trips=walked.fills.trips,
-        dealt=np.concatenate(walked.dealt).astype(np.int32),
+        dealt=walked.dealt,
+        **{name: getattr(told, name) for name in Told._fields if name != "sms"},
     )
+    first, stop = (told.sms[name].astype(np.int32) for name in ("first", "stop"))
     return Lanes(
-        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, walked.demand),
-        residents, streams, walked.first, walked.stop, [prepared.digest + kinds for kinds in walked.kinds],
+        layout_of(prepared, warps_per_block, gpu, residents), machine_of_lanes(gpu, walked.found, told.sms),
+        residents, streams, first, stop, walked.kinds, lambda: prepared.digest,
+        int(np.diff(items.offsets)[warps.paths].sum()),
     )  # fmt: skip

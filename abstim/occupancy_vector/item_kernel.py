@@ -12,6 +12,7 @@ from abstim.engine.accesses import (
     SHARED_LINE,
     end_of_access,
     line_of,
+    mixed,
     pipe_cycles,
     sectors_of,
 )
@@ -28,6 +29,8 @@ from abstim.occupancy_vector.records import (
     LOADS,
     LOCAL_MEMORY,
     MEMORY,
+    NEEDS_COLLECTOR,
+    NEEDS_POOL,
     PASSING,
     POOLED,
     RESULTS,
@@ -35,14 +38,18 @@ from abstim.occupancy_vector.records import (
     SHARED_MEMORY,
     STORE,
     TENSOR,
+    TERM,
+    TERMS,
+    TICKS,
     TO_UNIT_CYCLES,
+    WORK_A_CYCLE,
 )
-from functional.jit.marked import jit
+from functional.jit.marked import jit, zero
 from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item
 FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
-HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
+TERM_COUNT = len(TERMS)
 
 
 @jit
@@ -59,13 +66,6 @@ def touch(access, touched, row, record, m):
         if line >= LOCAL_LINE and line != SHARED_LINE:
             access.space = LOCAL_MEMORY
     return end
-
-
-@jit
-def mixed(digest, value):
-    """A digest with one more value in it."""
-    found = (digest ^ np.uint64(value)) * HASH_FACTOR
-    return found ^ (found >> np.uint64(29))
 
 
 def touch_warps(code, touched, machine, digests):
@@ -129,7 +129,7 @@ def fetch(warp, row, shape):
         warp.left -= 1
     else:
         warp.gap = 2 if pc == warp.pc + 1 or warp.pc < -1 else FLUSH_GAP + 1 if warp.left == 0 else FLUSH_GAP
-        warp.left = min(shape.fetch_width[0], shape.fetch_line[0] - pc % shape.fetch_line[0]) - 1
+        warp.left = min(shape.fetch_width, shape.fetch_line - pc % shape.fetch_line) - 1
     warp.pc = pc
 
 
@@ -174,9 +174,9 @@ def begins_item(warp, row, items, time, earliest, wait, shape):
     item = items[warp.item]
     special = row.unit != POOLED
     return (
-        shape.single[0] or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
+        shape.single or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
         or (special and item.unit != POOLED) or row.kind == Kind.BARRIER or item.cycles >= LONGEST_RUN
-        or row.pc // shape.fetch_line[0] != item.line
+        or row.pc // shape.fetch_line != item.line
     )  # fmt: skip
 
 
@@ -199,7 +199,8 @@ def begin_item(warp, row, items, time, wait, shape):
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
     item = items[warp.item]
-    item.begins, item.line = warp.instructions, row.pc // shape.fetch_line[0]
+    zero(item)
+    item.begins, item.line = warp.instructions, row.pc // shape.fetch_line
 
 
 @jit
@@ -236,7 +237,7 @@ def use_memory(row, item, access, shape):
     elif not is_data(row, access):
         which = SHARED
     elif row.kind == Kind.GLOBAL_ATOMIC or (
-        (shape.bypass[0] or row.kind == Kind.L2_LOAD) and access.space != LOCAL_MEMORY
+        (shape.bypass or row.kind == Kind.L2_LOAD) and access.space != LOCAL_MEMORY
     ):
         which = ATOMIC_LATENCY
     item.latency = shape.latency[which] if access.active else 1
@@ -326,7 +327,7 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
     row = code.instructions[i]
     fetch(warp, row, shape)
     paired = (
-        shape.dual_issue[0] and warp.gap == 1 and not warp.paired and warp.item >= warp.first
+        shape.dual_issue and warp.gap == 1 and not warp.paired and warp.item >= warp.first
         and (row.unit == POOLED) != (items[warp.item].unit == POOLED)
     )  # fmt: skip
     earliest = warp.time + (0 if paired else warp.gap) if warp.item >= warp.first else 0
@@ -358,20 +359,72 @@ def start_warp(warp, item, registers, free, wait):
     warp.instructions = 0
 
 
-def cut_paths(code, shape, accesses, access_offsets, leaders, items, offsets, registers, free, wait, scratch):
-    """Items of each of `leaders`, warps, one after the other from items[0] on (all zero before); offsets[k] is where
-    those of leaders[k] begin. `registers` (REGISTER), `free`, `wait` (a Wait), `scratch` (a WARP) are scratch."""
-    warp, found = scratch[0], 0
+MOST_CYCLES = 1 << 25  # that TERMS hold
+TICKS_A_WORK = TICKS // WORK_A_CYCLE
+
+
+@jit
+def put_term(terms, k, value, ticks):
+    """One of TERMS, in ticks; returns whether it is too large."""
+    terms[k] = value * ticks
+    return value >= MOST_CYCLES
+
+
+@jit
+def put_terms(item, terms, k):
+    """TERMS of an item, from place `k` on; returns whether one is too large."""
+    large = put_term(terms, k + TERM.next, item.next, TICKS) | put_term(terms, k + TERM.drain, item.drain, TICKS)
+    large |= put_term(terms, k + TERM.after_next, item.after_next, TICKS)
+    large |= put_term(terms, k + TERM.latency, item.latency, TICKS)
+    large |= put_term(terms, k + TERM.occupies, item.occupies, TICKS)
+    large |= put_term(terms, k + TERM.sp, item.sp, TICKS_A_WORK)
+    return large | put_term(terms, k + TERM.int, item.int, TICKS_A_WORK)
+
+
+@jit
+def pack(item, out, terms, k):
+    """LANE_ITEM of an item, and its TERMS from place `k` on; returns whether it does not fit."""
+    out.begins, out.line, out.wait_far, out.wait_near = item.begins, item.line, item.wait_far, item.wait_near
+    out.cycles, out.front, out.unit, out.unit_offset = item.cycles, item.front, item.unit, item.unit_offset
+    out.fetches, out.fetch_by, out.access = item.fetches, item.fetch_by, item.access
+    out.far, out.near, out.barrier, out.exit = item.far, item.near, item.barrier, item.exit
+    out.next, out.after_next, out.drain = item.next > 0, item.after_next > 0, item.drain > 0
+    needs = (item.unit != MEMORY) << NEEDS_COLLECTOR
+    if item.unit:
+        needs |= 1 << (item.unit - MEMORY)
+    out.needs = needs | (item.sp > 0) << NEEDS_POOL | (item.int > 0) << (NEEDS_POOL + 1)
+    changed = (out.cycles != item.cycles) | (out.front != item.front) | (out.unit_offset != item.unit_offset)
+    changed |= (out.fetches != item.fetches) | (out.fetch_by != item.fetch_by)
+    return put_terms(item, terms, k) | changed
+
+
+def pack_items(rows, lane_items, terms, misfits):
+    """LANE_ITEM and TERMS of ITEMs; `misfits`: of one element, how many do not fit."""
+    for k in range(len(rows)):
+        misfits[0] += pack(rows[k], lane_items[k], terms, k * TERM_COUNT)
+
+
+def cut_paths(code, shape, accesses, access_offsets, leaders, rows, keep, lane_items, terms, offsets, misfits, scratch):
+    """Items of each of `leaders`, warps, one after the other; offsets[k] is where those of leaders[k] begin.
+
+    `rows`: ITEM, as many as the longest of them has instructions; with `keep` as many as all have, and then filled in.
+    `misfits`: as of `pack_items`. `scratch`: (a WARP, REGISTER, time each unit is free, a Wait).
+    """
+    state, registers, free, wait = scratch
+    warp, found = state[0], 0
     for k in range(len(leaders)):
         offsets[k] = found
-        start_warp(warp, found, registers, free, wait)
+        first = found if keep else 0
+        start_warp(warp, first, registers, free, wait)
         own = leaders[k]
         warp.access = access_offsets[own]
         for event in range(code.block_offsets[own], code.block_offsets[own + 1]):
             block = code.blocks[event]
             for i in range(code.block_start[block], code.block_stop[block]):
-                follow(warp, code, i, registers, free, items, accesses[warp.access], shape, wait)
+                follow(warp, code, i, registers, free, rows, accesses[warp.access], shape, wait)
                 warp.access += code.instructions[i].unit == MEMORY
-        items[warp.item].exit = 1
-        found = warp.item + 1
+        rows[warp.item].exit = 1
+        for n in range(first, warp.item + 1):
+            misfits[0] += pack(rows[n], lane_items[found], terms, found * TERM_COUNT)
+            found += 1
     offsets[len(leaders)] = found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.engine.design_point import machine_of
+from abstim.engine.design_point import caches_machine
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
@@ -18,16 +17,12 @@ from abstim.occupancy_vector.records import (
     ITEM,
     LANE_ITEM,
     LOADS,
-    MEMORY,
-    NEEDS_COLLECTOR,
-    NEEDS_POOL,
     POOLED,
     POOLS,
     REGISTER,
     RESULTS,
     SPECIAL,
     TERMS,
-    TICKS,
     WARP,
     WORK_A_CYCLE,
     Code,
@@ -45,8 +40,6 @@ from precharacterize.table import UNITS
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int32, Int64
-
-MOST_INSTRUCTIONS = 2_000_000  # cut at once
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
 touch_warps, check_paths, cut_paths = (Native(_KERNEL, name) for name in ("touch_warps", "check_paths", "cut_paths"))
@@ -69,8 +62,10 @@ class Warps(NamedTuple):
 class Items(NamedTuple):
     """Items of a launch's paths, those of path p from offsets[p] on."""
 
-    rows: np.ndarray  # ITEM
+    lane_items: np.ndarray  # LANE_ITEM
+    terms: Int32[np.ndarray, " item_term"]  # TERMS of each, in ticks
     offsets: Int64[np.ndarray, " path_plus_1"]
+    rows: np.ndarray  # ITEM; empty where nobody asked for them
 
 
 def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
@@ -81,8 +76,8 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    machine = machine_of(gpu, trace.warps_per_block, 1, table)
-    code, count = _code(table, trace, _rows(table)), len(trace.warp_instructions)
+    machine = caches_machine(gpu, trace.warps_per_block, 1)
+    code, count = _code(table, trace, _timed_rows(table, gpu)), len(trace.warp_instructions)
     offsets = _access_offsets(table, trace)
     accesses, digests = np.zeros(offsets[-1] + 1, ACCESS), np.zeros(count, np.uint64)
     touched = Touched(
@@ -105,40 +100,55 @@ def _access_offsets(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " wa
 
 
 def cut(
-    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None
-) -> Items:
-    """The items of every path of a trace on a GPU's pipeline. `latency_of`: each instruction's class, an index of
-    LATENCIES, for who asks whose latencies an item has in it."""
+    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None,
+    keep: bool = False,
+) -> Items:  # fmt: skip
+    """The items of every path of a trace on a GPU's pipeline; with `keep` their `rows`, too. `latency_of`: each
+    instruction's class, an index of LATENCIES, for who asks whose latencies an item has in it. Raises InputError for
+    an item that lanes cannot hold."""
     rows = instructions_of(table, trace, gpu)
     if latency_of is not None:
         rows["latency_of"] = latency_of
-    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table)
+    code, shape = _code(table, trace, rows), shape_of(gpu)
+    found, misfits = cut_with(code, shape, trace, warps, table, keep)
+    if misfits:
+        check_fit(cut_with(code, shape, trace, warps, table, keep=True)[0].rows)
+    return found
 
 
 def counted_in(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, chosen: Bool[np.ndarray, " instr"]) -> Items:
     """The items of `cut` with the number of chosen instructions of a pool in place of their work."""
     rows = instructions_of(table, trace, gpu)
     rows["work"] = chosen
-    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table)
+    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table, keep=True)[0]
 
 
-def cut_with(code: Code, shape: Shape, trace: Trace, warps: Warps, table: LatencyTable) -> Items:
-    """The items of every path for an instruction table and a shape."""
-    ends = np.cumsum(instructions_of_warps(table, trace)[warps.leaders])
-    rows, offsets, first = [np.zeros(0, ITEM)], [np.zeros(1, np.int64)], 0
-    registers = np.zeros(table.register_count, REGISTER)
+def cut_with(
+    code: Code, shape: Shape, trace: Trace, warps: Warps, table: LatencyTable, keep: bool = False
+) -> tuple[Items, int]:
+    """The items of every path for an instruction table and a shape, and how many do not fit."""
+    lengths = instructions_of_warps(table, trace)[warps.leaders]
+    most = int(lengths.sum())  # of which memory is touched as far as there are items
+    lane_items, terms = np.empty(most, LANE_ITEM), np.empty(most * len(TERMS), np.int32)
+    rows = np.empty(most if keep else int(lengths.max()), ITEM)
+    offsets, misfits = np.zeros(len(lengths) + 1, np.int64), np.zeros(1, np.int64)
     wait = Wait(np.zeros(2, np.int64), np.zeros(LOADS, np.int64), np.zeros(RESULTS, np.int64))
-    free, scratch = np.zeros(16, np.int64), np.zeros(1, WARP)
-    while first < len(ends):
-        before = ends[first - 1] if first else 0
-        stop = max(first + 1, int(np.searchsorted(ends, before + MOST_INSTRUCTIONS, "right")))
-        found, own = np.zeros(int(ends[stop - 1] - before) + 1, ITEM), np.zeros(stop - first + 1, np.int64)
-        leaders = np.ascontiguousarray(warps.leaders[first:stop])
-        cut_paths(code, shape, warps.accesses, warps.offsets, leaders, found, own, registers, free, wait, scratch)
-        rows.append(found[: own[-1]].copy())
-        offsets.append(offsets[-1][-1] + own[1:])
-        first = stop
-    return Items(np.concatenate(rows), np.concatenate(offsets))
+    scratch = np.zeros(1, WARP), np.zeros(table.register_count, REGISTER), np.zeros(16, np.int64), wait
+    cut_paths(
+        code, shape, warps.accesses, warps.offsets, warps.leaders, rows, keep, lane_items, terms, offsets, misfits,
+        scratch,
+    )  # fmt: skip
+    count = int(offsets[-1])
+    return Items(lane_items[:count], terms[: count * len(TERMS)], offsets, rows[: count * keep]), int(misfits[0])
+
+
+def check_fit(rows: np.ndarray) -> None:
+    """Raises InputError for the first field of some ITEMs that is more than LANE_ITEM, or TERMS, hold."""
+    for name in TERMS:
+        check_field(name, rows[name], 25)
+    for name in LANE_ITEM.names or ():
+        if name in (ITEM.names or ()) and name not in TERMS:
+            check_field(name, rows[name], 8 * LANE_ITEM[name].itemsize)
 
 
 def instructions_of_warps(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp"]:
@@ -147,66 +157,28 @@ def instructions_of_warps(table: LatencyTable, trace: Trace) -> Int64[np.ndarray
     return np.diff(before[trace.block_offsets])
 
 
-def terms_of(rows: np.ndarray) -> Int32[np.ndarray, " item_term"]:
-    """TERMS of each item, in ticks. Raises InputError for a time beyond 2^25 cycles."""
-    found = np.empty((len(rows), len(TERMS)), np.int32)
-    for k, name in enumerate(TERMS):
-        found[:, k] = _checked(name, rows[name], 25)
-        found[:, k] *= TICKS // WORK_A_CYCLE if name in POOLS else TICKS
-    return found.ravel()
-
-
-def lane_items_of(rows: np.ndarray) -> np.ndarray:
-    """LANE_ITEM of each item. Raises InputError for an item that does not fit."""
-    found = np.zeros(len(rows), LANE_ITEM)
-    for name in LANE_ITEM.names or ():
-        if name == "needs":
-            found[name] = needs_of(rows)
-        elif name in TERMS:
-            found[name] = rows[name] > 0
-        else:
-            found[name] = _checked(name, rows[name], 8 * LANE_ITEM[name].itemsize - (name == "begins"))
-    return found
-
-
-def needs_of(rows: np.ndarray) -> np.ndarray:
-    """What each item needs, as bits."""
-    needs = np.where(rows["unit"] > 0, 1 << np.maximum(rows["unit"] - MEMORY, 0), 0)
-    needs |= (rows["unit"] != MEMORY) << NEEDS_COLLECTOR
-    for k, pool in enumerate(POOLS):
-        needs |= (rows[pool] > 0) << (NEEDS_POOL + k)
-    return needs
-
-
 def cut_for_walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Items:
     """The items of every path where each instruction takes a cycle: the same whatever a GPU's latencies are."""
     rows = _rows(table)
     rows["initiation"] = rows["result"] = 1
     own = shape_of(gpu)
-    none = np.zeros(1, np.int64)
-    shape = own._replace(single=none, dual_issue=none, latency=np.ones_like(own.latency))
-    return cut_with(_code(table, trace, rows), shape, trace, warps, table)
+    shape = own._replace(single=0, dual_issue=0, latency=np.ones_like(own.latency))
+    return cut_with(_code(table, trace, rows), shape, trace, warps, table)[0]
 
 
 def shape_of(gpu: Gpu) -> Shape:
     """What of a GPU cuts items, beside its latency table."""
-    spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
-
-    def one(value: int) -> np.ndarray:
-        return np.array([value], np.int64)
-
+    spec, pipeline = gpu.spec, gpu.pipeline
+    latencies = pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles
     return Shape(
-        fetch_width=one(pipeline.instructions_per_fetch),
-        fetch_line=one(pipeline.fetch_line_instructions),
-        single=one(POLICIES[spec.scheduler].in_turn),
-        dual_issue=one(spec.issues_per_turn > 1),
-        bypass=one(spec.l1d_bypass),
-        latency=np.array(
-            [pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles,
-             params.atomic_latency_cycles], np.int64,
-        ),
+        fetch_width=pipeline.instructions_per_fetch,
+        fetch_line=pipeline.fetch_line_instructions,
+        single=int(POLICIES[spec.scheduler].in_turn),
+        dual_issue=int(spec.issues_per_turn > 1),
+        bypass=int(spec.l1d_bypass),
+        latency=np.array([*latencies, gpu.params.atomic_latency_cycles], np.int64),
         latency_of=np.array([LATENCIES.index(name) for name in MEMORY_LATENCIES], np.int64),
-    )  # fmt: skip
+    )
 
 
 def units_of(gpu: Gpu, kind: str) -> int:
@@ -241,10 +213,17 @@ def _rows(table: LatencyTable) -> np.ndarray:
 
 def instructions_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
     """The latency table as CODE, with the work of an instruction for its pool."""
-    rows = _rows(table)
+    rows = _timed_rows(table, gpu).copy()
     for number, factor in enumerate(work_a_cycle(table, trace, gpu)):
         own = rows["pool"] == number
         rows["work"][own] = np.round(table.initiation_cycles[own] * factor)
+    return rows
+
+
+@lru_cache(128)
+def _timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
+    """The same for all launches of a program: without work."""
+    rows = _rows(table)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
     rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + _start_of(table, gpu)
     # of several units, one takes the next instruction while another is busy
@@ -254,7 +233,7 @@ def instructions_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
 
 def work_a_cycle(table: LatencyTable, trace: Trace, gpu: Gpu) -> list[float]:
     """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
-    executed, pools = _executions(table, trace), _rows(table)["pool"]
+    executed, pools = _executions(table, trace), _POOLS[table.unit]
     shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
     found = []
     for number, pool in enumerate(POOLS):
@@ -307,20 +286,10 @@ def _chain_cycles(latencies: bytes, initiations: bytes, executed: bytes, units: 
     return cycles_an_instruction(own[0], own[1], own[2], units, result_bus)
 
 
-def packed(columns: Mapping[str, np.ndarray], fields: Sequence[tuple[str, int]]) -> Int32[np.ndarray, " row"]:
-    """Columns as one word a row, fields from the lowest bit up; those that are not there are zero."""
-    found, shift = np.zeros(len(next(iter(columns.values()))), np.uint32), 0
-    for name, bits in fields:
-        if name in columns:
-            found |= _checked(name, columns[name], bits) << np.uint32(shift)
-        shift += bits
-    return found.view(np.int32)
-
-
-def _checked(name: str, values: np.ndarray, bits: int) -> np.ndarray:
+def check_field(name: str, values: np.ndarray, bits: int) -> None:
+    """Raises InputError for a value that does not fit into so many bits."""
     if len(values) and (int(values.max()) >= 1 << bits or int(values.min()) < 0):
         raise InputError(
             f"the occupancy model holds {name} up to {(1 << bits) - 1}, and this launch needs {values.max()}; "
             "use --model detailed"
         )
-    return values.astype(np.uint32)

@@ -30,6 +30,8 @@ def run_compiled(parts: Sequence[rec.Lanes], threads: int | None = None) -> list
     `threads`: at most so many at once (None: one a core).
     """
     count = threads or os.cpu_count() or 1
+    if sum(part.work for part in parts) < FEW_ITEMS:
+        count = 1
     stopped = np.zeros(1, np.int64)
     found = [rec.outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
 
@@ -43,9 +45,16 @@ def run_compiled(parts: Sequence[rec.Lanes], threads: int | None = None) -> list
     return found
 
 
-def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int | None, stopped: np.ndarray) -> None:
+FEW_ITEMS = 1 << 18  # some 10 ms: less than this no threads are started for
+
+
+def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int, stopped: np.ndarray) -> None:
     """Every task, on threads; when one fails, or the user has had enough, the others stop soon."""
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+    if threads == 1:
+        for own in tasks:
+            task(own)
+        return
+    with ThreadPoolExecutor(threads) as pool:
         try:
             list(pool.map(task, tasks))
         except BaseException:
@@ -55,7 +64,7 @@ def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int 
 
 def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
     """Lanes of a part that one call runs: all of them, but where there are too few parts for all threads."""
-    size = max(1, lanes if parts >= 2 * threads else -(-lanes // (4 * threads)))
+    size = max(1, lanes if threads == 1 or parts >= 2 * threads else -(-lanes // (4 * threads)))
     for first in range(0, lanes, size):
         yield slice(first, min(lanes, first + size))
 
@@ -136,7 +145,8 @@ def run_with_derivatives(
         lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
         found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), rec.DUAL_WIDTH)), stopped)
 
-    _on_threads(task, list(_shares(len(part.first), 1, os.cpu_count() or 1)), None, stopped)
+    threads = os.cpu_count() or 1
+    _on_threads(task, list(_shares(len(part.first), 1, threads)), threads, stopped)
     return found
 
 
@@ -156,7 +166,10 @@ BLOCK_SLOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 def deal(instructions: Int64[np.ndarray, " tb"], sm_count: int, residents: int) -> list[Int64[np.ndarray, " own"]]:
     """Thread blocks of each SM, in order: the next goes to the slot that is expected to be free first, when each takes
     as long as it has instructions; ties go round the SMs. SMs that get none are left out."""
-    dealt: list[list[int]] = [[] for _ in range(min(sm_count, len(instructions)))]
+    busy = min(sm_count, len(instructions))
+    if instructions.min() == instructions.max() > 0:  # then they go round
+        return [np.arange(sm, len(instructions), busy) for sm in range(busy)]
+    dealt: list[list[int]] = [[] for _ in range(busy)]
     slots = [(0, k, sm) for k in range(residents) for sm in range(len(dealt))]
     for block, length in enumerate(instructions.tolist()):
         time, k, sm = heapq.heappop(slots)
@@ -198,8 +211,9 @@ def run(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outc
     own: list[list[int]] = [[] for _ in parts]  # the lanes of each part that are the first of their kind
     places = []
     for k, part in enumerate(parts):
+        items = part.items_digest() if len(parts) > 1 else b""
         for n, signature in enumerate(part.signatures):
-            key = (part.layout, part.residents, part.machine[n].tobytes(), signature)
+            key = (part.layout, part.residents, items, part.machine[n].tobytes(), signature)
             is_new = key not in seen
             if is_new:
                 seen[key] = k, len(own[k])

@@ -16,14 +16,14 @@ from abstim.occupancy_vector.design_points import (
     Prepared,
     Walked,
     lanes_of,
-    prepared_of,
     reading,
     walk,
+    walk_cutting,
     walking,
 )
-from abstim.occupancy_vector.items import Warps, cut, warps_of
+from abstim.occupancy_vector.items import Items, Warps, cut, cut_for_walk, warps_of
 from abstim.occupancy_vector.lanes import cycles_of, run
-from abstim.occupancy_vector.records import ACCESS_WORD, NUMBER, TICKS, Lanes
+from abstim.occupancy_vector.records import NUMBER, TICKS, Lanes
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
@@ -51,7 +51,6 @@ UNREAD = frozenset(
 )  # fmt: skip
 LATENCY = "latency"  # what limits a launch when no resource is busy
 BOUNDS = ("instruction issue", "load/store unit", "L2", "DRAM")
-OCCUPIES_BITS = ACCESS_WORD[0][1]
 MOST_KEPT = 64  # walks, and cuts, of a launch
 Made = TypeVar("Made")
 BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
@@ -97,6 +96,7 @@ class TimedLaunch:
         self.launch, self.trace = session.launch(number), without_phases(session.traces.trace(number))
         self._warps: dict[tuple, Warps] = {}
         self._prepared: dict[tuple, Prepared] = {}
+        self._for_walk: dict[tuple, Items] = {}
         self._walked: dict[tuple, Walked] = {}
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
@@ -112,11 +112,15 @@ class TimedLaunch:
             warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
             prepared = _kept(
                 self._prepared, (touch, reading(gpu)),
-                lambda: prepared_of(cut(table, trace, warps, gpu, self.latency_of)),
+                lambda: Prepared(cut(table, trace, warps, gpu, self.latency_of, self.latency_of is not None)),
             )  # fmt: skip
+            for_walk = None
+            if not gpu.spec.perfect_memory:
+                key = (touch, walk_cutting(gpu))
+                for_walk = _kept(self._for_walk, key, lambda: cut_for_walk(table, trace, warps, gpu))
             walked = _kept(
                 self._walked, (touch, walking(gpu, residents, shared)),
-                lambda: walk(table, trace, warps, gpu, residents, shared),
+                lambda: walk(table, trace, warps, for_walk, gpu, residents, shared),
             )  # fmt: skip
         lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, gpu, residents)
         return DesignPoint(gpu, residents, inputs, warps, prepared, walked, lanes, self.latency_of)
@@ -176,10 +180,9 @@ def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[
 
 
 def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
-    gpu, trace, found, cycles = point.gpu, timed.trace, point.walked.found, own.cycles
+    gpu, trace, sms, cycles = point.gpu, timed.trace, point.walked.told.sms, own.cycles
     resident = point.residents * trace.warps_per_block
-    sectors = int(found.answers["sectors"].sum()) if found else 0
-    read = int(found.answers["dram_sectors"].sum()) if found else 0
+    sectors, read = int(sms["sectors"].sum()), int(sms["dram_sectors"].sum())
     facts = timed_facts(timed.session, timed.number, trace, gpu)
     bounds = _bounds(point, facts.get("timed_instructions", int(trace.warp_instructions.sum())), sectors, read)
     limit = max(BOUNDS, key=bounds.__getitem__)
@@ -203,12 +206,12 @@ def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaun
 
 def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[str, float]:
     """What each resource is busy on the mean SM, by BOUNDS."""
-    lanes, held = point.lanes, point.walked.accesses & ((1 << OCCUPIES_BITS) - 1)
+    lanes, sms = point.lanes, point.walked.told.sms
     count = len(lanes.first)
     values = (
         issued / (count * lanes.layout.schedulers),
-        held.sum() / count,
-        float(point.walked.demand.sectors @ lanes.machine[:, NUMBER.l2_sector]) / TICKS / count,
-        float(point.walked.demand.dram_sectors @ lanes.machine[:, NUMBER.dram_sector]) / TICKS / count,
+        sms["held"].sum() / count,
+        float(sms["sectors"] @ lanes.machine[:, NUMBER.l2_sector]) / TICKS / count,
+        float(sms["dram_sectors"] @ lanes.machine[:, NUMBER.dram_sector]) / TICKS / count,
     )
     return {name: float(value) for name, value in zip(BOUNDS, values, strict=True)}

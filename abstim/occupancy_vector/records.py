@@ -4,6 +4,7 @@ No compiler is needed to read them. Times of lanes are in ticks, 64 to a cycle, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,13 +78,13 @@ WARP = whole_numbers(
 
 
 class Shape(NamedTuple):
-    """Of a GPU, what cuts items; one-element arrays."""
+    """Of a GPU, what cuts items."""
 
-    fetch_width: np.ndarray
-    fetch_line: np.ndarray
-    single: np.ndarray  # 1: every instruction an item
-    dual_issue: np.ndarray
-    bypass: np.ndarray  # global loads pass L1D by
+    fetch_width: int
+    fetch_line: int
+    single: int  # 1: every instruction an item
+    dual_issue: int
+    bypass: int  # global loads pass L1D by
     latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY
     latency_of: np.ndarray  # the same, as an ITEM's
 
@@ -129,6 +130,8 @@ DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with
 
 # What an access did: fields of a word, from the lowest bit up: (name, bits)
 ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))
+OCCUPIES_BITS = ACCESS_WORD[0][1]
+NEVER_LATE = (1 << 31) - 1  # instructions of a warp before a late line: the end mark
 LATE_WORD = (("level", 2), ("part", 6))  # the same of an instruction line
 MOST_TRIPS = 64  # of an access, one after the other
 PARTS = 64  # `part` + 1 of so many: how much of the way from the level before an answer takes
@@ -210,13 +213,13 @@ NUMBER, TERM = Numbers(*range(len(NUMBERS))), Terms(*range(len(TERMS)))
 SERVER = Servers(*range(len(Servers._fields)))
 
 
-# What the compiled lanes read of an ITEM, beside its TERMS: half a cache line. `needs`: bits; the others as
-# there, of `next`, `after_next` and `drain` only whether there is one
+# What lanes and the cache walk read of an ITEM, beside its TERMS, without a gap. `needs`: bits; the others as there, of
+# `next`, `after_next` and `drain` only whether there is one
 LANE_ITEM = np.dtype(
     [
-        ("begins", "i4"), ("wait_far", "u2"), ("wait_near", "u2"),
+        ("begins", "i4"), ("line", "i4"), ("wait_far", "u2"), ("wait_near", "u2"), ("needs", "u2"),
         *((name, "u1") for name in (
-            "cycles", "front", "unit", "needs", "unit_offset", "fetches", "fetch_by", "access", "far", "near", "next",
+            "cycles", "front", "unit", "unit_offset", "fetches", "fetch_by", "access", "far", "near", "next",
             "after_next", "drain", "barrier", "exit",
         )),
     ],
@@ -227,7 +230,7 @@ LANE_ITEM = np.dtype(
 class Streams(NamedTuple):
     """What the lanes of a design point read."""
 
-    items: np.ndarray  # ITEM, those of a path one after the other
+    items: np.ndarray  # ITEM, those of a path one after the other; empty where nobody asked for them
     lane_items: np.ndarray  # LANE_ITEM, the same
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each
     starts: Int64[np.ndarray, " warp"]  # first item
@@ -245,7 +248,7 @@ class Streams(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The lanes of a design point. Lanes with one signature do the same."""
+    """The lanes of a design point. Lanes with the same items and one signature do the same."""
 
     layout: Layout
     machine: Int64[np.ndarray, "lane number"]  # NUMBERS
@@ -254,6 +257,8 @@ class Lanes(NamedTuple):
     first: Int32[np.ndarray, " lane"]  # positions in Streams.dealt
     stop: Int32[np.ndarray, " lane"]
     signatures: list[bytes]
+    items_digest: Callable[[], bytes] = bytes  # tells its items from others'
+    work: int = 0  # items that all its lanes issue
 
 
 class Lane(NamedTuple):

@@ -9,7 +9,9 @@ from abstim.engine.accesses import line_of, sectors_in, sectors_of
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
+from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.ready_slots import those_by
 from functional.jit.marked import jit
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
@@ -244,72 +246,95 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
 
 
 @jit
+def ready_at(sm, w, time):
+    """A slot's warp can go on from `time` on."""
+    sm.due[w] = time
+    sm.first = min(sm.first, time)
+
+
+@jit
 def place(walk, sm, slots, b, time):
     """The SM's next thread block enters slot `b`; false if there is none left."""
     if sm.next == sm.stop:
         return False
     m, block = walk.machine[0], walk.dealt[sm.next]
     for k in range(m.warps_per_block):
-        slot, warp = slots[b * m.warps_per_block + k], block * m.warps_per_block + k
-        path = walk.paths[warp]
+        w, warp = b * m.warps_per_block + k, block * m.warps_per_block + k
+        slot, path = slots[w], walk.paths[warp]
         slot.item, slot.stop = walk.offsets[path], walk.offsets[path + 1]
         slot.access, slot.fetch = walk.access_offsets[warp], walk.fetch_offsets[warp]
-        slot.ready, slot.back, slot.age, slot.state = time, time, warp, rec.RUNNING
+        slot.back, slot.state = time, rec.RUNNING
+        ready_at(sm, w, time)
     sm.next += 1
+    n = 0
+    while sm.order[n] != b:
+        n += 1
+    for k in range(n, m.blocks_per_sm - 1):  # thread blocks come in order of age
+        sm.order[k] = sm.order[k + 1]
+    sm.order[m.blocks_per_sm - 1] = b
     return True
 
 
 @jit
-def pick(walk, sm, slots):
+def oldest(sm, m, ready):
+    """The slot of the oldest warp among some, which are there."""
+    for n in range(m.blocks_per_sm):
+        found = ready & span(sm.order[n] * m.warps_per_block, m.warps_per_block)
+        if found:
+            return lowest(found)
+    return 0
+
+
+@jit
+def pick(walk, sm):
     """The slot whose turn it is, or -1; then the SM's clock is at the next cycle in which one is ready."""
-    chosen, best, soon = -1, FAR_FUTURE, FAR_FUTURE
-    by_slot, count = walk.machine[0].walks_by_slot, len(slots)
-    for w in range(count):
-        slot = slots[w]
-        if slot.state != rec.RUNNING:
-            continue
-        if slot.ready > sm.clock:
-            soon = min(soon, slot.ready)
-            continue
-        order = (w - sm.last - 1) % count if by_slot else slot.age
-        if order < best:
-            chosen, best = w, order
-    if chosen < 0:
-        sm.clock = soon
-    return chosen
+    m = walk.machine[0]
+    if sm.clock >= sm.first:
+        sm.ready, sm.first = those_by(sm.due, 0, rec.MOST_SLOTS, sm.clock), FAR_FUTURE
+        for w in range(rec.MOST_SLOTS):
+            sm.first = min(sm.first, sm.due[w] if sm.due[w] > sm.clock else FAR_FUTURE)
+    if not sm.ready:
+        sm.clock = sm.first
+        return -1
+    w = first_after(sm.ready, sm.last) if m.walks_by_slot else oldest(sm, m, sm.ready)
+    sm.ready &= ~bit(w)
+    return w
 
 
 @jit
 def go_on(walk, caches, number, sm, slot):
-    """A warp goes on to its next memory access, barrier, or wait."""
-    m, time, issued, soon = walk.machine[0], sm.clock, 0, 0
+    """A warp goes on to its next memory access, barrier, or wait; returns when it is ready again."""
+    m, time, issued, soon, ready = walk.machine[0], sm.clock, 0, 0, 0
     while slot.item < slot.stop:
         item, code = walk.items[slot.item], caches.code_found[0]
-        slot.ready = max(time, read_code(walk, caches, number, item.line, time, slot.fetch, code))
-        walk.fetch_waits[slot.fetch] = slot.ready - time
+        ready = max(time, read_code(walk, caches, number, item.line, time, slot.fetch, code))
+        walk.fetch_waits[slot.fetch] = ready - time
         issued += item.cycles
         slot.item += 1
         slot.fetch += 1
         if item.unit == rec.MEMORY:
-            soon = access_memory(walk, caches, number, sm, item, slot, time)
+            soon, known = access_memory(walk, caches, number, sm, item, slot, time)
+            ready = max(ready, known)
         waits = item.wait_far and slot.back > time
         if waits:
-            slot.ready = max(slot.ready, slot.back)
-        if item.barrier or item.access != rec.NONE or waits or slot.ready > time:
+            ready = max(ready, slot.back)
+        if item.barrier or item.access != rec.NONE or waits or ready > time:
             break
-    slot.ready = max(slot.ready, time + ISSUE_CYCLES * issued)
     sm.clock = max(soon, time + max(1, issued // m.schedulers_per_sm))
     if slot.item == slot.stop:
         slot.state = rec.GONE
     elif walk.items[slot.item - 1].barrier:
         slot.state = rec.WAITING
+    return max(ready, time + ISSUE_CYCLES * issued)
 
 
 @jit
 def access_memory(walk, caches, number, sm, item, slot, time):
-    """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may."""
+    """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may, and
+    when the warp can go on."""
     own, found, starts = walk.accesses[slot.access], walk.answers[slot.access], caches.starts[number]
     start = taken = max(time, sm.memory_free)
+    ready = 0
     slot.access += 1
     if item.access != rec.NONE:
         taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
@@ -317,11 +342,11 @@ def access_memory(walk, caches, number, sm, item, slot, time):
         if item.access != rec.STORE:
             slot.back = max(slot.back, answered)
         if item.access == rec.CONSTANT:
-            slot.ready = max(slot.ready, answered)
+            ready = answered
     sm.memory_free = taken + own.cycles
     starts[sm.started % len(starts)] = start
     sm.started += 1
-    return starts[sm.started % len(starts)]
+    return starts[sm.started % len(starts)], ready
 
 
 @jit
@@ -336,7 +361,8 @@ def settle(walk, sm, slots, w):
     if running == 0 and waiting > 0:
         for k in range(b * m.warps_per_block, (b + 1) * m.warps_per_block):
             if slots[k].state == rec.WAITING:
-                slots[k].state, slots[k].ready = rec.RUNNING, sm.clock
+                slots[k].state = rec.RUNNING
+                ready_at(sm, k, sm.clock)
     if running == 0 and waiting == 0:
         place(walk, sm, slots, b, sm.clock)
 
@@ -363,24 +389,36 @@ def end_window(caches):
     totals.busiest_channel += most
 
 
+@jit
+def walk_sm(walk, caches, number, sm, slots, limit):
+    """An SM goes on to the cycle `limit`."""
+    while sm.clock < limit:
+        w = pick(walk, sm)
+        if w >= 0:
+            sm.last = w
+            time = go_on(walk, caches, number, sm, slots[w])
+            if slots[w].state == rec.RUNNING:
+                ready_at(sm, w, time)
+            else:
+                sm.due[w] = FAR_FUTURE
+                settle(walk, sm, slots, w)
+
+
 def walk_launch(walk, caches, sms, slots):
     """All of a launch. `sms`: where each SM's thread blocks begin and end in `dealt`; `slots` [SM, warp slot]."""
     m, limit, left = walk.machine[0], 0, len(sms)
     for number in range(len(sms)):
+        for w in range(rec.MOST_SLOTS):
+            sms[number].due[w] = FAR_FUTURE
+        for b in range(m.blocks_per_sm):
+            sms[number].order[b] = b
         for b in range(m.blocks_per_sm):
             place(walk, sms[number], slots[number], b, 0)
     while left:
         limit += STRETCH_CYCLES
         left = 0
         for number in range(len(sms)):
-            sm = sms[number]
-            while sm.clock < limit:
-                w = pick(walk, sm, slots[number])
-                if w >= 0:
-                    sm.last = w
-                    go_on(walk, caches, number, sm, slots[number][w])
-                    if slots[number][w].state != rec.RUNNING:
-                        settle(walk, sm, slots[number], w)
-            left += sm.clock < FAR_FUTURE
+            walk_sm(walk, caches, number, sms[number], slots[number], limit)
+            left += sms[number].clock < FAR_FUTURE
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches)

@@ -144,15 +144,20 @@ class Native(Staged):
 
     def __call__(self, *arguments: Any) -> None:  # type: ignore[override]
         """Raises ValueError for an array that is not contiguous, TypeError for a number that is not whole."""
-        kinds = tuple(map(kind_of, arguments))
-        blocks = [np.array(words_of(a), np.int64) if isinstance(a, tuple) else a for a in arguments]
-        words: list[int] = []
-        for argument, block in zip(arguments, blocks, strict=True):
+        shown: list[Any] = []
+        words, blocks = [], []
+        for argument in arguments:
+            own = words_of(argument if isinstance(argument, tuple) else (argument,), shown)
             if isinstance(argument, tuple):
-                words.append(block.ctypes.data)
-            else:
-                words += words_of((block,)) if isinstance(block, (np.ndarray, np.void)) else (index(block),)
-        (self._entries.get(kinds) or self._load(kinds, Known(), kinds, len(words)))(*words)
+                shown.append((type(argument), len(argument)))
+                blocks.append((ctypes.c_int64 * len(own))(*own))
+                own = [ctypes.addressof(blocks[-1])]
+            words += own
+        entry = self._entries.get(seen := tuple(shown))
+        if entry is None:
+            kinds = tuple(map(kind_of, arguments))
+            entry = self._entries[seen] = self._load(kinds, Known(), kinds, len(words))
+        entry(*words)
 
 
 def compiled(function: Callable[..., None]) -> Native:

@@ -11,10 +11,12 @@ it does.
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,19 +90,38 @@ def length(kind: Any) -> int:
     )
 
 
-def words_of(value: Any) -> list[int]:
-    """The words of a named tuple of C-contiguous arrays, and whole numbers."""
+def _stored_address(array: np.ndarray) -> int:
+    """Where an array's data are, as CPython stores it: the first field behind the object's head."""
+    return ctypes.c_size_t.from_address(id(array) + object.__basicsize__).value
+
+
+def _address_of() -> Callable[[np.ndarray], int]:
+    """What says where an array's data are: NumPy's own way takes three microseconds, and a call passes dozens."""
+    probe = np.zeros(1)
+    return _stored_address if _stored_address(probe) == probe.ctypes.data else lambda array: int(array.ctypes.data)
+
+
+address_of = _address_of()
+
+
+def words_of(value: Any, shown: list[Any] | None = None) -> list[int]:
+    """The words of a named tuple of C-contiguous arrays, and whole numbers; `shown` gets what tells their kinds."""
     words: list[int] = []
     for one in value:
-        if isinstance(one, tuple):
-            words += words_of(one)
-        elif isinstance(one, (int, np.integer)):
-            words.append(int(one))
-        else:
+        if isinstance(one, (np.ndarray, np.void)):
             array = np.asarray(one)
             if not (array.flags.c_contiguous and array.flags.aligned):
                 raise ValueError("an array is not contiguous, or not aligned")
-            words += (array.ctypes.data, *array.shape)
+            words += (address_of(array), *array.shape)
+            seen: Any = array.dtype, array.ndim
+        elif isinstance(one, tuple):
+            words += words_of(one, shown)
+            seen = type(one), len(one)
+        else:
+            words.append(index(one))
+            seen = None
+        if shown is not None:
+            shown.append(seen)
     return words
 
 
@@ -173,6 +194,13 @@ def lowest_bit(body: Any, word: Word) -> Word:
     """The number of the lowest one of a word that is not 0."""
     body.unit.declarations.add("declare i64 @llvm.cttz.i64(i64, i1)")
     return Word(body.new(f"call i64 @llvm.cttz.i64(i64 {word.name}, i1 true)"), INT)
+
+
+@Operation
+def ones(body: Any, word: Word) -> Word:
+    """How many bits of a word are 1."""
+    body.unit.declarations.add("declare i64 @llvm.ctpop.i64(i64)")
+    return Word(body.new(f"call i64 @llvm.ctpop.i64(i64 {word.name})"), INT)
 
 
 @Operation

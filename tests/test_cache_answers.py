@@ -1,0 +1,102 @@
+"""What a cache walk found, as lanes read it, against the same said plainly."""
+
+import numpy as np
+import pytest
+
+import abstim
+from abstim.gpu.config import load_gpu
+from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, told_of, walk_caches, walk_of
+from abstim.occupancy_vector.design_points import groups_of, queue_of
+from abstim.occupancy_vector.items import cut_for_walk, warps_of
+from abstim.occupancy_vector.records import ACCESS_WORD, NEVER_LATE, PARTS
+from abstim.session.session import open_session
+
+SMALL = ["sm_count=3", "l1d_sets=4", "l1d_ways=2", "l1i_sets=1", "l1i_ways=2"]
+
+
+@pytest.fixture(scope="module", params=["kmeans_point", "spmv_csr"])
+def walked(request):
+    """(the walk, thread blocks by SM, what is told of it)."""
+    session, gpu = open_session(request.param), load_gpu("gtx480", SMALL)
+    table, trace = session.table(0, gpu), session.traces.trace(0)
+    warps = warps_of(table, trace, gpu)
+    blocks = min(len(trace.thread_blocks), 12)
+    dealt = [np.arange(sm, blocks, 3) for sm in range(3)]
+    items = cut_for_walk(table, trace, warps, gpu)
+    walk = walk_of(trace, warps, items, gpu, 2, 0, dealt)
+    walk_caches(walk, gpu, dealt, 2 * trace.warps_per_block, queue_of(gpu, "mem") * groups_of(gpu))
+    return walk, [[w for b in own for w in range(b * trace.warps_per_block, (b + 1) * trace.warps_per_block)]
+                  for own in dealt], told_of(walk, dealt)  # fmt: skip
+
+
+def level_of(wait):
+    """(level, part) of a nominal wait."""
+    level = int(wait > NOMINAL_CYCLES[0]) + int(wait > NOMINAL_CYCLES[1])
+    if not level:
+        return 0, 0
+    before, own = NOMINAL_CYCLES[level - 1], NOMINAL_CYCLES[level]
+    return level, min(PARTS - 1, int(np.ceil((wait - before) * PARTS / (own - before))) - 1)
+
+
+def fields_of(word):
+    """The fields of an access's word."""
+    found, value = {}, int(word) & 0xFFFFFFFF
+    for name, bits in ACCESS_WORD:
+        found[name], value = value & ((1 << bits) - 1), value >> bits
+    return found
+
+
+def accesses_of(walk, warps_of_sms):
+    """Accesses of all SMs, one after the other."""
+    return [k for sm in warps_of_sms for w in sm for k in range(walk.access_offsets[w], walk.access_offsets[w + 1])]
+
+
+def test_words_say_what_was_found(walked):
+    walk, warps_of_sms, told = walked
+    for k in accesses_of(walk, warps_of_sms):
+        level, part = level_of(int(walk.answers[k]["way"]))
+        expected = {"occupies": walk.accesses[k]["cycles"], "level": level, "part": part}
+        expected |= {name: walk.answers[k][name] for name in ("sectors", "dram_sectors")}
+        assert fields_of(told.accesses[k]) == expected
+
+
+def test_who_waits_for_the_same_data_is_one_fill(walked):
+    walk, warps_of_sms, told = walked
+    own = accesses_of(walk, warps_of_sms)
+    rows = {k: {name: int(walk.answers[k][name]) for name in walk.answers.dtype.names} for k in own}
+    waits_for = {k: -1 if row["sectors"] else (row["waits_for"] or row["behind"]) - 1 for k, row in rows.items()}
+    followed = {k for k, row in rows.items() if row["sectors"] and (row["behind"] or row["trips"])}
+    followed |= {k for k in waits_for.values() if k >= 0} | {
+        row["behind"] - 1 for row in rows.values() if row["behind"]
+    }
+    askers = [k if k in followed else waits_for[k] for k in own]
+    numbers = {asker: n for n, asker in enumerate(dict.fromkeys(a for a in askers if a >= 0), 1)}
+    assert len(numbers) > 20 and any(row["behind"] for row in rows.values())
+    for k, asker in zip(own, askers, strict=True):
+        held = rows[k]["behind"] and k not in followed
+        assert told.fills[k] == numbers.get(asker, 0) * (-1 if held else 1)
+    for asker, n in numbers.items():
+        assert told.fill_words[n] == told.accesses[asker] and told.fill_trips[n] == rows[asker]["trips"]
+        assert told.fill_behind[n] == numbers.get(rows[asker]["behind"] - 1, 0)
+
+
+def test_late_lines_of_a_warp_are_in_order_and_end_with_a_mark(walked):
+    walk, warps_of_sms, told = walked
+    lines = {}
+    for w in (w for sm in warps_of_sms for w in sm):
+        fetches = np.arange(walk.fetch_offsets[w], walk.fetch_offsets[w + 1])
+        late = fetches[walk.fetch_waits[fetches] > 0]
+        first = told.late_starts[w]
+        begins = walk.items["begins"][walk.offsets[walk.paths[w]] + late - fetches[0]]
+        assert told.late_begins[first : first + len(late) + 1].tolist() == [*begins.tolist(), NEVER_LATE]
+        for n, asker in enumerate(walk.fetch_askers[late].tolist(), first):
+            assert told.late_fills[n] == lines.setdefault(asker - 1, told.late_fills[n])
+    assert len(lines) > 3 and len(set(lines.values())) == len(lines)
+    for asker, fill in lines.items():
+        level, part = level_of(int(walk.fetch_waits[asker]))
+        assert told.fill_words[fill] == level | part << 2
+
+
+def test_sms_that_do_the_same_are_run_once():
+    assert abstim.run("relu", model="occupancy").launches[0].stepped_fraction < 0.3
+    assert abstim.run("kmeans_point", model="occupancy").launches[0].stepped_fraction == 1
