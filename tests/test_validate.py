@@ -8,7 +8,7 @@ import pytest
 
 from abstim.gpu.config import load_gpu
 from abstim.study.bench import BenchResult, Rate, design_points
-from abstim.study.validate import Comparison, Validation, known_variants, plot, read_reference, select
+from abstim.study.validate import Comparison, Validation, known_variants, plot, read_reference, select, validate
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
@@ -97,3 +97,12 @@ def test_rates_keep_stepped_and_represented_apart():
     assert result["geomean"]["time"]["stepped_warp_mips"] == pytest.approx(0.5)
     assert result["benchmarks"]["x"]["time"]["stepped_thread_mips"] == pytest.approx(32)
     assert result["benchmarks"]["y"]["time"]["mad_seconds"] == 1
+
+
+def test_variants_that_a_model_cannot_time_are_skipped_and_named():
+    table = [entry for entry in read_reference(CYCLES) if entry.benchmark == "relu"]
+    found = validate([e for e in table if e.variant in ("GTX480_a", "GTX480_a_lrr")], model="analytic")
+    assert [c.variant for c in found.comparisons] == ["GTX480_a"]
+    assert len(found.skipped) == 1 and found.skipped[0].startswith("variant GTX480_a_lrr: --set scheduler")
+    with pytest.raises(InputError, match="the analytic model does not look at it"):
+        validate([e for e in table if e.variant == "GTX480_a_lrr"], model="analytic")

@@ -15,7 +15,7 @@ import numpy as np
 
 from abstim.brief import brief, grouped
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
-from abstim.models import DETAILED, model_named
+from abstim.models import DETAILED, Model, model_named
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import open_session
@@ -262,10 +262,15 @@ def validate(
     """Predict every benchmark of a table on each of its variants; each is executed once.
 
     `model`: one of `abstim.models.MODELS`; `flush` is the table's, a key of TABLE_FLUSHES (the detailed model's alone).
-    A benchmark that cannot run is skipped and named. Variants must be known (`select`)."""
-    gpus, comparisons, skipped = known_variants(), [], []
-    chosen = model_named(model)
-    chosen.refuse([gpus[entry.variant] for entry in table], TABLE_FLUSHES[flush])
+    A benchmark that cannot run is skipped and named, as is a variant that the model cannot time, unless it is none of
+    them: then InputError. Variants must be known (`select`)."""
+    gpus, comparisons, chosen = known_variants(), [], model_named(model)
+    refused = {
+        v: why for v in {e.variant: 0 for e in table} if (why := _refused(chosen, gpus[v], TABLE_FLUSHES[flush]))
+    }
+    table, skipped = [e for e in table if e.variant not in refused], [f"variant {v}: {e}" for v, e in refused.items()]
+    if refused and not table:
+        raise next(iter(refused.values()))
     names = list(dict.fromkeys(entry.benchmark for entry in table))
     for number, name in enumerate(names):
         progress(f"validate {name}", number, len(names))
@@ -278,6 +283,14 @@ def validate(
             skipped.append(f"{name}: {error}")
     progress("validate", len(names), len(names))
     return Validation(comparisons, skipped)
+
+
+def _refused(model: Model, gpu: Gpu, flush: str) -> InputError | None:
+    try:
+        model.refuse([gpu], flush)
+    except InputError as error:
+        return error
+    return None
 
 
 def _compare(entry: Measured, result: Any) -> Comparison:

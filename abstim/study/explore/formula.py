@@ -80,10 +80,10 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
             arrays[section][:, INSTRUCTION_CLASSES.index(name)] = values
         elif key in arrays:
             arrays[key] = values.astype(np.float32)
-    values = {key: columns.get(key, gpu.settings[key].value) + np.zeros(count) for key in _DECIDE_CYCLES}
+    own = {key: columns.get(key, gpu.settings[key].value) + np.zeros(count) for key in _DECIDE_CYCLES}
     for key, source in FROM_TIME.items():
-        if values[source].all():  # 0: not said by time
-            arrays[key] = in_cycles(key, values[source], values["core_clock_hz"], values["dram_channels"])
+        if own[source].all():  # 0: not said by time
+            arrays[key] = in_cycles(key, own[source], own["core_clock_hz"], own["dram_channels"])
     return type(base)(**{name: np.asarray(column, np.float32) for name, column in arrays.items()})
 
 
