@@ -15,14 +15,15 @@ from abstim.gradient.timed_kernel import kernel_of
 from abstim.session.session import open_session
 from abstim.study.fit import fit
 from abstim.study.fit.data import observations, of_table, of_times, programs_of, split
-from abstim.study.fit.fitted import knowledge
-from abstim.study.fit.solve import OUTLIER, damped, deviations_of
+from abstim.study.fit.fitted import ErrorSummary, knowledge
+from abstim.study.fit.solve import OUTLIER, _no_better, damped, deviations_of
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured, choose, known_variants, read_reference
 from functional.errors import InputError
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 VARIANT = "GTX480_d"
+VALUES = ("start", "fit")
 THREE = ("l1d_latency_cycles", "shared_latency_cycles", "latency_cycles.sfu")
 
 
@@ -164,6 +165,20 @@ def test_the_start_is_kept_if_what_was_held_out_gets_no_better(tmp_path):
     assert "start is kept" in written.labels["fit"]
 
 
+def test_a_mean_that_falls_by_one_outlier_alone_is_no_better():
+    def errors(*rows):
+        return [ErrorSummary("held out", values, 9, *row, 0.2, "x") for values, row in zip(VALUES, rows, strict=False)]
+
+    assert _no_better(errors((0.056, 0.015), (0.054, 0.022))) and _no_better(errors((0.02, 0.01), (0.02, 0.01)))
+    assert not _no_better(errors((0.056, 0.015), (0.054, 0.015))) and not _no_better([])
+
+
+def test_the_formula_does_not_know_machine_code():
+    row = MeasuredTime("relu", "v100", 1e9, "all", 1.0, "x")
+    with pytest.raises(InputError, match="timed from machine code"):
+        fit([row], ["l1d_latency_cycles"], model="analytic")
+
+
 def test_times_on_hardware_are_cycles_of_its_clock():
     """Of a launch alone, and of all launches together; a parameter comes back from them."""
     gpu = load_gpu("gtx480", ["core_clock_hz=1000000000"])
@@ -222,7 +237,7 @@ def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
         assert setting.value == parameter["value"]
         assert setting.source.startswith("fit from")
     assert gpu.labels["fit"].startswith("abstim fit to cycles.csv --split 0.67 --seed 3")
-    assert "mean error of 1 held-out benchmark" in gpu.labels["fit"]
+    assert "error of 1 held-out benchmark" in gpu.labels["fit"]
     assert gpu.settings["sm_count"] == load_gpu("gtx480_perfect").settings["sm_count"]
 
 

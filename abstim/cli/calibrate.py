@@ -137,7 +137,7 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
 
     The search starts at the GPU's values (`--set` changes them), from which it goes as far as their sources are no
     exact figures, and is least squares on the logarithms of cycles. Says how well each value is known, and which the
-    data cannot tell apart. If the mean error of the programs held out does not fall, the start is kept.
+    data cannot tell apart. If the error of the programs held out does not fall, the start is kept.
 
     Examples:
 

@@ -146,9 +146,9 @@ class Fit:
         """What the benchmarks that were held out say of the fitted values."""
         if not self.held_out_benchmarks:
             return "Nothing was held out: nothing says how good these values are elsewhere."
-        error = {e.values: e.mean_error for e in self.errors if e.part == "held out"}
+        said = {e.values: f"{e.mean_error:.2%} ({e.median_error:.2%})" for e in self.errors if e.part == "held out"}
         count = f"{len(self.held_out_benchmarks)} held-out benchmark{'s' * (len(self.held_out_benchmarks) > 1)}"
-        became = f"mean error of {count} {error['start']:.2%} with the start, {error['fit']:.2%} fitted"
+        became = f"mean (median) error of {count} {said['start']} with the start, {said['fit']} fitted"
         return f"The start is kept: {became}." if self.kept_start else f"Fitted: {became}."
 
     @property

@@ -230,7 +230,7 @@ def fit(
     `names`: keys of [params], [latency_cycles] or [initiation_cycles]. `gpu`: as for `load_gpu`; None: the variants'
     own. Parameters start at the GPU's values, `overrides` included, stay within `factor` of there, and near there as
     far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others held out, chosen
-    by `seed`; if the mean error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
+    by `seed`; if the error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
     InputError for unknown names, variants of several GPUs, or a target that cannot run.
     """
     started = perf_counter()
@@ -255,9 +255,13 @@ def fit(
 
 
 def _no_better(errors: Sequence[ErrorSummary]) -> bool:
-    """Whether something was held out, and the fit is not better than the start there."""
-    held_out = {each.values: each.mean_error for each in errors if each.part == "held out"}
-    return bool(held_out) and held_out["fit"] >= held_out["start"]
+    """Whether something was held out, and there the mean error does not fall, or the median rises: a mean alone may
+    be that of one outlier."""
+    held_out = {each.values: each for each in errors if each.part == "held out"}
+    if not held_out:
+        return False
+    start, found = held_out["start"], held_out["fit"]
+    return found.mean_error >= start.mean_error or found.median_error > start.median_error
 
 
 def _checked(table: Sequence[object], names: Sequence[str], factor: float) -> tuple[str, ...]:
