@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fresh_kernels import GPUS, errors
 from test_docs import ROOT, examples, run_commands
 
 from abstim.gpu.config import known_errors, load_gpu
+from abstim.models import MODELS
 from abstim.study.validate import median_miss_errors, read_reference, relative_accuracy, select, validate
 
+FRESH = "small ones that the suite lacks"
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 # Groups of the suite, and single benchmarks; the quick ones finish soonest
 KERNELS, MICRO = (("table1", "apps"), ()), (("micro",), ())
@@ -63,7 +66,7 @@ def test_the_readmes_command_leaves_nothing_out(of_the_readme):
 )
 def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
     """`configs/known_errors.csv`, to a tenth of a percent: the launch latency, which hides errors, taken off."""
-    (known,) = (e for e in known_errors() if (e.gpu, e.model, e.against) == (gpu, "detailed", "reference"))
+    (known,) = (e for e in known_errors() if (e.gpu, e.model, e.against, e.what) == (gpu, "detailed", "reference", ""))
     latency = int(load_gpu(gpu).params.launch_latency_cycles)
     errors = [
         abs((c.predicted_cycles - c.launches * latency) / (c.measured_cycles - c.launches * latency) - 1)
@@ -117,3 +120,14 @@ def test_caches_kept_between_launches_change_the_time_as_measured(benchmark, com
     (kept,) = validate(chosen, flush="none").comparisons
     change = [kept.predicted_cycles / flushed.predicted_cycles - 1, kept.measured_cycles / flushed.measured_cycles - 1]
     assert change[0] < 0 and change[0] == pytest.approx(change[1], abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "model"), [*(("GTX480_d", model) for model in MODELS), ("RTX3070", "detailed")])
+def test_what_is_said_of_kernels_that_the_suite_lacks_is_so(variant, model):
+    """Nothing was adjusted with them (tests/fresh_kernels.py)."""
+    (known,) = (e for e in known_errors() if (e.gpu, e.model, e.what) == (GPUS[variant], model, FRESH))
+    found = [abs(error) for error in errors(variant, model).values()]
+    assert len(found) == known.kernels
+    assert 100 * sum(found) / len(found) == pytest.approx(known.mean_percent, abs=0.1)
+    assert 100 * max(found) == pytest.approx(known.worst_percent, abs=0.1)
