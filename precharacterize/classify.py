@@ -106,7 +106,10 @@ def hardware_class(instruction: Instruction) -> str:
 
 def hardware_kind(instruction: Instruction, kind: Kind) -> Kind:
     """The timing event on hardware of an instruction that is a `kind` to the reference: L1D answers no load that must
-    see other SMs' stores (PTX ISA, cache operators and memory consistency model)."""
+    see other SMs' stores, and no fence for a thread block leaves the SM (PTX ISA, cache operators and memory
+    consistency model)."""
+    if kind == Kind.FENCE and {"cta", "shared::cta"}.intersection(instruction.modifiers):
+        return Kind.ALU
     past_l1d = _PAST_L1D.intersection(instruction.modifiers) and "cta" not in instruction.modifiers
     return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past_l1d else kind
 

@@ -129,8 +129,7 @@ def mixtures(draw: st.DrawFn, policies: tuple[str, ...] = tuple(POLICIES)) -> Gp
     chosen["shared_collectors"] = groups * draw(st.integers(0, 3))
     for kind in KINDS_OF_UNITS:
         fewest = 1 if kind in ("sp", "sfu") else 0
-        most = 2 if fewest or chosen["shared_collectors"] else 0  # int, dp and tensor units need shared collectors
-        chosen[f"{kind}_units"] = groups * draw(st.integers(fewest, most))
+        chosen[f"{kind}_units"] = groups * draw(st.integers(fewest, 2))
     for port in ("sp", "sfu", "mem"):
         chosen[f"{port}_collectors"] = chosen[f"{port}_port_width"] + draw(st.integers(0, 4))
     chosen["l1d_banks"] = chosen["l1d_banks"] if chosen["l1d_sectored"] else 1

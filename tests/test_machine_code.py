@@ -326,6 +326,45 @@ ret;
 """
 
 
+GUARDED = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+.reg .pred %p<3>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd1, [p];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd2, %r1, 4;
+add.s64 %rd3, %rd1, %rd2;
+ld.global.f32 %f1, [%rd3];
+setp.gt.u32 %p1, %r1, 4;
+@%p1 bra REST;
+st.global.f32 [%rd3+4096], %f1;
+REST:
+fma.rn.f32 %f2, %f1, %f1, %f1;
+fma.rn.f32 %f2, %f2, %f2, %f1;
+mov.u32 %r2, 0;
+LOOP: .pragma "nounroll";
+add.f32 %f2, %f2, %f1;
+st.global.f32 [%rd3], %f2;
+add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, %r1;
+@%p2 bra LOOP;
+ret;
+}
+"""
+
+
+@needs_tools
+def test_code_around_a_guarded_store_is_timed_for_those_who_do_not_store(tmp_path) -> None:
+    """The store stands in a block of the PTX that three of four warps do not come to."""
+    path = tmp_path / "k.ptx"
+    path.write_text(GUARDED)
+    (launch,) = abstim.run(abstim.load(path).kernel().launch(1, 128, [np.ones(2048, np.float32)]), gpu=GPU).launches
+    assert launch.operations["fp32"] == 4 * 128 + sum(max(1, thread) for thread in range(128))
+    assert launch.matched_access_share == 1
+
+
 @pytest.mark.parametrize("tools", [pytest.param(True, marks=needs_tools), False])
 def test_operations_are_those_of_the_threads_that_execute_them(tools, tmp_path, monkeypatch) -> None:
     """64 threads do three fp32 operations each, five of them two fp64 ones, whether as a branch or under a guard."""

@@ -297,8 +297,6 @@ def _contradictions(spec: Spec) -> Iterator[str]:
         collectors, width = getattr(spec, f"{port}_collectors"), getattr(spec, f"{port}_port_width")
         if collectors < width and not spec.shared_collectors:
             yield f"{port}_collectors = {collectors} is below {port}_port_width = {width}"
-    if (spec.int_units or spec.dp_units or spec.tensor_units) and not spec.shared_collectors:
-        yield "int, dp and tensor units need shared_collectors"
     share = f"evenly among schedulers_per_sm = {spec.schedulers_per_sm}; choose a multiple"
     for key in (*(f"{alu}_units" for alu in ALUS), "shared_collectors", "register_banks") if spec.sub_cores else ():
         if (count := getattr(spec, key)) % spec.schedulers_per_sm:

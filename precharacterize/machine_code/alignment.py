@@ -59,7 +59,8 @@ class MachineBlock:
 
 
 def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list[MachineBlock]:
-    """The blocks of a function that can be reached without leaving the fast path of an instruction, in order."""
+    """The blocks of a function that can be reached without leaving the fast path of an instruction, in order. What only
+    slow paths come back to goes on with the block before it."""
     at_line = {i.line: i.index for i in program.instructions}
     blocks = _cut(code)
     labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
@@ -73,33 +74,48 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
             continue
         seen.add(n)
         left += _successors(blocks, n, labels)
-    return [MachineBlock(blocks[n], ptx[n]) for n in sorted(seen)]
+    ways = Counter(after for n in seen for after in _successors(blocks, n, labels))
+    made: list[MachineBlock] = []
+    for n in sorted(seen):
+        block = MachineBlock(blocks[n], ptx[n])
+        alone = n - 1 in seen and ways[n] == 1 and not ends_block(blocks[n - 1][-1])
+        if alone and not block.accessed.keys() & made[-1].accessed.keys():  # else it is an unrolled loop's next round
+            made[-1] = MachineBlock(made[-1].code + blocks[n], made[-1].ptx + ptx[n])
+        else:
+            made.append(block)
+    return made
 
 
 def _waiting_again(
     blocks: list[list[MachineInstruction]], ptx: list[list[int]], program: Program, labels: dict[str, int]
 ) -> set[int]:
     """Blocks in which a warp asks again whether a phase of an `mbarrier` is over: a trace has none of that. The
-    assembler puts the first question behind the line before it; here it comes to its own."""
+    assembler puts a first question behind the line before it (13.0); here it comes to its own. A block that sleeps asks
+    again, if another has asked; its second question is none."""
     waits = [i.index for i in program.instructions if i.opcode == "mbarrier" and "try_wait" in i.modifiers]
-    asked, again = set(), []
+    asked, found = set[int](), set[int]()
     for n, block in enumerate(blocks):
-        for k in (k for k, instruction in enumerate(block) if "TRYWAIT" in instruction.modifiers):
-            if ptx[n][k] in waits:
-                again.append((n, ptx[n][k]))
-            else:
+        sleeps = any(instruction.name == "NANOSLEEP" for instruction in block)
+        for k in (k for k, instruction in enumerate(block) if "PHASECHK" in instruction.modifiers):
+            if "TRYWAIT" not in block[k].modifiers:
+                ptx[n][k] = -1
+                continue
+            if ptx[n][k] not in waits:
                 ptx[n][k] = next((w for w in waits if w > ptx[n][k]), -1)
-                asked.add(ptx[n][k])
-    found = {n for n, wait in again if wait in asked}
+            found |= {n} if sleeps and ptx[n][k] in asked else set()
+            asked.add(ptx[n][k])
     after = {n: _successors(blocks, n, labels) for n in range(len(blocks))}
     return found | {n for n, others in after.items() if others and found.issuperset(others)}
 
 
 def _ptx_of(block: list[MachineInstruction], at_line: dict[int, int], program: Program) -> list[int]:
-    """The PTX instruction of each instruction, by its line. A texture fetch bears the line of whatever stands before it
-    (ptxas 13, 12.6): the fetches of one such line are those of the PTX behind it, in turn."""
+    """The PTX instruction of each instruction, by its line, which a spilled register's access has from whatever stands
+    before it. So has a texture fetch (ptxas 13, 12.6): the fetches of one such line are those of the PTX behind it, in
+    turn."""
     found, seen = [at_line.get(i.line, -1) for i in block], Counter[int]()
     for position, (instruction, i) in enumerate(zip(block, found, strict=True)):
+        if instruction.name in ("LDL", "STL") and program.instructions[i].space not in ("local", "generic"):
+            found[position] = -1
         if kind_of(instruction) == Kind.TEXTURE_LOAD and i >= 0 and program.instructions[i].opcode != "tex":
             behind = _fetches_behind(i, program)
             found[position] = behind[seen[i] % len(behind)] if behind else i
@@ -126,7 +142,9 @@ def _successors(blocks: list[list[MachineInstruction]], n: int, labels: dict[str
     last = blocks[n][-1]
     if last.name == "BRX":
         return list(range(len(blocks)))  # a table of targets that is not in the code
-    target = [labels[last.target]] if last.name in ("BRA", "CALL") and last.target in labels else []
+    target = (
+        [labels[last.target]] if last.name in ("BRA", "CALL") and ends_block(last) and last.target in labels else []
+    )
     return target + ([n + 1] if falls_through(last) else [])
 
 
@@ -142,9 +160,11 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     """Set leader, times and rivals of every block; a block that holds no PTX instruction keeps leader -1."""
     called = {i: [program.block_of(entry)] for i, entry in program.callee_entry.items()}
     edges = [[*block.successors, *called.get(block.stop - 1, [])] for block in program.blocks]
-    dominators = Dominators(edges, 0)
+    before = _reversed(edges)
+    dominators, behind = Dominators(edges, 0), Dominators(before, len(edges))
     for block in blocks:
-        block.leader = _leader(block, program, kinds, dominators)
+        found = _effects(block, program, kinds, before)
+        block.leader = _leader(found, dominators, behind) if found else _most_held(block, program)
         block.times = _rounds(block, program, kinds)
     for n, block in enumerate(blocks):
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
@@ -152,17 +172,43 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.rivals += [m for m, b in enumerate(blocks) if b.times > block.times and b.leader == block.leader]
 
 
-def _leader(block: MachineBlock, program: Program, kinds: Sequence[int], dominators: Dominators) -> int:
-    """The PTX block at which a machine block is executed: the nearest that dominates all whose effects it holds."""
-    held: Counter[int] = Counter()
-    anchored = set()
+def _reversed(edges: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The graph with its edges turned round, and one more node that leads to all that led nowhere."""
+    before: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    for node, following in enumerate(edges):
+        for after in following or [len(edges)]:
+            before[after].append(node)
+    return before
+
+
+def _effects(block: MachineBlock, program: Program, kinds: Sequence[int], before: Sequence[Sequence[int]]) -> set[int]:
+    """PTX blocks of its effects; of one that the assembler guards in place of a branch, the block that branches, for
+    those who do not take it pass here, too. A guard on an aggregated atomic chooses a lane."""
+    found = set()
     for instruction, i in zip(block.code, block.ptx, strict=True):
-        if i >= 0:
-            held[program.block_of(i)] += 1
-            if _is_anchor(instruction, program.instructions[i], kinds[i]):
-                anchored.add(program.block_of(i))
-    if anchored:
-        return dominators.nearest_common(anchored)
+        if i < 0 or not _is_anchor(instruction, program.instructions[i], kinds[i]):
+            continue
+        here = program.block_of(i)
+        branched = instruction.guard and program.instructions[i].guard is None and len(before[here]) == 1
+        found.add(before[here][0] if branched and not is_aggregated(block, i) else here)
+    return found
+
+
+def is_aggregated(block: MachineBlock, i: int) -> bool:
+    """Does a warp send one request for all lanes of atomic `i`? The code that adds them up bears its line."""
+    return any(c.name in _AGGREGATING for c, k in zip(block.code, block.ptx, strict=True) if k == i)
+
+
+def _leader(effects: set[int], dominators: Dominators, behind: Dominators) -> int:
+    """The PTX block at which a machine block is executed: the nearest that dominates all whose effects it holds, or
+    those of them that do not follow on that one in any case. `behind`: post-dominators."""
+    first = dominators.nearest_common(effects)
+    rarer = {b for b in effects if behind.nearest_common((b, first)) != b}
+    return dominators.nearest_common(rarer or effects)
+
+
+def _most_held(block: MachineBlock, program: Program) -> int:
+    held = Counter(program.block_of(i) for i in block.ptx if i >= 0)
     return max(held, key=lambda b: (held[b], -b), default=-1)
 
 
@@ -294,9 +340,7 @@ class Matching:
     def _access(self, block: MachineBlock, wanted: list[int], i: int, instance: int, covers: list[Cover]) -> Access:
         mode = Mode.PASSES if consumes(self.kinds[i]) == 1 else Mode.RECORDS
         alone = copies_of(self.program.instructions[i]) in _ALONE
-        # does a warp send one request for all its lanes? The code that adds them up bears the atomic's line
-        aggregated = any(c.name in _AGGREGATING for c, k in zip(block.code, block.ptx, strict=True) if k == i)
-        if self.kinds[i] in _ATOMICS and not alone and aggregated:
+        if self.kinds[i] in _ATOMICS and not alone and is_aggregated(block, i):
             mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE
         sources = []
         for source in wanted:

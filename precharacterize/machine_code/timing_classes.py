@@ -46,8 +46,9 @@ def _matrix_shape(instruction: MachineInstruction) -> tuple[int, int, int]:
 
 
 def kind_of(instruction: MachineInstruction) -> Kind:
-    """The timing event. A barrier that does not wait, and every register instruction, is ALU."""
-    if instruction.name == "BAR" and "ARV" in instruction.modifiers:
+    """The timing event. A barrier that does not wait, a fence that need not leave the SM, and every register
+    instruction, is ALU."""
+    if {("BAR", "ARV"), ("MEMBAR", "CTA")} & {(instruction.name, m) for m in instruction.modifiers}:
         return Kind.ALU
     return _KIND.get(instruction.name, Kind.ALU)
 
@@ -69,13 +70,16 @@ def access_bytes(instruction: MachineInstruction) -> int:
 
 
 def ends_block(instruction: MachineInstruction) -> bool:
-    """Does control go elsewhere behind it, always or sometimes?"""
-    return instruction.name in ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "KILL", "BREAK")
+    """Does control go elsewhere behind it, always or sometimes? `BRA.DIV` goes where parts of a warp meet, which have
+    met in a trace."""
+    names = ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "KILL", "BREAK")
+    return instruction.name in names and "DIV" not in instruction.modifiers
 
 
 def falls_through(instruction: MachineInstruction) -> bool:
     """Can the next instruction follow it?"""
-    return instruction.name not in ("BRA", "BRX", "JMP", "EXIT", "RET", "KILL") or bool(instruction.guard)
+    names = ("BRA", "BRX", "JMP", "EXIT", "RET", "KILL")
+    return instruction.name not in names or bool(instruction.guard) or not ends_block(instruction)
 
 
 def operations_of(instruction: MachineInstruction) -> Operations:
