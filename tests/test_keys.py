@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_every_key_does_something_or_is_refused(name):
     assert not idle
 
 
-@pytest.mark.parametrize("name", ["gtx480", "a100", "gtx480_perfect"])
+@pytest.mark.parametrize("name", ["gtx480", "a100"])
 def test_the_formula_looks_at_every_key_that_it_accepts(name):
     base = load_gpu(name)
 
@@ -84,7 +85,7 @@ def test_the_formula_looks_at_every_key_that_it_accepts(name):
     for key in domains():
         if key in KNOWN or base.why_idle(key):
             continue
-        others = [*gpus_beside(base, key)]
+        others = [*islice(gpus_beside(base, key), 3)]
         changes = any(seen(gpu) != seen(base) for gpu in others)
         assert changes or not others or key in UNREAD, key
         assert not (changes and key in UNREAD), key

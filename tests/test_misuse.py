@@ -279,7 +279,7 @@ app result.json                                     | result.json
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("abstim.study.explore.jobs.CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("abstim.study.explore.cluster.CONNECT_SECONDS", 0.2)
     texts = {
         "blend.ptx": BLEND, "endless.ptx": ENDLESS, "cut.ptx": BLEND[:500], "empty.ptx": "", "text.npy": "hello",
         "blend.txt": "", "bad.json": '{"kind": "run", ', "other.json": '{"a": [1, 2]}', 

@@ -241,7 +241,7 @@ def ipc_one_issue(
         more = offered * blocked / (start + n + offered * blocked)
         return jnp.where(start + n <= warps + 1e-3, more, blocked)
 
-    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked, unroll=MOST_WARPS)
+    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked)
 
 
 def waves_cycles(summary: Summary, point: Point, alone: Array, resident: Array, an_sm: Array) -> Array:

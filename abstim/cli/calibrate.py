@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import Json, Model, Overrides, expanded, refuse_options
-from abstim.gpu.config import nearest
 from abstim.show.tables import duration, print_json, print_records, print_table, progress, say
 from functional.errors import InputError
 
@@ -167,6 +166,7 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
 
 def _measured(o: FitOptions) -> Sequence[Measured] | Sequence[MeasuredTime]:
     """Raises InputError for a table that is none, for none and for two."""
+    from abstim.gpu.config import nearest
     from abstim.study import silicon, validate
 
     if (o.reference is None) == (o.silicon is None):

@@ -135,8 +135,9 @@ def of_each_kind(
 def _some_of(program: SampledProgram, number: int, cheap: float) -> SomeBlocks:
     launch, launches = program.case.launches[number], program.launches
     run, whole = partial(launches.look_at, number), launch.thread_blocks
-    most = whole if data_decide(launch.program) else PROFILED_BLOCKS
-    if launches.signatures is None or (launches.keep and whole <= most):
+    executed = launches.signatures is None  # elsewhere: its program need not be PTX
+    most = whole if executed or data_decide(launch.program) else PROFILED_BLOCKS
+    if executed or (launches.keep and whole <= most):
         return SomeBlocks(whole, ((launches.trace(number), 1.0),))
     found = execute_some(run, whole, most)
     if not found.all_of_it and found.total(lambda trace: float(trace.warp_instructions.sum())) < cheap:
