@@ -138,7 +138,7 @@ explore relu --vary sm_count=1:4096:1 --vary max_threads_per_sm=32:2048:32 --var
 sample relu --method foton                          | did you mean photon?
 sample relu --method zzz                            | no method 'zzz'; known: auto, first, full
 sample relu --gpu nope                              | unknown GPU 'nope'
-fit --params l1d_latency_cycles                     | Missing option '--reference'
+fit --params l1d_latency_cycles                     | needs --reference CSV, or --silicon CSV
 fit --reference {CYCLES} --params l1d_latency       | did you mean l1d_latency_cycles?
 validate                                            | needs --reference CSV
 validate --reference {CYCLES} --variant NOPE        | no variant 'NOPE'
