@@ -10,9 +10,9 @@ from abstim.gpu.spec import Domain
 from functional.errors import InputError
 
 
-def gpus_beside(gpu: Gpu, key: str) -> Iterator[Gpu]:
-    """With near values of a key and far ones, where they go with the rest."""
-    for value in _values_beside(domains()[key], gpu.settings[key].value):
+def gpus_beside(gpu: Gpu, key: str, most: int | None = None) -> Iterator[Gpu]:
+    """With near values of a key and far ones, where they go with the rest. `most`: values that are tried."""
+    for value in _values_beside(domains()[key], gpu.settings[key].value)[:most]:
         text = str(value).lower() if isinstance(value, bool) else f'"{value}"' if value == "" else str(value)
         try:
             yield load_gpu(gpu.name, [f"{key}={text}"])

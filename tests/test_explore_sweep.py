@@ -271,7 +271,7 @@ def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Four workers whose caches are empty."""
+    """Two workers whose caches are empty."""
     distributed = pytest.importorskip("distributed")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -279,7 +279,7 @@ def cluster():
     ):
         patch.setenv("ABSTIM_CACHE", folder)
         with distributed.LocalCluster(
-            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
         ) as cluster:
             patch.undo()
             yield cluster
@@ -287,7 +287,7 @@ def cluster():
 
 @pytest.mark.slow
 def test_a_killed_worker_is_not_missed(cluster, own_store, tmp_path):
-    """One of four workers is killed (not asked to go) while the sweep runs on them; it is another process later."""
+    """One of two workers is killed (not asked to go) while the sweep runs on them; it is another process later."""
     vary = ("sm_count=4:32:1", "scheduler=gto,lrr")
     pids, killed, said = [worker.pid for worker in cluster.workers.values()], [], set()
 
@@ -298,7 +298,7 @@ def test_a_killed_worker_is_not_missed(cluster, own_store, tmp_path):
             os.kill(pids[1], signal.SIGKILL)
 
     found = swept(*vary, cluster=cluster.scheduler_address, progress=kill_one)
-    assert killed and found.work.known == 0 and "explore, points on 4 workers" in said
+    assert killed and found.work.known == 0 and "explore, points on 2 workers" in said
     alone = explore(["nn_euclid"], sweep_of(GPU, vary))
     assert found.table() == alone.table()
 

@@ -59,7 +59,8 @@ def test_every_key_does_something_or_is_refused(name):
         if key in KNOWN:
             continue
         if gpu.why_idle(key):
-            assert not any(gpus_beside(gpu, key)), key
+            assert not any(gpus_beside(gpu, key, 1)), key  # why it is refused does not depend on the value
+            continue
         tried = []
         for beside in gpus_beside(gpu, key):
             try:
@@ -85,7 +86,7 @@ def test_the_formula_looks_at_every_key_that_it_accepts(name):
     for key in domains():
         if key in KNOWN or base.why_idle(key):
             continue
-        others = [*islice(gpus_beside(base, key), 3)]
+        others = [*islice(gpus_beside(base, key), 2)]
         changes = any(seen(gpu) != seen(base) for gpu in others)
         assert changes or not others or key in UNREAD, key
         assert not (changes and key in UNREAD), key
