@@ -246,8 +246,7 @@ def refuse_unread(model: str, unread: Collection[str], gpus: Iterable[Gpu]) -> N
 
 def not_looked_at(what: str, model: str) -> str:
     """What is said of a key that changes nothing in a model. `what`: with the option that names it."""
-    others = "--model detailed" if model == "occupancy" else "--model occupancy or detailed"
-    return f"{what}: the {model} model does not look at it; use {others}"
+    return f"{what}: the {model} model does not look at it; use --model detailed"
 
 
 def known_error_of(gpu: Gpu, model: str, code: str = "") -> str:
