@@ -21,10 +21,10 @@ from abstim.session.limits import (
     estimated_gains,
     halved_share,
     limit_of,
-    line_use,
     lone_warp,
     memory_use,
     unit_use,
+    waiting_lines,
 )
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
@@ -195,7 +195,7 @@ def _observed(
     rest, places = max(0.01, 1 - memory["launch_latency_share"]), SLOT_REASONS.index
     shared = {"atomics": "atomic_use", "DRAM bandwidth": "dram_use", "L2 bandwidth": "l2_use"}
     busy = unit_use(inputs, gpu, active_cycles) | {name: min(1.0, memory[use] / rest) for name, use in shared.items()}
-    busy["L1D size"] = line_use(inputs, gpu, result.counters, active_cycles)
+    busy["L1D size"] = waiting_lines(inputs, gpu, result.counters, active_cycles)
     busy[ISSUE] = int(slots[places("issued")]) / max(1, int(slots.sum() - slots[places("empty")]))
     limit = session.occupancy(number, gpu)
     waves = session.launch(number).thread_blocks / (gpu.spec.sm_count * limit.blocks_per_sm)

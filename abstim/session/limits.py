@@ -92,19 +92,24 @@ def halved_share(inputs: LaunchInputs) -> float:
     return int((passes // 2).sum()) / max(1, int(passes.sum()) - int(np.count_nonzero(passes)))
 
 
-def line_use(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], active_cycles: int) -> float:
+FEW_WAIT = 0.5  # of the lines: below, a store counts as one transaction, since to count them takes as long as a trace
+
+
+def waiting_lines(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], active_cycles: int) -> float:
     """How many lines of L1D wait for what they miss, of those that can before one more finds its set full of them.
 
     The mean number is rate times latency (Little 1961). Places are Poisson's: one of the sets is full half of the time
     when each has the mean that Wilson and Hilferty (1931) give for that tail."""
     from statistics import NormalDist
 
-    spec, misses = gpu.spec, counters["l1d_misses"]
-    if misses * beyond_l1(gpu, counters) > active_cycles:  # else few wait for anything
-        misses -= transactions_of(inputs, Kind.GLOBAL_STORE)
-    waiting = max(0.0, float(misses)) * beyond_l1(gpu, counters) / max(1, active_cycles)
+    spec, counts, misses = gpu.spec, executions(inputs), counters["l1d_misses"]
     full, tail = spec.l1d_ways + 1, NormalDist().inv_cdf(1 - 0.5 ** (1 / spec.l1d_sets))
-    return waiting / (spec.l1d_sets * full * (1 - 1 / (9 * full) + tail / (3 * full**0.5)) ** 3)
+    room = spec.l1d_sets * full * (1 - 1 / (9 * full) + tail / (3 * full**0.5)) ** 3
+    share = beyond_l1(gpu, counters) / max(1, active_cycles) / room
+    at_most = (misses - int(counts[inputs.table.kind == Kind.GLOBAL_STORE].sum())) * share
+    if at_most < FEW_WAIT:
+        return max(0.0, at_most)
+    return max(0.0, (misses - transactions_of(inputs, Kind.GLOBAL_STORE)) * share)
 
 
 def lone_warp(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float], code_waits: float) -> dict[str, float]:
