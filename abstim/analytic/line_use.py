@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.lone_warp import LOOK_UP, NOTHING, WRITE
+from abstim.analytic.lone_warp import LOOK_UP, NOTHING, WRITE, number_of
 from abstim.engine.accesses import fermi, line_of, mixed, sectors_in, sectors_of
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
@@ -31,19 +31,6 @@ class LineUse(NamedTuple):
 
 
 @jit
-def number_of(table, lines, line, count):
-    """The number of a line; `count`, if it is a new one. `table`: numbers + 1, by digest."""
-    room = len(table) - 1
-    place = np.int64(mixed(np.uint64(0), line) >> np.uint64(20)) & room
-    while table[place]:
-        if lines[table[place] - 1] == line:
-            return table[place] - 1
-        place = (place + 1) & room
-    table[place], lines[count] = count + 1, line
-    return count
-
-
-@jit
 def add_load(sums, row, sectors, transactions):
     """A record of a load; `row`: the sectors that loads touch of its line."""
     sums.lookups += transactions
@@ -62,7 +49,8 @@ def use_lines(records, actions, transactions, table, lines, touched, updates, id
         if actions[r] == NOTHING:
             continue
         sectors = sectors_of(records[r])
-        k = number_of(table, lines, line_of(records[r]), count[0])
+        line = line_of(records[r])
+        k = number_of(table, lines, line, mixed(np.uint64(0), line), count[0])
         count[0] = max(count[0], k + 1)
         ids[r] = k
         if actions[r] == LOOK_UP:

@@ -275,16 +275,16 @@ def read_warp(code, accessing, streams, offsets, reading, warp, node, actions, t
 
 
 @jit
-def kind_of(kinds, count, digest):
-    """The kind of a digest, one of `count`; `count` itself, if it is a new one."""
-    room = len(kinds.places) - 1
+def number_of(places, keys, key, digest, count):
+    """The number of a key, one of `count`; `count` itself, if it is a new one. `places`: by digest, numbers + 1."""
+    room = len(places) - 1
     place = np.int64(digest >> np.uint64(32)) & room
-    while kinds.places[place]:
-        kind = kinds.places[place] - 1
-        if kinds.digests[kind] == digest:
-            return kind
+    while places[place]:
+        number = places[place] - 1
+        if keys[number] == key:
+            return number
         place = (place + 1) & room
-    kinds.digests[count], kinds.places[place] = digest, count + 1
+    keys[count], places[place] = key, count + 1
     return count
 
 
@@ -329,7 +329,7 @@ def walk_blocks(
             )
             if not chosen[block]:
                 continue
-            kind = count if cold else kind_of(kinds, count, digest)
+            kind = count if cold else number_of(kinds.places, kinds.digests, digest, digest, count)
             if kind == count:
                 walk_kind(code, waits, writes, trace, warp, latencies, cold, kinds, kind, begin, scratch, records)
                 begin, count = kinds.batches[kind, 1], count + 1
