@@ -180,8 +180,8 @@ def launch_result(
 
 
 def _lasting(waves: float) -> float:
-    """Waves that thread blocks last: between whole ones, and as many as there is work for, since the last are fewer on
-    an SM and so quicker."""
+    """How many waves the thread blocks' time is: the mean of the waves, and of whole ones, since the thread blocks of
+    the last wave have an SM with fewer others and end sooner."""
     return max(1.0, (waves + ceil(waves)) / 2)
 
 
