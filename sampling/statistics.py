@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,22 @@ if TYPE_CHECKING:
     from jaxtyping import Float64, Int64, Shaped
 
 CONFIDENCE = 0.95
+Taken = ParamSpec("Taken")
+Given = TypeVar("Given")
+
+
+def one_thread(function: Callable[Taken, Given]) -> Callable[Taken, Given]:
+    """The function with linear algebra on one thread: on small matrices more threads wait most of their time, and the
+    order of sums would depend on how many there are."""
+
+    @wraps(function)
+    def on_one(*arguments: Taken.args, **named: Taken.kwargs) -> Given:
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1, user_api="blas"):
+            return function(*arguments, **named)
+
+    return on_one
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from sampling.auto.prediction import squared_distances
-from sampling.statistics import t_quantile
+from sampling.statistics import one_thread, t_quantile
 
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int64
@@ -82,9 +82,17 @@ class Pairs:
         common = OTHER_KERNEL + (1.0 - OTHER_KERNEL - OWN) * of_kernel + OWN * own
         return np.asarray(common * (1.0 - OTHER_PLACE) + OTHER_PLACE * np.eye(len(work)))
 
-    def on(self, points: Sequence[int]) -> Places:
-        """The pairs of some points, one point after the other."""
-        return Places(*(each.reshape(-1) for each in np.meshgrid(points, np.arange(len(self.kernels)), indexing="ij")))
+    @cached_property
+    def kinds(self) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " launch"]]:
+        """The first launch of each kind that the formula tells apart, and the kind of each launch."""
+        rows = np.ascontiguousarray(np.concatenate([self.cycles[..., None], self.limits], 2).swapaxes(0, 1))
+        first: dict[bytes, int] = {}
+        kind = [first.setdefault(row.tobytes(), len(first)) for row in rows]
+        return np.unique(kind, return_index=True)[1], np.array(kind)
+
+    def on(self, points: Sequence[int], launches: Sequence[int]) -> Places:
+        """The pairs of some points with some launches, one point after the other."""
+        return Places(*(each.reshape(-1) for each in np.meshgrid(points, launches, indexing="ij")))
 
     def apart(self, a: Places, b: Places) -> Apart:
         """How far pairs `a` are from pairs `b`."""
@@ -116,9 +124,10 @@ STEPS, FIRST_STEPS = 12, 40  # of the search for settings, from those before
 
 
 class Covariance(NamedTuple):
-    """Of pairs, and what its derivatives are made of."""
+    """Of pairs (`total`), of pairs of one launch (`common`), and what its derivatives are made of."""
 
     total: Float64[np.ndarray, "a b"]
+    common: Float64[np.ndarray, "a b"]
     smooth: Float64[np.ndarray, "key a b"]
     of_key: Float64[np.ndarray, "key a b"]
     parts: Float64[np.ndarray, "3 a b"]
@@ -159,8 +168,8 @@ class Setting:
         of_key = (1.0 - own) * smooth + own * (apart.squares < 1e-9)
         one = of_key.sum(0)
         parts = np.stack([one, 0.5 * (one**2 - (of_key**2).sum(0)), of_key.prod(0)])
-        total = CONSTANT + SLOPE * apart.logs + np.tensordot(self._variances(), parts, 1)
-        return Covariance(apart.alike * total, smooth, of_key, parts)
+        common = CONSTANT + SLOPE * apart.logs + np.tensordot(self._variances(), parts, 1)
+        return Covariance(apart.alike * common, common, smooth, of_key, parts)
 
     def at_itself(self, logs: Float64[np.ndarray, " pair"]) -> Float64[np.ndarray, " pair"]:
         """The same of each pair with itself."""
@@ -242,8 +251,15 @@ class Process:
     def stretches(self) -> list[range]:
         """All points, a few at a time."""
         count, keys = len(self.pairs.cycles), self.pairs.features.shape[1] + 5
-        some = max(1, HELD // (len(self.pairs.kernels) * len(self.lacking) * keys))
+        some = max(1, HELD // ((len(self.pairs.kernels) + len(self.pairs.kinds[0]) * keys) * len(self.lacking)))
         return [range(first, min(first + some, count)) for first in range(0, count, some)]
+
+    def _across(self, points: Sequence[int]) -> Float64[np.ndarray, "point launch timed"]:
+        """The covariance of all launches on some points with what was timed, looked at once a kind of launches."""
+        first, kind = self.pairs.kinds
+        apart = self.pairs.apart(self.pairs.on(points, first.tolist()), self.at)
+        common = self.setting.covariance(apart).common.reshape(len(points), len(first), -1)
+        return common[:, kind] * self.pairs.alike[:, self.at.launches]
 
     def read_off(self) -> tuple[Float64[np.ndarray, "point launch"], Float64[np.ndarray, " point"]]:
         """What the formula lacks on all pairs, those timed as they are; and the variance of the weighted sum on each
@@ -253,7 +269,7 @@ class Process:
         left[self.at] = 0.0
         lacking, told = np.empty(shape), np.empty((shape[0], len(self.lacking)))
         for points in self.stretches:
-            across = self.covariance(self.pairs.on(points)).reshape(len(points), shape[1], -1)
+            across = self._across(points)
             lacking[points] = self.mean + across @ self.weights
             told[points] = np.einsum("pl,plk->pk", left[points], across)
         lacking[self.at] = self.mean + self.lacking
@@ -289,7 +305,8 @@ def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
     """Of one fit, one look at all points and one choice, on one core."""
     keys = pairs.features.shape[1] + 2
     fit = 1.3 * STEPS * (timed**3 * 3e-10 + timed**2 * keys * 1.5e-8 + 3e-4)
-    return fit + pairs.cycles.size * timed * (keys * 5e-9 + timed * 1e-10) + CANDIDATES**2 * keys * 2.5e-8
+    looked = timed * (len(pairs.kinds[0]) * keys * 5e-9 + len(pairs.kernels) * 5e-9 + timed * 1e-10)
+    return fit + len(pairs.cycles) * looked + CANDIDATES**2 * keys * 2.5e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,6 +434,7 @@ class Reading:
         """The logarithm of what the formula lacks on pairs that were timed."""
         return {pair: math.log(self.known[pair] / self.pairs.cycles[pair]) for pair in pairs}
 
+    @one_thread
     def found(self) -> PairCycles:
         """As far as it is known."""
         self.process = Process(self.pairs, self.lacking(self.known), self.process.setting if self.process else None)
@@ -430,6 +448,7 @@ class Reading:
             cycles[pair] = exactly
         return PairCycles(cycles, sorted(self.known), of_sums, math.inf)
 
+    @one_thread
     def go_on(self) -> None:
         """With those that tell most, of some that are drawn."""
         assert self.process is not None
