@@ -120,7 +120,8 @@ REACH, REACH_DEVIATION = math.log(0.5), 2.0
 BEFORE = np.array([-5.0, -7.0, -6.0, -11.0, -2.0])
 DEVIATIONS = np.array([2.0, 2.0, 2.0, 2.0, 1.5])
 CONSTANT, SLOPE = 1.0, 0.25  # variances of the mean, and of the power of the formula's cycles
-STEPS, FIRST_STEPS = 12, 40  # of the search for settings, from those before
+FIRST_STEPS, STEPS = 40, 12  # of the search for settings: at first, and from those before
+MANY = 300  # pairs, beyond which settings move less and take fewer steps
 
 
 class Covariance(NamedTuple):
@@ -225,7 +226,9 @@ def inverted(covariance: Float64[np.ndarray, "n n"], nugget: float) -> tuple[Flo
 class Process:
     """On the pairs that were timed: logarithms of what the formula lacks there (`known`)."""
 
-    def __init__(self, pairs: Pairs, known: Mapping[Pair, float], start: Setting | None = None) -> None:
+    def __init__(
+        self, pairs: Pairs, known: Mapping[Pair, float], start: Setting | None = None, steps: int = FIRST_STEPS
+    ) -> None:
         from scipy.optimize import minimize
 
         self.pairs, self.at = pairs, Places.of(list(known))
@@ -237,22 +240,17 @@ class Process:
         bounds = [(-8.0, 4.0)] * len(apart.squares) + [(-14.0, 1.0)] * 4 + [(-6.0, 3.0)]
         found = minimize(
             loss, (start or first).logs, (apart, self.lacking), "L-BFGS-B", jac=True, bounds=bounds,
-            options={"maxiter": STEPS if start else FIRST_STEPS},
+            options={"maxiter": steps},
         )  # fmt: skip
         self.setting = Setting(found.x)
         self.inverse, _ = inverted(self.setting.covariance(apart).total, self.setting.nugget)
         self.weights = self.inverse @ self.lacking
+        self.timed, self.left = np.full(pairs.cycles.shape, np.nan), pairs.shares.copy()
+        self.timed[self.at], self.left[self.at] = self.lacking, 0.0
 
     def covariance(self, places: Places) -> Float64[np.ndarray, "pair timed"]:
         """Of pairs with those that were timed."""
         return self.setting.covariance(self.pairs.apart(places, self.at)).total
-
-    @property
-    def stretches(self) -> list[range]:
-        """All points, a few at a time."""
-        count, keys = len(self.pairs.cycles), self.pairs.features.shape[1] + 5
-        some = max(1, HELD // ((len(self.pairs.kernels) + len(self.pairs.kinds[0]) * keys) * len(self.lacking)))
-        return [range(first, min(first + some, count)) for first in range(0, count, some)]
 
     def _across(self, points: Sequence[int]) -> Float64[np.ndarray, "point launch timed"]:
         """The covariance of all launches on some points with what was timed, looked at once a kind of launches."""
@@ -261,20 +259,23 @@ class Process:
         common = self.setting.covariance(apart).common.reshape(len(points), len(first), -1)
         return common[:, kind] * self.pairs.alike[:, self.at.launches]
 
-    def read_off(self) -> tuple[Float64[np.ndarray, "point launch"], Float64[np.ndarray, " point"]]:
-        """What the formula lacks on all pairs, those timed as they are; and the variance of the weighted sum on each
-        point, nothing of what was timed."""
-        shape = self.pairs.cycles.shape
-        left = self.pairs.shares.copy()
-        left[self.at] = 0.0
-        lacking, told = np.empty(shape), np.empty((shape[0], len(self.lacking)))
-        for points in self.stretches:
-            across = self._across(points)
-            lacking[points] = self.mean + across @ self.weights
-            told[points] = np.einsum("pl,plk->pk", left[points], across)
-        lacking[self.at] = self.mean + self.lacking
+    def read_off(
+        self, points: Sequence[int]
+    ) -> tuple[Float64[np.ndarray, "point launch"], Float64[np.ndarray, " point"]]:
+        """What the formula lacks on some points, timed pairs as they are; and the variance of the weighted sum on each
+        of them, nothing of what was timed."""
+        keys, launches = self.pairs.features.shape[1] + 5, len(self.pairs.kernels)
+        some = max(1, HELD // ((launches + len(self.pairs.kinds[0]) * keys) * len(self.lacking)))
+        parts = [self._read_off(points[first : first + some]) for first in range(0, len(points), some)]
+        return np.concatenate([off for off, _ in parts]), np.concatenate([variance for _, variance in parts])
+
+    def _read_off(self, points: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        left, across, timed = self.left[points], self._across(points), self.timed[points]
+        lacking = self.mean + np.where(np.isnan(timed), across @ self.weights, timed)
+        told = np.einsum("pl,plk->pk", left, across)
         spread = np.einsum("pl,lm,pm->p", left, self.pairs.alike, left, optimize=True)
-        own = spread * (left * self.setting.at_itself(self.pairs.logs)).sum(1) / np.maximum(left.sum(1), 1e-300)
+        logs = self.setting.at_itself(self.pairs.logs[points])
+        own = spread * (left * logs).sum(1) / np.maximum(left.sum(1), 1e-300)
         of_sums = own + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
         return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
 
@@ -295,18 +296,24 @@ FIRST_PAIRS = 24  # or one of each kernel, before anything is read off between t
 # Of those added, so many are drawn by chance: they say how far off the others are, without a view of their own
 LEAST, BY_CHANCE = 6, 0.34
 AT_ONCE = 0.2  # of the pairs timed so far, how many are added between two looks at the error
-CANDIDATES = 400  # pairs among which is chosen, and points whose sums are looked at
+CANDIDATES = 400  # pairs among which is chosen
+LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 # By what intervals are wider than errors of timed points say, since these stop when they look small
 WIDER = 1.1
 OVERHEAD = 0.15  # of what timing all pairs takes, at most, goes into formula and looks
 
 
+def steps_of(timed: int) -> int:
+    """Towards the settings of so many pairs, from those of fewer."""
+    return max(2, STEPS * MANY // max(timed, MANY))
+
+
 def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
-    """Of one fit, one look at all points and one choice, on one core."""
+    """Of one fit, one look and one choice, on one core."""
     keys = pairs.features.shape[1] + 2
-    fit = 1.3 * STEPS * (timed**3 * 3e-10 + timed**2 * keys * 1.5e-8 + 3e-4)
+    fit = 1.3 * steps_of(timed) * (timed**3 * 3e-10 + timed**2 * keys * 1.5e-8 + 3e-4)
     looked = timed * (len(pairs.kinds[0]) * keys * 5e-9 + len(pairs.kernels) * 5e-9 + timed * 1e-10)
-    return fit + len(pairs.cycles) * looked + CANDIDATES**2 * keys * 2.5e-8
+    return fit + min(LOOKED, len(pairs.cycles)) * looked + CANDIDATES**2 * keys * 2.5e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,9 +385,11 @@ def read_off(
     reading.begin()
     enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
     while reading.open and not reading.too_dear():
-        found = reading.found()
-        if len(reading.fresh) >= enough and met(found.half_widths(confidence)):
-            return found
+        reading.learn()
+        if len(reading.fresh) >= enough and met(reading.some_half_widths()):
+            found = reading.found()
+            if met(found.half_widths(confidence)):
+                return found
         reading.go_on()
     why = "choosing costs more than it saves" if reading.open else "the error asked for takes all points"
     return all_timed(time, pairs.cycles.shape, why, reading.known)
@@ -405,6 +414,7 @@ class Reading:
         self.time, self.pairs, self.confidence, self.known = time, pairs, confidence, known
         self.rng, self.looked_seconds = np.random.default_rng(0), 0.0
         self.process: Process | None = None
+        self.wider = math.inf  # half of an interval, over the deviation the process expects
         self.fresh: list[float] = []
 
     @property
@@ -435,14 +445,26 @@ class Reading:
         return {pair: math.log(self.known[pair] / self.pairs.cycles[pair]) for pair in pairs}
 
     @one_thread
-    def found(self) -> PairCycles:
-        """As far as it is known."""
-        self.process = Process(self.pairs, self.lacking(self.known), self.process.setting if self.process else None)
-        off, variances = self.process.read_off()
+    def learn(self) -> None:
+        """What the pairs timed so far say of the others."""
+        start = (self.process.setting, steps_of(len(self.known))) if self.process else ()
+        self.process = Process(self.pairs, self.lacking(self.known), *start)
         seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
-        most = max(quantile(errors, self.confidence) for errors in seen)
-        wider = WIDER * most / t_quantile(math.inf, self.confidence)
-        of_sums = wider * np.sqrt(variances)
+        self.wider = WIDER * max(quantile(errors, self.confidence) for errors in seen)
+
+    @one_thread
+    def some_half_widths(self) -> Float64[np.ndarray, " point"]:
+        """Of some points, drawn once."""
+        assert self.process is not None
+        points = np.random.default_rng(0).permutation(len(self.pairs.cycles))[:LOOKED]
+        return self.wider * np.sqrt(self.process.read_off(points.tolist())[1])
+
+    @one_thread
+    def found(self) -> PairCycles:
+        """All pairs, as far as they are known."""
+        assert self.process is not None
+        off, variances = self.process.read_off(range(len(self.pairs.cycles)))
+        of_sums = self.wider / t_quantile(math.inf, self.confidence) * np.sqrt(variances)
         cycles = self.pairs.cycles * np.exp(off)
         for pair, exactly in self.known.items():
             cycles[pair] = exactly

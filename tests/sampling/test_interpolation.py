@@ -168,7 +168,7 @@ def test_variances_of_sums_are_those_of_the_posterior():
     few = part(slice(7))
     of = process(few, KNOWN)
     sums = np.kron(np.eye(7), few.shares[0])
-    assert of.read_off()[1] == pytest.approx(np.diag(sums @ posterior(of, 7) @ sums.T), rel=1e-6)
+    assert of.read_off(range(7))[1] == pytest.approx(np.diag(sums @ posterior(of, 7) @ sums.T), rel=1e-6)
 
 
 def test_errors_are_those_of_points_left_out():
