@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_timeline import check_trace_events
 
 from abstim.application.overlapping_kernels import overlapping, time_together
 from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock
@@ -20,8 +21,10 @@ from abstim.engine.simulation import Simulation
 from abstim.engine.state import RESOURCES
 from abstim.gpu.config import load_gpu
 from abstim.models import run
+from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
 from abstim.session.side_by_side import kernel_of
+from abstim.show.timeline import timeline
 from abstim.targets.loading import load
 from functional.errors import InputError
 from functional.launches.launch import Order
@@ -230,6 +233,24 @@ def test_launches_on_streams_run_side_by_side_and_serially_as_before(folder):
     path = str(written(folder, *streams))
     other = run(path, gpu, model="occupancy")
     assert other.overlap is None and "one by one" in other.note
+
+
+def test_a_timeline_has_a_track_a_stream(folder):
+    gpu, streams = load_gpu("gtx480_perfect"), ({"stream": "a"}, {"stream": "b"}, {"stream": "b", "after": [0]})
+    session = open_session(str(written(folder, *streams)), [gpu])
+    found = run(session, gpu.name)
+    data = json.loads(timeline(list(issue_logs(session, gpu)), gpu.spec.core_clock_hz)[0])
+    check_trace_events(data)
+    drawn = [event for event in data["traceEvents"] if event["ph"] == "X"]
+    names = {e["tid"]: e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name" and e["pid"] == 16}
+    spans = [(names[e["tid"]], e["args"]["cycle"], e["args"]["cycles"]) for e in drawn if e["cat"] == "launch"]
+    overlap = found.overlap.launches
+    assert spans == [(f"stream {x.stream}", x.start_cycle, x.end_cycle - x.start_cycle) for x in overlap]
+    issued = [event["args"]["instructions"] for event in drawn if event["cat"] != "launch"]
+    assert sum(issued) == found.totals["warp_instructions"]
+    session.serial = True
+    alone = list(issue_logs(session, gpu))
+    assert [log.cycles for log in alone] == [x.alone_cycles for x in overlap] and len(alone) == 3
 
 
 def test_a_launch_cannot_wait_for_one_that_comes_later(folder):

@@ -163,7 +163,7 @@ def test_timeline_of_a_run_says_what_the_run_says(gpu, tmp_path):
     data = json.loads(timeline(launches, 1e9)[0])
     check_trace_events(data)
     found = abstim.run(session, gpu)
-    drawn = [event for event in data["traceEvents"] if event["ph"] == "X"]
+    drawn = [event for event in data["traceEvents"] if event["ph"] == "X" and event["cat"] != "launch"]
     assert sum(e["args"]["instructions"] for e in drawn) == found.totals["warp_instructions"]
     for event in drawn:
         waited = event["args"]["cycles waited"]
@@ -200,4 +200,4 @@ def test_the_command_opens_its_target_once(tmp_path, monkeypatch, capsys):
     events = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
     last_us = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X")
     clock_mhz = load_gpu("gtx480_perfect").spec.core_clock_hz / 1e6
-    assert 0 < last_us * clock_mhz <= cycles
+    assert 0 < round(last_us * clock_mhz) == cycles  # when the launch is over

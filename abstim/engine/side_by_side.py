@@ -47,29 +47,31 @@ class Kernel:
 @dataclass(frozen=True)
 class SideBySide:
     """Of launches side by side: cycles from the beginning of the first to the first thread block of each and to its
-    end, and all of them together."""
+    end, and all of them together; the log of issues that was asked for, and the table of the code it is of."""
 
     starts: Int64[np.ndarray, " kernel"]
     ends: Int64[np.ndarray, " kernel"]
     whole: EngineResult
+    log: np.ndarray
+    table: LatencyTable
 
 
 def simulate_side_by_side(
-    kernels: Sequence[Kernel], gpu: Gpu, caches: Caches | None = None, threads: int = 1
+    kernels: Sequence[Kernel], gpu: Gpu, caches: Caches | None = None, threads: int = 1, log_rows: int = 0
 ) -> SideBySide:
-    """Time them on a design point; the arguments behind as of `simulate_point`. Raises InputError for what the engine
-    cannot time."""
+    """Time them on a design point; the arguments behind as of `simulate_point`, and of `Simulation.run`. Raises
+    InputError for what the engine cannot time."""
     (inputs, beside), most = _joined(kernels, gpu), gpu.spec.max_blocks_per_sm
     launch = Simulation(
         inputs, gpu, most, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads, beside=beside
     )
-    launch.run(np.arange(len(launch.blocks)), drain=True)
+    log = launch.run(np.arange(len(launch.blocks)), drain=True, log_rows=log_rows)
     if caches is not None:
         launch.leave(caches)
     rows, starts = launch.kernels, launch.kernels["ready"].copy()
     for k in np.flatnonzero(rows["first_block"] < rows["stop"]):
         starts[k] = launch.blocks["dispatch_cycle"][rows["first_block"][k] : rows["stop"][k]].min()
-    return SideBySide(starts, rows["end"].copy(), launch.result())
+    return SideBySide(starts, rows["end"].copy(), launch.result(), log, inputs.table)
 
 
 def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:

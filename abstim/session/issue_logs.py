@@ -15,6 +15,7 @@ from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
+from abstim.session.side_by_side import timed_stretches
 from abstim.session.warm_up import Flushed
 from functional.errors import InputError
 from functional.files import read_text
@@ -27,17 +28,28 @@ if TYPE_CHECKING:
     from abstim.engine import LaunchInputs, Simulation
     from functional.launches.launch import Launch
     from functional.programs.program import Program
+    from functional.traces.trace import Trace
+    from precharacterize import LatencyTable
     from precharacterize.timed_code import TimedCode
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 
 
+class Span(NamedTuple):
+    """A launch on its stream, in cycles from the beginning of what is drawn."""
+
+    kernel: str
+    stream: str
+    start_cycle: int
+    end_cycle: int
+
+
 @dataclass(frozen=True)
 class LaunchLog:
-    """A launch to be drawn. `log`: every warp instruction issued (ISSUE of `abstim.engine.state`), by warp, then time;
-    `stalls`: cycles that the warp waited before each, by STALLS. `block_start`: first instruction of every basic block,
-    ascending; `block_line`: the line of the PTX where it begins (of machine code: where the PTX block begins that it
-    was made of)."""
+    """A launch, or launches side by side, to be drawn. `log`: every warp instruction issued (ISSUE of
+    `abstim.engine.state`), by warp, then time; `stalls`: cycles that the warp waited before each, by STALLS.
+    `block_start`: first instruction of every basic block, ascending; `block_line`: the line of the PTX where it begins
+    (of machine code: where the PTX block begins that it was made of)."""
 
     name: str
     log: np.recarray
@@ -46,6 +58,7 @@ class LaunchLog:
     block_line: Int64[np.ndarray, " basic_block"]
     cycles: int
     sm_count: int
+    spans: tuple[Span, ...] = ()
 
 
 def _logged(
@@ -57,27 +70,74 @@ def _logged(
     for number, launch, trace in session.each():
         progress(f"{what} {session.case.name}", number, len(session))
         code = session.timed_code(number, gpu)
-        count = int(trace.warp_instructions.sum())
-        if code is not None:  # timed in place of its PTX
-            count = session.projected(trace, code).instructions
-        if count > MOST_ISSUES:
-            raise InputError(f"launch {number} issues {count:,} instructions; {who} takes {MOST_ISSUES:,} at most")
+        count = _checked(_issues(session, number, trace, gpu), range(number, number + 1), who)
         run = session.simulation(number, gpu, trace, policy.before(session, number, gpu))
         log = run.run(np.arange(len(trace.thread_blocks)), drain=True, log_rows=count)
         policy.after(run)
         yield launch, code, run, log[np.lexsort((log["cycle"], log["warp"]))]
 
 
+def _issues(session: Session, number: int, trace: Trace, gpu: Gpu) -> int:
+    """Of a launch on a GPU, on which machine code may be timed in place of its PTX."""
+    code = session.timed_code(number, gpu)
+    return int(trace.warp_instructions.sum()) if code is None else session.projected(trace, code).instructions
+
+
+def _checked(count: int, numbers: range, who: str) -> int:
+    """The issues of some launches. Raises InputError for more than `who` takes."""
+    if count > MOST_ISSUES:
+        which = f"launch {numbers[0]} issues" if len(numbers) == 1 else f"launches {numbers[0]} to {numbers[-1]} issue"
+        raise InputError(f"{which} {count:,} instructions; {who} takes {MOST_ISSUES:,} at most")
+    return count
+
+
+def _lines(launch: Launch, code: TimedCode | None, table: LatencyTable) -> list[int]:
+    """Of the PTX, where each basic block begins."""
+    blocks = range(len(table.block_start)) if code is None else code.numbers[:, 0].tolist()
+    return [launch.program.line_of(block) for block in blocks]
+
+
+def _drawn(name: str, log: np.ndarray, table: LatencyTable, lines: list[int], cycles: int, gpu: Gpu,
+           spans: Sequence[Span]) -> LaunchLog:  # fmt: skip
+    stalls = np.zeros((len(log), len(STALLS)), np.int64)
+    add_stalls(log, table, np.arange(len(log)), stalls)
+    drawn = log.view(np.recarray), stalls, table.block_start, np.array(lines, np.int64)
+    return LaunchLog(name, *drawn, cycles, gpu.spec.sm_count, tuple(spans))
+
+
 def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
-    """Time every launch in order, logging it. Raises InputError for a launch too long to log."""
+    """Time every launch in order, logging it, or those side by side that overlap. Raises InputError for more than can
+    be logged."""
+    if session.may_overlap and not session.serial:
+        yield from _logs_side_by_side(session, gpu, flush)
+        return
     for launch, code, run, log in _logged(session, gpu, flush, "log", "a timeline", progress):
-        name = shown_name(launch.program.name) + (f" ({launch.label})" if launch.label else "")
-        table, stalls = run.inputs.table, np.zeros((len(log), len(STALLS)), np.int64)
-        add_stalls(log, table, np.arange(len(log)), stalls)
-        blocks = range(len(table.block_start)) if code is None else code.numbers[:, 0].tolist()
-        lines = np.array([launch.program.line_of(block) for block in blocks], np.int64)
-        drawn = log.view(np.recarray), stalls, table.block_start, lines
-        yield LaunchLog(name, *drawn, run.result().cycles, gpu.spec.sm_count)
+        name, table, cycles = _shown(launch), run.inputs.table, run.result().cycles
+        spans = [Span(name, launch.order.stream, 0, cycles)]
+        yield _drawn(name, log, table, _lines(launch, code, table), cycles, gpu, spans)
+
+
+def _shown(launch: Launch) -> str:
+    return shown_name(launch.program.name) + (f" ({launch.label})" if launch.label else "")
+
+
+def _logs_side_by_side(session: Session, gpu: Gpu, flush: str) -> Iterator[LaunchLog]:
+    """A log a stretch of launches that overlap; the tables of their code stand one behind the other in it."""
+
+    def rows(stretch: range) -> int:
+        count = sum(_issues(session, number, session.traces.trace(number), gpu) for number in stretch)
+        return _checked(count, stretch, "a timeline")
+
+    for stretch, timed in timed_stretches(session, gpu, Flushed(flush), rows):
+        launches = {number: session.launch(number) for number in stretch}
+        tables = {session.table(number, gpu): number for number in reversed(stretch)}  # the first launch of each
+        lines = [line for table, number in sorted(tables.items(), key=lambda own: own[1])
+                 for line in _lines(launches[number], session.timed_code(number, gpu), table)]  # fmt: skip
+        spans = [Span(_shown(launch), launch.order.stream, int(start), int(end))
+                 for launch, start, end in zip(launches.values(), timed.starts, timed.ends, strict=True)]  # fmt: skip
+        log = timed.log[np.lexsort((timed.log["cycle"], timed.log["warp"]))]
+        name = ", ".join(dict.fromkeys(span.kernel for span in spans))
+        yield _drawn(name, log, timed.table, lines, timed.whole.cycles, gpu, spans)
 
 
 COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")

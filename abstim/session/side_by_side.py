@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from functional.execution.computer import default_threads
 from functional.launches.launch_order import awaits_of, stretches
 
 if TYPE_CHECKING:
-    from abstim.engine.side_by_side import Kernel
+    from abstim.engine.side_by_side import Kernel, SideBySide
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session
     from abstim.session.warm_up import WarmUp
@@ -63,14 +63,14 @@ def kernel_of(
     )
 
 
-def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequence[int]) -> Overlap | None:
-    """The launches of a session side by side on a GPU, if they may be; `policy` says what caches the first of each
-    stretch finds, `alone_cycles` what each launch takes by itself."""
+def timed_stretches(
+    session: Session, gpu: Gpu, policy: WarmUp, log_rows: Callable[[range], int] = lambda stretch: 0
+) -> Iterator[tuple[range, SideBySide]]:
+    """Launches of a session that may overlap, from one wait of all of them to the next, each stretch side by side on a
+    GPU; `policy` says what caches the first of each finds, `log_rows` how many issues of it are logged."""
     from abstim.engine.side_by_side import simulate_side_by_side
 
-    if session.serial or not session.may_overlap:
-        return None
-    launches, cycle, found = session.case.launches, 0, list[StreamedLaunch]()
+    launches, threads = session.case.launches, default_threads()
     awaits, programmatic = awaits_of(launches)
     for stretch in stretches(awaits, programmatic):
         kernels = [
@@ -80,7 +80,17 @@ def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequenc
             )
             for number in stretch
         ]  # fmt: skip
-        timed = simulate_side_by_side(kernels, gpu, policy.before(session, stretch.start, gpu), default_threads())
+        caches = policy.before(session, stretch.start, gpu)
+        yield stretch, simulate_side_by_side(kernels, gpu, caches, threads, log_rows(stretch))
+
+
+def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequence[int]) -> Overlap | None:
+    """The launches of a session side by side on a GPU, if they may be (`timed_stretches`); `alone_cycles`: what each
+    takes by itself."""
+    if session.serial or not session.may_overlap:
+        return None
+    launches, cycle, found = session.case.launches, 0, list[StreamedLaunch]()
+    for stretch, timed in timed_stretches(session, gpu, policy):
         for number, start, end in zip(stretch, timed.starts.tolist(), timed.ends.tolist(), strict=True):
             name, stream = launches[number].program.name, launches[number].order.stream
             found.append(StreamedLaunch(number, name, stream, cycle + start, cycle + end, alone_cycles[number]))

@@ -4,7 +4,8 @@ A process is an SM, a thread a warp slot, a slice one visit of a basic block by 
 instruction to that of the warp's next block, or to its last issue. It says the block's line of the PTX and what the
 warp waited for in it. Counters of an SM are warp instructions a cycle, and warps between their first and last issue;
 those of the process `memory` are sectors of 32 B a cycle that instructions of all SMs wait for from L2, and from DRAM,
-at the time of their issue. Times are microseconds of the GPU's clock, as the trace-event format wants."""
+at the time of their issue. The process `launches` has a thread a stream, and a slice a launch. Times are microseconds
+of the GPU's clock, as the trace-event format wants."""
 
 from __future__ import annotations
 
@@ -101,10 +102,13 @@ def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: i
     if merge > 1:
         found = [slices(launch, merge) for launch in launches]
     most = max(1, most_slices // max(1, len(launches)))  # what still exceeds it has that many warps
-    events, start = list(_names(launches)), 0
+    streams = sorted({span.stream for launch in launches for span in launch.spans})
+    process = max((launch.sm_count for launch in launches), default=0) + 1
+    events, start = [*_names(launches), *_stream_names(streams, process)], 0
     for launch, drawn in zip(launches, found, strict=True):
         events += islice(_slice_events(launch, drawn, start, 1e6 / core_clock_hz), None if merge == 1 else most)
         events += _counter_events(launch, start, 1e6 / core_clock_hz, MOST_COUNTERS // len(launches))
+        events += _span_events(launch, streams, process, start, 1e6 / core_clock_hz)
         start += launch.cycles
     said = f"{visits:,} visits of basic blocks, drawn in groups of {merge} of a warp" if merge > 1 else ""
     if merge > 1 and max(len(s.start) for s in found) > most:
@@ -132,6 +136,24 @@ def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
         place: dict[str, Any] = {"ph": "M", "pid": sm, "tid": slot}
         yield place | {"name": "thread_name", "args": {"name": f"warp slot {slot}"}}
         yield place | {"name": "thread_sort_index", "args": {"sort_index": slot}}
+
+
+def _stream_names(streams: Sequence[str], process: int) -> Iterator[dict[str, Any]]:
+    if streams:
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": "launches"}}
+    for number, stream in enumerate(streams):
+        name = f"stream {stream}" if stream else "default stream"
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": name}}
+
+
+def _span_events(
+    launch: LaunchLog, streams: Sequence[str], process: int, start: int, us_per_cycle: float
+) -> Iterator[dict[str, Any]]:
+    for name, stream, begin, end in launch.spans:
+        when = {"ts": _us(start + begin, us_per_cycle), "dur": _us(end - begin, us_per_cycle)}
+        about = {"cycle": start + begin, "cycles": end - begin}
+        place = {"pid": process, "tid": streams.index(stream)}
+        yield {"ph": "X", "name": name, "cat": "launch"} | place | when | {"args": about}
 
 
 def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
