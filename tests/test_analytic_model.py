@@ -167,7 +167,6 @@ def test_order_of_many_design_points_is_the_engines():
     # write-back, and of L2s with few lines sectors written in part leave several times; the model counts a line that
     # several warps write in one turn once
     assert min(r.correlation for r in found) > 0.87 and pooled(found) > 0.925
-    assert max(r.point_seconds for r in found) < 0.05  # a tenth of that on an idle machine
 
 
 @pytest.mark.slow

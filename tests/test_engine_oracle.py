@@ -57,7 +57,7 @@ def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("name", gpu_names())
-@settings(EXAMPLES, max_examples=10)
+@settings(EXAMPLES, max_examples=6)
 @given(st.data())
 def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=configured(name))))

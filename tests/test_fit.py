@@ -48,7 +48,6 @@ def test_two_perturbed_latencies_come_back_exactly():
     assert all(p.identified for p in found.parameters)
     by_values = {e.values: e.mean_error for e in found.errors}
     assert by_values["fit"] == 0 < by_values["start"] == by_values["file"]
-    assert fit(table, tuple(truth)).values == found.values
 
 
 @pytest.mark.parametrize("model", ["occupancy", "analytic"])

@@ -28,7 +28,7 @@ from tests.gpus_beside import gpus_beside
 from tests.oracle import occupancy_vector as oracle
 from tests.random_launches import straight_launch
 
-RANDOM = 12  # programs a GPU
+RANDOM = 8  # programs a GPU
 MOST_SMS, KINDS = 3, 4  # of a random launch; fills of an SM's accesses, and as many of its instruction lines
 
 
