@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent.parent / "docs"
+NAMED = ("README.md", "docs/*.md", "abstim/**/*.py", "precharacterize/**/*.py", "sampling/**/*.py", "tests/*.py")
 REQUIRED = {"id", "what", "value", "command", "commit", "date", "machine", "load"}
 FIELDS = REQUIRED | {"bar", "aim", "met", "older", "note"}
 _HEAD = """# Results
 
-Made by `make docs` from the records in [results/](results/), which also have aims, commands, commits, machines and
-limits. A commit is the code measured or, where that was not noted, what recorded the figure. † older code. What was
-[tried](tried.md) and not kept.
+Made by `make docs` from the records in [results/](results/), which also have commands, commits, dates, machines and
+limits. Bar: what was aimed at. † older code. What was [tried](tried.md) and not kept.
 """
 
 
@@ -32,23 +33,29 @@ def machines(folder: Path = DOCS / "results") -> dict[str, Any]:
     return tomllib.loads((folder / "machines.toml").read_text())
 
 
+def linked() -> set[str]:
+    """The places on the page that other pages and sources name."""
+    files = (path for pattern in NAMED for path in DOCS.parent.glob(pattern))
+    return {name for path in files for name in re.findall(r"results\.md#([\w-]+)", path.read_text())}
+
+
 def page() -> str:
-    """The whole page."""
-    parts = [_HEAD]
+    """The whole page. Rows have an anchor where something links to them."""
+    parts, anchors = [_HEAD], linked()
     for subject in subjects():
         parts.append(f"## {subject['title']}\n")
         if about := subject.get("about"):
             parts.append(about + "\n")
         parts.append("| | measured | bar | |\n|---|---|---|---|")
-        parts += [_row(record) for record in subject["records"]]
+        parts += [_row(record, record["id"] in anchors) for record in subject["records"]]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _row(record: dict[str, Any]) -> str:
+def _row(record: dict[str, Any], linked_to: bool) -> str:
     verdict = {True: "met", False: "**missed**", None: ""}[record.get("met")]
     older = " †" if record.get("older") else ""
-    what = f"<a id={record['id']}></a>{record['what']}"
+    what = f"<a id={record['id']}></a>{record['what']}" if linked_to else record["what"]
     return f"| {what} | {record['value']}{older} | {record.get('bar', '')} | {verdict} |"
 
 

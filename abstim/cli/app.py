@@ -71,7 +71,7 @@ def abstim(
         typer.Option(
             "--isolate/--no-isolate",
             help="Execute all kernels, or none, in a process that can do nothing but compute. Default: those that did "
-            "not come along with abstim, where the system can (Linux with Landlock).",
+            "not come along with abstim (on Linux with Landlock).",
         ),
     ] = None,
 ) -> None:

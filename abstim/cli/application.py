@@ -71,8 +71,7 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
 
     PROGRAM [ARGUMENTS]  The program, with PTX in it.
 
-    It holds PTX (as nvcc makes it by default) and uses CUDA's runtime, shared or static. Its events read simulated
-    times. Options for abstim stand before the program's name.
+    Its events read simulated times. Options for abstim stand before the program's name.
 
     Examples:
 

@@ -44,8 +44,8 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
     [GPU]  A GPU's name or TOML file.
 
     Groups: latency (dependent loads against footprint), stream (DRAM against occupancy), bandwidth (L1, L2, shared
-    memory), throughput and operation_latency (by unit), atomics, launch. A description that has public figures runs at
-    the core clock of their measurement, unless --set changes it.
+    memory), throughput and operation_latency (by unit), atomics, launch. A GPU with public figures runs at the core
+    clock of their measurement, unless --set changes it.
 
     Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`"""
     from abstim.study.calibrate import calibrate as run
@@ -134,9 +134,8 @@ class FitOptions:
 def fit(*, options: FitOptions, as_json: Json = False) -> None:
     """Fit latencies and service times of a GPU to measured cycles, or times.
 
-    The search starts at the GPU's values (`--set` changes them), from which it goes as far as their sources are no
-    exact figures, and is least squares on the logarithms of cycles. Says how well each value is known, and which the
-    data cannot tell apart. If the error of the programs held out does not fall, the start is kept.
+    The search starts at the GPU's values (`--set` changes them). Says how well each value is known, and which the data
+    cannot tell apart. If the error of the programs held out does not fall, the start is kept.
 
     Examples:
 

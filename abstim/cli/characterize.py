@@ -18,8 +18,7 @@ def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json
     TARGET  A suite benchmark, a launches.json, or a .ptx file.
     --listing  Show every instruction, the longest chains, and how busy units are.
 
-    `abstim run` does this by itself; a table is made once for a program and a pipeline, and serves any number of SMs,
-    schedulers, policies and cache sizes.
+    `abstim run` does this by itself.
 
     Example: `abstim characterize hotspot --gpu gtx480 --listing`"""
     from abstim.targets.resolve import programs_of

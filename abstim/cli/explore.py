@@ -32,16 +32,15 @@ class ExploreOptions:
         (first:last:step), `512:8192:log2`, `0.5:2:7#` (seven numbers); repeatable.
     --define NAME=EXPRESSION  A column of your own, such as a cost: `area=sm_count*(4+l1d_kib/16)`; repeatable.
     --constraint EXPRESSION  Only points that keep it: `area < 200`; repeatable.
-    --strategy grid|random|latin|multi-fidelity  All points, a sample, a Latin hypercube, or a climb: candidates by
-        formula, the best of them by occupancy vector, the best of those in detail.
+    --strategy grid|random|latin|multi-fidelity  All points, a sample, a Latin hypercube, or the best by quicker
+        models alone.
     --points COUNT  Points to time, with any strategy but grid.
     --seed NUMBER  Of random and latin.
 
     With a stated error:
-    --error PERCENT  Time some points in detail and learn the others from them and the formula, each with an interval,
-        until 95 % of the points are within this error; the best points are timed in any case.
-    --sample auto  Besides, time only launches that are chosen once, on the GPU that is varied. Half of every interval
-        is within the error. Default of --error here: 2%.
+    --error PERCENT  Time some points and learn the others from them, each with an interval, until 95 % of the points
+        are within this error; the best points are timed in any case.
+    --sample auto  Besides, time only launches that are chosen once. Default of --error here: 2%.
     --confidence PERCENT  How often the intervals are to hold. Default: 95%.
 
     --objective EXPRESSION  What to minimise: `time`, `area`, `time*area`, ...; several give a Pareto front. Else the
@@ -121,8 +120,8 @@ def explore(
 ) -> None:
     """Time targets on many design points of a GPU: best points, Pareto front, what matters how much.
 
-    A point the targets cannot run on is a row with the reason. Results are kept as they come: killed or interrupted,
-    the same command goes on where it was. The guide is `docs/explore.md`.
+    Results are kept as they come: killed or interrupted, the same command goes on where it was. The guide is
+    `docs/explore.md`.
 
     Examples:
 

@@ -36,8 +36,7 @@ TimedCode = Annotated[
     typer.Option(
         "--timed-code",
         metavar="ptx|machine",
-        help="What is timed, on every GPU alike. Default: what each GPU's description says; PTX where there is no "
-        "machine code, which is said.",
+        help="What is timed. Default: what the GPU's description says, or PTX if there is no machine code.",
     ),
 ]
 InstructionBudget = Annotated[
@@ -51,7 +50,7 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="detailed|occupancy|analytic",
-        help="Every stage of the GPU (detailed), what warps wait for (occupancy), or a formula (analytic).",
+        help="Every stage of the GPU, what warps wait for (quicker), or a formula (quickest).",
     ),
 ]
 

@@ -14,12 +14,10 @@ def report(
 ) -> None:
     """Draw results as one HTML page that works offline, by keyboard, with a screen reader, light and dark.
 
-    RESULT...  What `--json` of run, validate, bench, sample or coldstart printed, or the table of a sweep.
+    RESULT...  What `--json` of run, validate, bench, sample, coldstart or advise printed, or the table of a sweep
+        (JSON, CSV or Parquet).
     -o, --output FILE  The page.
     --title  Its heading.
-
-    Files are recognised by what they hold: JSON of `abstim run`, `validate`, `bench`, `sample` (one method, or several
-    with `--compare`), `coldstart` and `advise`; JSON, CSV or Parquet of `abstim explore`.
 
     Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`"""
     from abstim.show.report import write_report

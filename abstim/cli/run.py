@@ -74,20 +74,17 @@ def _tell(case: Case, strict: bool) -> None:
 class RunOptions:
     """What `abstim run` is asked for.
 
-    --flush all|l1|l1d|none  Caches invalidated before each launch: all, the SMs' own, L1D, none.
+    --flush all|l1|l1d|none  Caches emptied before each launch: all, the SMs' own, L1D, none.
     --check  Exit code 1 if an output is not the expected one.
-    --strict  Refuse a kernel that reads what nothing has written (registers, shared and local memory, constants) or
-        whose thread blocks race. It is executed by the slower executor, on one thread.
-    --coupled  Where the outcome depends on the order of thread blocks (work queues, locks), let the engine's clock say
-        who comes first, to 8 cycles, while the kernel is executed: some hundred times slower.
+    --strict  Refuse a kernel that reads memory or registers that nothing has written, or whose thread blocks race
+        (some 30 times slower).
+    --coupled  Where the order of thread blocks decides (work queues, locks), let the engine's clock say who comes
+        first (some hundred times slower).
     --serial  Launches one after the other, whatever their streams allow.
-    --device compiled|arrays  With --model occupancy: lanes as machine code, or as a JAX program on what
-        JAX_PLATFORMS names.
-    --limits  Find what limits it by making each resource twice as fast, one at a time: some twenty timings more.
-        Without it the limit is an estimate.
-    --hot  Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line: stalls, misses,
-        sectors a request, bank conflicts.
-    --energy  Also estimate energy and power, and say what is known of their error: v100.
+    --device compiled|arrays  With --model occupancy: machine code, or a JAX program on what JAX_PLATFORMS names.
+    --limits  Find what limits it: each resource twice as fast, one at a time. Without it the limit is an estimate.
+    --hot  Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line.
+    --energy  Also estimate energy and power (v100).
     --against JSON  Also compare with what `abstim run --json` printed earlier.
     --timeline FILE  Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.
     """

@@ -39,13 +39,11 @@ class SampleOptions:
     --error PERCENT  With auto: half of the interval to reach. Default: 2%.
     --confidence PERCENT  With auto: how often the interval is to hold. Default: 95%.
     --seed N  What is chosen at random, by methods that do. Default: 0.
-    --control NAME  With auto: a quick estimate of every launch (analytic, occupancy, photon, pkp, tbpoint) as one
-        more thing that cycles are fitted to. Default: none.
-    --inside NAME  How each launch that the method chooses is simulated: full, photon, pkp, pkp-cycles or tbpoint.
-        Default: full; photon, pkp, pka and tbpoint have a way of their own.
-    --warm-up N|all|perfect  Caches are kept between launches: before each that is simulated, warm them up with the
-        memory accesses of the last N launches or of all; perfect: with --method full, simulate all in order.
-        Default: flush them.
+    --control NAME  With auto: also fit to a quick estimate of every launch (analytic, occupancy, photon, pkp,
+        tbpoint).
+    --inside NAME  How each chosen launch is simulated: full, photon, pkp, pkp-cycles or tbpoint. Default: full.
+    --warm-up N|all|perfect  Warm caches up before each launch that is simulated, with the accesses of the last N
+        launches or of all; perfect: with --method full, simulate all in order. Default: flush them.
     --compare  Simulate everything too: errors and speed-ups side by side.
     --plot FILE  With --compare: draw error against speed-up (.svg, .png, .pdf).
     --partial-functional  Do not execute what is skipped, even where later launches read it: right only if values
@@ -54,13 +52,12 @@ class SampleOptions:
     From and for other tools:
     --select-only  Write which launches to simulate to --output; simulate none.
     --output, -o DIR  Where to write.
-    --profile CSV  Launches as Nsight Compute measured them (`ncu --csv`), in place of our own execution; for
-        two-level, the first ones.
-    --light-profile CSV  For two-level, all launches from Nsight Systems (`nsys stats -r cuda_gpu_trace -f csv`);
-        for stem, their times.
+    --profile CSV  Launches as Nsight Compute measured them (`ncu --csv`), in place of our own execution.
+    --light-profile CSV  For two-level and stem: all launches from Nsight Systems (`nsys stats -r cuda_gpu_trace
+        -f csv`).
     --traces  With --select-only: Accel-Sim's traces of the selected launches, too.
-    --times CSV  TARGET is the selection.json of --select-only, and something else has timed what was selected:
-        columns launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.
+    --times CSV  TARGET is the selection.json of --select-only: the total from times measured elsewhere, in columns
+        launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.
     """
 
     method: Annotated[

@@ -57,7 +57,7 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     """Compare predicted with measured cycles: the error of every benchmark, mean, median, maximum, correlation.
 
     A benchmark's error is that of its cycles summed over the launches in the table. Variants are GPUs with overrides,
-    listed in `configs/validation/variants.toml`; others are skipped, and said so.
+    listed in `configs/validation/variants.toml`; others are skipped.
 
     Examples:
 

@@ -166,7 +166,7 @@ def _ideal(name: str, what: str, uses: str) -> Method:
 
         return ideal.estimate(name, program)
 
-    return Method(name=name, what=f"ideal, needs the full simulation: {what}", uses=uses, source="TBPoint, section V-A",
+    return Method(name=name, what=f"ideal: {what}", uses=uses, source="TBPoint, section V-A",
                   needs=Needs.FULL_SIMULATION, inside="", whole=whole)  # fmt: skip
 
 
