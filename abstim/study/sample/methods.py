@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Needs(Enum):
     """What must be there before a method begins."""
 
-    NOTHING = "launches in their order"
+    NOTHING = "nothing"
     ANY_ORDER = "launches in any order"
-    PROFILE = "a profile of all launches"
-    FULL_SIMULATION = "the full simulation"
+    PROFILE = "a profile"
+    FULL_SIMULATION = "full simulation"
 
 
 @dataclass(frozen=True)
