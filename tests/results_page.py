@@ -14,7 +14,7 @@ FIELDS = REQUIRED | {"bar", "aim", "met", "older", "note"}
 _HEAD = """# Results
 
 Made by `make docs` from the records in [results/](results/), which also have commands, commits, dates, machines and
-limits. Bar: what was aimed at. † older code. What was [tried](tried.md) and not kept.
+limits. Bar: was what we had set ourselves met? † older code. What was [tried](tried.md) and not kept.
 """
 
 
@@ -46,17 +46,17 @@ def page() -> str:
         parts.append(f"## {subject['title']}\n")
         if about := subject.get("about"):
             parts.append(about + "\n")
-        parts.append("| | measured | bar | |\n|---|---|---|---|")
+        parts.append("| | measured | bar |\n|---|---|---|")
         parts += [_row(record, record["id"] in anchors) for record in subject["records"]]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _row(record: dict[str, Any], linked_to: bool) -> str:
-    verdict = {True: "met", False: "**missed**", None: ""}[record.get("met")]
+    verdict = {True: "met", False: f"**missed**: {record.get('bar')}", None: ""}[record.get("met")]
     older = " †" if record.get("older") else ""
     what = f"<a id={record['id']}></a>{record['what']}" if linked_to else record["what"]
-    return f"| {what} | {record['value']}{older} | {record.get('bar', '')} | {verdict} |"
+    return f"| {what} | {record['value']}{older} | {verdict} |"
 
 
 if __name__ == "__main__":

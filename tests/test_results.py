@@ -34,7 +34,7 @@ def test_records_are_complete(record):
 @pytest.mark.parametrize("record", [r for r in RECORDS if r.get("met") is False], ids=lambda record: record["id"])
 def test_what_was_missed_is_shown_as_missed(record):
     (row,) = [line for line in page().splitlines() if f"{record['what']} | {record['value']}" in line]
-    assert row.endswith("| **missed** |")
+    assert row.endswith(f"| **missed**: {record['bar']} |")
 
 
 def test_results_that_sources_and_pages_name_are_there():
