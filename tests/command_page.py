@@ -48,10 +48,8 @@ def markdown() -> str:
 
 def table_of(methods: Any) -> str:
     """Sampling methods as Markdown."""
-    rows = (
-        f"| {m.name} | {m.what} | {m.needs.value} | `{m.uses.replace(', ', '`, `')}` | {m.source} |" for m in methods
-    )
-    return "\n".join(("| method | what | needs | classes of `sampling` | from |", "|---|---|---|---|---|", *rows))
+    rows = (f"| {m.name} | {m.what} | {m.needs.value} | {m.source} |" for m in methods)
+    return "\n".join(("| method | what | needs | from |", "|---|---|---|---|", *rows))
 
 
 def _command(name: str, command: Any, shared: set[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 DOCS = Path(__file__).parent.parent / "docs"
 NAMED = ("README.md", "docs/*.md", "abstim/**/*.py", "precharacterize/**/*.py", "sampling/**/*.py", "tests/*.py")
 REQUIRED = {"id", "what", "value", "command", "commit", "date", "machine", "load"}
-FIELDS = REQUIRED | {"bar", "aim", "met", "older", "note"}
+FIELDS = REQUIRED | {"bar", "met", "older", "note"}
 _HEAD = """# Results
 
 Made by `make docs` from the records in [results/](results/), which also have commands, commits, dates, machines and

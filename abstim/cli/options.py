@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 GpuNames = Annotated[
     list[str],
-    typer.Option(
-        "--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file; repeat it to compare several."
-    ),
+    typer.Option("--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file; several are compared."),
 ]
 GpuName = Annotated[str, typer.Option("--gpu", metavar="GPU", help="A GPU's name (`abstim gpus`) or TOML file.")]
 Overrides = Annotated[
@@ -63,8 +61,8 @@ class LaunchOptions:
     --kernel  Entry to launch, if there are several.
     --grid  Thread blocks: `64`, `64x64`, `8,8,8`.
     --block  Threads a block, likewise.
-    --arg ARG  One argument, in order: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros),
-        `buf:f32:1024:random`, `struct(f32:1,f32:2)`; repeatable.
+    --arg ARG  The next argument: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros), `buf:f32:1024:random`,
+        `struct(f32:1,f32:2)`; repeatable.
     --dynamic-shared BYTES  Dynamic shared memory a block.
     """
 

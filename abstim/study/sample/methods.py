@@ -59,13 +59,12 @@ class Method:
     """One row. `select`: launches by a profile (without it: all). `inside`: a name of `INSIDE`, which may be replaced
     where it is "full". `estimate`: from the selection and its launches. `whole`: does all three itself.
 
-    `uses`: classes of `sampling`; `completed`: adds to a profile what no file gave.
+    `completed`: adds to a profile what no file gave.
     """
 
     name: str
     what: str
     assumes: str = ""  # of what it leaves out
-    uses: str
     random: bool = False  # whether a seed decides what is chosen
     source: str = ""
     needs: Needs = Needs.PROFILE
@@ -158,7 +157,7 @@ def _automatic(program: SampledProgram, aim: Aim) -> Estimate:
     return automatic(program, aim)
 
 
-def _ideal(name: str, what: str, uses: str) -> Method:
+def _ideal(name: str, what: str) -> Method:
     """A baseline over units of the full simulation, which it needs."""
 
     def whole(program: SampledProgram, aim: Aim) -> Estimate:
@@ -166,7 +165,7 @@ def _ideal(name: str, what: str, uses: str) -> Method:
 
         return ideal.estimate(name, program)
 
-    return Method(name=name, what=f"ideal: {what}", uses=uses, source="TBPoint, section V-A",
+    return Method(name=name, what=f"ideal: {what}", source="TBPoint, section V-A",
                   needs=Needs.FULL_SIMULATION, inside="", whole=whole)  # fmt: skip
 
 
@@ -174,59 +173,53 @@ _ALL = (
     Method(name="auto", what="as much of launches and inside of them as the error asked for takes",
            assumes="launches whose counted work is alike last alike, as far as those that were simulated say",
            random=True,
-           uses="auto.LaunchSampling, auto.SegmentSampling", source="sampling.md", needs=Needs.ANY_ORDER, inside="",
+           source="sampling.md", needs=Needs.ANY_ORDER, inside="",
            whole=_automatic),
     Method(name="photon", what="online: like launches, then warps or basic blocks that have settled",
            assumes="a kernel whose warps or basic blocks have settled goes on as it is, and like launches last alike",
-           uses="Photon, KernelSampling, WarpSampling, BlockSampling", source="MICRO 2023", needs=Needs.NOTHING,
+           source="MICRO 2023", needs=Needs.NOTHING,
            inside="", whole=_photon),
     Method(name="tbpoint", what="like launches, then like regions of thread blocks",
            assumes="thread blocks of as many requests an instruction go on at the pace of those simulated",
-           uses="InterLaunch, IntraLaunch",
            source="IPDPS 2014", select=_by("tbpoint.InterLaunch"), inside="tbpoint"),
     Method(name="pka", what="principal launches, each stopped when IPC has settled",
            assumes="launches of like counts last alike, and each goes on at the pace at which it settled",
-           random=True, uses="Pks, Pkp",
+           random=True,
            source="MICRO 2021", select=_by_principal_launches, inside="pkp"),
     Method(name="pks", what="principal launches",
            assumes="launches of like counts last alike", random=True,
-           uses="Pks", source="MICRO 2021", select=_by_principal_launches),
+           source="MICRO 2021", select=_by_principal_launches),
     Method(name="pkp", what="every launch, stopped when IPC has settled",
            assumes="a launch goes on at the pace at which it settled",
-           uses="Pkp", source="MICRO 2021",
+           source="MICRO 2021",
            needs=Needs.NOTHING, inside="pkp"),
     Method(name="two-level", what="as pks; a classifier places launches not profiled in detail",
            assumes="launches of like names, shapes and sizes are in one group, and last alike", random=True,
-           uses="TwoLevel",
            source="MICRO 2021", select=_by_two_levels, completed=_in_two_levels),
     Method(name="sieve", what="strata of instruction counts, one launch each",
            assumes="launches of one kernel with as many instructions last alike",
-           uses="Sieve", source="ISPASS 2023",
+           source="ISPASS 2023",
            select=_by("sieve.Sieve")),
     Method(name="stem", what="as many launches of a kind as the error bound asks for",
            assumes="launches of one kernel and like expected time are drawn from one distribution", random=True,
-           uses="Stem",
            source="MICRO 2025", select=_by("stem.Stem", guesses=True)),
     Method(name="simpoint", what="clusters of basic-block vectors, one launch each",
            assumes="launches of like basic blocks need as many cycles an instruction", random=True,
-           uses="SimPoint",
            source="ASPLOS 2002; TBPoint, Equation 1", select=_by("simpoint.SimPoint")),
-    Method(name="full", what="every launch", uses="Full", needs=Needs.NOTHING, select=_by("baselines.Full")),
+    Method(name="full", what="every launch", needs=Needs.NOTHING, select=_by("baselines.Full")),
     Method(name="first", what="the first billion warp instructions",
            assumes="what comes later is like the beginning",
-           uses="FirstInstructions",
            select=_by("baselines.FirstInstructions"), estimate=_as_neighbours),
     Method(name="random", what="a tenth of the launches at random",
            assumes="the launches drawn are like the others, and none is alone in its size", random=True,
-           uses="RandomUnits",
            select=_by("baselines.RandomUnits")),
     Method(name="systematic", what="one launch of every ten",
            assumes="nothing recurs with the period that is drawn", random=True,
-           uses="Systematic", select=_by("baselines.Systematic")),
-    _ideal("ideal-first", "the first tenth of the instructions", "FirstInstructions"),
-    _ideal("ideal-random", "a tenth of the units at random", "RandomUnits"),
-    _ideal("ideal-systematic", "one unit of every ten", "Systematic"),
-    _ideal("ideal-simpoint", "clusters of basic-block vectors, one unit each", "SimPoint"),
+           select=_by("baselines.Systematic")),
+    _ideal("ideal-first", "the first tenth of the instructions"),
+    _ideal("ideal-random", "a tenth of the units at random"),
+    _ideal("ideal-systematic", "one unit of every ten"),
+    _ideal("ideal-simpoint", "clusters of basic-block vectors, one unit each"),
 )  # fmt: skip
 METHODS = {method.name: method for method in _ALL}
 
