@@ -94,7 +94,7 @@ def test_a_run_imports_nothing_that_only_annotations_need():
         (("run", "hotspot", "--grid", "4"), "--grid: only for a .ptx or .cu target"),
         (("run", "missing.json"), "missing.json"),
         (("run", "missing.ptx", "--grid", "1", "--block", "1"), "missing.ptx"),
-        (("run", "missing.ptx"), "also needs --grid and --block"),
+        (("run", "missing.ptx"), "missing.ptx: no such file"),
         (("run", "hotspot", "--nonsense"), "--nonsense"),
         (("run",), "TARGET"),
         (("gpus", "titan"), "unknown GPU 'titan'"),

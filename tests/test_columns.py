@@ -6,6 +6,7 @@ import io
 import sys
 
 import pytest
+from call_command import call
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,11 +54,11 @@ def test_what_is_printed_fits_the_terminal(width, monkeypatch):
     assert out.getvalue().count("123,456,789") == 16
 
 
-def printed(monkeypatch, heads, rows) -> list[str]:
+def printed(monkeypatch, heads, rows, **options) -> list[str]:
     monkeypatch.setenv("COLUMNS", "80")
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
-    print_table("T", heads, rows)
+    print_table("T", heads, rows, **options)
     return out.getvalue().splitlines()
 
 
@@ -81,6 +82,24 @@ def test_a_name_of_thousands_of_characters_takes_few_lines_and_is_told_from_the_
     assert all(any(end in line for line in found) for end in ("float", "double", "half"))
     alike = printed(monkeypatch, heads, [(f"{k} {'x' * 99}{n}", 1, 1, "", "", "", 1.0) for n, k in enumerate(kernels)])
     assert len(alike) < 30
+
+
+def test_a_long_sentence_alone_is_cut_once_and_never_in_a_column_that_is_whole(monkeypatch):
+    """`abstim gpus gtx480` had the source of a value twice, but for its last letter."""
+    rows = [("key", "one word after another, and so on, until there are sixty of letters, or more"), ("other", "none")]
+    found = " ".join(" ".join(printed(monkeypatch, ("key", "source"), rows, left=2)).split())
+    assert "or more" not in found and found.count("one word") == 1 and "whole in --json" in found
+    found = " ".join(" ".join(printed(monkeypatch, ("key", "source"), rows, left=2, whole=(1,))).split())
+    assert rows[0][1] in found and "--json" not in found
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_names_to_be_typed_are_whole(width, monkeypatch):
+    from functional import suite
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = call("suite").out
+    assert all(name in shown for name in suite.names())
 
 
 HEADS = {

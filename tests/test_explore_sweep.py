@@ -358,6 +358,7 @@ def test_the_command_prints_points_front_and_what_matters(own_store, capsys):
         "2 of 2 points ordered by seconds (of equal ones the first)" in out
         and "No effect: latency_cycles.fp64_div" in out
     )
+    assert "time" in out.splitlines()[2] and "seconds" not in out.splitlines()[2]  # the same, said once
     assert max(map(len, out.splitlines())) <= 100
     with pytest.raises(SystemExit):
         main(

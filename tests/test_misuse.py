@@ -110,7 +110,7 @@ gpus h10                                            | did you mean h100?
 gpus ""                                             | unknown GPU ''
 suite --group tabel1                                | no group 'tabel1'; there are table1, apps
 calibrate nogpu                                     | unknown GPU 'nogpu'
-calibrate v100 --only nothing                       | --only nothing: no such micro-benchmark
+calibrate v100 --only nothing                       | no such micro-benchmark; there are atomics, bandwidth
 explore relu                                        | Missing option '--vary'
 explore nope --vary sm_count=1,2                    | 'nope' is no suite benchmark
 explore relu --vary sm_cuont=1,2                    | did you mean sm_count?
@@ -155,6 +155,8 @@ explore relu --vary sm_count=4,x                    | 'x' is not a whole number
 explore relu relu --vary sm_count=4,8               | two targets are called relu
 explore relu --vary sm_count=4,8 --top 0            | 0 is not in the range x>=1
 sample relu --error 0%                              | more than 0 % and less than 100 %
+sample relu --error 200%                            | an error of 200 % cannot be aimed at
+fit --reference {CYCLES} --params zzz               | `abstim gpus gtx480` lists them
 sample relu --error two                             | give a percentage, as in 2%
 sample relu --inside foo                            | known: full, photon
 sample relu --warm-up -3                            | give a number of launches, all
@@ -173,12 +175,13 @@ app no_such_program                                 | no_such_program
 """
 LAUNCHED = f"""
 run blend.ptx --block 64 {REST}                     | a .ptx target also needs --grid
-run blend.cu                                        | a .cu target also needs --grid and --block
+run blend.ptx                                       | also needs --grid and --block, as in --grid 64
+run none.ptx                                        | none.ptx: no such file
 run relu --grid 4                                   | only for a .ptx or .cu target, which 'relu' is not
 run blend.txt {SHAPE}                               | only for a .ptx or .cu target, which 'blend.txt' is not
 run blend.ptx --kernel blen {GIVEN}                 | did you mean 'blend'?
 run blend.ptx {GIVEN} --grid 8                      | --grid was given 2 times
-run blend.ptx {SHAPE} --arg 5                       | takes 4 arguments, 1 were given: x (.u64)
+run blend.ptx {SHAPE} --arg 5                       | takes 4 arguments, 1 was given: x (.u64)
 run blend.ptx {GIVEN} --arg 7                       | takes 4 arguments, 5 were given
 run blend.ptx {SHAPE} {BUFFER} {REST[:-3]}0.5       | '0.5' is not an integer
 run blend.ptx {SHAPE} {BUFFER} {REST[:-3]}nan       | 'nan' is not an integer
@@ -242,6 +245,7 @@ run relu --against none.json                        | none.json: No such file
 run relu --timeline blend.ptx                       | blend.ptx: the name must end in .json
 report result.json -o blend.ptx                     | blend.ptx: the name must end in .html or .htm
 export-trace relu -o blend.ptx                      | blend.ptx: File exists
+export-trace relu -o stored                         | stored: is a folder of `abstim trace`
 validate --reference twice.csv                      | has launch 0 twice
 run relu --gpu twice.toml                           | not TOML: Cannot overwrite a value
 run relu --timeline none/x.json                     | none/x.json: cannot be written: there is no folder
@@ -290,7 +294,7 @@ def folder(tmp_path, monkeypatch):
         "misspelt.toml": 'base = "gtx480"\n[spec]\nsm_cuont = 3\n', "wrong.csv": "a,b\n1,2\n",
         "text.csv": TABLE + "relu,0,GTX480_a,abc\n", "negative.csv": TABLE + "relu,0,GTX480_a,-100\n",
         "twice.csv": TABLE + "relu,0,GTX480_a,500\n" * 2, "twice.toml": GPU + "sm_count = 4\n",
-        "folder/kernelslist.g": "kernel-1.traceg\n", "registers/blend.ptx": BLEND,
+        "stored/manifest.json": "{}", "folder/kernelslist.g": "kernel-1.traceg\n", "registers/blend.ptx": BLEND,
         "registers/resources.json": '{"blend": {"registers": "many"}}',
     }  # fmt: skip
     for name, text in texts.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from call_command import call
 
@@ -36,15 +37,37 @@ KERNEL = """.version 8.0
 """
 
 
+FILL = """
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry fill(.param .u64 out) {
+    .reg .b32 %r<4>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r1, %r1, %r2, %r3;
+    mul.wide.u32 %rd2, %r1, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r1;
+    ret;
+}
+"""
+
+
 @pytest.mark.parametrize(("gpu", "kind", "value"), [
-    ("gtx480", "fp32", 15 * 2 * 64 * 0.7e9),  # NVIDIA: 1.345 TFLOP/s
-    ("v100", "tensor", 125e12),
-    ("a100", "fp32", 19.5e12),
-    ("a100", "fp64", 9.7e12),
-    ("a100", "tensor", 312e12),
+    ("gtx480", "fp32_flops", 15 * 2 * 64 * 0.7e9),  # NVIDIA: 1.345 TFLOP/s
+    ("gtx480", "dram_bytes", 177.4e9),
+    ("rtx3070", "dram_bytes", 448e9),
+    ("v100", "tensor_flops", 125e12),
+    ("a100", "fp32_flops", 19.5e12),
+    ("a100", "fp64_flops", 9.7e12),
+    ("a100", "tensor_flops", 312e12),
 ])  # fmt: skip
 def test_peaks_are_the_public_ones(gpu, kind, value):
-    assert peaks(load_gpu(gpu))[f"{kind}_flops"] == pytest.approx(value, rel=0.01)
+    assert peaks(load_gpu(gpu))[kind] == pytest.approx(value, rel=0.01)
 
 
 def test_a_gpu_without_tensor_units_has_no_peak_of_them():
@@ -67,6 +90,17 @@ def test_rates_are_work_and_traffic_over_time(model):
     assert launch.rates["dram_bytes"] == pytest.approx(moved / launch.seconds)
     shares = {name: share for name, share in launch.rates.items() if name.endswith("_share")}
     assert shares and all(0 <= share <= 1 for share in shares.values())
+
+
+def test_no_kernel_writes_faster_than_the_peak(tmp_path):
+    """Writes fill whole bursts of a GTX 480, reads of a sector half of one."""
+    from abstim.targets.loading import load
+
+    (tmp_path / "fill.ptx").write_text(FILL)
+    data = np.zeros(2048 * 256, np.uint32)
+    launch = load(str(tmp_path / "fill.ptx")).kernel("fill").launch(grid=2048, block=256, args=[data])
+    (found,) = run(launch, "gtx480").launches
+    assert found.rates["dram_bytes_share"] == pytest.approx(found.memory["dram_use"], rel=0.1)
 
 
 def test_the_run_says_rates_and_what_its_grid_leaves_idle():

@@ -246,5 +246,6 @@ def test_command(tmp_path: Path) -> None:
     assert found["file_bytes"] < found["warp_instructions"]  # less than a byte a warp instruction
     plain = CliRunner().invoke(app, ["trace", "relu", "-o", folder, "--overwrite"])
     assert plain.exit_code == 0 and "1 launch of relu" in plain.stdout
+    assert f"abstim run {folder}" in " ".join(plain.stdout.split())
     timed = CliRunner().invoke(app, ["run", folder, "--json"])
     assert json.loads(timed.stdout)["totals"]["cycles"] == run("relu").totals["cycles"]

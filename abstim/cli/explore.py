@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
-from abstim.show.tables import duration, known, on_gpu, print_json, print_records, print_table, progress, quantity, say
+from abstim.show.tables import (
+    counted,
+    duration,
+    known,
+    on_gpu,
+    print_json,
+    print_records,
+    print_table,
+    progress,
+    quantity,
+    say,
+)
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -212,7 +223,7 @@ def _print_points(found: Exploration, top: int) -> None:
     print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     order = f"on the front by {texts}" if several else f"ordered by {texts}"
     equal = " (of equal ones the first)" if several or len(best) < found.timed.sum() else ""
-    say(f"{len(rows):,} of {len(best):,} points {order}{equal}")
+    say(f"{len(rows):,} of {counted(len(best), 'point', 'points')} {order}{equal}")
     if found.candidates > len(found.points):
         print(f"{len(found.points):,} points timed of {found.candidates:,} screened")
 
@@ -228,7 +239,7 @@ def _shown_columns(found: Exploration, rows: Any) -> dict[str, Sequence[Any]]:
     table = found.table(rows)
     names = [axis.key for axis in found.points.space.axes] + list(found.points.space.defines)
     shown: dict[str, Sequence[Any]] = {name: table[name] for name in names}
-    shown |= {o.text: table[o.text] for o in found.objectives if o.text in table}
+    shown |= {o.text: table[o.text] for o in found.objectives if o.text in table and o.text != "seconds"}
     shown["cycles"] = table["cycles"]
     shown["time"] = ["-" if value is None else duration(value) for value in table["seconds"]]
     if found.sampled is not None:
@@ -260,8 +271,9 @@ def _print_work(found: Exploration) -> None:
         of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
         why = f" ({points.read.left})" if points.read.left else ""
         say(f"{name}: {of_pairs}{why}, {points.work:.3g} times its instructions")
-    how = f"{work.jobs:,} different launches, {work.known:,} of them known before" if work.jobs else "by the formula"
-    say(f"{work.points:,} points: {how}")
+    jobs = counted(work.jobs, "different launch", "different launches")
+    how = f"{jobs}, {work.known:,} of them known before" if work.jobs else "by the formula"
+    say(f"{counted(work.points, 'point', 'points')}: {how}")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
         print(f"Timing took {duration(work.seconds)}")

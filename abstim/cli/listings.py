@@ -57,12 +57,14 @@ def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json 
     if as_json:
         print_json({gpu.name: _values_of(gpu) for gpu in chosen})
     elif name is None:
-        print_records("", _LIST, chosen, left=2, mhz=lambda gpu: gpu.spec.core_clock_hz / 1e6)
+        print_records("", _LIST, chosen, left=2, whole=(0, 1), mhz=lambda gpu: gpu.spec.core_clock_hz / 1e6)
     else:
         gpu = chosen[0]
-        rows = [(key, str(s.value), s.source) for key, s in gpu.shown_settings.items()]
-        print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3)
-        print_table("Sources", ("", ""), gpu.labels.items(), left=2)
+        values = {key: s.value for key, s in gpu.shown_settings.items()}  # as `--set` takes them
+        shown = {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in values.items()}
+        rows = [(key, shown[key], s.source) for key, s in gpu.shown_settings.items()]
+        print_table(f"{gpu.name}: {gpu.title}", ("key", "value", "source"), rows, left=3, whole=(0, 1, 2))
+        print_table("Sources", ("", ""), gpu.labels.items(), left=2, whole=(0, 1))
 
 
 _LIST = (
@@ -108,6 +110,6 @@ def suite(*, group: str | None = None, as_json: Json = False) -> None:
         print_json({"benchmarks": [dict(zip(keys, row, strict=True)) for row in rows], "workloads": names})
         return
     if rows:
-        print_table("", ("name", "group", "kernels", "launches", "thread instructions"), rows, left=3)
+        print_table("", ("name", "group", "kernels", "launches", "thread instructions"), rows, left=3, whole=(0,))
     for name, own in larger.items():
         say(f"{_WHAT[name]}: {', '.join(own)}")

@@ -20,7 +20,7 @@ from abstim.cli.options import (
     expanded,
     refuse_marked,
 )
-from abstim.show.tables import print_json, progress
+from abstim.show.tables import print_json, progress, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -233,6 +233,8 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
         launches = list(issue_logs(session, gpu, flush, report))
     if said := write_timeline(path, launches, gpu.spec.core_clock_hz):
         note(said)
+    if not quiet:
+        say(f"Timeline: {path}, for https://ui.perfetto.dev or chrome://tracing")
 
 
 def _print(found: Found) -> None:

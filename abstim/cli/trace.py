@@ -96,7 +96,7 @@ def _print(manifest: Manifest, out: str, seconds: float) -> None:
     executed = f"{quantity(total['thread_instructions'])} thread instructions"
     say(f"{out}: {counted(launches)} of {manifest.name}, {executed}, in {duration(seconds)}")
     each = f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)"
-    say(f"{quantity(total['file_bytes'])} bytes of traces, {each}")
+    say(f"{quantity(total['file_bytes'])} bytes of traces, {each}; to time them: abstim run {out}")
     for output in manifest.outputs:
         if output.mismatches:
             note(f"abstim: output {output.message}")

@@ -56,7 +56,8 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
     found = tuple(names)
     for name in found:
         if name not in INDEX:
-            raise InputError(f"{name!r} is no latency or service time of a GPU{nearest(name, PARAMETERS)}")
+            near = nearest(name, PARAMETERS) or "; `abstim gpus gtx480` lists them"
+            raise InputError(f"{name!r} is no latency or service time of a GPU{near}")
         if found.count(name) > 1:
             raise InputError(f"parameter {name!r} is named twice")
     if not found:

@@ -46,9 +46,11 @@ def peaks(gpu: Gpu) -> dict[str, float]:
         if kind != "tensor" or spec.tensor_units:
             found[f"{kind}_flops"] = warps * flop * spec.sm_count * spec.core_clock_hz
     if not spec.perfect_memory:
-        slices, sector = spec.dram_channels * spec.l2_slices_per_channel, SECTOR_BYTES * spec.core_clock_hz
-        served = {"l2": (slices, params.l2_sector_cycles), "dram": (spec.dram_channels, params.dram_sector_cycles)}
-        found |= {f"{name}_bytes": count * sector / cycles for name, (count, cycles) in served.items() if cycles}
+        served = {
+            "l2": (spec.dram_channels * spec.l2_slices_per_channel * SECTOR_BYTES, params.l2_sector_cycles),
+            "dram": (spec.dram_channels * spec.dram_burst_bytes, params.dram_sector_cycles),  # a burst takes that long
+        }
+        found |= {f"{n}_bytes": moved * spec.core_clock_hz / cycles for n, (moved, cycles) in served.items() if cycles}
     return found
 
 

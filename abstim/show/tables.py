@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from string import Formatter
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GAPS = (3, 2, 1)  # between two columns; smaller where the table then stays one
 LEAST_NAME = 14  # characters that a name is shortened to, at most so far
+MOST_WORD = 30  # characters of a word that is not to be cut
 MOST_PHRASE = 18  # characters of a line of several words, where a table would be too wide
 MOST_NAME = 60  # characters of a name with words in it; a template's can have thousands
 
@@ -36,17 +37,19 @@ class Fitted(NamedTuple):
     gap: int
 
 
-def fitted(heads: Sequence[str], rows: Cells, left: int, width: int) -> list[Fitted]:
+def fitted(heads: Sequence[str], rows: Cells, left: int, width: int, whole: Container[int] = ()) -> list[Fitted]:
     """Tables of at most `width` columns that together hold all cells; the first `left` columns, names, stand in each.
 
-    Cells of the others, numbers, are as they were."""
-    rows = told_apart(rows, left)
+    Cells of the others, numbers, are as they were; words in columns that are `whole` are not cut."""
+    rows = told_apart(rows, left, whole)
     wide = [max([len(row[k]) for row in rows] + [0]) for k in range(len(heads))]
     if needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
         return [Fitted(list(heads), [list(row) for row in rows], GAPS[0])]
     wide[left:] = [_phrase_width([row[k] for row in rows], wide[k]) for k in range(left, len(heads))]
     wide = [max(1, w, *map(len, head.split())) for head, w in zip(heads, wide, strict=True)]
-    tried = [(gap, _name_widths(wide, left, width, gap)) for gap in GAPS]
+    words = [max((len(word) for row in rows for word in row[k].split()), default=0) for k in range(left)]
+    least = [min(words[k], MOST_WORD) if k in whole else LEAST_NAME for k in range(left)]
+    tried = [(gap, _name_widths(wide, least, width, gap)) for gap in GAPS]
     gap, names = min(tried, key=lambda way: len(_groups(wide, way[1], width, way[0])))
     widths = [*names, *wide[left:]]
     heads = ["\n".join(wrap(head, w, break_long_words=False)) for head, w in zip(heads, widths, strict=True)]
@@ -61,17 +64,18 @@ def _phrase_width(cells: Sequence[str], wide: int) -> int:
     return min(wide, max(MOST_PHRASE, longest))
 
 
-def told_apart(rows: Cells, left: int) -> list[list[str]]:
-    """Names (the first `left` cells) of more than MOST_NAME characters shortened to what tells them apart: how they
-    begin, and what stands where they first differ from the other long ones. Two that would look alike are numbered."""
+def told_apart(rows: Cells, left: int, whole: Container[int] = ()) -> list[list[str]]:
+    """Names of more than MOST_NAME characters (the first `left` cells, but in columns that are `whole`) shortened to
+    what tells them apart: how they begin, and what stands where they first differ from the other long ones. Two that
+    would look alike are numbered."""
     found = [list(row) for row in rows]
-    for k in range(left):
+    for k in (k for k in range(left) if k not in whole):
         long = list(dict.fromkeys(row[k] for row in rows if len(row[k]) > MOST_NAME))
         differ = next((k for k, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), None)
         common = long[0][:differ] if len(long) > 1 else ""
         start = max((m.start() for m in re.finditer(r"\b", common)), default=0)  # a word is not cut
         begin = MOST_NAME // 3 if start > MOST_NAME // 3 else MOST_NAME - 1
-        short = {name: f"{name[:begin]}…{name[start:][: MOST_NAME - 2 - begin]}" for name in long}
+        short = {name: f"{name[:begin]}…{name[start:][: max(0, MOST_NAME - 2 - begin)]}" for name in long}
         alike = [name for name in long if list(short.values()).count(short[name]) > 1]
         short |= {name: f"{short[name][: MOST_NAME - 5]} #{alike.index(name) + 1}" for name in alike}
         for row in found:
@@ -92,11 +96,12 @@ def needed(widths: Sequence[int], gap: int = GAPS[0]) -> int:
     return sum(widths) + gap * (len(widths) - 1) + 2
 
 
-def _name_widths(wide: Sequence[int], left: int, width: int, gap: int) -> list[int]:
-    """What names get: all if the numbers leave it, else an even share, and never less than LEAST_NAME."""
+def _name_widths(wide: Sequence[int], least: Sequence[int], width: int, gap: int) -> list[int]:
+    """What names get: all if the numbers leave it, else an even share, and never less than `least`."""
+    left = len(least)
     room, found = width - needed([0] * left + list(wide[left:]), gap), list(wide[:left])
     for cut, k in enumerate(sorted(range(left), key=lambda k: wide[k])):  # what short ones leave is for the long ones
-        found[k] = min(wide[k], max(LEAST_NAME, room // (left - cut)))
+        found[k] = min(wide[k], max(least[k], room // (left - cut)))
         room -= found[k]
     return found
 
@@ -134,21 +139,25 @@ def _columns(stream: Any) -> int:
     return int(text) if text.isdecimal() and len(text) < 6 else 0
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], left: int = 1, whole: Container[int] = ()
+) -> None:
     """A table; the first `left` columns hold text, the others numbers (right-aligned), which are never cut: where they
-    do not fit they go into a second table."""
+    do not fit they go into a second table. Of the text only columns that are `whole` are not cut, either."""
 
     out = console()
     cells = [[plain(cell) if isinstance(cell, str) else quantity(cell) for cell in row] for row in rows]
-    for number, part in enumerate(fitted(columns, cells, left, out.width)):
+    for number, part in enumerate(fitted(columns, cells, left, out.width, whole)):
         _print_part(out, "" if number else title, part, left)
-    if any(len(name) > MOST_NAME for row in cells for name in row[:left]):
+    if any(len(name) > MOST_NAME and k not in whole for row in cells for k, name in enumerate(row[:left])):
         out.print("Names that are cut here are whole in --json")
 
 
-def print_records(title: str, columns: str, records: Iterable[Any], left: int = 1, **computed: Computed) -> None:
+def print_records(
+    title: str, columns: str, records: Iterable[Any], left: int = 1, whole: Container[int] = (), **computed: Computed
+) -> None:
     """A table of records: `cells`."""
-    print_table(title, *cells(columns, records, **computed), left)
+    print_table(title, *cells(columns, records, **computed), left, whole)
 
 
 Computed = Callable[[Any], Any]  # what a column says of a record that is no field of it

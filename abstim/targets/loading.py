@@ -27,7 +27,16 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import Argument, Order, Pointer, Scalar, Struct, device_address, make_launch
+from functional.launches.launch import (
+    Argument,
+    Order,
+    Pointer,
+    Scalar,
+    Struct,
+    argument_counts,
+    device_address,
+    make_launch,
+)
 from functional.launches.launches_json import DTYPES, SCALARS
 from functional.launches.memory import Memory
 from functional.programs.link import link
@@ -287,8 +296,9 @@ class LoadedKernel:
         """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
         if len(texts) != len(self.parameters):
             expected = ", ".join(f"{p.name} (.{p.type})" for p in self.parameters) or "none"
-            counts = f"{len(self.parameters)} arguments, {len(texts)} were given"
-            raise InputError(f"kernel '{self.name}' takes {counts}: {expected}")
+            raise InputError(
+                f"kernel '{self.name}' takes {argument_counts(len(self.parameters), len(texts))}: {expected}"
+            )
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
 
 

@@ -184,7 +184,10 @@ def resolve(
     shape = {"--grid": grid, "--block": block}
     if _is_source(target):
         if missing := [option for option, value in shape.items() if not value]:
-            raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}")
+            if not Path(target).exists():
+                raise InputError(f"{target}: no such file")
+            example = "as in --grid 64 --block 256, and an --arg for each argument of the kernel"
+            raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}, {example}")
         extents = {option: _extents(option, text) for option, text in shape.items()}
         return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
     options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}

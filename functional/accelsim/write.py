@@ -169,6 +169,8 @@ def write(
     _refuse_what_has_no_form(case)
     if (directory / LIST_NAME).exists():
         raise InputError(f"{directory}: has a {LIST_NAME} already; choose another directory")
+    if (directory / "manifest.json").exists():
+        raise InputError(f"{directory}: is a folder of `abstim trace`; choose another directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for number, launch in enumerate(case.launches):

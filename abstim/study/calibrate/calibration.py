@@ -128,7 +128,8 @@ def select(every: list[Measurement], only: Sequence[str]) -> list[Measurement]:
     names = {m.group for m in every} | {f"{m.group}/{m.quantity}" for m in every}
     for name in only:
         if name not in names:
-            raise InputError(f"--only {name}: no such micro-benchmark{nearest(name, names)}")
+            near = nearest(name, names) or f"; there are {', '.join(sorted({m.group for m in every}))}"
+            raise InputError(f"--only {name}: no such micro-benchmark{near}")
     return [m for m in every if not only or m.group in only or f"{m.group}/{m.quantity}" in only]
 
 

@@ -146,7 +146,8 @@ class Aim:
         if self.control not in ("", *CONTROLS):
             raise InputError(f"--control {self.control}: there are {', '.join(CONTROLS)}")
         if not 0.0 < self.error < 1.0:
-            raise InputError(f"an error of {self.error:.4g} cannot be aimed at; give more than 0 % and less than 100 %")
+            said = f"an error of {100 * self.error:.4g} %"
+            raise InputError(f"{said} cannot be aimed at; give more than 0 % and less than 100 %")
         if not 0.5 <= self.confidence < 1.0:
             raise InputError(f"a confidence of {self.confidence:.4g} is none to aim at; give 50 % or more, below 100 %")
 
