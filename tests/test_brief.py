@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import abstim
@@ -10,6 +11,7 @@ from abstim.gpu.config import load_gpu
 from abstim.study.cold_start import cold_start
 from abstim.study.explore import explore, sweep_of
 from abstim.study.sample import compare, sample
+from functional import suite
 
 
 def results():
@@ -19,6 +21,22 @@ def results():
     yield from (sample("gaussian_elimination", method="pks"), compare("gaussian_elimination", methods=["pks"]))
     yield cold_start(abstim.open_session("dct8x8"), load_gpu("gtx480"))
     yield explore(["relu"], sweep_of(load_gpu("gtx480"), ["sm_count=8:60:2"]))
+
+
+def test_what_is_loaded_and_launched_takes_a_line():
+    """A launch showed its whole program, and the contents of its arrays."""
+    module = abstim.load(str(suite.ptx_path("relu")))
+    program, data = module.program(), np.zeros(1024, np.float32)
+    launch = program.launch("relu", 4, 256, [data, data, 1024])
+    shown = [*map(repr, (module, module.kernel(), program, launch, suite.case("hotspot")))]
+    assert all(len(text.splitlines()) == 1 and len(text) < 300 for text in shown)
+    assert shown[3] == "<launch of relu, grid 4x1x1, block 256x1x1>" and shown[4] == "<hotspot: 2 launches>"
+
+
+@pytest.mark.parametrize("grid", [4.0, "4", (1, 2, 3, 4), None])
+def test_a_grid_that_is_none_is_refused(grid):
+    with pytest.raises(abstim.InputError, match="not one to three integers"):
+        abstim.load(str(suite.ptx_path("relu"))).program().launch("relu", grid, 256, [np.zeros(4), np.zeros(4), 4])
 
 
 def test_a_result_takes_a_screen_at_most():

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from functional.launches.launch import Launch
 
 
-@dataclass
+@dataclass(repr=False)
 class DeviceProgram(Case):
     """A `Case` made from Python. `arrays`: buffer name -> the array whose contents it begins with (never written to).
 
@@ -234,6 +234,9 @@ class LoadedModule:
     module: Module
     source: str = ""
 
+    def __repr__(self) -> str:
+        return f"<{self.source or self.module.path}: kernels {', '.join(self.kernels) or 'none'}>"
+
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of the kernels, in file order."""
@@ -257,6 +260,10 @@ class LoadedKernel:
 
     module: Module
     program: Program
+
+    def __repr__(self) -> str:
+        taken = ", ".join(f"{parameter.name} (.{parameter.type})" for parameter in self.parameters)
+        return f"<kernel {self.name} of {self.module.path}: {taken or 'no arguments'}>"
 
     @property
     def name(self) -> str:

@@ -73,6 +73,10 @@ class Case:
     resources: Mapping[str, int] = field(default_factory=dict)  # kernel -> registers a thread, from resources.json
     traces: tuple[Trace, ...] = ()  # one a launch, recorded elsewhere: nothing is executed then
 
+    def __repr__(self) -> str:
+        number = len(self.launches)
+        return f"<{self.name}: {number:,} launch{'es' * (number != 1)}>"
+
     def registers(self, launch: Launch) -> Registers:
         """Registers a thread of a launched kernel, and where the number is from."""
         if self.module.target == "sass":

@@ -45,7 +45,7 @@ class Dim3(NamedTuple):
     @classmethod
     def of(cls, value: int | Sequence[int], what: str = "size") -> Dim3:
         """1, 2 or 3 integers, or a single one. Raises InputError for anything else."""
-        values = [value] if isinstance(value, (int, np.integer)) else list(value)
+        values = list(value) if hasattr(value, "__iter__") else [value]
         if not 1 <= len(values) <= 3 or not all(isinstance(v, (int, np.integer)) for v in values):
             raise InputError(f"{what} {value!r} is not one to three integers")
         return cls(*(int(v) for v in values))
@@ -113,6 +113,10 @@ class Launch:
     grid_workspace: int = 0
     requested_cluster: Dim3 | None = None
     order: Order = Order()
+
+    def __repr__(self) -> str:
+        grid, block = ("x".join(map(str, extents)) for extents in (self.grid, self.block))
+        return f"<launch of {self.program.name}, grid {grid}, block {block}>"
 
     @property
     def cluster(self) -> Dim3:
