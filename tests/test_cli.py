@@ -83,6 +83,15 @@ def test_a_run_imports_nothing_that_only_annotations_need():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_what_is_missing_names_the_help():
+    assert call("run").err == "abstim: Missing argument 'TARGET'; see `abstim run --help`\n"
+
+
+def test_a_check_that_holds_is_said():
+    code, out, err = call("run", "relu", "--check", "--json")
+    assert code == 0 and err == "abstim: 1 output is as expected\n" and json.loads(out)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -86,10 +86,16 @@ def test_operations_of_a_block_are_counted_by_hand(tmp_path):
 @pytest.mark.parametrize("model", ["detailed", "occupancy"])
 def test_rates_are_work_and_traffic_over_time(model):
     (launch,) = run("relu", "gtx480", model=model).launches
-    moved = launch.memory["dram_read_bytes"] + launch.memory.get("dram_write_bytes", 0)
+    moved = launch.memory.get("dram_bytes") or launch.memory["dram_read_bytes"] + launch.memory["dram_write_bytes"]
     assert launch.rates["dram_bytes"] == pytest.approx(moved / launch.seconds)
     shares = {name: share for name, share in launch.rates.items() if name.endswith("_share")}
     assert shares and all(0 <= share <= 1 for share in shares.values())
+
+
+def test_the_formula_which_knows_no_writes_says_no_rate_of_dram():
+    found = run("relu", "gtx480", model="analytic")
+    assert "l2_bytes" in found.rates and "dram_bytes" not in found.rates
+    assert "DRAM bytes read" in " ".join(call("run", "relu", "--model", "analytic").out.split())
 
 
 def test_no_kernel_writes_faster_than_the_peak(tmp_path):
@@ -109,6 +115,13 @@ def test_the_run_says_rates_and_what_its_grid_leaves_idle():
     assert "1.34 waves of 90 thread blocks; the last fills 34% of one" in " ".join(out.split())
     found = json.loads(call("run", "hotspot", "--json").out)["launches"][0]
     assert found["rates"]["fp32_flops_share"] == pytest.approx(found["rates"]["fp32_flops"] / 1.344e12)
+
+
+def test_a_small_rate_is_said_in_small_units(tmp_path):
+    one = FILL.replace("st.global.u32", "cvt.rn.f32.u32 %f1, %r1;\n    add.f32 %f1, %f1, %f1;\n    st.global.u32")
+    (tmp_path / "one.ptx").write_text(one.replace(".reg .b64", ".reg .f32 %f<2>;\n    .reg .b64"))
+    out = call("run", tmp_path / "one.ptx", "--grid", 1, "--block", 1, "--arg", "buf:u32:1").out
+    assert "Rates: FP32" in out and "MFLOP/s" in out and "e-0" not in out
 
 
 def test_a_grid_is_told_by_its_waves():

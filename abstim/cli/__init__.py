@@ -86,6 +86,8 @@ def _run(arguments: list[str] | None) -> int:
         status = app(arguments, prog_name="abstim", standalone_mode=False)
     except (InputError, ClickException) as error:
         message = error.format_message() if isinstance(error, ClickException) else str(error)
+        if message and (command := getattr(error, "ctx", None)):  # typer's own: what is missing, or not known
+            message = f"{message.rstrip('.')}; see `{command.command_path} --help`"
         return _fail(message or "a command is needed; see `abstim --help`", 2)
     if status == 130:  # how typer passes an interrupt on
         raise KeyboardInterrupt

@@ -61,7 +61,8 @@ def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
 def _print(found: Advice) -> None:
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
     if not found.findings:
-        print(f"{title}\nNothing that abstim looks for would save 2 %; abstim run --limits says what limits it")
+        print(title)
+        say("Nothing that abstim looks for would save 2 %; abstim run --limits says what limits it")
         return
     print_records(title, "finding: {kind} | cycles without it: {cycles} | saved: {gain:.1%}", found.findings)
     for finding in found.findings:

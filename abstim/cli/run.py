@@ -20,7 +20,7 @@ from abstim.cli.options import (
     expanded,
     refuse_marked,
 )
-from abstim.show.tables import print_json, progress, say
+from abstim.show.tables import counted, print_json, progress, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -271,5 +271,7 @@ def _end(found: Found, check: bool) -> None:
         note(f"abstim: output {output.message}")
     if wrong and check:
         raise typer.Exit(1)
+    if check:
+        note(f"abstim: {counted(len(result.outputs or ()), 'output is', 'outputs are')} as expected")
     if found.refused:
         raise InputError("; ".join(why for _, why in found.refused))

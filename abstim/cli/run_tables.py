@@ -148,12 +148,13 @@ def _rate_lines(result: RunResult) -> Iterator[str]:
     """What all launches together reach of the GPU's peaks, and what the grids leave idle."""
     from abstim.session.rates import grid_notes
 
-    units = {"flops": ("TFLOP/s", 1e12), "bytes": ("GB/s", 1e9)}
+    units = {"flops": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "MFLOP/s": 1e6}, "bytes": {"GB/s": 1e9, "MB/s": 1e6}}
     found, said = result.rates, list[str]()
     for name, rate in found.items():
         kind, _, measure = name.partition("_")
         if measure in units:
-            unit, scale = units[measure]
+            named = list(units[measure].items())
+            unit, scale = next((one for one in named if rate >= one[1] / 100), named[0])
             share = f" ({found[f'{name}_share']:.1%} of the peak)" if f"{name}_share" in found else ""
             said.append(f"{kind.upper() if kind != 'tensor' else kind} {rate / scale:.3g} {unit}{share}")
     if said:
@@ -182,8 +183,9 @@ def _print_kernels(result: RunResult) -> None:
 
 
 def _print_launches(result: RunResult) -> None:
+    held = "occupancy" if result.model == "detailed" else "occupancy at most"  # others count what fits
     columns = (
-        "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc} | occupancy: {occupancy:.0%} "
+        f"launch: {{name}} | grid | block | cycles | time: {{seconds:time}} | IPC: {{ipc}} | {held}: {{occupancy:.0%}} "
         "| blocks an SM: {blocks_per_sm} ({occupancy_limiter})"
     )
     tables.print_records(_where(result), columns, result.launches, name=_name)
@@ -233,14 +235,16 @@ def _print_limits(result: RunResult) -> None:
 
 def _print_bounds(result: RunResult) -> None:
     """Of the analytic model: what limits each launch, hit rates, traffic."""
-    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", "DRAM bytes")
+    moved = "DRAM bytes" if "dram_bytes" in result.launches[0].memory else "DRAM bytes read"
+    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", moved)
     print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
 
 
 def _bound_row(launch):
     second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.limit])
     rates = [known(launch.memory.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "l2")]
-    return (_name(launch), launch.limit, f"{second:.0%}", *rates, launch.memory["dram_read_bytes"])
+    moved = launch.memory.get("dram_bytes", launch.memory.get("dram_read_bytes"))
+    return (_name(launch), launch.limit, f"{second:.0%}", *rates, moved)
 
 
 def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:

@@ -196,7 +196,7 @@ def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaun
         issue_slots={},
         issue_slots_per_sm={},
         caches={"l2_accesses": sectors, "dram_reads": read},
-        memory={"l2_bytes": SECTOR_BYTES * sectors, "dram_read_bytes": SECTOR_BYTES * read},
+        memory={"l2_bytes": SECTOR_BYTES * sectors, "dram_bytes": SECTOR_BYTES * read},  # written back is among it
         windows={},
         limit=limit,
         bounds_cycles=bounds,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from functional.traces.trace import Trace
 
 FLOATS = ("fp32", "fp64", "tensor")
-TRAFFIC = ("l2_bytes", "dram_read_bytes", "dram_write_bytes")
+TRAFFIC = ("l2_bytes", "dram_bytes", "dram_read_bytes", "dram_write_bytes")
 TENSOR_FLOP = 2 * 16 * 8 * 16  # of an `mma` of fp16, which the tensor unit's initiation is of
 
 
@@ -54,15 +54,21 @@ def peaks(gpu: Gpu) -> dict[str, float]:
     return found
 
 
+def dram_bytes(memory: Mapping[str, float]) -> float | None:
+    """What a launch reads from DRAM and writes to it, together; None by a model that knows no writes (the formula)."""
+    if "dram_write_bytes" in memory:
+        return memory["dram_read_bytes"] + memory["dram_write_bytes"]
+    return memory.get("dram_bytes")
+
+
 def rates(
     work: Mapping[str, int], memory: Mapping[str, float], seconds: float, most: Mapping[str, float]
 ) -> dict[str, float]:
     """Of a launch, per second: `fp32_flops`, `fp64_flops`, `tensor_flops`, `l2_bytes`, `dram_bytes`, and each one's
     share of the GPU's peak (`..._share`), where there is one."""
     done = {f"{kind}_flops": float(count) for kind, count in work.items() if count}
-    if "l2_bytes" in memory:
-        written = memory.get("dram_write_bytes", 0.0)
-        done |= {"l2_bytes": memory["l2_bytes"], "dram_bytes": memory["dram_read_bytes"] + written}
+    moved = {"l2_bytes": memory.get("l2_bytes"), "dram_bytes": dram_bytes(memory)}
+    done |= {name: float(count) for name, count in moved.items() if count is not None}
     found = {name: count / seconds for name, count in done.items() if most.get(name) or name.endswith("flops")}
     return found | {f"{name}_share": rate / most[name] for name, rate in found.items() if name in most}
 

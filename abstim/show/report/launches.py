@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from abstim.brief import grouped
 from abstim.session.issue_logs import source_text
+from abstim.session.rates import dram_bytes
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import chart
 from abstim.show.report.chart import (
@@ -70,7 +71,7 @@ def _roof(gpu: dict[str, Any], launches: Sequence[dict[str, Any]], peaks: dict[s
 def _roofline_rows(launch: dict[str, Any], levels: Mapping[str, float], roof: Roof) -> Iterator[dict[str, Any]]:
     """A row for each level of memory that a launch moved something from or to."""
     memory, work = launch["memory"], roof.work(launch)
-    moved = {"L2": memory["l2_bytes"], "DRAM": memory["dram_read_bytes"] + memory.get("dram_write_bytes", 0)}
+    moved = {"L2": memory["l2_bytes"], "DRAM": dram_bytes(memory) or 0}
     for level in (name for name in levels if moved[name] and work):
         intensity, rate = work / moved[level], work / launch["seconds"]
         name = f"{launch['launch']} {launch['label'] or launch['kernel']}"
