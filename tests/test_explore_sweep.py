@@ -334,47 +334,15 @@ def test_a_launch_that_was_sent_is_timed_as_here_and_by_no_other_version(kind, g
         cluster_jobs.jobs_on_worker("other", *arguments)
 
 
-def test_the_command_prints_points_front_and_what_matters(own_store, capsys):
-    from abstim.cli import main
-
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "explore",
-                "nn_euclid",
-                "--vary",
-                "sm_count=4,8",
-                "--vary",
-                "latency_cycles.fp64_div=300,330",
-                "--set",
-                "sp_units=1",
-                "--gpu",
-                GPU.name,
-            ]
-        )
-    out = capsys.readouterr().out
-    assert ended.value.code == 0
-    assert (
-        "2 of 2 points ordered by seconds (of equal ones the first)" in out
-        and "No effect: latency_cycles.fp64_div" in out
-    )
+def test_the_command_prints_points_front_and_what_matters(own_store):
+    varied = f"explore nn_euclid --vary sm_count=4,8 --gpu {GPU.name}".split()
+    code, out, _ = call(*varied, "--vary", "latency_cycles.fp64_div=300,330", "--set", "sp_units=1")
+    assert code == 0 and "2 of 2 points ordered by seconds (of equal ones the first)" in out
+    assert "No effect: latency_cycles.fp64_div" in out and "geometric means" not in out
     assert "time" in out.splitlines()[2] and "seconds" not in out.splitlines()[2]  # the same, said once
     assert max(map(len, out.splitlines())) <= 100
-    with pytest.raises(SystemExit):
-        main(
-            [
-                "explore",
-                "nn_euclid",
-                "--vary",
-                "sm_count=4,8",
-                "--objective",
-                "sm_count",
-                "--objective",
-                "time",
-                "--json",
-            ]
-        )
-    found = json.loads(capsys.readouterr().out)
+    assert "geometric means of nn_euclid, relu" in call(*varied[:2], "relu", *varied[2:]).out
+    found = json.loads(call(*varied, "--objective", "sm_count", "--objective", "time", "--json").out)
     assert found["pareto"] == [0, 1] and found["rows"][1]["sm_count"] == 8
     assert found["sensitivity"][0]["key"] == "sm_count" and found["work"]["points"] == 2
 

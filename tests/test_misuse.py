@@ -228,7 +228,7 @@ run cut.ptx {GIVEN}                                 | found the end of the file
 run utf16.ptx {GIVEN}                               | byte 0xff is not text
 run folder.json                                     | Is a directory
 run bad.json                                        | bad.json: is not JSON
-run other.json                                      | other.json: unknown key 'a'
+run other.json                                      | other.json: unknown key 'a'; a launches.json has ptx, buffers
 run result.json                                     | a result of abstim, and no launches.json
 run relu --gpu folder                               | folder: no GPU description
 run relu --gpu none.toml                            | none.toml: no such GPU description

@@ -224,6 +224,8 @@ def _print_points(found: Exploration, top: int) -> None:
     order = f"on the front by {texts}" if several else f"ordered by {texts}"
     equal = " (of equal ones the first)" if several or len(best) < found.timed.sum() else ""
     say(f"{len(rows):,} of {counted(len(best), 'point', 'points')} {order}{equal}")
+    if len(found.targets) > 1:
+        say(f"Cycles and time are geometric means of {', '.join(found.targets)}")
     if found.candidates > len(found.points):
         print(f"{len(found.points):,} points timed of {found.candidates:,} screened")
 

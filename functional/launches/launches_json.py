@@ -302,7 +302,8 @@ def _plain(message: str) -> str:
     if unknown is None:
         return message.replace("`$.", "`").replace("`", "'")
     place = f" in {unknown[2]}" if unknown[2] else ""
-    return f"unknown key '{unknown[1]}'{place}{_suggest(unknown[1], _KEYS)}"
+    known = _suggest(unknown[1], _KEYS) or ("" if place else "; a launches.json has ptx, buffers and launches")
+    return f"unknown key '{unknown[1]}'{place}{known}"
 
 
 def _suggest(name: str, known: Any) -> str:
