@@ -228,7 +228,8 @@ run cut.ptx {GIVEN}                                 | found the end of the file
 run utf16.ptx {GIVEN}                               | byte 0xff is not text
 run folder.json                                     | Is a directory
 run bad.json                                        | bad.json: is not JSON
-run other.json                                      | other.json: unknown key 'a'; a launches.json has ptx, buffers
+run other.json                                      | other.json: unknown key 'a'
+run nokey.json                                      | unknown key 'module'; a launches.json has ptx, buffers
 run result.json                                     | a result of abstim, and no launches.json
 run relu --gpu folder                               | folder: no GPU description
 run relu --gpu none.toml                            | none.toml: no such GPU description
@@ -286,7 +287,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("abstim.study.explore.cluster.CONNECT_SECONDS", 0.2)
     texts = {
         "blend.ptx": BLEND, "endless.ptx": ENDLESS, "cut.ptx": BLEND[:500], "empty.ptx": "", "text.npy": "hello",
-        "blend.txt": "", "bad.json": '{"kind": "run", ', "other.json": '{"a": [1, 2]}', 
+        "blend.txt": "", "bad.json": '{"kind": "run", ', "other.json": '{"a": [1, 2]}', "nokey.json": '{"module": 1}', 
         "result.json": '{"kind": "run"}',
         "wide.toml": GPU, "lacks.toml": "[spec]\nsm_count = 3\n", "empty.toml": "",
         "circle.toml": 'base = "circle.toml"\n', "orphan.toml": 'base = "nope"\n',
