@@ -18,7 +18,11 @@ Bad input ends in one line on stderr and exit code 2, an interrupt in exit code 
 object on stdout; notes and progress go to stderr.
 """
 
-_LAUNCH = "`--kernel`, `--grid`, `--block`, `--arg`, `--dynamic-shared`"
+_GROUPS = {
+    "those of a GPU": "`--gpu`, `--set`, `--timed-code`",
+    "those of a launch": "`--kernel`, `--grid`, `--block`, `--arg`, `--dynamic-shared`",
+    "sizes": "`--prompt`, `--steps`, `--batch`",
+}
 
 
 def markdown() -> str:
@@ -36,7 +40,7 @@ def markdown() -> str:
         "## abstim [OPTIONS] COMMAND\n",
         *map(_line, group.params),
         "\n## Options of several commands\n",
-        f"Those of a launch (of a .ptx or .cu file) are {_LAUNCH}.\n",
+        "Below, " + "; ".join(f"{name} are {own}" for name, own in _GROUPS.items()) + ".\n",
     ]
     parts += [line for line in counts if line in shared and not line.startswith("- `--json`")]
     for name, command in group.commands.items():
@@ -58,7 +62,9 @@ def _command(name: str, command: Any, shared: set[str]) -> str:
     usage = " ".join(["abstim", name, *(p.metavar or p.name.upper() for p in arguments)])
     text = inspect.cleandoc(command.help or "").partition("\n\nExample")[0]
     said = (p.opts[0] for p in options if _line(p) in shared and p.opts[0] != "--json")
-    also = ", ".join(f"`{name}`" for name in said).replace(_LAUNCH, "those of a launch")
+    also = ", ".join(f"`{name}`" for name in said)
+    for name, group in _GROUPS.items():
+        also = also.replace(group, name)
     own = [_line(p) for p in (*arguments, *options) if _line(p) not in shared]
     return "\n".join([f"\n## {usage} [OPTIONS]\n\n{text}\n", *own, *([f"- and {also}"] if also else [])])
 
