@@ -105,6 +105,8 @@ def _print_cold_start(found: ColdStart) -> None:
     say(f"Instructions whose IPC flushing changes by {classes}")
     after, before = _mean(found.forward_reuse), _mean(found.backward_reuse)
     say(f"Lines that the next launch touches too: {after}, the one before: {before}")
+    if len(found.instructions) == 1:
+        say("Note: nothing runs before the only launch, so its caches are empty in any case")
     if found.note:
         say(f"Note: {found.note}")
 

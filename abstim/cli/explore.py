@@ -272,7 +272,7 @@ def _print_work(found: Exploration) -> None:
         timed, pairs = len(points.read.timed), points.read.cycles.size
         of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
         why = f" ({points.read.left})" if points.read.left else ""
-        say(f"{name}: {of_pairs}{why}, {points.work:.3g} times its instructions")
+        say(f"{name}: {of_pairs}{why}, as much work as timing it {points.work:.3g} times")
     jobs = counted(work.jobs, "different launch", "different launches")
     how = f"{jobs}, {work.known:,} of them known before" if work.jobs else "by the formula"
     say(f"{counted(work.points, 'point', 'points')}: {how}")
