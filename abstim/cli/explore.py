@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
-from abstim.show.tables import (
-    counted,
-    duration,
-    known,
-    on_gpu,
-    print_json,
-    print_records,
-    print_table,
-    progress,
-    quantity,
-    say,
-)
+from abstim.show import tables
+from abstim.show.tables import duration, known, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from functional.errors import InputError
 from functional.terminal import note
 
@@ -223,7 +213,7 @@ def _print_points(found: Exploration, top: int) -> None:
     print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     order = f"on the front by {texts}" if several else f"ordered by {texts}"
     equal = " (of equal ones the first)" if several or len(best) < found.timed.sum() else ""
-    say(f"{len(rows):,} of {counted(len(best), 'point', 'points')} {order}{equal}")
+    say(f"{len(rows):,} of {tables.counted(len(best), 'point', 'points')} {order}{equal}")
     if len(found.targets) > 1:
         say(f"Cycles and time are geometric means of {', '.join(found.targets)}")
     if found.candidates > len(found.points):
@@ -273,9 +263,9 @@ def _print_work(found: Exploration) -> None:
         of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
         why = f" ({points.read.left})" if points.read.left else ""
         say(f"{name}: {of_pairs}{why}, as much work as timing it {points.work:.3g} times")
-    jobs = counted(work.jobs, "different launch", "different launches")
+    jobs = tables.counted(work.jobs, "different launch", "different launches")
     how = f"{jobs}, {work.known:,} of them known before" if work.jobs else "by the formula"
-    say(f"{counted(work.points, 'point', 'points')}: {how}")
+    say(f"{tables.counted(work.points, 'point', 'points')}: {how}")
     seconds = max(work.seconds, 1e-9)
     if found.sampled is not None:  # what was not executed has no number of instructions
         print(f"Timing took {duration(work.seconds)}")
