@@ -46,7 +46,7 @@ def markdown() -> str:
     for name, command in group.commands.items():
         parts.append(_command(name, command, shared))
         if name == "sample":
-            parts.append(f"{table_of(METHODS.values())}\n")
+            parts.append(f"\n{table_of(METHODS.values())}")
     return "\n".join(parts).rstrip() + "\n"
 
 
