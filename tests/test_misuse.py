@@ -107,6 +107,7 @@ run relu --instruction-budget 5                     | exceeds its budget of 5 th
 run relu --instruction-budget -5                    | -5 is not in the range x>=1
 run relu --gpu gtx480 --gpu a100 --timeline x.json  | --timeline is of one GPU
 gpus h10                                            | did you mean h100?
+run relu --set SM_COUNT=5                           | did you mean sm_count?
 gpus ""                                             | unknown GPU ''
 suite --group tabel1                                | no group 'tabel1'; there are table1, apps
 calibrate nogpu                                     | unknown GPU 'nogpu'

@@ -181,7 +181,7 @@ def gpu_names() -> list[str]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or all names if none is near and they are few: the end of an error message."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    close = get_close_matches(name, known, n=1, cutoff=0.5) or get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
     return f"; known: {', '.join(known)}" if len(known) <= MOST_NAMES else ""
