@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from abstim.gpu.config import Gpu, Overrides, gpu_of, nearest
+from abstim.gpu.config import Gpu, Overrides, gpu_of, gpus_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.session import Session, open_session
 from abstim.targets.execution import execute_in_turn
@@ -93,7 +93,7 @@ def run(
 
 def run_many(
     target: Target | Session,
-    gpus: Sequence[Gpu],
+    gpus: Sequence[str | Gpu],
     *,
     model: str = DETAILED,
     executor: Executor | None = None,
@@ -105,6 +105,7 @@ def run_many(
 ) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each. Where what thread blocks do depends on
     their order, it is executed for each GPU. Options and errors as of `run`."""
+    gpus = gpus_of(gpus)
     session = open_for(
         model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, coupled=coupled,
         serial=serial, progress=progress,

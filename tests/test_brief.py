@@ -33,6 +33,14 @@ def test_what_is_loaded_and_launched_takes_a_line():
     assert shown[3] == "<launch of relu, grid 4x1x1, block 256x1x1>" and shown[4] == "<hotspot: 2 launches>"
 
 
+def test_a_target_and_a_gpu_are_given_by_name_everywhere():
+    (found,) = abstim.counterfactual("relu", "gtx480_perfect")
+    assert [found.totals["cycles"]] == [r.totals["cycles"] for r in abstim.run_many("relu", ["gtx480_perfect"])]
+    assert abstim.advise("relu", "gtx480_perfect").cycles == found.totals["cycles"]
+    with pytest.raises(abstim.InputError, match="did you mean gtx480"):
+        abstim.run_many("relu", ["gtx48"])
+
+
 @pytest.mark.parametrize("grid", [4.0, "4", (1, 2, 3, 4), None])
 def test_a_grid_that_is_none_is_refused(grid):
     with pytest.raises(abstim.InputError, match="not one to three integers"):

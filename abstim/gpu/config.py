@@ -285,6 +285,11 @@ def gpu_of(gpu: str | Gpu, overrides: Overrides = ()) -> Gpu:
     return gpu
 
 
+def gpus_of(gpus: str | Gpu | Sequence[str | Gpu]) -> list[Gpu]:
+    """GPUs, or one, by name or as they are. Raises InputError as `load_gpu` does."""
+    return [gpu_of(gpu) for gpu in ([gpus] if isinstance(gpus, str | Gpu) else gpus)]
+
+
 def domains() -> dict[str, Domain]:
     """What every key of `--set` accepts: "sm_count", "latency_cycles.int_add", ..."""
     return {_full_key(s, k): domain for s, found in SECTIONS.items() for k, domain in found.items()}

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from abstim.brief import brief
-from abstim.gpu.config import Gpu, changed, domains
+from abstim.gpu.config import Gpu, changed, domains, gpu_of, gpus_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import launch_result
 from abstim.session.issue_logs import HotSpot, hot_spots
@@ -31,13 +31,14 @@ from abstim.session.result import (
     run_result,
     target_note,
 )
-from abstim.session.session import Session
+from abstim.session.session import Session, open_session
 from abstim.session.warm_up import Flushed, check_flush
 from functional.errors import InputError
 from functional.files import toml_beside
 
 if TYPE_CHECKING:
     from abstim.engine import EngineResult, LaunchInputs
+    from abstim.targets.resolve import Target
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
 
@@ -123,13 +124,14 @@ def _halved(key: str, value: Any) -> Any:
 
 
 def counterfactual(
-    session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent
+    target: Target | Session, gpus: str | Gpu | Sequence[str | Gpu], flush: str = "all", progress: Progress = silent
 ) -> list[RunResult]:
     """Every launch on every GPU by the detailed model, with `limits`: exact, and some twenty times the work.
 
     Raises InputError as the detailed model does."""
     check_flush(flush)
-    return [_on(session, gpu, flush, progress) for gpu in gpus]
+    session = open_session(target, points := gpus_of(gpus), progress=progress)
+    return [_on(session, gpu, flush, progress) for gpu in points]
 
 
 def _on(session: Session, gpu: Gpu, flush: str, progress: Progress) -> RunResult:
@@ -206,8 +208,10 @@ class Advice:
         return {"kind": "advice"} | asdict(self)
 
 
-def advise(session: Session, gpu: Gpu, progress: Progress = silent) -> Advice:
+def advise(target: Target | Session, gpu: str | Gpu, progress: Progress = silent) -> Advice:
     """Look at every launch of a target on a GPU. Raises InputError as the detailed model does."""
+    gpu = gpu_of(gpu)
+    session = open_session(target, [gpu], progress=progress)
     total, without, limiters = 0, Counter[str](), Counter[str]()  # cycles: all, without each thing, by what limits
     for number, launch, trace, base, cycles in timed_with(session, gpu, TRIED, "all", progress):
         tail = _without_tail(session, number, launch, gpu, session.inputs(number, gpu, trace), base.cycles)

@@ -27,16 +27,7 @@ import numpy as np
 
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import (
-    Argument,
-    Order,
-    Pointer,
-    Scalar,
-    Struct,
-    argument_counts,
-    device_address,
-    make_launch,
-)
+from functional.launches.launch import Argument, Order, Pointer, Scalar, Struct, device_address, make_launch
 from functional.launches.launches_json import DTYPES, SCALARS
 from functional.launches.memory import Memory
 from functional.programs.link import link
@@ -303,9 +294,7 @@ class LoadedKernel:
         """The `--arg`s of a command line, one a parameter. Raises InputError if there are too many or too few."""
         if len(texts) != len(self.parameters):
             expected = ", ".join(f"{p.name} (.{p.type})" for p in self.parameters) or "none"
-            raise InputError(
-                f"kernel '{self.name}' takes {argument_counts(len(self.parameters), len(texts))}: {expected}"
-            )
+            raise InputError(f"{self.program.takes(len(texts))}: {expected}")
         return [parse_argument(text, p) for text, p in zip(texts, self.parameters, strict=True)]
 
 

@@ -292,19 +292,12 @@ def _check_cluster(program: Program, grid: Dim3, asked: Dim3 | None) -> None:
         raise InputError(f"{where}: grid {grid} is not made of whole clusters of {cluster}")
 
 
-def argument_counts(taken: int, given: int) -> str:
-    """So many are taken, so many were given, in words."""
-    return f"{taken} argument{'s' * (taken != 1)}, {given} {'was' if given == 1 else 'were'} given"
-
-
 def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Memory) -> bytes:
     """The parameter block of a launch. Raises InputError for a missing, superfluous or ill-fitting argument."""
     parameters = program.parameters
     if len(arguments) != len(parameters):
         expected = ", ".join(f"{p.name} ({_type_name(p)})" for p in parameters) or "no arguments"
-        raise InputError(
-            f"kernel '{program.name}' takes {argument_counts(len(parameters), len(arguments))}: {expected}"
-        )
+        raise InputError(f"{program.takes(len(arguments))}: {expected}")
     size = max((p.offset + p.bytes for p in parameters), default=0)
     block = bytearray(size)
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):

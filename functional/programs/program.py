@@ -112,6 +112,12 @@ class Program:
         """Index of the basic block that holds a flat instruction position."""
         return self._block_of[instruction]
 
+    def takes(self, given: int) -> str:
+        """How many arguments it takes, and how many were given, in words."""
+        taken = len(self.parameters)
+        counts = f"{taken} argument{'s' * (taken != 1)}, {given} {'was' if given == 1 else 'were'} given"
+        return f"kernel '{self.name}' takes {counts}"
+
     def line_of(self, block: int) -> int:
         """The line of the PTX in which a basic block begins."""
         return self.instructions[self.blocks[block].start].line
