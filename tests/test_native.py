@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from functional.jit import native, native_code
+from functional.jit import native
 from functional.jit.machine_code import engine_of
 from functional.jit.native import (
     I1,
@@ -91,7 +91,7 @@ tuple_of_lanes = tuple(reversed(LANES))
 
 @pytest.fixture(scope="module")
 def compiled():
-    engine = engine_of(_object(f"{native_code.text(__name__)}\n{ATTRIBUTES}\n", _RUNTIME_PASSES))
+    engine = engine_of(_object(f"{native.text(__name__)}\n{ATTRIBUTES}\n", _RUNTIME_PASSES))
 
     def call(name, *arguments):
         kind = ctypes.c_uint64 if name != "lanes_of" else ctypes.c_uint32
@@ -144,17 +144,6 @@ def test_lanes(compiled):
     assert np.array_equal(into, expected)
 
 
-def test_what_has_no_type_is_refused():
-    @routine("no_type")
-    def no_type() -> I64:
-        number = 1
-        return number
-
-    with pytest.raises(TypeError, match="of no type"):
-        native_code._Body(no_type)
-    native._ALL.pop("no_type")
-
-
 def test_a_number_that_no_literal_says_is_refused():
     @routine("half")
     def half(into: Pointer) -> I64:
@@ -162,5 +151,5 @@ def test_a_number_that_no_literal_says_is_refused():
         return 0
 
     with pytest.raises(TypeError, match="there is 0 alone"):
-        native_code._Body(half)
+        native.text(__name__)
     native._ALL.pop("half")

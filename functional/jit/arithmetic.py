@@ -13,13 +13,13 @@ import numpy as np
 from functional.jit.marked import Known
 from functional.jit.values import INT, REAL, SET, TRUTH, Word, llvm_type
 
-_BINARY: dict[type, tuple[str, Any]] = {
+BINARY: dict[type, tuple[str, Any]] = {
     ast.Add: ("add", operator.add), ast.Sub: ("sub", operator.sub), ast.Mult: ("mul", operator.mul),
     ast.LShift: ("shl", operator.lshift), ast.RShift: ("ashr", operator.rshift), ast.BitAnd: ("and", operator.and_),
     ast.BitOr: ("or", operator.or_), ast.BitXor: ("xor", operator.xor), ast.FloorDiv: ("sdiv", operator.floordiv),
     ast.Mod: ("srem", operator.mod), ast.Div: ("div", operator.truediv),
 }  # fmt: skip
-_COMPARED: dict[type, tuple[str, Any]] = {
+COMPARED: dict[type, tuple[str, Any]] = {
     ast.Eq: ("eq", operator.eq), ast.NotEq: ("ne", operator.ne), ast.Lt: ("lt", operator.lt),
     ast.LtE: ("le", operator.le), ast.Gt: ("gt", operator.gt), ast.GtE: ("ge", operator.ge),
 }  # fmt: skip
@@ -132,7 +132,7 @@ class Arithmetic(Lines):
 
     def binary(self, kind: ast.operator, a: Any, b: Any) -> Any:
         """What an operator makes of two values."""
-        name, python = _BINARY[type(kind)]
+        name, python = BINARY[type(kind)]
         if not isinstance(a, Word) and not isinstance(b, Word):
             return python(a, b)
         words = [v for v in (a, b) if isinstance(v, Word)]
@@ -201,7 +201,7 @@ class Arithmetic(Lines):
 
     def comparison(self, kind: ast.cmpop, a: Any, b: Any) -> Any:
         """What one comparison says."""
-        name, python = _COMPARED[type(kind)]
+        name, python = COMPARED[type(kind)]
         words = [v for v in (a, b) if isinstance(v, Word)]
         if not words:
             return python(a, b)

@@ -162,8 +162,12 @@ class Known(NamedTuple):
 class Marked:
     """A function to be compiled; called from Python, it is run as Python."""
 
+    symbol, inline = "", False  # its name in the object file, if it has one there; is it always a part of its callers?
+
     def __init__(self, function: Callable[..., Any], outlined: bool = False) -> None:
         self.function, self.outlined = function, outlined
+        self.attributes = "nounwind noinline" if outlined else "nounwind"
+        self.names: Mapping[str, Any] = function.__globals__
         self.__doc__, self.__name__ = function.__doc__, function.__name__
 
     def __call__(self, *arguments: Any) -> Any:

@@ -50,45 +50,14 @@ class _Made(NamedTuple):
     single: bool
 
 
-class Unit(Module):
-    """A module of LLVM IR, which grows by what entries call."""
-
-    def __init__(self, known: Known) -> None:
-        super().__init__(known)
-        self._made: dict[Any, _Made] = {}
-        self._count = 0
-
-    def entry(self, function: Marked, kinds: Sequence[Any], name: str) -> None:
-        """Compile a function that returns nothing: of named tuples (given by their classes), arrays, records, and whole
-        numbers (INT)."""
-        given: list[Any] = []
-        for k, kind in enumerate(kinds):
-            if isinstance(kind, Array):
-                dtype, dimensions = np.dtype(kind.dtype), len(kind.dimensions.split())
-                given.append(Rows("", dtype, (At(""),) * dimensions, f"argument {k}") if dimensions else Row("", dtype))
-            else:
-                given.append(Word("", INT) if kind == INT else Tuple("", kind))
-        self.made(function, given, name)
-
-    def made(self, function: Marked, given: Sequence[Any], name: str = "") -> _Made:
-        """The function for arguments like these."""
-        key = function.function, tuple(map(form_of, given))
-        if key not in self._made:
-            self._count += 1
-            body = _Body(self, function, given, name or f"{function.__name__}.{self._count}")
-            self._made[key] = _Made(body.name, *body.results())
-            self.texts.append(body.text(bool(name)))
-        return self._made[key]
-
-
 _PARSING = Lock()  # ast.parse of two threads at once ends in a SystemError (CPython issue 106905)
 
 
 @cache
-def _source(function: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
+def _source(code: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
     """What is written, and the names that are assigned to more than once."""
     with _PARSING:
-        node = ast.parse(textwrap.dedent(getsource(function))).body[0]
+        node = ast.parse(textwrap.dedent(getsource(code))).body[0]
     assert isinstance(node, ast.FunctionDef)
     names = [a.arg for a in node.args.args]
     for each in ast.walk(node):
@@ -102,7 +71,7 @@ def _source(function: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
 class _Slots:
     """Room for one of several tuples of values, as they come from branches of a function."""
 
-    def __init__(self, body: _Body) -> None:
+    def __init__(self, body: Body) -> None:
         self._body, self.rooms, self.values = body, list[str](), list[tuple[Any, ...]]()
 
     def put(self, values: tuple[Any, ...]) -> None:
@@ -136,7 +105,7 @@ class _Slots:
         )  # fmt: skip
 
 
-class _Body(Memory):
+class Body(Memory):
     """The IR of one function while it is written: its statements, and what calls."""
 
     def __init__(self, unit: Unit, function: Marked, given: Sequence[Any], name: str) -> None:
@@ -146,7 +115,7 @@ class _Body(Memory):
         self.variables: dict[str, tuple[str, Any]] = {}  # where the others lie, and their types
         self.loops: list[tuple[str, str]] = []  # labels of `continue` and `break`
         self.returned = _Slots(self)
-        self.node, self.often = _source(function.function)
+        self.node, self.often = _source(function.function.__code__)
         self.parameters: list[str] = []
         for argument, value in zip(self.node.args.args, given, strict=True):
             self.set(argument.arg, self._parameter(value))
@@ -193,16 +162,17 @@ class _Body(Memory):
                 whole = self.new(f"insertvalue {type_} {whole}, {llvm_type(value)} {value.name}, {k}")
             self.lines.append(f"  ret {type_} {whole}")
         kind = "" if exported else "internal "
-        more = " noinline" if self.function.outlined else ""
-        head = f"define {kind}{type_} @{self.name}({', '.join(self.parameters)}) nounwind{more} {{"
+        head = f"define {kind}{type_} @{self.name}({', '.join(self.parameters)}) {self.function.attributes} {{"
         return "\n".join([head, "entry:", *self.rooms, *self.lines, "}"])
 
     def statements(self, nodes: Iterable[ast.stmt]) -> None:
+        """One after the other, as long as anybody gets there."""
         for node in nodes:
             if self.open:
                 self.statement(node)
 
     def statement(self, node: ast.stmt) -> None:
+        """Write one."""
         match node:
             case ast.Expr(ast.Constant()) | ast.Pass():
                 pass
@@ -289,6 +259,7 @@ class _Body(Memory):
         self.label(after)
 
     def assign(self, target: ast.expr, value: Any) -> None:
+        """Assign to a name, several, or a place in memory."""
         match target:
             case ast.Name(name):
                 self.set(name, value)
@@ -347,6 +318,7 @@ class _Body(Memory):
                     self.jump(yes if found else no)
 
     def value(self, node: ast.expr) -> Any:
+        """What an expression stands for."""
         match node:
             case ast.Constant(value):
                 return value
@@ -377,15 +349,18 @@ class _Body(Memory):
                 return self.attribute(found, name)
             case ast.Subscript(of, index):
                 found = self.value(of)
-                at = self.value(index)
-                if not isinstance(found, Rows):
-                    return self.parts(found)[at]
-                if isinstance(at, slice):
-                    return self.part(found, at)
-                return self.seen(self.element(found, at if type(at) is tuple else (at,)))
+                return self.item(found, self.value(index))
             case ast.Call(function, arguments, []):
                 return self.called(self.value(function), [self.value(a) for a in arguments])
         raise TypeError(f"{self.name}: {ast.unparse(node)}")
+
+    def item(self, of: Any, at: Any) -> Any:
+        """An element of a tuple, or one or several of an array."""
+        if not isinstance(of, Rows):
+            return self.parts(of)[at]
+        if isinstance(at, slice):
+            return self.part(of, at)
+        return self.seen(self.element(of, at if type(at) is tuple else (at,)))
 
     def named(self, name: str) -> Any:
         """What a name stands for."""
@@ -394,7 +369,7 @@ class _Body(Memory):
             return like._replace(name=self.new(f"load {llvm_type(like)}, ptr {place}"))
         if name in self.names:
             return self.names[name]
-        names = self.function.function.__globals__
+        names = self.function.names
         return self.known(names[name] if name in names else getattr(builtins, name))
 
     def chosen(self, test: ast.expr, first: ast.expr, second: ast.expr) -> Any:
@@ -424,6 +399,7 @@ class _Body(Memory):
         return self.element(self.value(node.value), at if type(at) is tuple else (at,))
 
     def called(self, function: Any, given: list[Any]) -> Any:
+        """What a function yields."""
         if isinstance(function, Marked):
             return self.call(function, given)
         if isinstance(function, Operation):
@@ -473,6 +449,40 @@ class _Body(Memory):
             else:
                 found.append(one)
         return found[0] if made.single else tuple(found)
+
+
+class Unit(Module):
+    """A module of LLVM IR, which grows by what entries call."""
+
+    body = Body
+
+    def __init__(self, known: Known) -> None:
+        super().__init__(known)
+        self._made: dict[Any, _Made] = {}
+        self._count = 0
+
+    def entry(self, function: Marked, kinds: Sequence[Any], name: str) -> None:
+        """Compile a function that returns nothing: of named tuples (given by their classes), arrays, records, and whole
+        numbers (INT)."""
+        given: list[Any] = []
+        for k, kind in enumerate(kinds):
+            if isinstance(kind, Array):
+                dtype, dimensions = np.dtype(kind.dtype), len(kind.dimensions.split())
+                given.append(Rows("", dtype, (At(""),) * dimensions, f"argument {k}") if dimensions else Row("", dtype))
+            else:
+                given.append(Word("", INT) if kind == INT else Tuple("", kind))
+        self.made(function, given, name)
+
+    def made(self, function: Marked, given: Sequence[Any], name: str = "") -> _Made:
+        """The function for arguments like these."""
+        key = function.function, tuple(map(form_of, given))
+        if key not in self._made:
+            self._count += 1
+            name = name or function.symbol
+            body = self.body(self, function, given, name or f"{function.__name__}.{self._count}")
+            self._made[key] = _Made(body.name, *body.results())
+            self.texts.append(body.text(bool(name) and not function.inline))
+        return self._made[key]
 
 
 def _loaded(name: ast.Name) -> ast.Name:

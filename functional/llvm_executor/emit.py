@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 from functional.isa.emitter import BITS, FLOATING, LANES, Emitter, Value, vector
 from functional.isa.operation import Unsupported
@@ -174,22 +175,21 @@ class LlvmEmitter(Emitter):
         """Call a routine of the run time; pointers by their names, context and frame are those of the kernel."""
         one, left, arguments = routine_named(name), list(given), list[str]()
         for parameter in one.parameters:
-            if parameter.name in ("%ctx", "%frame"):
-                arguments.append(f"{parameter.type} {parameter.name}")
-                continue
-            value = left.pop(0)
+            value: Value | str | int = f"%{parameter.name}" if parameter.name in ("ctx", "frame") else left.pop(0)
             if not isinstance(value, str):
-                value = self.const(value, parameter.type.kind)
-                value = (self.widen(value) if parameter.type.lanes > 1 else value).name
+                kind: Any = parameter.kind
+                value = self.const(value, kind.element)
+                value = (self.widen(value) if kind.lanes > 1 else value).name
             arguments.append(f"{parameter.type} {value}")
         assert not left, name
-        types = ", ".join(str(p.type) for p in one.parameters)
-        self.declarations[f"@{name}"] = f"declare {one.result} @{name}({types}) #0"
-        text = f"call {one.result} @{name}({', '.join(arguments)})"
-        if one.result.kind != "void":
-            return self.let(text, one.result.kind, one.result.lanes > 1)
+        result = Value("", "void", False) if one.result is None else Value("", one.result.element, one.result.lanes > 1)
+        types = ", ".join(p.type for p in one.parameters)
+        self.declarations[f"@{name}"] = f"declare {result.type} @{name}({types}) #0"
+        text = f"call {result.type} @{name}({', '.join(arguments)})"
+        if one.result is not None:
+            return self.let(text, result.kind, result.wide)
         self.raw(text)
-        return Value("", "void", False)
+        return result
 
     def field(self, base: str, offset: int) -> str:
         """The address `base` + `offset` bytes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
-from functional.jit import native, native_code
+from functional.jit import native
 from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_of, features, target
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import (  # noqa: F401 - to load their routines
@@ -68,7 +68,7 @@ PACKAGE = "functional.llvm_executor"
 
 def text() -> str:
     """LLVM IR of the run time: all its routines as one module."""
-    return f"{native_code.text(PACKAGE)}\n{ATTRIBUTES}\n"
+    return f"{native.text(PACKAGE)}\n{ATTRIBUTES}\n"
 
 
 @cache
