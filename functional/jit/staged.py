@@ -209,6 +209,7 @@ class Body(Memory):
                 raise TypeError(f"{self.name}: {ast.unparse(node)}")
 
     def fork(self, node: ast.If | ast.While) -> None:
+        """Two ways, or a loop."""
         again, inside, other, after = self.labels("again", "inside", "other", "after")
         repeats = isinstance(node, ast.While)
         if repeats:
