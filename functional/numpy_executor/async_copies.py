@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
-from functional.isa.operation import Unsupported, as_address, refuse_if
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.atomics import Update, atomic_step, reduce_into, reduction_of
 from functional.numpy_executor.mbarriers import Change, complete_tx, log_touched, update_barriers
-from functional.numpy_executor.memory_ops import address_getter, record_mixed, split, store_step
+from functional.numpy_executor.memory_ops import Place, address_getter, record_mixed, split, store_step
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
@@ -28,18 +28,17 @@ from functional.traces.trace import SECTOR_BYTES
 def async_copy_step(slots: Slots, inst: Instruction) -> Step:
     """`cp.async`, 4, 8 or 16 bytes a lane; bytes beyond those to read become 0."""
     copy = copy_of(inst)
-    size = copy.size
-    to, source = address_getter(slots, copy.to, "shared"), address_getter(slots, copy.source, "global")
+    size, to, source = copy.size, Place(slots, inst, copy.to, "shared"), Place(slots, inst, copy.source, "global")
     wanted = _wanted(slots, copy)
 
     def step(frame: Frame) -> None:
         count = np.minimum(frame.full(wanted(frame)), size)
         some = (count > 0) if frame.guard is None else frame.guard & (count > 0)
         data = np.zeros((frame.count, 32, size), np.uint8)
-        read = list(split(frame, inst, "global", source(frame), some))
+        read = source.parts(frame, some)
         for part in read:
             _read(part, np.where(some, count, 0), data)
-        written = list(split(frame, inst, "shared", to(frame)))
+        written = to.parts(frame)
         for part in written:
             at = frame.full(part.offsets(size))
             part.look("stores", at, size)
@@ -134,15 +133,14 @@ def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
     """`cp.async.bulk.{shared,shared::cluster}.{global,shared}.mbarrier::complete_tx::bytes[.multicast::cluster]`,
     `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`."""
     copy = bulk_copy_of(inst)
-    bytes_of = getter(slots, copy.size, "u32")
-    where = address_getter(slots, copy.source, copy.spaces[0])
+    bytes_of, source = getter(slots, copy.size, "u32"), Place(slots, inst, copy.source, copy.spaces[0])
     targets = targets_of(slots, inst, copy.to, copy.barrier, copy.blocks, copy.spaces[1])
 
     def step(frame: Frame) -> None:
         sizes = frame.full(bytes_of(frame)).astype(np.int64)
         say = f"the size is a multiple of {UNIT_BYTES}"
         frame.check(inst, (sizes % UNIT_BYTES != 0) & frame.lanes(), lambda at: f"a copy of {sizes[at]} bytes: {say}")
-        read = list(split(frame, inst, copy.spaces[0], where(frame)))
+        read = source.parts(frame)
         written: list[Lanes] = []
         for target in targets(frame):
             written = list(split(frame, inst, copy.spaces[1], target.addresses, target.lanes))
@@ -253,17 +251,15 @@ def async_store_step(slots: Slots, inst: Instruction) -> Step:
     """`st.async...shared::cluster.mbarrier::complete_tx::bytes... [to], value, [barrier]`, and `red.async` likewise."""
     refuse_if(not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3)
     *given, barrier = inst.sources
-    barrier = as_address(barrier)
     modifiers = tuple(m for m in inst.modifiers if m not in ("async", _COMPLETES))
     plain = replace(inst, modifiers=modifiers, sources=tuple(given))
     run = store_step(slots, plain) if inst.opcode == "st" else atomic_step(slots, plain)
-    where = address_getter(slots, barrier, CLUSTER_SHARED)
+    place = Place(slots, inst, barrier, CLUSTER_SHARED)
     elements = len(given[1].elements) if isinstance(given[1], Vector) else 1
     size = np.int64(elements * TYPE_BYTES[inst.type])
 
     def step(frame: Frame) -> None:
         run(frame)
-        parts = list(split(frame, inst, CLUSTER_SHARED, where(frame)))
-        update_barriers(parts, complete_tx, np.full((frame.count, 32), size))
+        update_barriers(place.parts(frame), complete_tx, np.full((frame.count, 32), size))
 
     return step

@@ -12,12 +12,12 @@ import numpy as np
 
 from functional.isa.instructions import operation_of
 from functional.isa.matrices import from_bf16
-from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of, space_of
+from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of
 from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.machine import Bytes
-from functional.numpy_executor.memory_ops import address_getter, log_records, record, split
+from functional.numpy_executor.memory_ops import Place, log_records, record
 from functional.numpy_executor.operands import Frame, Step, getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import Address, Instruction, Register, Vector
@@ -47,18 +47,12 @@ _ASSOCIATIVE = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
 
 def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
     """`atom` (yields the value before) and `red` (yields none). Without `records`: a further element of a vector."""
-    name = atomic_name(inst)
-    update = update_of(name, inst.type)
-    address = inst.sources[0]
-    operands = operands_of(inst)
+    name, type_, operands = atomic_name(inst), inst.type, operands_of(inst)
+    update = update_of(name, type_)
     if isinstance(operands[0], Vector):
         return _vector_step(slots, inst, operands[0])
-    address = as_address(address)
-    refuse_if(len(operands) != (2 if name == "cas" else 1))
-    type_ = inst.type
-    refuse_if(inst.space not in ("global", "shared", "generic"))
-    space = space_of(slots, inst, address)
-    where = address_getter(slots, address, space)
+    refuse_if(len(operands) != (2 if name == "cas" else 1) or inst.space not in ("global", "shared", "generic"))
+    place = Place(slots, inst, inst.sources[0])
     getters = [getter(slots, o, type_) for o in operands]
     returns = bool(inst.destinations) and isinstance(inst.destinations[0], Register)
     write = setter(slots, inst.destinations[0] if returns else None, type_)
@@ -68,7 +62,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
 
     def step(frame: Frame) -> None:
         old = np.zeros((frame.count, 32), dtype)
-        parts = list(split(frame, inst, space, where(frame)))
+        parts = place.parts(frame)
         for part in parts:
             at, chosen = frame.full(part.places("updates", size)), part.lanes
             words = part.words(size).view(dtype)
@@ -82,7 +76,7 @@ def atomic_step(slots: Slots, inst: Instruction, records: bool = True) -> Step:
         if returns:
             write(frame, raw(old))
         if records:
-            record_atomic(frame, space, size, parts)
+            record_atomic(frame, place.space, size, parts)
 
     return step
 
@@ -105,8 +99,7 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
     """`atom.global.v4.f32.add` and `red`: each element on its own; one access for the trace."""
     count = len(vector.elements)
     modifiers = tuple(m for m in inst.modifiers if m != f"v{count}")
-    address, targets = inst.sources[0], inst.destinations[0] if inst.destinations else None
-    address = as_address(address)
+    address, targets = as_address(inst.sources[0]), inst.destinations[0] if inst.destinations else None
     refuse_if(len(modifiers) == len(inst.modifiers) or inst.space != "global")
     elements = targets.elements if isinstance(targets, Vector) else (None,) * count
     size = DTYPES[inst.type].itemsize
@@ -117,10 +110,10 @@ def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:
             raise Unsupported
         part = replace(inst, modifiers=modifiers, sources=(at, value), destinations=(target,) if target else ())
         steps.append(atomic_step(slots, part, records=not i))
-    where = address_getter(slots, address, "global")
+    place = Place(slots, inst, address, "global")
 
     def step(frame: Frame) -> None:
-        for part in split(frame, inst, "global", where(frame)):
+        for part in place.parts(frame):
             part.space.check_alignment(frame, inst, part.addresses, size * count)
         for one in steps:
             one(frame)

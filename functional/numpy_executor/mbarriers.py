@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.memory import PENDING_BITS, space_of
-from functional.isa.operation import Unsupported, as_address, refuse_if
+from functional.isa.memory import PENDING_BITS
+from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrivals import PHASE_BIT, access_records
 from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_records, split
+from functional.numpy_executor.memory_ops import Place, bank_passes_of, log_records
 from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter
 from functional.numpy_executor.spaces import Lanes
 from functional.numpy_executor.stack import WAITING
@@ -77,23 +77,18 @@ class Test(NamedTuple):
     """What an `mbarrier` instruction does to the objects that its lanes name."""
 
     given: Getter | None
-    space: str
-    where: Getter
+    place: Place
     change: Change
 
 
 def operation_of(slots: Slots, inst: Instruction) -> Test:
     """The operands of `mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,test_wait,try_wait}` and
     `cp.async.mbarrier.arrive[.noinc]`. Raises Unsupported."""
-    change = _change_of(inst)
-    address, operands = inst.sources[0], inst.sources[1:]
-    address = as_address(address)
+    change, operands = _change_of(inst), inst.sources[1:]
     refuse_if(len(operands) > 2)
     wide = "parity" not in inst.modifiers and not WAITS.isdisjoint(inst.modifiers)
     given = getter(slots, operands[0], "b64" if wide else "u32") if operands else None
-    space = space_of(slots, inst, address)
-    where = address_getter(slots, address, space)
-    return Test(given, space, where, change)
+    return Test(given, Place(slots, inst, inst.sources[0]), change)
 
 
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
@@ -103,7 +98,7 @@ def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
     write = setter(slots, destination, "pred" if waits else "b64")
 
     def step(frame: Frame) -> None:
-        parts = list(split(frame, inst, test.space, test.where(frame)))
+        parts = test.place.parts(frame)
         write(frame, update_barriers(parts, test.change, operand(frame, test), bool if waits else np.uint64))
         log_barriers(frame, parts)
 
@@ -253,7 +248,7 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
     def step(frame: Frame) -> None:
         machine, lanes, given = frame.machine, frame.lanes(), operand(frame, test)
-        for part in split(frame, inst, test.space, test.where(frame), lanes):
+        for part in test.place.parts(frame, lanes):
             places, active = frame.full(part.places("updates", 8)), part.lanes
             if part.space.storage(machine) is not machine.shared:
                 raise frame.fault(inst, "the barrier is not in shared memory")

@@ -64,6 +64,19 @@ def split(
     yield from _split_generic(frame, inst, frame.lanes() if active is None else active, frame.full(addresses))
 
 
+class Place:
+    """Where an operand in brackets leads: in a space, else in the one that the instruction names."""
+
+    def __init__(self, slots: Slots, inst: Instruction, operand: Operand, space: str = "") -> None:
+        address = as_address(operand)
+        self.inst, self.space = inst, space or space_of(slots, inst, address)
+        self.where = address_getter(slots, address, self.space)
+
+    def parts(self, frame: Frame, lanes: np.ndarray | None = None) -> list[Lanes]:
+        """The parts of an access to it."""
+        return list(split(frame, self.inst, self.space, self.where(frame), lanes))
+
+
 def _split_generic(frame: Frame, inst: Instruction, active: np.ndarray, addresses: np.ndarray) -> Iterator[Lanes]:
     for name, (start, stop) in WINDOWS.items():
         if name == "shared":  # is in the cluster's
@@ -147,16 +160,13 @@ def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
 def load_step(slots: Slots, inst: Instruction) -> Step:
     """`ld`, `ldu`."""
     size, count = access_of(inst)
-    address = inst.sources[0]
-    address = as_address(address)
     refuse_if(len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers))
-    space = space_of(slots, inst, address)
-    where, word = address_getter(slots, address, space), RAW_BY_BYTES[size]
+    place, word = Place(slots, inst, inst.sources[0]), RAW_BY_BYTES[size]
     setters = [setter(slots, d, inst.type) for d in elements_of(inst.destinations[0], count)]
 
     def step(frame: Frame) -> None:
         values: list[np.ndarray] = [np.zeros((1, 1), word)] * count
-        parts = list(split(frame, inst, space, where(frame)))
+        parts = place.parts(frame)
         for part in parts:
             at, words = part.places("loads", size, count), part.words(size)
             loaded = [words.take(at + i if i else at) for i in range(count)]
@@ -165,7 +175,7 @@ def load_step(slots: Slots, inst: Instruction) -> Step:
             ]  # fmt: skip
         for write, value in zip(setters, values, strict=True):
             write(frame, value)
-        record(frame, space in SHARED, size * count, parts)
+        record(frame, place.space in SHARED, size * count, parts)
 
     return step
 
@@ -174,20 +184,17 @@ def store_step(slots: Slots, inst: Instruction) -> Step:
     """`st`. Where lanes write the same address, the last lane of the last warp wins."""
     size, count = access_of(inst)
     refuse_if(len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers))
-    address, value = inst.sources[:2]
-    address = as_address(address)
-    space = space_of(slots, inst, address)
-    refuse_if(space in ("const", "param"))
-    where = address_getter(slots, address, space)
-    getters = [getter(slots, e, inst.type) for e in elements_of(value, count) if e is not None]
+    place = Place(slots, inst, inst.sources[0])
+    refuse_if(place.space in ("const", "param"))
+    getters = [getter(slots, e, inst.type) for e in elements_of(inst.sources[1], count) if e is not None]
 
     def step(frame: Frame) -> None:
-        parts = list(split(frame, inst, space, where(frame)))
+        parts = place.parts(frame)
         for part in parts:
             values = [frame.full(raw(get(frame))) for get in getters]
             at, words = frame.full(part.places("stores", size, count, values)), part.words(size)
             for i, value in enumerate(values):
                 words[at[part.chosen] + i if i else at[part.chosen]] = value[part.chosen]
-        record(frame, space in SHARED, size * count, parts)
+        record(frame, place.space in SHARED, size * count, parts)
 
     return step

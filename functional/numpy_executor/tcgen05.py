@@ -17,14 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.memory import space_of
 from functional.isa.operation import Unsupported, as_address, as_number, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
 from functional.numpy_executor.async_copies import MULTICAST, targets_of
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.mbarriers import arrive, log_barriers
-from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.memory_ops import Place, address_getter, record
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import TensorMemory
@@ -121,10 +120,7 @@ def allocation_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns`."""
     count, plain = group_of(inst, inst.modifiers[1:])
     refuse_if(plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")))
-    to, wanted = inst.sources
-    to = as_address(to)
-    space, columns = space_of(slots, inst, to), getter(slots, wanted, "u32")
-    where = address_getter(slots, to, space)
+    to, columns = Place(slots, inst, inst.sources[0]), getter(slots, inst.sources[1], "u32")
 
     def step(frame: Frame) -> None:
         rows, memory = whole_warps(frame, inst), frame.machine.tensor_memory
@@ -136,7 +132,7 @@ def allocation_step(slots: Slots, inst: Instruction) -> Step:
                 found[row] = memory.allocate(block, int(counts[row]))
                 for peer in set(blocks_together(frame, row, count)) - {block}:
                     memory.agree(block, peer, ("allocate", int(found[row, 0]), int(counts[row])))
-        _store(frame, inst, space, where(frame), found)
+        _store(frame, to, found)
 
     return step
 
@@ -150,12 +146,12 @@ def faults(frame: Frame, inst: Instruction, row: int) -> Iterator[None]:
         raise frame.fault(inst, str(error), row) from None
 
 
-def _store(frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, words: np.ndarray) -> None:
+def _store(frame: Frame, to: Place, words: np.ndarray) -> None:
     """A word of each warp [row, 1] into shared memory."""
-    parts = list(split(frame, inst, space, addresses))
+    parts = to.parts(frame)
     for part in parts:
         if part.space.name != "shared":
-            raise frame.fault(inst, "the address is not in shared memory")
+            raise frame.fault(to.inst, "the address is not in shared memory")
         at = frame.full(part.places("stores", 4))
         part.words(4)[at[part.chosen]] = frame.full(words)[part.chosen]
     record(frame, True, 4, parts)
@@ -232,9 +228,8 @@ def _operands(inst: Instruction, way: str, shape: str) -> tuple[Address, int, tu
     """(address, columns to the second half, registers)."""
     address, *more = inst.sources
     given = inst.destinations[0] if way == "ld" else more.pop()
-    address = as_address(address)
     refuse_if(len(more) != (shape == "16x32bx2"))
-    return address, as_number(more[0]) if more else 0, parts_of(given)  # type: ignore[return-value]
+    return as_address(address), as_number(more[0]) if more else 0, parts_of(given)  # type: ignore[return-value]
 
 
 def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np.ndarray]:
@@ -361,17 +356,14 @@ def commit_step(slots: Slots, inst: Instruction) -> Step:
     plain, multicast = group_of(inst, inst.modifiers[1:])[1], MULTICAST in inst.modifiers
     named = tuple(m for m in plain if m != MULTICAST)
     refuse_if(named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast)
-    address = inst.sources[0]
-    address = as_address(address)
     refuse_if(multicast and CLUSTER_SHARED not in plain)
-    space = space_of(slots, inst, address)
-    where = address_getter(slots, address, space)
-    blocks = inst.sources[1] if multicast else None
-    targets = targets_of(slots, inst, address, address, blocks, space, change=arrive)
+    address, blocks = as_address(inst.sources[0]), inst.sources[1] if multicast else None
+    place = Place(slots, inst, address)
+    targets = targets_of(slots, inst, address, address, blocks, place.space, change=arrive)
 
     def step(frame: Frame) -> None:
         for target in targets(frame):
             target.complete(np.ones((frame.count, 32), np.int64))
-        log_barriers(frame, list(split(frame, inst, space, where(frame))))
+        log_barriers(frame, place.parts(frame))
 
     return step

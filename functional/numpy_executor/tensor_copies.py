@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from functional.errors import InputError
-from functional.isa.memory import space_of
 from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
@@ -27,7 +26,7 @@ from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorM
 from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
 from functional.numpy_executor.atomics import OPERATIONS, reduce_into, reduction
 from functional.numpy_executor.mbarriers import log_touched
-from functional.numpy_executor.memory_ops import address_getter, record, split
+from functional.numpy_executor.memory_ops import Place, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import SPACES, Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
@@ -138,17 +137,15 @@ def _replace_step(slots: Slots, inst: Instruction) -> Step:
     )
     start, size = FIELDS[field]
     address, *axis, value = inst.sources
-    address = as_address(address)
     refuse_if(len(axis) != (field in AXIS_FIELDS))
     for which in axis:
         refuse_if(not 0 <= as_number(which) < (4 if field == "global_stride" else 5))
         start += size * as_number(which)
-    space = space_of(slots, inst, address)
-    where, given = address_getter(slots, address, space), getter(slots, value, rest[1])
+    place, given = Place(slots, inst, address), getter(slots, value, rest[1])
     more = np.uint64(field == "rank")
 
     def step(frame: Frame) -> None:
-        parts = list(split(frame, inst, space, where(frame)))
+        parts = place.parts(frame)
         for part in parts:
             offsets = _of_map(part)
             base = offsets[part.chosen].reshape(-1, 1)
@@ -157,7 +154,7 @@ def _replace_step(slots: Slots, inst: Instruction) -> Step:
             part.words(1)[base + start + np.arange(size)] = data[:, :size]
             # kernels make maps out of zeros, too
             part.words(1)[base + np.arange(len(MAGIC))] = np.frombuffer(MAGIC, np.uint8)
-        record(frame, space == "shared", _WORD_BYTES, parts)
+        record(frame, place.space == "shared", _WORD_BYTES, parts)
 
     return step
 
@@ -173,12 +170,10 @@ def _copy_step(slots: Slots, inst: Instruction) -> Step:
     """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned [to], [from], 128`."""
     to, source, size = inst.sources
     refuse_if(inst.modifiers[:5] != _COPY or as_number(size) != BYTES)
-    to = as_address(to)
-    source = as_address(source)
-    into, from_ = address_getter(slots, to, "global"), address_getter(slots, source, "shared")
+    into, from_ = Place(slots, inst, to, "global"), Place(slots, inst, source, "shared")
 
     def step(frame: Frame) -> None:
-        parts = [list(split(frame, inst, s, w(frame))) for s, w in (("shared", from_), ("global", into))]
+        parts = [from_.parts(frame), into.parts(frame)]
         for read, written in zip(*parts, strict=True):
             at = [_of_map(part)[read.chosen][..., None] + np.arange(BYTES) for part in (read, written)]
             written.words(1)[at[1]] = read.words(1)[at[0]]
@@ -263,7 +258,7 @@ _LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
 def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
     copy = tensor_copy_of(inst)
-    place = address_getter(slots, copy.map, "generic")
+    place = Place(slots, inst, copy.map, "generic")
     coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
     offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
     refuse_if(len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets))
@@ -273,7 +268,7 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
     def step(frame: Frame) -> None:
         boxes = {
             where: Box(frame, inst, *where, tensor, mode, coordinates, offsets)
-            for where, tensor in _maps(split(frame, inst, "generic", place(frame)))
+            for where, tensor in _maps(place.parts(frame))
         }
         for target in targets(frame):
             parts = list(split(frame, inst, copy.space, target.addresses, target.lanes))
@@ -298,7 +293,7 @@ def _box_bytes(frame: Frame, boxes: dict[tuple[int, int], Box]) -> np.ndarray:
     return sizes
 
 
-def _maps(parts: Iterator[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
+def _maps(parts: list[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
     """The map that each active lane names, by (row, lane)."""
     for part in parts:
         offsets, data = _of_map(part), part.words(1)

@@ -17,7 +17,15 @@ from functional.isa.matrices import access_form, fragments_of, matrices_of
 from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.memory_ops import address_getter, bank_passes_of, log_passes, log_records, record, split
+from functional.numpy_executor.memory_ops import (
+    Place,
+    address_getter,
+    bank_passes_of,
+    log_passes,
+    log_records,
+    record,
+    split,
+)
 from functional.numpy_executor.mma import multiply, product_step, registers_of, setters_of
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.ptx.ir import Address, Instruction, parts_of
@@ -29,11 +37,9 @@ _LANE = np.arange(32)
 def ldmatrix_step(slots: Slots, inst: Instruction) -> Step:
     """`ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans][.shared].b16`."""
     matrices, transposed = matrices_of(inst)
-    address, destination = inst.sources[0], inst.destinations[0]
-    elements = parts_of(destination)
-    address = as_address(address)
+    elements = parts_of(inst.destinations[0])
     refuse_if(len(elements) != matrices)
-    where = _shared_address(slots, inst, address)
+    where = _shared_address(slots, inst, as_address(inst.sources[0]))
     setters = [setter(slots, e, "b32") for e in elements]
 
     def step(frame: Frame) -> None:
@@ -53,9 +59,8 @@ def stmatrix_step(slots: Slots, inst: Instruction) -> Step:
     matrices, transposed = matrices_of(inst)
     address, value = inst.sources
     elements = parts_of(value)
-    address = as_address(address)
     refuse_if(len(elements) != matrices or None in elements)
-    where = _shared_address(slots, inst, address)
+    where = _shared_address(slots, inst, as_address(address))
     getters = [getter(slots, e, "b32") for e in elements if e is not None]
 
     def step(frame: Frame) -> None:
@@ -113,14 +118,13 @@ class _Access:
         address, stride, self.column_major, self.fragment = access_form(inst)
         self.inst = inst
         refuse_if(self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"))
-        self.space = inst.space
-        self.where = address_getter(slots, address, self.space)
+        self.matrix = Place(slots, inst, address, inst.space)
         self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")
 
     def place(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
         """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
         inst, fragment = self.inst, self.fragment
-        parts = list(split(frame, inst, self.space, self.where(frame)))
+        parts = self.matrix.parts(frame)
         if len(parts) != 1:
             raise frame.fault(
                 inst, "warps that run together name matrices in different memories, which is not supported"
@@ -135,7 +139,7 @@ class _Access:
         addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
         whole = replace(part, addresses=addresses, active=None, some=None)
         at = whole.places("loads" if inst.modifiers[0] == "load" else "stores", size)
-        if self.space == "shared":
+        if inst.space == "shared":
             frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
         elif part.space.name == "shared":
             log_passes(frame, bank_passes_of(addresses))
