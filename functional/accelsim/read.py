@@ -194,19 +194,15 @@ class Records:
         return (addresses >= base) & (addresses < stop) & (base != 0)
 
     def _sectors(self, space: str, size: int, lanes: np.ndarray, active: np.ndarray) -> np.ndarray:
-        if space == "local":
-            return self._local_sectors(size, lanes, active)
+        if space == "local":  # a (word, warp) pair owns a line, a lane 4 bytes of it; `streams` adds the warp
+            base = np.where(self._window("local", lanes), self.header.local_base, 0)
+            first = (lanes - base) >> 2
+            own = np.where(active, _LANES, active.argmax(axis=1)[:, None])
+            words = [(first + i) % _LOCAL_WORDS + LOCAL_WINDOW_LINE for i in range(max(1, size // 4))]
+            return np.concatenate([word * 4 + own // 8 for word in words], axis=1).astype(np.uint32)
         if space == "param":
             return sector_numbers(lanes + PARAM_WINDOW_LINE * LINE_BYTES)
         return sector_numbers(lanes if space == "const" else self.pages.translate(lanes))
-
-    def _local_sectors(self, size: int, lanes: np.ndarray, active: np.ndarray) -> np.ndarray:
-        """A (word, warp) pair owns a line, a lane 4 bytes of it; here lines are words, `streams` adds the warp."""
-        base = np.where(self._window("local", lanes), self.header.local_base, 0)
-        first = (lanes - base) >> 2
-        own = np.where(active, _LANES, active.argmax(axis=1)[:, None])
-        words = [(first + i) % _LOCAL_WORDS + LOCAL_WINDOW_LINE for i in range(max(1, size // 4))]
-        return np.concatenate([word * 4 + own // 8 for word in words], axis=1).astype(np.uint32)
 
     def streams(self) -> tuple[np.ndarray, np.ndarray]:
         """(records, conflicts) of all warps."""

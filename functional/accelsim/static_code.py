@@ -202,15 +202,11 @@ class Code:
         registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
         name, text = self.header.name, "\n".join(map(_said, order))
         digest = hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
-        code, owners = (instructions, self._pcs(order), blocks, tuple(registers)), (name,) * len(order)
-        return Program(name, path, digest, (), *code, (), {}, {}, {}, owners)
-
-    def _pcs(self, order: list[StaticInstruction]) -> tuple[int, ...]:
-        """Program counters in instructions; a filler's is that behind the instruction before it."""
         pcs: list[int] = []
         for instruction in order:
             pcs.append(pcs[-1] + 1 if instruction is _FILLER else instruction.pc // self.header.instruction_bytes)
-        return tuple(pcs)
+        code, owners = (instructions, tuple(pcs), blocks, tuple(registers)), (name,) * len(order)
+        return Program(name, path, digest, (), *code, (), {}, {}, {}, owners)
 
 
 def _numbers(text: str) -> list[int]:

@@ -167,7 +167,10 @@ def parse_addresses(text: str, active: int) -> tuple[int, Offsets]:
         elif mode == DELTAS:
             offsets = _summed(rest, active)
         elif mode == LIST:
-            offsets = _listed(text, active)
+            addresses = [int(a, 16) for a in text.split()[1 : 1 + active]]
+            if len(addresses) < active:
+                raise ValueError
+            offsets = _checked(np.array([a - addresses[0] for a in addresses] + [0] * (_LANES - active)))
         else:
             raise InputError(f"address mode {mode[:20]} is unknown")
     except (IndexError, ValueError, OverflowError):
@@ -188,13 +191,6 @@ def _summed(rest: str, active: int) -> Offsets:
     if len(differences) < active - 1:
         raise ValueError
     return _checked(np.cumsum([0, *differences, *[0] * (_LANES - 1 - len(differences))]))
-
-
-def _listed(text: str, active: int) -> Offsets:
-    addresses = [int(a, 16) for a in text.split()[1 : 1 + active]]
-    if len(addresses) < active:
-        raise ValueError
-    return _checked(np.array([a - addresses[0] for a in addresses] + [0] * (_LANES - active)))
 
 
 def _checked(offsets: np.ndarray) -> Offsets:

@@ -232,21 +232,17 @@ class _Session:
             device.write(address, self.memory.bytes_of(region))
         variables = self.memory.global_variables
         self.places |= {f"variable {name}": (device.variable(name), region) for name, region in variables.items()}
-        self.windows = self._windows(case)
-        # where regions start on the device, ascending, how long they are, and where they are in our memory
-        rows = sorted((address, region.bytes, region.address) for address, region in self.places.values())
-        self.starts, self.sizes, self.ours = np.array(rows, np.int64).reshape(-1, 3).T
-
-    def _windows(self, case: Case) -> np.ndarray:
-        """Generic addresses of shared, local and constant memory, then the address of each constant variable."""
         count = 3 + len(constants_of(case.module))
         self.constants = [self.memory.const_variables[name] for name in constants_of(case.module)]
         at = self.device.allocate(count * WORD_BYTES)
         self._point_table_to(at)
         self.device.launch(WINDOWS, Dim3(1), Dim3(1), b"", 0)
-        windows = self.device.read(at, count * WORD_BYTES).view(np.int64)
+        # Generic addresses of shared, local and constant memory, then the address of each constant variable
+        self.windows = self.device.read(at, count * WORD_BYTES).view(np.int64)
         self.device.free(at)
-        return windows
+        # where regions start on the device, ascending, how long they are, and where they are in our memory
+        rows = sorted((address, region.bytes, region.address) for address, region in self.places.values())
+        self.starts, self.sizes, self.ours = np.array(rows, np.int64).reshape(-1, 3).T
 
     def _point_table_to(self, address: int) -> None:
         self.device.write(self.device.variable(TABLE), np.array([address], np.int64).view(np.uint8))
@@ -272,18 +268,14 @@ class _Session:
     def _run(self, launch: Launch, table: int, entries: np.ndarray) -> np.ndarray:
         """Run a launch with these table entries; yields where each thread stopped writing."""
         self.device.write(table, np.ascontiguousarray(entries).view(np.uint8).reshape(-1))
-        parameters = self._parameters(launch)
-        self.device.launch(launch.program.name, launch.grid, launch.block, parameters, launch.dynamic_shared_bytes)
-        return self.device.read(table, entries.size * WORD_BYTES).view(np.int64).reshape(-1, 2)[:, 0]
-
-    def _parameters(self, launch: Launch) -> bytes:
-        """The parameter block with the device's addresses of buffers."""
         block = bytearray(launch.parameters)
         for parameter, argument in zip(launch.program.parameters, launch.arguments, strict=True):
             if isinstance(argument, Pointer):
                 address = self.buffers[argument.buffer] + argument.offset
                 block[parameter.offset : parameter.offset + 8] = address.to_bytes(8, "little")
-        return bytes(block)
+        parameters = bytes(block)
+        self.device.launch(launch.program.name, launch.grid, launch.block, parameters, launch.dynamic_shared_bytes)
+        return self.device.read(table, entries.size * WORD_BYTES).view(np.int64).reshape(-1, 2)[:, 0]
 
     def _translate(self, space: str, addresses: np.ndarray) -> np.ndarray:
         """Device addresses as those of our own memory; what belongs to no region stays (lanes that are not active)."""

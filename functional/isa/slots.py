@@ -84,7 +84,14 @@ class Slots:
         self.spaces = {v.name: v.space for v in program.variables}
         self.kernel_parameters = {p.name: p.offset for p in program.parameters}
         self.call_parameter_bytes: dict[str, int] = {}
-        self.call_parameters, self.call_bytes = self._call_layout()
+        owned = [p for params, returns in program.function_parameters.values() for p in (*params, *returns)]
+        owned += [v for v in program.variables if v.space == "param"]  # type: ignore[misc]
+        offsets, used = {}, 0
+        for item in owned:
+            used = -(-used // 16) * 16
+            offsets[item.name], self.call_parameter_bytes[item.name] = used, item.bytes
+            used += item.bytes
+        self.call_parameters, self.call_bytes = offsets, used
         self.named = {*self.spaces, *self.kernel_parameters, *self.call_parameters}  # symbols with an address
         sizes = [self.local[v.name] + v.bytes for v in program.variables if v.space == "local"]
         self.local_bytes = -(-max(sizes, default=0) // 16) * 16
@@ -103,18 +110,6 @@ class Slots:
         if not self.program.recursive or block.index + 1 >= len(self._live):
             return ()
         return tuple(sorted(self.register(r) for r in self._live[block.index + 1]))
-
-    def _call_layout(self) -> tuple[dict[str, int], int]:
-        """Offsets of `.param` variables of functions: a thread keeps them behind its local memory."""
-        signatures = self.program.function_parameters.values()
-        owned = [p for params, returns in signatures for p in (*params, *returns)]
-        owned += [v for v in self.program.variables if v.space == "param"]  # type: ignore[misc]
-        offsets, used = {}, 0
-        for item in owned:
-            used = -(-used // 16) * 16
-            offsets[item.name], self.call_parameter_bytes[item.name] = used, item.bytes
-            used += item.bytes
-        return offsets, used
 
     def _new(self, dtype: np.dtype) -> int:
         self.dtypes.append(dtype)

@@ -227,9 +227,13 @@ def _scaled_product(form: Form, word: int) -> Product:
     _refuse(word, strange, " has bits that a product of 32 bytes of K does not")
     kinds = (Element("f32"), Element(sources[left]), Element(sources[right]))
     selector = None if form.metadata is None else 0
+    kind, ids = "ue8m0" if word >> 23 & 1 else "ue4m3", (word >> 29 & 3, word >> 4 & 3)
+    _refuse(word, kind == "ue4m3" and form.factors != 4, f": {form.kind} with {form.factors} a row scales by ue8m0")
+    misplaced = any(i % form.factors for i in ids)
+    _refuse(word, misplaced, f": {form.factors} scale factors do not begin in byte {max(ids)}")
     return Product(
         (word >> 24 & 31) * 16, (word >> 17 & 63) * 8, *kinds, *_signs_and_orders(word), 1,
-        form.kind != "kind::mxf8f6f4", form.blocks, False, selector, False, _scaling(form, word),
+        form.kind != "kind::mxf8f6f4", form.blocks, False, selector, False, Scaling(kind, form.factors, ids),
     )  # fmt: skip
 
 
@@ -259,14 +263,6 @@ def _step_of(form: Form, product: Product) -> int:
 
 def _named(form: Form) -> str:
     return " of a pair of thread blocks" if form.blocks == 2 else " with .ws" if form.stationary else ""
-
-
-def _scaling(form: Form, word: int) -> Scaling:
-    kind, ids = "ue8m0" if word >> 23 & 1 else "ue4m3", (word >> 29 & 3, word >> 4 & 3)
-    _refuse(word, kind == "ue4m3" and form.factors != 4, f": {form.kind} with {form.factors} a row scales by ue8m0")
-    misplaced = any(i % form.factors for i in ids)
-    _refuse(word, misplaced, f": {form.factors} scale factors do not begin in byte {max(ids)}")
-    return Scaling(kind, form.factors, ids)
 
 
 def _signs_and_orders(word: int) -> tuple[tuple[int, int], tuple[bool, bool]]:

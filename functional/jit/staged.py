@@ -185,7 +185,7 @@ class Body(Memory):
             case ast.AugAssign(target, kind, value):
                 more = self.value(value)
                 if isinstance(target, ast.Name):
-                    self.set(target.id, self.binary(kind, self.value(_loaded(target)), more))
+                    self.set(target.id, self.binary(kind, self.value(ast.Name(target.id, ast.Load())), more))
                 else:
                     place = self.place(target)
                     self.store(place, self.binary(kind, self.load(place), more))
@@ -484,7 +484,3 @@ class Unit(Module):
             self._made[key] = _Made(body.name, *body.results())
             self.texts.append(body.text(bool(name) and not function.inline))
         return self._made[key]
-
-
-def _loaded(name: ast.Name) -> ast.Name:
-    return ast.Name(name.id, ast.Load())

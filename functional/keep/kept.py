@@ -242,7 +242,10 @@ class Kept:
             note(f"cache: {who}; {name} is made again")
             return None
         try:
-            found = decode(_checked(content))
+            checksum, data = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+            if hashlib.sha256(data).digest() != checksum:
+                raise ValueError("its checksum differs")
+            found = decode(data)
         except Exception as error:  # whatever is wrong with the file, it can be made again
             note(f"cache: {path} is damaged ({error}); it is made again")
             self.forget(name)
@@ -283,11 +286,3 @@ class Kept:
     def names(self) -> Iterator[str]:
         """Of all results that are there."""
         return (path.name for path in self.folder.glob("*") if not path.name.endswith(".tmp"))
-
-
-def _checked(content: bytes) -> bytes:
-    """A file's content behind its checksum. Raises ValueError if they do not fit."""
-    checksum, data = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
-    if hashlib.sha256(data).digest() != checksum:
-        raise ValueError("its checksum differs")
-    return data

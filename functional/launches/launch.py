@@ -316,7 +316,13 @@ def _type_name(parameter: Parameter) -> str:
 def _encode(program: Program, parameter: Parameter, argument: Argument, memory: Memory, where: str) -> bytes:
     match argument:
         case Pointer():
-            return _encode_pointer(program, parameter, argument, memory, where)
+            (bits,), size = program.directives.get("address_size", (64,)), 8 * parameter.bytes
+            if argument.buffer in memory.buffers and (size not in (bits, 64) or parameter.type.startswith("f")):
+                raise InputError(f"{where}: buffer '{argument.buffer}' needs a {bits}-bit parameter")
+            address = device_address(argument, memory, where)
+            if any(address[parameter.bytes :]):
+                raise InputError(f"{where}: buffer '{argument.buffer}' lies beyond the reach of 32 bits")
+            return address[: parameter.bytes]
         case TensorMap(buffer=name):
             base = int.from_bytes(device_address(Pointer(name), memory, where), "little") if name else 0
             data = placed(argument, base).encode()
@@ -376,22 +382,15 @@ def encode_typed(value: Argument, memory: Memory, where: str) -> bytes | None:
         case Pointer():
             return device_address(value, memory, where)
         case Texture():
-            return _encode_texture(value, memory, where)
+            if value.buffer not in memory.buffers:
+                raise InputError(f"{where}: there is no buffer '{value.buffer}'")
+            value.check(where, memory.buffers[value.buffer].bytes)
+            return memory.texture_handle(value).to_bytes(8, "little")
         case Scalar(type=type_, value=number):
             return _encode_scalar(type_, number, where)
         case np.generic():
             return value.tobytes()
     return None
-
-
-def _encode_pointer(program: Program, parameter: Parameter, pointer: Pointer, memory: Memory, where: str) -> bytes:
-    (bits,) = program.directives.get("address_size", (64,))
-    if pointer.buffer in memory.buffers and (8 * parameter.bytes not in (bits, 64) or parameter.type.startswith("f")):
-        raise InputError(f"{where}: buffer '{pointer.buffer}' needs a {bits}-bit parameter")
-    address = device_address(pointer, memory, where)
-    if any(address[parameter.bytes :]):
-        raise InputError(f"{where}: buffer '{pointer.buffer}' lies beyond the reach of 32 bits")
-    return address[: parameter.bytes]
 
 
 def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
@@ -403,14 +402,6 @@ def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
     if not 0 <= offset <= region.bytes:
         raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")
     return (region.address + offset).to_bytes(8, "little")
-
-
-def _encode_texture(texture: Texture, memory: Memory, where: str) -> bytes:
-    """The handle of a texture, as it lies in memory. Raises InputError for no such buffer, or one too small for it."""
-    if texture.buffer not in memory.buffers:
-        raise InputError(f"{where}: there is no buffer '{texture.buffer}'")
-    texture.check(where, memory.buffers[texture.buffer].bytes)
-    return memory.texture_handle(texture).to_bytes(8, "little")
 
 
 def _encode_scalar(type_: str, value: int | float, where: str) -> bytes:

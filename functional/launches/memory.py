@@ -270,7 +270,14 @@ class Memory:
                 region = self._reserve(variable.name, variable.bytes, max(variable.align, ALIGNMENT_BYTES))
                 self.global_variables[variable.name] = region
             else:
-                self.const_variables[variable.name] = self._reserve_const(variable)
+                start = -(-len(self.const_arena) // variable.align) * variable.align
+                end = start + variable.bytes
+                if end > CONST_LIMIT_BYTES:
+                    raise InputError(
+                        f"constant memory is {CONST_LIMIT_BYTES} bytes; '{variable.name}' would end at byte {end}"
+                    )
+                self.const_arena = np.concatenate([self.const_arena, np.zeros(end - len(self.const_arena), np.uint8)])
+                self.const_variables[variable.name] = Region(variable.name, start, variable.bytes)
         for variable in variables:
             self._initialise(variable, without_address)
 
@@ -443,14 +450,6 @@ class Memory:
                 raise _too_much(used_bytes) from None
             self._store = Store(moved, self._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
         self._used_bytes = max(used_bytes, self._used_bytes)
-
-    def _reserve_const(self, variable: Variable) -> Region:
-        start = -(-len(self.const_arena) // variable.align) * variable.align
-        end = start + variable.bytes
-        if end > CONST_LIMIT_BYTES:
-            raise InputError(f"constant memory is {CONST_LIMIT_BYTES} bytes; '{variable.name}' would end at byte {end}")
-        self.const_arena = np.concatenate([self.const_arena, np.zeros(end - len(self.const_arena), np.uint8)])
-        return Region(variable.name, start, variable.bytes)
 
     def _initialise(self, variable: Variable, without_address: set[str]) -> None:
         if variable.space == "global":

@@ -111,7 +111,14 @@ def load(unit: Unit, inst: Instruction) -> None:
     kind = f"i{8 * size}"
     operand = inst.sources[0]
     if inst.space == "param" and _is_constant_parameter(unit, operand) and inst.guard is None:
-        values = _load_parameter(unit, operand, size, count)
+        e = unit.e
+        assert isinstance(operand, Address) and isinstance(operand.base, Symbol)
+        offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
+        total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
+        refuse_if(offset < 0 or offset + size * count > total or offset % (size * count))
+        unit.log(control.parameter_record(unit, offset))
+        base = unit.context("param", "ptr").name
+        values = [e.load(base, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
     elif (own := _call_memory(unit, inst, operand, size * count)) is not None:
         values = _gathered(unit, own, size, count)
     elif inst.space == "generic":
@@ -153,18 +160,6 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
 def _is_constant_parameter(unit: Unit, operand: Operand) -> bool:
     base = operand.base if isinstance(operand, Address) else None
     return isinstance(base, Symbol) and base.name in unit.slots.kernel_parameters
-
-
-def _load_parameter(unit: Unit, operand: Operand, size: int, count: int) -> list[Value]:
-    """A kernel parameter at an offset known now: no check but this one, and a record that is a constant."""
-    e = unit.e
-    assert isinstance(operand, Address) and isinstance(operand.base, Symbol)
-    offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
-    total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
-    refuse_if(offset < 0 or offset + size * count > total or offset % (size * count))
-    unit.log(control.parameter_record(unit, offset))
-    base = unit.context("param", "ptr").name
-    return [e.load(base, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
 
 
 def store(unit: Unit, inst: Instruction) -> None:

@@ -42,7 +42,17 @@ def analyse(program: Program) -> Analysis:
     uniform = set(program.registers)
     while True:
         blended = _blended(program, live, regions, uniform)
-        kept = uniform - _varying(program, blended, uniform)
+        found: set[Register] = set()  # with a write that is not uniform
+        for block in program.blocks:
+            for inst in program.instructions[block.start : block.stop]:
+                written = inst.writes()
+                if not written:
+                    continue
+                if not is_uniform(inst, uniform, program):
+                    found.update(written)
+                else:
+                    found.update(r for r in written if r in blended[block.index])
+        kept = uniform - found
         if kept == uniform:
             return Analysis(frozenset(uniform), tuple(map(frozenset, blended)), live)
         uniform = kept
@@ -96,21 +106,6 @@ def _blended(program: Program, live: tuple, regions: list, uniform: set[Register
         for inside in region:
             blended[inside] |= registers
     return blended
-
-
-def _varying(program: Program, blended: list[set[Register]], uniform: set[Register]) -> set[Register]:
-    """Registers of `uniform` with a write that is not."""
-    found: set[Register] = set()
-    for block in program.blocks:
-        for inst in program.instructions[block.start : block.stop]:
-            written = inst.writes()
-            if not written:
-                continue
-            if not is_uniform(inst, uniform, program):
-                found.update(written)
-            else:
-                found.update(r for r in written if r in blended[block.index])
-    return found & uniform
 
 
 def is_uniform(inst: Instruction, uniform: set[Register] | frozenset[Register], program: Program) -> bool:

@@ -38,34 +38,30 @@ def generate(program: Program) -> Generated:
     """Raises Unsupported if the program holds an instruction that only the NumPy executor does."""
     refuse_if(not generated(program))
     try:
-        return _generate(program)
+        unit = Unit(program, analyse(program))
+        e = unit.e
+        cases = " ".join(f"i32 {b.index}, label %B{b.index}" for b in program.blocks)
+        e.label("entry")
+        e.raw("br label %dispatch")
+        e.label("dispatch")
+        current = e.load("%frame", at.BLOCK, "i32")
+        e.raw(f"switch {current}, label %gone [ {cases} ]")
+        for block in program.blocks:
+            _block(unit, block)
+        returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
+        if unit.points:
+            returns["point"] = at.AT_POINT
+        for label, code in returns.items():
+            e.label(label)
+            e.raw(f"ret i32 {code}")
+        initial = [*unit.analysis.live[0], *([CONDITION_CODE] if CONDITION_CODE in unit.places else [])]
+        live = sorted((unit.place(r), register_kind(r)) for r in initial)
+        zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
+        head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
+        text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
+        return Generated(text, -(-unit.frame_bytes // 64) * 64 + 256, zeroed, tuple(unit.symbols))
     except REFUSALS:  # the NumPy executor says which instruction it is
         raise Unsupported from None
-
-
-def _generate(program: Program) -> Generated:
-    unit = Unit(program, analyse(program))
-    e = unit.e
-    cases = " ".join(f"i32 {b.index}, label %B{b.index}" for b in program.blocks)
-    e.label("entry")
-    e.raw("br label %dispatch")
-    e.label("dispatch")
-    current = e.load("%frame", at.BLOCK, "i32")
-    e.raw(f"switch {current}, label %gone [ {cases} ]")
-    for block in program.blocks:
-        _block(unit, block)
-    returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
-    if unit.points:
-        returns["point"] = at.AT_POINT
-    for label, code in returns.items():
-        e.label(label)
-        e.raw(f"ret i32 {code}")
-    initial = [*unit.analysis.live[0], *([CONDITION_CODE] if CONDITION_CODE in unit.places else [])]
-    live = sorted((unit.place(r), register_kind(r)) for r in initial)
-    zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
-    head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
-    text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
-    return Generated(text, -(-unit.frame_bytes // 64) * 64 + 256, zeroed, tuple(unit.symbols))
 
 
 def _block(unit: Unit, block: BasicBlock) -> None:

@@ -93,14 +93,6 @@ def in_turns(machine: Machine, thread_blocks: np.ndarray, interleaving: Interlea
     return machine.end(code, turns.thread_blocks)
 
 
-def _spreads(machine: Machine, block_cycles: np.ndarray) -> np.ndarray:
-    """Ticks that a warp may come later to each basic block than another that sets out with it. Compare-and-swap loops
-    would take the most rounds they can if the warps always came in the order of their numbers."""
-    program = machine.launch.program
-    swaps = [any("cas" in i.modifiers for i in program.instructions[b.start : b.stop]) for b in program.blocks]
-    return np.where(swaps, block_cycles * TICKS // _SPREAD, 0)
-
-
 class _Turns:
     """The tables that runtime_interleave.py works on."""
 
@@ -113,9 +105,12 @@ class _Turns:
         for node in range(leaves - 1, 0, -1):
             tree[node] = tree[2 * node]
         self.times, self.turns_of = (np.full(slots * warps, value, np.int64) for value in (_NEVER, 0))
+        # Compare-and-swap loops would take the most rounds they can if warps always came in the order of their numbers
+        program, costs = machine.launch.program, interleaving.block_cycles
+        swaps = [any("cas" in i.modifiers for i in program.instructions[b.start : b.stop]) for b in program.blocks]
         tables = {
             "slots": self.rows, "tree": tree, "times": self.times, "turns_of": self.turns_of,
-            "block_cycles": interleaving.block_cycles, "spreads": _spreads(machine, interleaving.block_cycles),
+            "block_cycles": costs, "spreads": np.where(swaps, costs * TICKS // _SPREAD, 0),
         }  # fmt: skip
         tables["paces"] = np.append(interleaving.paces, np.full(leaves, TICKS))[:leaves]
         self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}

@@ -32,7 +32,9 @@ class Unit:
         self.position = 0  # of the running instruction in its block
         self.guarded = self.e.literal(0, "i64")  # thread instructions of guarded instructions of the block
         self.places: dict[Register, int] = {}
-        self.frame_bytes = at.SCRATCH + -(-_scratch_bytes(program) // 64) * 64
+        tables = [8 * (len(i.targets) + 1) for i in program.instructions if i.opcode == "brx"]
+        matrices = [at.MATRIX_BYTES for i in program.instructions if i.opcode in ("mma", "wmma")]
+        self.frame_bytes = at.SCRATCH + -(-max([0, *tables, *matrices]) // 64) * 64
         self.symbols: list[Symbol] = []
         self.points = program.ordered_blocks
         self.meetings = {b.reconvergence for b in program.blocks if b.reconvergence is not None}
@@ -221,10 +223,3 @@ _MASKS: dict[str, Callable[[int], int]] = {
     "eq": lambda i: 1 << i, "lt": lambda i: (1 << i) - 1, "le": lambda i: (2 << i) - 1,
     "gt": lambda i: 0xFFFFFFFF & ~((2 << i) - 1), "ge": lambda i: 0xFFFFFFFF & ~((1 << i) - 1),
 }  # fmt: skip
-
-
-def _scratch_bytes(program: Program) -> int:
-    """Room at `at.SCRATCH` that holds nothing from one instruction to the next."""
-    tables = [8 * (len(i.targets) + 1) for i in program.instructions if i.opcode == "brx"]
-    matrices = [at.MATRIX_BYTES for i in program.instructions if i.opcode in ("mma", "wmma")]
-    return max([0, *tables, *matrices])

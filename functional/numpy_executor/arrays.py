@@ -55,17 +55,13 @@ def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray, mode: str = "rn") -> np.n
     """a * b + c in float64, rounded once by `mode`."""
     a, b, c = np.broadcast_arrays(a, b, c)
     r = _of_doubles(fused, mode)(a, b, c)
-    extreme = np.nonzero(~_safe(a, b, c, a * b))
+    p = a * b
+    size = np.abs(p)  # what follows says where neither splitting nor the sums can over- or underflow
+    product = ((size < _HUGE) & (size > _TINY)) | (((a == 0) | (b == 0)) & np.isfinite(p) & (c != 0))
+    extreme = np.nonzero(~(product & (np.abs(a) < _HUGE) & (np.abs(b) < _HUGE) & (np.abs(c) < _HUGE)))
     if extreme[0].size:
         r[extreme] = [_fma_exact(*v, mode) for v in zip(a[extreme], b[extreme], c[extreme], strict=True)]
     return r
-
-
-def _safe(a: np.ndarray, b: np.ndarray, c: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """Where neither splitting nor the sums can over- or underflow."""
-    size = np.abs(p)
-    product = ((size < _HUGE) & (size > _TINY)) | (((a == 0) | (b == 0)) & np.isfinite(p) & (c != 0))
-    return product & (np.abs(a) < _HUGE) & (np.abs(b) < _HUGE) & (np.abs(c) < _HUGE)
 
 
 def _fma_exact(a: float, b: float, c: float, mode: str) -> float:

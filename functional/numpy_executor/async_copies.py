@@ -144,7 +144,8 @@ def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
         written: list[Lanes] = []
         for target in targets(frame):
             written = list(split(frame, inst, copy.spaces[1], target.addresses, target.lanes))
-            for one, other in zip(_here(read, target.lanes), written, strict=False):
+            here = read if target.lanes is None else [replace(p, active=p.lanes & target.lanes) for p in read]
+            for one, other in zip(here, written, strict=False):
                 _move(one, other, sizes, copy.reduction)
             target.complete(sizes)
         _record(frame, copy, read if copy.spaces[0] == "global" else written, sizes)
@@ -195,11 +196,6 @@ def targets_of(
 def in_block(addresses: np.ndarray, rank: int | np.ndarray) -> np.ndarray:
     """The same place in the shared memory of the thread block of a rank."""
     return addresses % np.uint32(RANK_BYTES) + np.uint32(rank) * np.uint32(RANK_BYTES)
-
-
-def _here(parts: list[Lanes], lanes: np.ndarray | None) -> list[Lanes]:
-    """Parts of an access, in those lanes alone that have a target."""
-    return parts if lanes is None else [replace(p, active=p.lanes & lanes) for p in parts]
 
 
 def _move(read: Lanes, written: Lanes, sizes: np.ndarray, reduction: tuple[str, Update] | None) -> None:

@@ -160,14 +160,6 @@ _STREAM = 1 << 32  # the handle of every stream that kernels make: what they lau
 _EXTENTS_BYTES = 12  # of a grid or thread block
 
 
-def launch_function(thread: Thread, places: Sequence[int], into: int | None) -> None:
-    """One call of one thread: `places` of its arguments, and of its result, among the call's `.param` variables."""
-    name = _PREFIX.sub("", thread.inst.callee or "")
-    found = _CALLS[name](thread, places)
-    if into is not None:
-        thread.set_parameter(into, found.to_bytes(8 if name.startswith("GetParameterBuffer") else 4, "little"))
-
-
 def _described_buffer(thread: Thread, places: Sequence[int]) -> int:
     kernel, shared = thread.parameter(places[0]), thread.parameter(places[3], 4)
     grid, block = (thread.parameter_value(place, _EXTENTS_BYTES) for place in places[1:3])
@@ -243,7 +235,12 @@ def builtin_step(slots: Slots, inst: Instruction) -> Step:
             thread = Thread(frame, inst, int(frame.index[row]), int(lane))
             given = [thread.parameter(place) for place in places]
             if inst.callee in LAUNCH_FUNCTIONS:
-                launch_function(thread, places, into)
+                name = _PREFIX.sub("", thread.inst.callee or "")
+                found = _CALLS[name](thread, places)
+                if into is not None:
+                    thread.set_parameter(
+                        into, found.to_bytes(8 if name.startswith("GetParameterBuffer") else 4, "little")
+                    )
                 continue
             if inst.callee in HEAP_FUNCTIONS:
                 _heap_function(thread, given[0], into)

@@ -137,7 +137,10 @@ class Machine:
         self.warps = len(thread_blocks) * self.warps_per_block
         self.all_rows = np.arange(self.warps)
         self.block_of_row = self.all_rows // self.warps_per_block
-        self.stack = Stack(self._initial_masks(), 0)
+        threads = self.launch.threads_per_block
+        lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
+        masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
+        self.stack = Stack(np.tile(masks, len(self.thread_blocks)), 0)
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._completed)
         launched = code.program.directives.get("maxnreg", (0,))[0]
@@ -186,12 +189,6 @@ class Machine:
     def tensor_memory(self) -> TensorMemory:
         """Of all thread blocks, once something asks for it."""
         return TensorMemory(len(self.thread_blocks))
-
-    def _initial_masks(self) -> np.ndarray:
-        threads = self.launch.threads_per_block
-        lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
-        masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
-        return np.tile(masks, len(self.thread_blocks))
 
     def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
         """Set a register of the warps `rows` (None: all) in the lanes of `mask` (None: all 32).

@@ -23,7 +23,6 @@ from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.machine import Machine, Watch
 from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.spaces import Lanes
-from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Instruction
 
 if TYPE_CHECKING:
@@ -46,7 +45,10 @@ class BlockRaces:
 
     def __init__(self, launch: Launch, memory: Memory) -> None:
         self._arena = memory.arena
-        self._shift = _cell_shift(launch.program)
+        # Words, unless an instruction may access less of global memory
+        accesses = [i for i in launch.program.instructions if i.is_memory and i.space in ("global", "generic")]
+        words = all(i.opcode in _WORD_OPCODES and TYPE_BYTES.get(i.type, 1) >= 4 for i in accesses)
+        self._shift = 2 if words else 0
         cells = (len(self._arena) >> self._shift) + 8
         self._who = np.zeros((len(_Kind), cells), np.int32)  # block + 1; 0: none
         self._when = np.zeros((len(_Kind), cells), np.int32)  # the NumPy executor does not live to 2^31 steps
@@ -156,13 +158,6 @@ def _first_within(cells: np.ndarray, blocks: np.ndarray, values: np.ndarray | No
     return int(access[first + 1]), int(blocks[access[first]])
 
 
-def _cell_shift(program: Program) -> int:
-    """2, words, unless an instruction may access less of global memory."""
-    accesses = [i for i in program.instructions if i.is_memory and i.space in ("global", "generic")]
-    words = all(i.opcode in _WORD_OPCODES and TYPE_BYTES.get(i.type, 1) >= 4 for i in accesses)
-    return 2 if words else 0
-
-
 _OWN = ("shared", "local")  # spaces that begin undefined; parameters of calls are none of them
 _STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
 
@@ -233,8 +228,9 @@ class Sanitizer(Watch):
     ) -> None:
         """`how` and `more`: a method of `BlockRaces`, and its last arguments."""
         if space == "global":
-            check = getattr(self._races, how)
-            found = check(accesses.starts, accesses.size_bytes, _blocks(frame, accesses), strong, *more)
+            check, machine = getattr(self._races, how), frame.machine
+            blocks = machine.thread_blocks[machine.block_of_row[accesses.rows]]
+            found = check(accesses.starts, accesses.size_bytes, blocks, strong, *more)
             self._tell(frame, inst, accesses, found)
         elif space in _OWN and how == "stores":
             self._written[space][accesses.bytes] = True
@@ -258,8 +254,3 @@ class Sanitizer(Watch):
         who = "others" if other < 0 else f"block {machine.block_coordinates(other)}"
         message = f"thread blocks race: {where}, is accessed by {who}, too, in no order that a GPU promises"
         raise machine.fault(inst, message, int(accesses.rows[first]), int(accesses.lanes[first]))
-
-
-def _blocks(frame: Frame, accesses: Accesses) -> np.ndarray:
-    machine = frame.machine
-    return machine.thread_blocks[machine.block_of_row[accesses.rows]]

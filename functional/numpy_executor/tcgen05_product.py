@@ -43,7 +43,7 @@ from functional.numpy_executor.tcgen05 import (
     tensor_copy_in_step,
     view_of,
 )
-from functional.numpy_executor.wgmma import Descriptor, addresses_of, of_blackwell
+from functional.numpy_executor.wgmma import addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
 
 _GROUP, _PARTITION = 16, 32  # lanes
@@ -233,14 +233,6 @@ def _kept_lanes(without: list[int], view: View, blocks: tuple[int, ...]) -> list
     return list(kept)
 
 
-def _check_swizzle(descriptor: Descriptor, transposed: bool, row_bytes: int, element_bytes: int) -> None:
-    """Raise ValueError for a swizzle that a matrix cannot have."""
-    if transposed and descriptor.wide != (element_bytes == _WORD_BYTES):
-        raise ValueError("swizzles of 32-byte units are of tf32 with M or N innermost, which has no others")
-    if not transposed and 0 < descriptor.width < row_bytes:
-        raise ValueError(f"rows of {row_bytes} bytes in a swizzle of {descriptor.width} are not supported")
-
-
 class _Side(NamedTuple):
     """What a thread (row, lane) of a frame makes in one thread block."""
 
@@ -257,7 +249,11 @@ class _Side(NamedTuple):
         descriptor, depth = of_blackwell(word), product.depth if side else product.stored_depth
         along = np.arange(product.own_columns if side else product.own_rows)
         units = np.arange(depth // (1 + product.packed))
-        _check_swizzle(descriptor, transposed, len(units) * size, size)
+        row_bytes = len(units) * size
+        if transposed and descriptor.wide != (size == _WORD_BYTES):
+            raise ValueError("swizzles of 32-byte units are of tf32 with M or N innermost, which has no others")
+        if not transposed and 0 < descriptor.width < row_bytes:
+            raise ValueError(f"rows of {row_bytes} bytes in a swizzle of {descriptor.width} are not supported")
         at = addresses_of(descriptor, along, units, size, transposed)[..., None] + np.arange(size)
         words = shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
@@ -282,7 +278,8 @@ class _Side(NamedTuple):
         a = left * (-1 if product.signs[0] != product.signs[1] else 1)
         third = np.zeros((len(left), len(right)), left.dtype)
         if given.added:
-            before = _accumulators(self.view.read(*places_of_d(product, given.d)), product.d)
+            words = self.view.read(*places_of_d(product, given.d))
+            before = decode_stored(words.astype(np.uint16) if product.d.bits == 16 else words, product.d)
             third = (before * 2.0**-shift).astype(left.dtype)
         if stored is None:
             return multiply(a[None], right.T[None], third[None], product.d, product.options)[0]
@@ -308,11 +305,6 @@ class _Side(NamedTuple):
         some = ~kept[lanes]
         if some.any():
             self.view.write(lanes[some], columns[some], _encoded(total, self.product.d)[some])
-
-
-def _accumulators(words: np.ndarray, kind: Element) -> np.ndarray:
-    """One element of each word."""
-    return decode_stored(words.astype(np.uint16) if kind.bits == 16 else words, kind)
 
 
 def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:

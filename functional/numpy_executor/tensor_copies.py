@@ -392,7 +392,11 @@ class Box:
         if self.tensor.fill_nan:
             values[:] = values.dtype.type(-1 & (1 << 8 * self.element_bytes - 1) - 1)
         if kind.startswith("tf32"):
-            loaded = _to_tf32(loaded)
+            # The lowest 13 bits are rounded away, to nearest even; infinities and NaNs stay
+            special = (loaded & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+            odd = (loaded >> np.uint32(13)) & np.uint32(1)
+            rounded = (loaded + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
+            loaded = np.where(special, loaded, rounded)
         if kind.endswith(".ftz"):
             tiny = (loaded & np.uint32(0x7F800000)) == 0
             loaded = np.where(tiny, loaded & np.uint32(1 << 31), loaded)
@@ -421,11 +425,3 @@ class Box:
 
     def _fault(self, message: str) -> Exception:
         return self.frame.fault(self.inst, message, self.row, self.lane)
-
-
-def _to_tf32(bits: np.ndarray) -> np.ndarray:
-    """float32 bits with the lowest 13 bits rounded away, to nearest even; infinities and NaNs as they are."""
-    special = (bits & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
-    odd = (bits >> np.uint32(13)) & np.uint32(1)
-    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
-    return np.where(special, bits, rounded)

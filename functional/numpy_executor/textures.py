@@ -122,20 +122,13 @@ def texture_step(slots: Slots, inst: Instruction) -> Step:
             texture = access.texture(frame, active)
             position, layer = access.place(frame, texture, active)
             values, address = _fetch(frame, texture, position, layer, types[1] == "s32")
-            result = _typed(values, texture, types[0])
+            result[..., 3] = 1  # of channels that are missing, which are 0, 0, 1
+            result[..., : texture.channels] = values.astype(DTYPES[types[0]])
         for i, write in enumerate(setters):
             write(frame, raw(np.ascontiguousarray(result[..., i])))
         _record(frame, address, active)
 
     return step
-
-
-def _typed(values: np.ndarray, texture: Texture, type_: str) -> np.ndarray:
-    """Channels [row, lane, channels] as four of the instruction's type; what is missing is 0, 0, 1."""
-    out = np.zeros((*values.shape[:2], 4), DTYPES[type_])
-    out[..., 3] = 1
-    out[..., : texture.channels] = values.astype(DTYPES[type_])
-    return out
 
 
 def _fetch(
@@ -152,7 +145,16 @@ def _fetch(
         for i, axis in enumerate(axes):
             at, valid, share = axis[corner >> i & 1]
             index, inside, weight = index + at * texture.steps[i], inside & valid, weight * share
-        texel, address = _texels(frame, texture, index)
+        memory = frame.machine.memory
+        region = memory.buffers[texture.buffer]
+        count = (region.bytes - texture.offset_bytes) // texture.texel_bytes
+        texels = memory.bytes_of(region)[texture.offset_bytes :][: count * texture.texel_bytes]
+        texel = texels.view(texture.dtype).reshape(-1, texture.channels)[index]
+        if texture.as_float and texture.dtype.kind in "iu":
+            texel = np.maximum(texel / np.iinfo(texture.dtype).max, -1.0)
+        elif texture.dtype.kind == "f":
+            texel = texel.astype(_F64)
+        address = region.address + texture.offset_bytes + index * texture.texel_bytes
         texel = np.where(inside[..., None], texel, 0)
         total = texel if not linear else total + texel * np.asarray(weight)[..., None]
         addresses.append(address)
@@ -183,20 +185,6 @@ def _inside(at: np.ndarray, size: int, mode: str) -> tuple[np.ndarray, np.ndarra
         return (at % size).astype(np.int64), np.ones(at.shape, bool)
     inside = np.ones(at.shape, bool) if mode != "border" else (at >= 0) & (at < size)
     return np.clip(at, 0, size - 1).astype(np.int64), inside
-
-
-def _texels(frame: Frame, texture: Texture, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(channels [row, lane, channel], addresses [row, lane]) of texel numbers."""
-    memory = frame.machine.memory
-    region = memory.buffers[texture.buffer]
-    count = (region.bytes - texture.offset_bytes) // texture.texel_bytes
-    texels = memory.bytes_of(region)[texture.offset_bytes :][: count * texture.texel_bytes]
-    values = texels.view(texture.dtype).reshape(-1, texture.channels)[index]
-    if texture.as_float and texture.dtype.kind in "iu":
-        values = np.maximum(values / np.iinfo(texture.dtype).max, -1.0)
-    elif texture.dtype.kind == "f":
-        values = values.astype(_F64)
-    return values, region.address + texture.offset_bytes + index * texture.texel_bytes
 
 
 def surface_step(slots: Slots, inst: Instruction) -> Step:

@@ -50,18 +50,13 @@ def reachable(module: ir.Module, entry: ir.Kernel) -> tuple[list[ir.Kernel], boo
 
 
 def _targets(module: ir.Module, caller: ir.Kernel, call: ir.Instruction) -> list[str]:
-    if call.callee is None:
-        return sorted(_taken(module))
+    if call.callee is None:  # any whose address the code or an initialiser names
+        functions = {k.name for k in module.kernels.values() if not k.is_entry}
+        named = {name for k in module.kernels.values() for i in k.instructions for name in i.symbols}
+        return sorted(functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations}))
     if call.callee not in module.kernels:
         raise PtxError(module.path, call.line, f"'{caller.name}' calls '{call.callee}', which has no body in this file")
     return [call.callee]
-
-
-def _taken(module: ir.Module) -> set[str]:
-    """Functions whose address the code or an initialiser names."""
-    functions = {k.name for k in module.kernels.values() if not k.is_entry}
-    named = {name for k in module.kernels.values() for i in k.instructions for name in i.symbols}
-    return functions & (named | {symbol.name for v in module.variables for _, symbol in v.relocations})
 
 
 def launchable(module: ir.Module, functions: Iterable[ir.Kernel]) -> dict[str, int]:

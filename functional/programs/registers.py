@@ -57,19 +57,14 @@ def estimate_registers(program: Program) -> int:
         if instruction.callee is not None:
             calls[function].append((instruction.callee, width))
     needed = _with_callees(program.function_of[0], most, calls)
-    most_registers = _most_registers(program)
-    if any(i.opcode == "setmaxnreg" for i in program.instructions):
-        return most_registers  # what its warps hand each other is counted from there
-    return min(max(needed + _RESERVED, _LEAST), most_registers)
-
-
-def _most_registers(program: Program) -> int:
-    """What the kernel's directives leave a thread: a compiler spills the rest to local memory."""
-    directives = program.directives
+    directives = program.directives  # what they leave a thread: a compiler spills the rest to local memory
     threads = prod(directives.get("reqntid") or directives.get("maxntid") or (1,))
     threads = -(-threads // WARP_THREADS) * WARP_THREADS * max(1, *directives.get("minnctapersm", (1,)))
     bound = _REGISTER_FILE // threads // _UNIT * _UNIT
-    return max(_LEAST, min(_MOST, bound, *directives.get("maxnreg", (_MOST,))))
+    most_registers = max(_LEAST, min(_MOST, bound, *directives.get("maxnreg", (_MOST,))))
+    if any(i.opcode == "setmaxnreg" for i in program.instructions):
+        return most_registers  # what its warps hand each other is counted from there
+    return min(max(needed + _RESERVED, _LEAST), most_registers)
 
 
 def _live_masks(program: Program) -> list[int]:

@@ -29,14 +29,9 @@ class Source:
 
     def fail(self, where: Any, message: str) -> PtxError:
         """The error for a token or a syntax node; the caller raises it."""
-        return PtxError(self.path, _line(where), message)
-
-
-def _line(node: Any) -> int:
-    """Line of the first token inside a syntax node."""
-    while isinstance(node, (tuple, list)):
-        node = next((x for x in node if isinstance(x, (Token, tuple, list)) and x), None)
-    return getattr(node, "line", None) or 1
+        while isinstance(where, (tuple, list)):  # the first token inside
+            where = next((x for x in where if isinstance(x, (Token, tuple, list)) and x), None)
+        return PtxError(self.path, getattr(where, "line", None) or 1, message)
 
 
 @dataclass
@@ -177,16 +172,13 @@ class Constants:
         if not (isinstance(a, int) and isinstance(b, int)):
             raise self.fail(operator, f"'{operator}' needs integer constants")
         if operator in ("/", "%"):
-            return self._divide(operator, a, b)
+            if b == 0:
+                raise self.fail(operator, "division by zero in a constant expression")
+            quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return quotient if operator == "/" else a - quotient * b
         if operator in ("<<", ">>") and not 0 <= b < 64:
             raise self.fail(operator, f"shift by {b} is outside 0 to 63")
         return int(_INTEGER_OPERATIONS[str(operator)](a, b))
-
-    def _divide(self, operator: Token, a: int, b: int) -> int:
-        if b == 0:
-            raise self.fail(operator, "division by zero in a constant expression")
-        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        return quotient if operator == "/" else a - quotient * b
 
 
 _INTEGER_OPERATIONS: dict[str, Callable[[int, int], int]] = {

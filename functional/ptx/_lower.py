@@ -64,12 +64,6 @@ def _guard(token: Token, scope: Scope) -> ir.Guard:
     return ir.Guard(register, text.startswith("!"))
 
 
-def _destinations(node: Any, scope: Scope) -> tuple[ir.Operand | None, ...]:
-    """The written operand: one, or two for `d|p`; None for the sink `_`. Raises PtxError."""
-    parts = (node.first, node.second) if isinstance(node, raw.RawPair) else (node,)
-    return tuple(_destination(part, scope) for part in parts)
-
-
 def _destination(node: Any, scope: Scope) -> ir.Operand | None:
     """A written operand, or None for the sink `_`. Raises PtxError."""
     return None if isinstance(node, Token) and node == "_" else _source(node, scope)[0]
@@ -390,7 +384,9 @@ class _FunctionBuilder:
         remaining = statement.operands
         written: tuple[ir.Operand | None, ...] = ()
         if remaining and _writes_first(instruction.opcode, instruction.modifiers):
-            written, remaining = _destinations(remaining[0], self.scope), remaining[1:]
+            node = remaining[0]
+            parts = (node.first, node.second) if isinstance(node, raw.RawPair) else (node,)
+            written, remaining = tuple(_destination(part, self.scope) for part in parts), remaining[1:]
         sources: list[ir.Operand] = []
         negated = set()
         for operand in remaining:
