@@ -16,19 +16,7 @@ from functional.accelsim.static_code import WARP_LANES, Code, Opcodes, Runs, Sta
 from functional.accelsim.trace_files import Header, Offsets, kernel_files, opened, parse_addresses, read_header
 from functional.errors import InputError
 from functional.launches.launch import Launch, check_shape
-from functional.traces.line_record import (
-    SHARED_PASS,
-    atomic_records,
-    bank_passes,
-    joined_records,
-    line_of,
-    line_records,
-    more_follow,
-    packed,
-    repeat_active,
-    sector_numbers,
-    sectors_of,
-)
+from functional.traces import line_record
 from functional.traces.trace import (
     LINE_BYTES,
     LOCAL_LINES,
@@ -44,7 +32,7 @@ _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it st
 _PAGES = LOCAL_WINDOW_LINE * LINE_BYTES // _PAGE_BYTES  # global memory lies below the local window
 _WINDOW_BYTES = 1 << 24  # shared and local memory in generic addresses
 _LOCAL_WORDS = 1 << 22  # of a thread's local memory, which is less than 16 MiB
-_FIRST_PARAMETER = packed(PARAM_WINDOW_LINE, 1)
+_FIRST_PARAMETER = line_record.packed(PARAM_WINDOW_LINE, 1)
 _LANES = np.arange(WARP_LANES)
 
 Found = tuple[np.ndarray, np.ndarray]  # (row, packed record)
@@ -137,8 +125,8 @@ class Records:
             self._append_records(addresses[rest], active[rest], warps[rest], [what[i] for i in rest])
 
     def _append_conflicts(self, addresses: np.ndarray, active: np.ndarray, warps: np.ndarray) -> None:
-        lanes = repeat_active(addresses, active)
-        passes = np.where(active.any(axis=1), bank_passes((lanes >> 2).astype(np.uint32)), 0)
+        lanes = line_record.repeat_active(addresses, active)
+        passes = np.where(active.any(axis=1), line_record.bank_passes((lanes >> 2).astype(np.uint32)), 0)
         self.conflicts.frombytes(passes.astype(np.uint8).tobytes())
         _count(self.conflict_counts, warps)
 
@@ -151,7 +139,7 @@ class Records:
             chosen = np.array([k == key for k in keys])
             kind = self._of_kind(*key, addresses[chosen], active[chosen])
             found += [(np.flatnonzero(chosen)[at], records) for at, records in kind]
-        row, records = joined_records(found, len(what))
+        row, records = line_record.joined_records(found, len(what))
         self.records.frombytes(records.tobytes())
         _count(self.record_counts, warps[row])
 
@@ -164,16 +152,16 @@ class Records:
             if not rows.size:
                 continue
             here = inside[rows]
-            lanes = repeat_active(addresses[rows], here)
+            lanes = line_record.repeat_active(addresses[rows], here)
             if part == "shared":  # through a generic address: one record a conflict cycle
-                passes = bank_passes((lanes >> 2 & (_WINDOW_BYTES // 4 - 1)).astype(np.uint32))
-                found = np.full(int(passes.sum()), SHARED_PASS, np.uint32)
+                passes = line_record.bank_passes((lanes >> 2 & (_WINDOW_BYTES // 4 - 1)).astype(np.uint32))
+                found = np.full(int(passes.sum()), line_record.SHARED_PASS, np.uint32)
                 yield np.repeat(rows, passes), found
                 continue
             if part == "global" and atomic:
-                at, found = atomic_records(self.pages.translate(lanes), here, size)
+                at, found = line_record.atomic_records(self.pages.translate(lanes), here, size)
             else:
-                at, found = line_records(self._sectors(part, size, lanes, here))
+                at, found = line_record.line_records(self._sectors(part, size, lanes, here))
             yield rows[at], found
 
     def _split(self, space: str, addresses: np.ndarray, active: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -201,14 +189,14 @@ class Records:
             words = [(first + i) % _LOCAL_WORDS + LOCAL_WINDOW_LINE for i in range(max(1, size // 4))]
             return np.concatenate([word * 4 + own // 8 for word in words], axis=1).astype(np.uint32)
         if space == "param":
-            return sector_numbers(lanes + PARAM_WINDOW_LINE * LINE_BYTES)
-        return sector_numbers(lanes if space == "const" else self.pages.translate(lanes))
+            return line_record.sector_numbers(lanes + PARAM_WINDOW_LINE * LINE_BYTES)
+        return line_record.sector_numbers(lanes if space == "const" else self.pages.translate(lanes))
 
     def streams(self) -> tuple[np.ndarray, np.ndarray]:
         """(records, conflicts) of all warps."""
         self.flush()
         records = np.frombuffer(self.records, np.uint32).copy() if self.records else np.zeros(0, np.uint32)
-        lines = line_of(records)
+        lines = line_record.line_of(records)
         local = np.flatnonzero((lines >= LOCAL_WINDOW_LINE) & (lines < LOCAL_WINDOW_LINE + _LOCAL_WORDS))
         if local.size:
             warp = np.repeat(np.arange(len(self.record_counts)), np.array(self.record_counts))[local]
@@ -217,7 +205,9 @@ class Records:
             each = -(-(int(words.max()) + 1) // 4) * 4
             line = (warp * each + words) % LOCAL_LINES + LOCAL_WINDOW_LINE
             old = records[local]
-            records[local] = packed(line.astype(np.uint32), sectors_of(old), more_follow(old))
+            records[local] = line_record.packed(
+                line.astype(np.uint32), line_record.sectors_of(old), line_record.more_follow(old)
+            )
         return records, np.frombuffer(self.conflicts, np.uint8).copy() if self.conflicts else np.zeros(0, np.uint8)
 
 

@@ -8,17 +8,7 @@ from typing import NamedTuple
 from functional.isa.operation import as_address, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW
-from functional.ptx.ir import (
-    CLUSTER_SHARED,
-    SPACES,
-    TYPE_BYTES,
-    Address,
-    Instruction,
-    Operand,
-    Register,
-    Symbol,
-    parts_of,
-)
+from functional.ptx import ir
 
 # Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
@@ -29,13 +19,13 @@ PENDING_BITS = 20  # of an `mbarrier` object: threads that a phase expects, and 
 RANK_BYTES = 1 << 24  # of shared addresses that each thread block of a cluster has
 WINDOWS: dict[str, tuple[int, int]] = {  # space -> first generic address, and the first behind
     "shared": (SHARED_WINDOW, SHARED_WINDOW + WINDOW_BYTES),
-    CLUSTER_SHARED: (SHARED_WINDOW, SHARED_WINDOW + _MOST_BLOCKS * RANK_BYTES),
+    ir.CLUSTER_SHARED: (SHARED_WINDOW, SHARED_WINDOW + _MOST_BLOCKS * RANK_BYTES),
     "local": (LOCAL_WINDOW, LOCAL_WINDOW + WINDOW_BYTES),
     "param": (PARAM_WINDOW, PARAM_WINDOW + WINDOW_BYTES),
     "const": (CONST_WINDOW, CONST_WINDOW + CONST_LIMIT_BYTES),
 }
 GENERIC = {space: first for space, (first, _) in WINDOWS.items()}  # space -> generic address of its address 0
-SHARED = frozenset({"shared", CLUSTER_SHARED})  # spaces whose addresses have 32 bits
+SHARED = frozenset({"shared", ir.CLUSTER_SHARED})  # spaces whose addresses have 32 bits
 _CACHE_HINTS = frozenset((
     "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "volatile", "relaxed", "acquire", "release", "weak", "mmio",
     "sys", "gpu", "cta", "cluster", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
@@ -44,7 +34,7 @@ _CACHE_HINTS = frozenset((
 ))  # fmt: skip
 _QUALIFIERS = frozenset(
     ["relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "cluster", "sys", "noftz", "global", "shared",
-     CLUSTER_SHARED, "L2::cache_hint", "v2", "v4", "v8"]
+     ir.CLUSTER_SHARED, "L2::cache_hint", "v2", "v4", "v8"]
 )  # fmt: skip
 _COPY_HINTS = frozenset({"L2::64B", "L2::128B", "L2::256B", "L2::cache_hint"})
 _INTEGER = ("u32", "s32", "u64", "s64")
@@ -55,34 +45,34 @@ ATOMIC_TYPES: dict[str, tuple[str, ...]] = {  # operation -> types
 }  # fmt: skip
 
 
-def space_of(slots: Slots, inst: Instruction, address: Address) -> str:
+def space_of(slots: Slots, inst: ir.Instruction, address: ir.Address) -> str:
     """A name in SPACES, or "generic"."""
-    space = CLUSTER_SHARED if CLUSTER_SHARED in inst.modifiers else inst.space
+    space = ir.CLUSTER_SHARED if ir.CLUSTER_SHARED in inst.modifiers else inst.space
     if space != "param":
         return space
     base = address.base
-    if isinstance(base, Symbol):
+    if isinstance(base, ir.Symbol):
         return "param" if base.name in slots.kernel_parameters else "call"
     return "param" if slots.program.function_of[inst.index] == slots.program.name else "call"
 
 
-def access_of(inst: Instruction) -> tuple[int, int]:
+def access_of(inst: ir.Instruction) -> tuple[int, int]:
     """(element bytes, elements) of `ld` and `st`. Raises Unsupported for unknown modifiers."""
-    flags = [m for m in inst.modifiers if m not in TYPE_BYTES and m not in SPACES and m not in _CACHE_HINTS]
+    flags = [m for m in inst.modifiers if m not in ir.TYPE_BYTES and m not in ir.SPACES and m not in _CACHE_HINTS]
     refuse_if(inst.type in ("", "pred", "b128") or len(flags) > 1 or any(f not in ("v2", "v4", "v8") for f in flags))
     elements = int(flags[0][1:]) if flags else 1
-    size = TYPE_BYTES[inst.type]
+    size = ir.TYPE_BYTES[inst.type]
     refuse_if(size * elements > 32)
     return size, elements
 
 
-def elements_of(operand: Operand | None, count: int) -> tuple[Operand | None, ...]:
+def elements_of(operand: ir.Operand | None, count: int) -> tuple[ir.Operand | None, ...]:
     """The elements of what is loaded or stored. Raises Unsupported if they are not as many."""
-    refuse_if(len(parts_of(operand)) != count)
-    return parts_of(operand)
+    refuse_if(len(ir.parts_of(operand)) != count)
+    return ir.parts_of(operand)
 
 
-def atomic_name(inst: Instruction) -> str:
+def atomic_name(inst: ir.Instruction) -> str:
     """The operation of `atom` and `red`, a key of ATOMIC_TYPES. Raises Unsupported."""
     names = [m for m in inst.modifiers if m in ATOMIC_TYPES]
     known = {*_QUALIFIERS, *names, inst.type}
@@ -90,7 +80,7 @@ def atomic_name(inst: Instruction) -> str:
     return names[0]
 
 
-def operands_of(inst: Instruction) -> tuple[Operand, ...]:
+def operands_of(inst: ir.Instruction) -> tuple[ir.Operand, ...]:
     """The operands behind the address, without a cache policy. Raises Unsupported if there is none."""
     operands = inst.sources[1:-1] if "L2::cache_hint" in inst.modifiers else inst.sources[1:]
     refuse_if(not operands)
@@ -100,14 +90,14 @@ def operands_of(inst: Instruction) -> tuple[Operand, ...]:
 class Copy(NamedTuple):
     """A `cp.async`: addresses, bytes a lane, and how many of them are read (an operand; None: all)."""
 
-    to: Address
-    source: Address
+    to: ir.Address
+    source: ir.Address
     size: int
-    read: Operand | None
-    ignore: Operand | None  # predicate: read nothing
+    read: ir.Operand | None
+    ignore: ir.Operand | None  # predicate: read nothing
 
 
-def copy_of(inst: Instruction) -> Copy:
+def copy_of(inst: ir.Instruction) -> Copy:
     """The operands of `cp.async.{ca,cg}.shared.global [to], [from], size[, read or ignore][, policy]`."""
     flags = [m for m in inst.modifiers if m not in _COPY_HINTS]
     refuse_if(flags not in (["async", "ca", "shared", "global"], ["async", "cg", "shared", "global"]))
@@ -119,5 +109,5 @@ def copy_of(inst: Instruction) -> Copy:
     to, source, size_bytes = as_address(to), as_address(source), as_number(size)
     refuse_if(size_bytes not in ((16,) if flags[1] == "cg" else (4, 8, 16)))
     last = operands[3] if len(operands) > 3 else None
-    ignores = isinstance(last, Register) and last.type == "pred"
+    ignores = isinstance(last, ir.Register) and last.type == "pred"
     return Copy(to, source, size_bytes, None if ignores else last, last if ignores else None)

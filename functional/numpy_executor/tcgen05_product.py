@@ -27,22 +27,10 @@ import numpy as np
 from functional.isa.matrices import SUB_BYTE, Element, unpack_pairs, unpack_units, values
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
+from functional.numpy_executor import tcgen05
 from functional.numpy_executor.memory_ops import address_getter
 from functional.numpy_executor.mma import decode, decode_stored, multiply, multiply_sparse, positions
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
-from functional.numpy_executor.tcgen05 import (
-    View,
-    allocation_step,
-    blocks_together,
-    commit_step,
-    faults,
-    freeing_step,
-    move_step,
-    permit_step,
-    shared_bytes,
-    tensor_copy_in_step,
-    view_of,
-)
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
 
@@ -85,7 +73,7 @@ _ID_SHIFT = 30  # of an address: two bits that may repeat the byte that the desc
 _BIAS, _NAN, _SIGN = 127, 0xFF, 0x80
 
 
-def scale_factors(view: View, address: int, extent: int, scaling: Scaling, side: int) -> np.ndarray:
+def scale_factors(view: tcgen05.View, address: int, extent: int, scaling: Scaling, side: int) -> np.ndarray:
     """Factors [extent, factor] of A (`side` 0) or B (1). Raises ValueError for what cannot be had."""
     first = scaling.bytes[side]
     if address >> _ID_SHIFT not in (0, first):
@@ -117,7 +105,7 @@ _MEANT = (0b0100, 0b1000, 0b1100, 0b1001, 0b1101, 0b0110, 0b1110)
 _MEANT_OF_PAIRS = (0b0100, 0b1110)  # of two columns
 
 
-def stored_columns(view: View, product: Product, address: int, stored: np.ndarray) -> np.ndarray:
+def stored_columns(view: tcgen05.View, product: Product, address: int, stored: np.ndarray) -> np.ndarray:
     """Columns [row, stored element] of A that are stored, of the rows of a thread block; `stored`: the elements. Raises
     ValueError."""
     if address >> 16:
@@ -177,7 +165,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     def step(frame: Frame) -> None:
         for row, lane in np.argwhere(frame.lanes()).tolist():
             given = read(frame, (row, lane))
-            with faults(frame, inst, row):
+            with tcgen05.faults(frame, inst, row):
                 _make(frame, inst, (row, lane), form, given)
 
     return step
@@ -211,8 +199,8 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
     product = product_of(form, given.described)
     if (given.zeros or 0) & _MASKS or (given.zeros or 0) >> _COLUMN_SHIFT:
         raise ValueError("masks of zero columns are not supported: PTX's table and its examples contradict each other")
-    blocks = blocks_together(frame, place[0], product.blocks)
-    sides = [_Side(frame, inst, place, view_of(frame, place[0], block), product, given) for block in blocks]
+    blocks = tcgen05.blocks_together(frame, place[0], product.blocks)
+    sides = [_Side(frame, inst, place, tcgen05.view_of(frame, place[0], block), product, given) for block in blocks]
     right = np.concatenate([side.stored(product.right, given.b, 1) for side in sides])
     kept = _kept_lanes(given.without, sides[0].view, blocks)
     for side, lanes in zip(sides, kept, strict=True):
@@ -220,7 +208,7 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
         side.write(side.total(left, right, form.shift), lanes)
 
 
-def _kept_lanes(without: list[int], view: View, blocks: tuple[int, ...]) -> list[np.ndarray]:
+def _kept_lanes(without: list[int], view: tcgen05.View, blocks: tuple[int, ...]) -> list[np.ndarray]:
     """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
     bits = [
         bool(word >> n & 1) for word in without or [0] * len(blocks) * (TENSOR_LANES // 32) for n in range(_WORD_BITS)
@@ -239,7 +227,7 @@ class _Side(NamedTuple):
     frame: Frame
     inst: Instruction
     place: tuple[int, int]
-    view: View
+    view: tcgen05.View
     product: Product
     given: Operands
 
@@ -255,7 +243,7 @@ class _Side(NamedTuple):
         if not transposed and 0 < descriptor.width < row_bytes:
             raise ValueError(f"rows of {row_bytes} bytes in a swizzle of {descriptor.width} are not supported")
         at = addresses_of(descriptor, along, units, size, transposed)[..., None] + np.arange(size)
-        words = shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
+        words = tcgen05.shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
             return unpack_pairs(words, kind.name)
         return unpack_units(words, kind.name) if kind.name in SUB_BYTE else decode_stored(words, kind)
@@ -316,8 +304,9 @@ def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
 
 
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
-    "alloc": allocation_step, "dealloc": freeing_step, "relinquish_alloc_permit": permit_step, "ld": move_step,
-    "st": move_step, "cp": tensor_copy_in_step, "mma": product_step, "commit": commit_step,
+    "alloc": tcgen05.allocation_step, "dealloc": tcgen05.freeing_step, "ld": tcgen05.move_step, "mma": product_step,
+    "relinquish_alloc_permit": tcgen05.permit_step, "st": tcgen05.move_step, "commit": tcgen05.commit_step,
+    "cp": tcgen05.tensor_copy_in_step,
 }  # fmt: skip
 
 

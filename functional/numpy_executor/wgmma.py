@@ -26,18 +26,8 @@ from functional.isa.matrices import (
 )
 from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
+from functional.numpy_executor import mma
 from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.mma import (
-    assembled,
-    decode_stored,
-    metadata_getter,
-    multiply,
-    multiply_sparse,
-    read,
-    registers_of,
-    setters_of,
-    write,
-)
 from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.program import BasicBlock
@@ -180,25 +170,25 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `wgmma.mma_async`, of the 16 rows of each warp."""
     form = form_of(inst)
     accumulators, destination = inst.sources[-1], inst.destinations[0]
-    before, setters = registers_of(slots, accumulators, form.d), setters_of(slots, destination, form.d)
+    before, setters = mma.registers_of(slots, accumulators, form.d), mma.setters_of(slots, destination, form.d)
     refuse_if(len(setters) * form.d.per_register != form.columns // 2)
     left = _left(slots, inst, form)
     right = getter(slots, form.b, "b64")
     scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
     places = c_layout(_ROWS, form.columns)
-    index_of = None if form.metadata is None else metadata_getter(slots, *form.metadata, form.left, form.depth)
+    index_of = None if form.metadata is None else mma.metadata_getter(slots, *form.metadata, form.left, form.depth)
 
     def step(frame: Frame) -> None:
         added = np.asarray(frame.full(scale(frame)))[:, 0]
-        old = read(frame, before, form.d)
-        third = assembled(np.where(added[:, None, None], old, 0), places, (_ROWS, form.columns))
+        old = mma.read(frame, before, form.d)
+        third = mma.assembled(np.where(added[:, None, None], old, 0), places, (_ROWS, form.columns))
         b = _stored(frame, inst, right, form.right, form.columns, form.depth, form.transposed[1], None)
         a, b = left(frame) * form.sign, b.swapaxes(1, 2)
         if index_of is None:
-            total = multiply(a, b, third, form.left, form.options)
+            total = mma.multiply(a, b, third, form.left, form.options)
         else:
-            total = multiply_sparse(a, index_of(frame), b, third, form.left, form.options)
-        write(frame, setters, total[:, *places], form.d)
+            total = mma.multiply_sparse(a, index_of(frame), b, third, form.left, form.options)
+        mma.write(frame, setters, total[:, *places], form.d)
 
     return step
 
@@ -209,10 +199,10 @@ def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.n
     if not isinstance(form.a, Vector):
         where = getter(slots, form.a, "b64")
         return lambda frame: _stored(frame, inst, where, form.left, 64, depth, form.transposed[0], _quarter(frame))
-    registers = registers_of(slots, form.a, form.left)
+    registers = mma.registers_of(slots, form.a, form.left)
     refuse_if(len(registers) != 4)
     places = a_layout(_ROWS, depth, form.left)
-    return lambda frame: assembled(read(frame, registers, form.left), places, (_ROWS, depth))
+    return lambda frame: mma.assembled(mma.read(frame, registers, form.left), places, (_ROWS, depth))
 
 
 def _quarter(frame: Frame) -> np.ndarray:
@@ -243,7 +233,7 @@ def _stored(
     for row in range(frame.count):
         machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
     values = machine.shared.words[size][offsets // size]
-    return decode_stored(values, kind).reshape(addresses.shape)
+    return mma.decode_stored(values, kind).reshape(addresses.shape)
 
 
 def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:
