@@ -27,8 +27,7 @@ from abstim.session.side_by_side import kernel_of
 from abstim.show.timeline import timeline
 from abstim.targets.loading import load
 from functional.errors import InputError
-from functional.launches.launch import Order
-from functional.launches.launch_order import awaits_of, stretches
+from functional.launches.launch import Order, awaits_of, stretches
 from functional.launches.launches_json import load_case
 from functional.suite.export import export
 from functional.traces.store import StoreWriter, open_store

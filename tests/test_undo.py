@@ -11,7 +11,7 @@ from functional.errors import ExecutionError
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.llvm_executor.runtime_undo import PAGE_BYTES
+from functional.llvm_executor.undo import PAGE_BYTES
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 

@@ -16,7 +16,7 @@ from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
-from functional.launches.launch_order import may_overlap
+from functional.launches.launch import may_overlap
 from functional.traces.store import StoredCase
 
 if TYPE_CHECKING:

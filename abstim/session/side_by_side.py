@@ -10,7 +10,7 @@ from abstim.brief import brief
 from abstim.engine.state import RESOURCES
 from abstim.gpu.occupancy import demands_of
 from functional.execution.computer import default_threads
-from functional.launches.launch_order import awaits_of, stretches
+from functional.launches.launch import awaits_of, stretches
 
 if TYPE_CHECKING:
     from abstim.engine.side_by_side import Kernel, SideBySide

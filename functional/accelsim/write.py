@@ -26,7 +26,7 @@ from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.log import Log
+from functional.numpy_executor.machine import Log
 from functional.programs.program import Program
 from functional.programs.registers import live_behind
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of

@@ -39,6 +39,7 @@ CONTEXT = (
     "turns", "turns_stop", "block_cycles", "spreads", "paces",
     "dispatch_ticks", "next_entry",  # when a thread block may enter
 )  # fmt: skip
+MOST_KEPT_BYTES = 1 << 28  # of anything that outlives a launch
 LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
 _POINTERS = (

@@ -15,7 +15,6 @@ from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_o
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
-    runtime_atomics,
     runtime_interleave,
     runtime_matrices,
     runtime_races,

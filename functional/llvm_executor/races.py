@@ -7,11 +7,10 @@ from threading import Lock
 import numpy as np
 
 from functional.launches.memory import GLOBAL_BASE, Memory, sparse_zeros
-from functional.llvm_executor.context_layout import LOADED, STORED
+from functional.llvm_executor.context_layout import LOADED, MOST_KEPT_BYTES, STORED
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORES_JOB
-from functional.llvm_executor.streams import MOST_KEPT_BYTES
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace

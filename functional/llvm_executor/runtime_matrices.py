@@ -24,7 +24,7 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor.context_layout import Context
 from functional.llvm_executor.runtime_memory import SPACES, fault, log_passes
 from functional.llvm_executor.runtime_records import conflict
-from functional.llvm_executor.runtime_undo import keep_range
+from functional.llvm_executor.undo import keep_range
 from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 
 Eight: Any = Type("double", 8)

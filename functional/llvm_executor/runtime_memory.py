@@ -17,7 +17,7 @@ from functional.llvm_executor.runtime_records import (
     record_local,
     record_one,
 )
-from functional.llvm_executor.runtime_undo import keep_lanes
+from functional.llvm_executor.undo import keep_lanes
 from functional.traces.line_record import MORE, SHARED_PASS
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 

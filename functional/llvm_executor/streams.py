@@ -16,7 +16,6 @@ from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 _AT = {name: position for position, name in enumerate(CONTEXT)}
 _FIRST = 1 << 16  # entries of a new buffer
-MOST_KEPT_BYTES = 1 << 28  # of anything that outlives a launch
 _LEAST_ROOM = 1 << 14  # more than any basic block writes
 
 

@@ -12,8 +12,7 @@ from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import CLUSTER, chunk_stops
 from functional.numpy_executor.decode import Decoded
-from functional.numpy_executor.log import Log
-from functional.numpy_executor.machine import Code, Machine, Watch
+from functional.numpy_executor.machine import Code, Log, Machine, Watch
 from functional.numpy_executor.mbarriers import end_waits
 from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.stack import DONE, WAITING
