@@ -101,15 +101,16 @@ def _carry(inst: Instruction) -> Operation:
     flags = flags_of(inst, {"cc", "lo", "hi"})
     type_ = only_type(inst, ("b32", "b64", *_WORDS))
     takes, multiplies = inst.opcode in ("addc", "subc", "madc"), inst.opcode in ("mad", "madc")
+    subtracts = inst.opcode.startswith("sub")
 
     def emit(e: Emitter, *values: Value) -> Value | tuple[Value, ...]:
-        *numbers, code = values if takes else (*values, e.literal(0, "i1"))
+        *numbers, code = values if takes else (*values, e.literal(subtracts, "i1"))
         if multiplies:
             numbers = [_product(e, inst, numbers[0], numbers[1]), numbers[2]]
-        a, b = numbers
-        code = e.invert(code) if inst.opcode == "subc" else code
-        value, out = (_subtract if inst.opcode.startswith("sub") else _add)(e, a, b, code)
-        return (value, out) if "cc" in flags else value
+        total = e.op("add", numbers[0], e.invert(numbers[1]) if subtracts else numbers[1])
+        value = e.op("add", total, e.cast("zext", code, total.kind))
+        carry = e.op("or", e.compare("ult", total, numbers[0]), e.compare("ult", value, total))
+        return (value, carry) if "cc" in flags else value
 
     unsigned = "u" + type_[1:]
     return Operation(
@@ -117,21 +118,6 @@ def _carry(inst: Instruction) -> Operation:
         (unsigned, "pred") if "cc" in flags else (unsigned,),
         (type_,) * (3 if multiplies else 2) + (("pred",) if takes else ()),
     )
-
-
-def _add(e: Emitter, a: Value, b: Value, code: Value) -> tuple[Value, Value]:
-    carried = e.cast("zext", code, a.kind)
-    total = e.op("add", a, b)
-    value = e.op("add", total, carried)
-    return value, e.op("or", e.compare("ult", total, a), e.compare("ult", value, total))
-
-
-def _subtract(e: Emitter, a: Value, b: Value, code: Value) -> tuple[Value, Value]:
-    carried = e.cast("zext", code, a.kind)
-    difference = e.op("sub", a, b)
-    value = e.op("sub", difference, carried)
-    borrow = e.op("or", e.compare("ult", a, b), e.op("and", e.compare("eq", difference, 0), code))
-    return value, e.invert(borrow)
 
 
 def _quotient(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:

@@ -80,13 +80,17 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     pairs = _arguments(slots, inst, inst.sources, inst.callee)
     entry = program.block_of(program.callee_entry[inst.index])
 
-    def step(frame: Frame) -> None:
-        lanes = frame.executing
-        frame.machine.enter(frame.index, inst, lanes, kept)
-        _copy(frame, lanes, pairs, 1)
-        frame.machine.stack.call(frame.index, lanes, entry, after)
+    return lambda frame: _enter(frame, inst, kept, [(entry, pairs, frame.executing)], after)
 
-    return step
+
+def _enter(
+    frame: Frame, inst: Instruction, kept: tuple[int, ...], paths: list[tuple[int, Pairs, np.ndarray]], after: int
+) -> None:
+    """Lanes of each path (block, arguments, lane mask [row]) begin the function there."""
+    frame.machine.enter(frame.index, inst, frame.executing, kept)
+    for _, pairs, lanes in paths:
+        _copy(frame, lanes, pairs, 1)
+    frame.machine.stack.call(frame.index, [(entry, lanes) for entry, _, lanes in paths], after)
 
 
 def _arguments(slots: Slots, inst: Instruction, given: tuple[Operand, ...], callee: str) -> Pairs:
@@ -119,10 +123,7 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
         missed = lanes & ~np.bitwise_or.reduce([m for _, m in paths] or [np.zeros_like(lanes)], axis=0)
         say = "is not the address of a function with these parameters"
         frame.check(inst, unpack(missed), lambda at: f"{int(named[at]):#x} {say}")
-        frame.machine.enter(frame.index, inst, lanes, kept)
-        for address, path in paths:
-            _copy(frame, path, known[address][1], 1)
-        frame.machine.stack.call_each(frame.index, [(known[a][0], path) for a, path in paths], after)
+        _enter(frame, inst, kept, [(*known[a], path) for a, path in paths], after)
 
     return step
 

@@ -93,19 +93,9 @@ class Stack:
             self.block[at], self.reconvergence[at], self.mask[at] = block, reconvergence, lanes[pushed]
         self._pop(rows[fresh])  # every path is already at the reconvergence point of the old top
 
-    def call(self, rows: np.ndarray, lanes: np.ndarray, entry: int, after: int) -> None:
-        """`lanes` of the warps call the function at block `entry`; all active lanes continue at block `after`."""
-        self.block[rows] = after
-        called = lanes != 0
-        rows, lanes = rows[called], lanes[called]
-        self._save(rows)
-        self.block[rows], self.reconvergence[rows], self.mask[rows] = entry, NOWHERE, lanes
-        self.base[rows] = self.depth[rows]
-        self.level[rows] += 1
-        self.settle(rows)
-
-    def call_each(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], after: int) -> None:
-        """As `call`, of several functions: the last path runs first, and each returns to an entry that goes at once."""
+    def call(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], after: int) -> None:
+        """Lanes call the function at a block, by disjoint `paths` (block, lane mask [row]), of which the last runs
+        first. Each returns to an entry that goes at once; all active lanes continue at block `after`."""
         self.block[rows] = after
         level = self.level[rows]
         for entry, lanes in paths:
