@@ -134,7 +134,7 @@ class Records:
         self, addresses: np.ndarray, active: np.ndarray, warps: np.ndarray, what: list[StaticInstruction]
     ) -> None:
         found: list[Found] = []
-        keys = [(w.space, w.is_atomic, w.access_bytes) for w in what]
+        keys = [(w.space, w.operation.startswith(("atom", "red")), w.access_bytes) for w in what]
         for key in dict.fromkeys(keys):
             chosen = np.array([k == key for k in keys])
             kind = self._of_kind(*key, addresses[chosen], active[chosen])

@@ -55,35 +55,15 @@ class StaticInstruction:
     destinations: tuple[int, ...]
     sources: tuple[int, ...]
 
-    @cached_property
-    def parts(self) -> tuple[str, ...]:
-        """The PTX opcode and its modifiers."""
-        return tuple(self.operation.split("."))
-
     @property
-    def is_memory(self) -> bool:
-        """Is it timed as an access to memory?"""
-        return self.parts[0] in MEMORY_OPCODES
-
-    @property
-    def is_atomic(self) -> bool:
-        """Is it timed as an atomic access?"""
-        return self.parts[0] in ("atom", "red")
-
-    @cached_property
     def space(self) -> str:
         """State space of a memory instruction, "generic" if it names none."""
-        return self.parts[1] if len(self.parts) > 1 else "generic"
-
-    @cached_property
-    def ends_block(self) -> bool:
-        """Does a basic block end with it?"""
-        return self.parts[0] in ENDS_BLOCK
+        return (*self.operation.split("."), "generic")[1]
 
     @cached_property
     def access_bytes(self) -> int:
         """Bytes a lane accesses: from the opcode's suffix (`.U8`, `.64`), else 4."""
-        if self.parts[0] == "ldmatrix":
+        if self.operation.startswith("ldmatrix"):
             return 16  # a row of a matrix
         for token in self.opcode.split(".")[1:]:
             match = _WIDTH.fullmatch(token)
@@ -95,14 +75,14 @@ class StaticInstruction:
     def lanes(self) -> int:
         """Lanes whose address counts: a matrix load takes 8 for each matrix."""
         matrices = int(self.opcode[-1]) if self.opcode.endswith((".2", ".4")) else 1
-        return 8 * matrices if self.parts[0] == "ldmatrix" else WARP_LANES
+        return 8 * matrices if self.operation.startswith("ldmatrix") else WARP_LANES
 
     def instruction(self, index: int) -> Instruction:
         """As characterisation reads it: registers by number, loaded ones as many as the width needs."""
-        opcode, *modifiers = self.parts
+        opcode, *modifiers = self.operation.split(".")
         sources: tuple[Operand, ...] = tuple(_register(n) for n in self.sources)
         destinations = self.destinations
-        if self.is_memory:
+        if opcode in MEMORY_OPCODES:
             modifiers += [_TYPES[self.access_bytes]]
             addresses = 1 if opcode in ("st", "atom", "red") else len(sources)
             sources = (*(Address(_register(n)) for n in self.sources[:addresses]), *sources[addresses:])
@@ -126,7 +106,8 @@ class Code:
     def __init__(self, header: Header, opcodes: Opcodes) -> None:
         self.header, self.opcodes = header, opcodes
         self.instructions: list[StaticInstruction] = []
-        self.is_memory: list[bool] = []
+        self.is_memory: list[bool] = []  # is it timed as an access to memory?
+        self.ends_block: list[bool] = []
         self.has_addresses: list[bool] = []
         self.next: list[int] = []  # id at the next program counter, -1: not seen
         self.leaders: set[int] = set()  # ids some warp came to by a jump, or with lanes that joined
@@ -148,7 +129,9 @@ class Code:
             self._ids[key] = len(self.instructions)
             operation = self.opcodes.operation(opcode)
             self.instructions.append(StaticInstruction(key[0], opcode, operation, *map(tuple, registers)))
-            self.is_memory.append(self.instructions[-1].is_memory)
+            kind = operation.partition(".")[0]
+            self.is_memory.append(kind in MEMORY_OPCODES)
+            self.ends_block.append(kind in ENDS_BLOCK)
             self.has_addresses.append(width != "0")
             self.next.append(-1)
         return self._ids[key], match.end()
@@ -243,7 +226,7 @@ class Runs:
         before = self._before
         code = self.code
         straight = before >= 0 and (code.next[before] == i or code.link(before, i))
-        if not straight or mask & ~self._mask or code.instructions[before].ends_block:
+        if not straight or mask & ~self._mask or code.ends_block[before]:
             code.leaders.add(i)
             if not straight and before >= 0:
                 code.left.add(before)
