@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
-from functional.isa.operation import Unsupported, refuse_if
+from functional.isa.operation import as_address, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.atomics import Update, atomic_step, reduce_into, reduction_of
 from functional.numpy_executor.mbarriers import Change, complete_tx, log_touched, update_barriers
@@ -91,19 +91,6 @@ _FORMS: dict[tuple[str, ...], tuple[str, str]] = {  # -> spaces from, to
 }
 
 
-class BulkCopy(NamedTuple):
-    """Spaces and addresses, the operand with the bytes, the barrier that counts them, the mask of thread blocks that
-    get them, and how they are joined with what is there."""
-
-    spaces: tuple[str, str]  # from, to
-    source: Address
-    to: Address
-    size: Operand
-    barrier: Address | None
-    blocks: Operand | None
-    reduction: tuple[str, Update] | None  # the type of elements, and the operation
-
-
 def is_bulk(inst: Instruction) -> bool:
     """A `cp.async.bulk` that copies, or `cp.reduce.async.bulk`."""
     if inst.modifiers[:1] == ("reduce",):
@@ -112,29 +99,22 @@ def is_bulk(inst: Instruction) -> bool:
     return inst.modifiers[:2] == ("async", "bulk") and copies
 
 
-def bulk_copy_of(inst: Instruction) -> BulkCopy:
-    """The operands. Raises Unsupported for what is not a form of PTX."""
+def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
+    """`cp.async.bulk.{shared,shared::cluster}.{global,shared}.mbarrier::complete_tx::bytes[.multicast::cluster]`,
+    `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`. Raises Unsupported for what is not a form
+    of PTX."""
     operands, modifiers = list(inst.sources), [m for m in inst.modifiers if m != "L2::cache_hint"]
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()
     reduces = modifiers[0] == "reduce"
     form = tuple(modifiers[3:6] if reduces else modifiers[2:])
-    spaces, reduction = _FORMS.get(form), reduction_of(modifiers[6:]) if reduces else None
-    if spaces is None or len(operands) != 3 + (_COMPLETES in form) + (MULTICAST in form):
-        raise Unsupported
-    refuse_if(reduces and spaces[0] != "shared")
-    to, source, size, *rest = operands
-    refuse_if(not all(isinstance(operand, Address) for operand in (to, source, *rest[:1])))
-    barrier, blocks = rest[0] if rest else None, rest[1] if len(rest) > 1 else None
-    return BulkCopy(spaces, source, to, size, barrier, blocks, reduction)  # type: ignore[arg-type]
-
-
-def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
-    """`cp.async.bulk.{shared,shared::cluster}.{global,shared}.mbarrier::complete_tx::bytes[.multicast::cluster]`,
-    `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`."""
-    copy = bulk_copy_of(inst)
-    bytes_of, source = getter(slots, copy.size, "u32"), Place(slots, inst, copy.source, copy.spaces[0])
-    targets = targets_of(slots, inst, copy.to, copy.barrier, copy.blocks, copy.spaces[1])
+    refuse_if(form not in _FORMS or len(operands) != 3 + (_COMPLETES in form) + (MULTICAST in form))
+    (read_from, into), reduction = _FORMS[form], reduction_of(modifiers[6:]) if reduces else None
+    refuse_if(reduces and read_from != "shared")
+    to, origin, size, *rest = operands
+    bytes_of, source = getter(slots, size, "u32"), Place(slots, inst, origin, read_from)
+    barrier, blocks = as_address(rest[0]) if rest else None, rest[1] if len(rest) > 1 else None
+    targets = targets_of(slots, inst, as_address(to), barrier, blocks, into)
 
     def step(frame: Frame) -> None:
         sizes = frame.full(bytes_of(frame)).astype(np.int64)
@@ -143,12 +123,12 @@ def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
         read = source.parts(frame)
         written: list[Lanes] = []
         for target in targets(frame):
-            written = list(split(frame, inst, copy.spaces[1], target.addresses, target.lanes))
+            written = list(split(frame, inst, into, target.addresses, target.lanes))
             here = read if target.lanes is None else [replace(p, active=p.lanes & target.lanes) for p in read]
             for one, other in zip(here, written, strict=False):
-                _move(one, other, sizes, copy.reduction)
+                _move(one, other, sizes, reduction)
             target.complete(sizes)
-        _record(frame, copy, read if copy.spaces[0] == "global" else written, sizes)
+        _record(frame, read if read_from == "global" else written, sizes)
 
     return step
 
@@ -223,7 +203,7 @@ def _unit(part: Lanes, start: int, here: np.ndarray) -> np.ndarray:
     return part.frame.full(part.space.offsets(part.frame, part.inst, addresses, UNIT_BYTES))
 
 
-def _record(frame: Frame, copy: BulkCopy, parts: list[Lanes], sizes: np.ndarray) -> None:
+def _record(frame: Frame, parts: list[Lanes], sizes: np.ndarray) -> None:
     """The lines of global memory that a copy touches, and the passes of shared memory."""
     found: dict[int, list[np.ndarray]] = {}
     passes = np.zeros(frame.count, np.int64)

@@ -10,7 +10,6 @@ them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -28,7 +27,7 @@ from functional.numpy_executor.operands import Frame, Getter, Step, getter, sett
 from functional.numpy_executor.spaces import SPACES
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
+from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
 
 
 class View(NamedTuple):
@@ -190,46 +189,12 @@ def permit_step(slots: Slots, inst: Instruction) -> Step:
 _THREAD = np.arange(32)
 _PACKING = {"ld": "pack::16b", "st": "unpack::16b"}
 _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}  # of .x1
+_TIMES = frozenset(f"x{1 << n}" for n in range(8))
 _MOST_REGISTERS = 128
 _WARP_LANES = 32
 
 
 _LOWER, _HALF_BITS = np.uint32(0xFFFF), np.uint32(16)
-
-
-class Move(NamedTuple):
-    """A `tcgen05.ld` or `.st`: its lanes and columns [thread, register] from the address on, and whether each register
-    holds the lower halves of two columns."""
-
-    address: Address
-    registers: tuple[Operand, ...]
-    lanes: np.ndarray
-    columns: np.ndarray
-    packed: bool
-
-
-def move_of(inst: Instruction) -> Move:
-    """`tcgen05.ld.sync.aligned.SHAPE.xN[.pack::16b].b32 registers, [address][, half]`, and `.st` likewise. Raises
-    Unsupported."""
-    way, *rest = inst.modifiers
-    packed = _PACKING[way] in rest
-    head, shape, times = tuple(rest[:2]), rest[2], re.fullmatch(r"x(\d+)", rest[3])
-    refuse_if(head != ("sync", "aligned") or rest[4:] != [*[_PACKING[way]] * packed, "b32"])
-    if times is None or int(times[1]) not in (1, 2, 4, 8, 16, 32, 64, 128):
-        raise Unsupported
-    address, half, registers = _operands(inst, way, shape)
-    count = _REGISTERS[shape] * int(times[1])
-    refuse_if(len(registers) != count or count > _MOST_REGISTERS)
-    lanes, columns = _places(shape, count, half, 1 + packed)
-    return Move(address, registers, lanes, columns, packed)
-
-
-def _operands(inst: Instruction, way: str, shape: str) -> tuple[Address, int, tuple[Operand, ...]]:
-    """(address, columns to the second half, registers)."""
-    address, *more = inst.sources
-    given = inst.destinations[0] if way == "ld" else more.pop()
-    refuse_if(len(more) != (shape == "16x32bx2"))
-    return as_address(address), as_number(more[0]) if more else 0, parts_of(given)  # type: ignore[return-value]
 
 
 def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np.ndarray]:
@@ -250,43 +215,54 @@ def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np
 
 
 def move_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.ld`, `tcgen05.st`."""
-    move, load = move_of(inst), inst.modifiers[0] == "ld"
-    where = address_getter(slots, move.address, "shared")
-    getters = [] if load else [getter(slots, r, "b32") for r in move.registers]
-    setters = [setter(slots, r, "b32") for r in move.registers] if load else []
+    """`tcgen05.ld.sync.aligned.SHAPE.xN[.pack::16b].b32 registers, [address][, half]`, and `.st` likewise. Raises
+    Unsupported."""
+    way, *rest = inst.modifiers
+    load, packed, head, shape, times = way == "ld", _PACKING[way] in rest, rest[:2], rest[2], rest[3]
+    refuse_if(head != ["sync", "aligned"] or rest[4:] != [*[_PACKING[way]] * packed, "b32"])
+    refuse_if(times not in _TIMES)
+    address, *more = inst.sources
+    registers = parts_of(inst.destinations[0] if load else more.pop())
+    refuse_if(len(more) != (shape == "16x32bx2"))
+    refuse_if(len(registers) != _REGISTERS[shape] * int(times[1:]) or len(registers) > _MOST_REGISTERS)
+    places = _places(shape, len(registers), as_number(more[0]) if more else 0, 1 + packed)
+    where = address_getter(slots, address, "shared")
+    getters = [] if load else [getter(slots, r, "b32") for r in registers]  # type: ignore[arg-type]
+    setters = [setter(slots, r, "b32") for r in registers] if load else []
 
     def step(frame: Frame) -> None:
         rows = whole_warps(frame, inst)
         starts = same_in_warp(frame, inst, where, "the address", rows)
-        words = np.zeros((frame.count, *move.lanes.shape), np.uint32)
+        words = np.zeros((frame.count, *places[0].shape), np.uint32)
         if getters:
             words = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
         for row in rows.tolist():
-            _move(frame, inst, row, int(starts[row]), move, words)
+            _move(frame, inst, row, int(starts[row]), places, packed, words)
         for i, write in enumerate(setters):
             write(frame, np.ascontiguousarray(words[..., i]))
 
     return step
 
 
-def _move(frame: Frame, inst: Instruction, row: int, start: int, move: Move, words: np.ndarray) -> None:
-    """Of one warp, to or from its `words` [thread, register]."""
-    machine = frame.machine
+def _move(
+    frame: Frame, inst: Instruction, row: int, start: int, places: tuple[np.ndarray, np.ndarray], packed: bool,
+    words: np.ndarray,
+) -> None:  # fmt: skip
+    """Of one warp, to or from its `words` [thread, register]; `packed`: each holds the lower halves of two columns."""
     view = view_of(frame, row)
-    own = int(frame.index[row]) % machine.warps_per_block % 4 * _WARP_LANES
-    lanes, columns = (start >> 16) + move.lanes, (start & 0xFFFF) + move.columns
+    own = int(frame.index[row]) % frame.machine.warps_per_block % 4 * _WARP_LANES
+    lanes, columns = (start >> 16) + places[0], (start & 0xFFFF) + places[1]
     if int(lanes.min()) < own or int(lanes.max()) >= own + _WARP_LANES or (start >> 16) % 16:
         message = f"lane {start >> 16} of an address: this warp has lanes {own} to {own + _WARP_LANES - 1}"
         raise frame.fault(inst, message, row)
     with faults(frame, inst, row):
         if inst.modifiers[0] == "st":
-            halves = [words[row] & _LOWER, words[row] >> _HALF_BITS] if move.packed else [words[row]]
+            halves = [words[row] & _LOWER, words[row] >> _HALF_BITS] if packed else [words[row]]
             for i, given in enumerate(halves):
                 view.write(lanes, columns + i, given)
         else:
-            found = [view.read(lanes, columns + i) for i in range(1 + move.packed)]
-            words[row] = found[0] & _LOWER | found[1] << _HALF_BITS if move.packed else found[0]
+            found = [view.read(lanes, columns + i) for i in range(1 + packed)]
+            words[row] = found[0] & _LOWER | found[1] << _HALF_BITS if packed else found[0]
 
 
 class Copy(NamedTuple):
