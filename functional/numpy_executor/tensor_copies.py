@@ -29,7 +29,7 @@ from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import Place, record, split
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import SPACES, Lanes
-from functional.ptx.ir import CLUSTER_SHARED, Address, Instruction, Operand, parts_of
+from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
 from functional.traces.trace import SECTOR_BYTES
 
 if TYPE_CHECKING:
@@ -191,64 +191,25 @@ _GROUPS = ("cta_group::1", _PAIR)
 _BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-class TensorCopy(NamedTuple):
-    """The operands: the mode, where the map lies, coordinates of the box's first element, offsets of im2col, shared
-    memory, the barrier that counts the bytes of a load, the mask of thread blocks that get them, whether that barrier
-    may be the other one's of a pair of thread blocks; how a store is joined with what is there."""
-
-    mode: str
-    map: Address
-    coordinates: tuple[Operand | None, ...]
-    offsets: tuple[Operand | None, ...]
-    shared: Address
-    space: str
-    barrier: Address | None
-    blocks: Operand | None
-    paired: bool
-    reduction: str
-
-
 def is_tensor_copy(inst: Instruction) -> bool:
     """`cp[.reduce].async.bulk.tensor`."""
     return "tensor" in inst.modifiers and "bulk" in inst.modifiers and "prefetch" not in inst.modifiers
 
 
-def tensor_copy_of(inst: Instruction) -> TensorCopy:
-    """The operands. Raises Unsupported for modes that are not in MODES."""
+def _form_of(inst: Instruction) -> tuple[str, int, tuple[str, ...], list[str], str]:
+    """(mode, axes, what is behind their number, thread blocks, reduction) of a copy. Raises Unsupported for modes that
+    are not in MODES, and for one that is of loads alone, or of stores."""
     modes = [m for m in inst.modifiers if m in MODES] or ["tile"]
-    modifiers, operands = [m for m in inst.modifiers if m not in ("L2::cache_hint", *modes)], list(inst.sources)
-    group = [modifiers.pop(modifiers.index(m)) for m in _GROUPS if m in modifiers]
-    if "L2::cache_hint" in inst.modifiers:
-        operands.pop()
+    modifiers = [m for m in inst.modifiers if m not in ("L2::cache_hint", *modes, *_GROUPS)]
     reduces = modifiers[0] == "reduce"
     axes, form = modifiers[3 + reduces], tuple(modifiers[4 + reduces :])
-    refuse_if(modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"])
-    loads = form[:1] != ("global",)
-    name = form[2] if reduces and len(form) == 4 else ""
+    name, loads = form[2] if reduces and len(form) == 4 else "", form[:1] != ("global",)
     expected = ("global", "shared", *([name] if reduces else []), "bulk_group")
+    refuse_if(modifiers[reduces : 3 + reduces] != ["async", "bulk", "tensor"] or modes[1:])
     refuse_if(loads and (form[:1] not in (("shared",), (CLUSTER_SHARED,)) or form[1:] not in _LOADS or reduces))
     refuse_if(not loads and (form != expected or (reduces and name not in OPERATIONS)))
-    to = operands.pop(0) if loads else operands.pop(2)
-    place, coordinates, *rest = operands
-    taps = parts_of(rest.pop(1)) if modes == ["im2col"] and loads and len(rest) > 1 else ()
-    points = parts_of(coordinates)
-    refuse_if(not _fits(modes, loads, int(axes[:-1]), len(points), len(taps)))
-    refuse_if(len(group) > loads or len(rest) != loads + (MULTICAST in form))
-    barrier, blocks = as_address(rest[0]) if rest else None, rest[1] if len(rest) > 1 else None
-    space = form[0] if loads else "shared"
-    paired = group == [_PAIR]
-    where = as_address(place), points, taps, as_address(to)
-    return TensorCopy(modes[0], *where, space, barrier, blocks, paired, name)
-
-
-def _fits(modes: list[str], loads: bool, axes: int, count: int, taps: int) -> bool:
-    """Is a mode one of loads or of stores, as it is named, with its number of coordinates and offsets?"""
-    mode, *others = modes
-    if others or mode in (_OF_STORES if loads else _OF_LOADS):
-        return False
-    if mode in ("tile::gather4", "tile::scatter4"):
-        return axes == 2 and count == 1 + ROWS
-    return count == axes and taps == (axes - 2 if mode == "im2col" else 0)
+    refuse_if(modes[0] in (_OF_STORES if loads else _OF_LOADS))
+    return modes[0], int(axes[:-1]), form, [m for m in inst.modifiers if m in _GROUPS], name
 
 
 _OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
@@ -256,26 +217,37 @@ _LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
 
 
 def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of a `cp.async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
-    copy = tensor_copy_of(inst)
-    place = Place(slots, inst, copy.map, "generic")
-    coordinates = [getter(slots, c, "s32") for c in copy.coordinates if c is not None]
-    offsets = [getter(slots, c, "u16") for c in copy.offsets if c is not None]
-    refuse_if(len(coordinates) != len(copy.coordinates) or len(offsets) != len(copy.offsets))
-    mode = MODES[copy.mode]
-    targets = targets_of(slots, inst, copy.shared, copy.barrier, copy.blocks, copy.space, copy.paired)
+    """The step of a `cp[.reduce].async.bulk.tensor.{1d,2d,3d,4d,5d}`."""
+    (mode, axes, form, group, reduction), operands = _form_of(inst), list(inst.sources)
+    if "L2::cache_hint" in inst.modifiers:
+        operands.pop()
+    loads = form[0] != "global"
+    to = as_address(operands.pop(0) if loads else operands.pop(2))
+    origin, given, *rest = operands
+    taps = parts_of(rest.pop(1)) if mode == "im2col" and len(rest) > 1 else ()
+    points = parts_of(given)
+    if mode in ("tile::gather4", "tile::scatter4"):
+        refuse_if(axes != 2 or len(points) != 1 + ROWS)
+    else:
+        refuse_if(len(points) != axes or len(taps) != (axes - 2 if mode == "im2col" else 0))
+    refuse_if(len(group) > loads or len(rest) != loads + (MULTICAST in form) or None in (*points, *taps))
+    barrier, blocks = as_address(rest[0]) if rest else None, rest[1] if len(rest) > 1 else None
+    space, place = form[0] if loads else "shared", Place(slots, inst, origin, "generic")
+    coordinates = [getter(slots, c, "s32") for c in points if c is not None]
+    offsets = [getter(slots, c, "u16") for c in taps if c is not None]
+    targets = targets_of(slots, inst, to, barrier, blocks, space, group == [_PAIR])
 
     def step(frame: Frame) -> None:
         boxes = {
-            where: Box(frame, inst, *where, tensor, mode, coordinates, offsets)
+            where: Box(frame, inst, *where, tensor, MODES[mode], coordinates, offsets)
             for where, tensor in _maps(place.parts(frame))
         }
         for target in targets(frame):
-            parts = list(split(frame, inst, copy.space, target.addresses, target.lanes))
+            parts = list(split(frame, inst, space, target.addresses, target.lanes))
             for part in parts:
                 for where, box in boxes.items():
                     if part.lanes[where]:
-                        box.run(part, copy)
+                        box.run(part, loads, reduction)
             target.complete(_box_bytes(frame, boxes))
         touched: dict[int, list[np.ndarray]] = {}
         for (row, _), box in boxes.items():
@@ -352,9 +324,9 @@ class Box:
         unit, word = np.divmod(np.arange(count), self.packing.words)
         return unit * self.packing.pitch_bytes + word * self.element_bytes
 
-    def run(self, part: Lanes, copy: TensorCopy) -> None:
-        """Load or store it; `part` has the address in shared memory."""
-        if self.packing is not None and (copy.reduction or (self.packing.padded and copy.barrier is None)):
+    def run(self, part: Lanes, loads: bool, reduction: str) -> None:
+        """Load or store it, or join it with what is there; `part` has the address in shared memory."""
+        if self.packing is not None and (reduction or (self.packing.padded and not loads)):
             raise self._fault("elements of 4 and 6 bits are not reduced, and padded ones loaded alone")
         address = int(self.frame.full(part.addresses)[self.row, self.lane])
         if address % _LOAD_ALIGNMENT_BYTES:
@@ -367,11 +339,11 @@ class Box:
         shared = part.words(self.element_bytes)
         world = machine.globals.words[self.element_bytes]
         there, here = (self.places - GLOBAL_BASE) // self.element_bytes, inside // self.element_bytes
-        self._watch(part.space.name, inside, copy)
-        if copy.barrier is not None:
+        self._watch(part.space.name, inside, loads)
+        if loads:
             shared[here] = self._filled(world[there])
-        elif copy.reduction:
-            self._reduced(copy.reduction, shared[here[self.inside]])
+        elif reduction:
+            self._reduced(reduction, shared[here[self.inside]])
         else:
             world[there] = shared[here[self.inside]]
 
@@ -414,11 +386,11 @@ class Box:
         data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.element_bytes)
         reduce_into(self.frame.machine.globals, kind, update, self.places - GLOBAL_BASE, data)
 
-    def _watch(self, space: str, inside: np.ndarray, copy: TensorCopy) -> None:
+    def _watch(self, space: str, inside: np.ndarray, loads: bool) -> None:
         watch = self.frame.machine.watch
         if not watch.strict:
             return
-        loads, place = copy.barrier is not None, (self.row, self.lane)
+        place = self.row, self.lane
         shared, world = (space, inside), ("global", self.places - GLOBAL_BASE)
         for (name, starts), writes in ((shared, loads), (world, not loads)):
             watch.box(self.frame, self.inst, place, name, starts, self.element_bytes, writes)
