@@ -113,30 +113,14 @@ _SOURCES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"})
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
 
 
-class Form(NamedTuple):
-    """What a `wgmma.mma_async` says. `scale`: predicate, is D added? `a`: a descriptor, or registers."""
-
-    columns: int
-    depth: int
-    d: Element
-    left: Element
-    right: Element
-    options: frozenset[str]
-    a: Operand
-    b: Operand
-    scale: Operand
-    sign: float
-    transposed: tuple[bool, bool]
-    metadata: tuple[Operand, Operand] | None  # of a sparse A, and their selector
-
-
 def is_product(inst: Instruction) -> bool:
     """A `wgmma.mma_async`; the rest of `wgmma` has nothing to wait for here."""
     return inst.opcode == "wgmma" and "mma_async" in inst.modifiers
 
 
-def form_of(inst: Instruction) -> Form:
-    """The form of `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
+def _form_of(inst: Instruction) -> tuple[int, int, tuple[Element, Element, Element], frozenset[str]]:
+    """(columns, depth, types of D, A and B, options) of
+    `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
     (plain, options), sparse = without_options(inst), is_sparse(inst)
     head, rest = tuple(plain[:3]), plain[3:]
     refuse_if(head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None)
@@ -144,21 +128,18 @@ def form_of(inst: Instruction) -> Form:
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
     if extents is None or a not in _SOURCES or d not in results_of(a) or family_of(a) != family_of(b):
         raise Unsupported
-    columns, depth, integers = int(extents[1]), int(extents[2]), a in ("s8", "u8", "b1")
+    columns, depth = int(extents[1]), int(extents[2])
     refuse_if(columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse))
     allowed: tuple[set[str], ...] = (set(), {"satfinite"}) if a in ("s8", "u8") else (set(),)
     refuse_if(options not in (({"and", "popc"},) if a == "b1" else allowed) or (sparse and a == "b1"))
-    left, right, *operands = inst.sources[:-1]  # the last are the accumulators (_lower.py)
-    metadata, (scale, *numbers) = ((operands[0], operands[1]), operands[2:]) if sparse else (None, operands)
-    signs, trans = _numbers(numbers, integers, a, isinstance(left, Vector))
-    return Form(columns, depth, element(d), element(a), element(b), options, left, right, scale, signs, trans, metadata)
+    return columns, depth, (element(d), element(a), element(b)), options
 
 
-def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
+def _numbers(numbers: list[Operand], kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
     """(the sign of the product, is A, is B stored with M or N innermost?) of the immediates behind the predicate."""
     values = [n.value for n in numbers if isinstance(n, Immediate)]
     wide = kind in ("f16", "bf16")
-    expected = 0 if integers else 2 + wide * (2 - registers)
+    expected = 0 if kind in ("s8", "u8", "b1") else 2 + wide * (2 - registers)
     refuse_if(len(values) != expected or len(numbers) != expected)
     refuse_if(any(v not in (1, -1) for v in values[:2]) or any(v not in (0, 1) for v in values[2:]))
     sign = float(values[0] * values[1]) if values else 1.0
@@ -168,41 +149,44 @@ def _numbers(numbers: list[Operand], integers: bool, kind: str, registers: bool)
 
 def product_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `wgmma.mma_async`, of the 16 rows of each warp."""
-    form = form_of(inst)
-    accumulators, destination = inst.sources[-1], inst.destinations[0]
-    before, setters = mma.registers_of(slots, accumulators, form.d), mma.setters_of(slots, destination, form.d)
-    refuse_if(len(setters) * form.d.per_register != form.columns // 2)
-    left = _left(slots, inst, form)
-    right = getter(slots, form.b, "b64")
-    scale = getter(slots, form.scale, "pred", (2 if form.metadata is None else 4) in inst.negated_sources)
-    places = c_layout(_ROWS, form.columns)
-    index_of = None if form.metadata is None else mma.metadata_getter(slots, *form.metadata, form.left, form.depth)
+    (columns, depth, kinds, options), destination = _form_of(inst), inst.destinations[0]
+    first, second, *operands, accumulators = inst.sources  # the accumulators are read, too (_lower.py)
+    metadata, (scale, *numbers) = (operands[:2], operands[2:]) if is_sparse(inst) else ([], operands)
+    sign, transposed = _numbers(numbers, kinds[1].name, isinstance(first, Vector))
+    before, setters = mma.registers_of(slots, accumulators, kinds[0]), mma.setters_of(slots, destination, kinds[0])
+    refuse_if(len(setters) * kinds[0].per_register != columns // 2)
+    left = _left(slots, inst, kinds[1], depth // 2 if metadata else depth, transposed[0])
+    right, adds = getter(slots, second, "b64"), getter(slots, scale, "pred", 2 + len(metadata) in inst.negated_sources)
+    places = c_layout(_ROWS, columns)
+    index_of = mma.metadata_getter(slots, *metadata, kinds[1], depth) if metadata else None
 
     def step(frame: Frame) -> None:
-        added = np.asarray(frame.full(scale(frame)))[:, 0]
-        old = mma.read(frame, before, form.d)
-        third = mma.assembled(np.where(added[:, None, None], old, 0), places, (_ROWS, form.columns))
-        b = _stored(frame, inst, right, form.right, form.columns, form.depth, form.transposed[1], None)
-        a, b = left(frame) * form.sign, b.swapaxes(1, 2)
+        added = np.asarray(frame.full(adds(frame)))[:, 0]
+        old = mma.read(frame, before, kinds[0])
+        third = mma.assembled(np.where(added[:, None, None], old, 0), places, (_ROWS, columns))
+        b = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
+        a, b = left(frame) * sign, b.swapaxes(1, 2)
         if index_of is None:
-            total = mma.multiply(a, b, third, form.left, form.options)
+            total = mma.multiply(a, b, third, kinds[1], options)
         else:
-            total = mma.multiply_sparse(a, index_of(frame), b, third, form.left, form.options)
-        mma.write(frame, setters, total[:, *places], form.d)
+            total = mma.multiply_sparse(a, index_of(frame), b, third, kinds[1], options)
+        mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
 
 
-def _left(slots: Slots, inst: Instruction, form: Form) -> Callable[[Frame], np.ndarray]:
+def _left(
+    slots: Slots, inst: Instruction, kind: Element, depth: int, transposed: bool
+) -> Callable[[Frame], np.ndarray]:
     """A as [row, 16, k]: of registers, or of a descriptor the rows of each warp."""
-    depth = form.depth if form.metadata is None else form.depth // 2
-    if not isinstance(form.a, Vector):
-        where = getter(slots, form.a, "b64")
-        return lambda frame: _stored(frame, inst, where, form.left, 64, depth, form.transposed[0], _quarter(frame))
-    registers = mma.registers_of(slots, form.a, form.left)
+    operand = inst.sources[0]
+    if not isinstance(operand, Vector):
+        where = getter(slots, operand, "b64")
+        return lambda frame: _stored(frame, inst, where, kind, 64, depth, transposed, _quarter(frame))
+    registers = mma.registers_of(slots, operand, kind)
     refuse_if(len(registers) != 4)
-    places = a_layout(_ROWS, depth, form.left)
-    return lambda frame: mma.assembled(mma.read(frame, registers, form.left), places, (_ROWS, depth))
+    places = a_layout(_ROWS, depth, kind)
+    return lambda frame: mma.assembled(mma.read(frame, registers, kind), places, (_ROWS, depth))
 
 
 def _quarter(frame: Frame) -> np.ndarray:
