@@ -158,7 +158,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     left = _left(slots, inst, kinds[1], depth // 2 if metadata else depth, transposed[0])
     right, adds = getter(slots, second, "b64"), getter(slots, scale, "pred", 2 + len(metadata) in inst.negated_sources)
     places = c_layout(_ROWS, columns)
-    index_of = mma.metadata_getter(slots, *metadata, kinds[1], depth) if metadata else None
+    index_of = mma.metadata_getter(slots, metadata[0], metadata[1], kinds[1], depth) if metadata else None
 
     def step(frame: Frame) -> None:
         added = np.asarray(frame.full(adds(frame)))[:, 0]
