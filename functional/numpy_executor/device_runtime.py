@@ -25,7 +25,7 @@ from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, Memory, Region, function_address
 from functional.numpy_executor.operands import Frame, Step
 from functional.numpy_executor.spaces import SPACES
-from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, SET_CONDITIONAL
+from functional.programs.link import LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
 
 _UNIT_BYTES = 16  # of sizes and headers; what malloc aligns to
@@ -209,6 +209,35 @@ def _new_stream(thread: Thread, places: Sequence[int]) -> int:
     return 0
 
 
+def _fail(thread: Thread, places: Sequence[int]) -> int:
+    text, file, line, function = map(thread.parameter, places[:4])
+    message = f"assertion '{thread.string(text)}' failed at {thread.string(file)}:{line & 0xFFFFFFFF}"
+    raise _fault(thread, f"{message}, {thread.string(function)}")
+
+
+def _print(thread: Thread, places: Sequence[int]) -> int:
+    text, count = _format(thread, thread.string(thread.parameter(places[0])), thread.parameter(places[1]))
+    thread.machine.prints(thread.row, text)
+    return count
+
+
+def _set_conditional(thread: Thread, places: Sequence[int]) -> int:
+    thread.write(thread.parameter(places[0]), thread.parameter_value(places[1], 4))
+    return 0
+
+
+def _use_heap(thread: Thread, places: Sequence[int]) -> int:
+    """`malloc` of so many bytes, or `free` of an address (0: nothing)."""
+    heap, allocates, argument = Heap(thread.machine.memory), thread.inst.callee == "malloc", thread.parameter(places[0])
+    try:
+        found = heap.allocate(argument) if allocates else not argument or heap.release(argument)
+    except InputError as error:
+        raise _fault(thread, str(error)) from None
+    if not allocates and not found:
+        raise _fault(thread, f"free of {argument:#x}, which malloc did not give, or was freed already")
+    return int(found)
+
+
 _CALLS: dict[str, Callable[[Thread, Sequence[int]], int]] = {
     "GetParameterBuffer": lambda t, places: DeviceLaunches(t.machine.memory).buffer(t.parameter(places[1])),
     "GetParameterBufferV2": _described_buffer,
@@ -216,7 +245,8 @@ _CALLS: dict[str, Callable[[Thread, Sequence[int]], int]] = {
     **dict.fromkeys(("LaunchDeviceV2", "LaunchDeviceV2_ptsz"), lambda t, places: _submit(t, *map(t.parameter, places))),
     **dict.fromkeys(("StreamCreate", "StreamCreateWithFlags"), _new_stream),
     **dict.fromkeys(("StreamDestroy", "GetLastError", "PeekAtLastError"), lambda t, places: 0),
-    "SetLastError": _set_error,
+    **{"SetLastError": _set_error, "vprintf": _print, "__assertfail": _fail, "malloc": _use_heap, "free": _use_heap},
+    _PREFIX.sub("", SET_CONDITIONAL): _set_conditional,
 }
 _FIELD = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|j|t|L)?([diouxXcsfFeEgGaAp%])", re.ASCII)
 _PARAMETERS = {"vprintf": 2, "__assertfail": 5, "malloc": 1, "free": 1, SET_CONDITIONAL: 2, **LAUNCH_FUNCTIONS}
@@ -226,51 +256,18 @@ def builtin_step(slots: Slots, inst: Instruction) -> Step:
     """What a call does. Raises Unsupported for other parameters than the run time's."""
     names = [s.name for s in inst.sources if isinstance(s, Symbol)]
     refuse_if(len(names) != _PARAMETERS[inst.callee or ""] or any(n not in slots.call_parameters for n in names))
-    result = next((d.name for d in inst.destinations if isinstance(d, Symbol)), None)
-    places = [slots.call_parameters[name] for name in names]
-    into = None if result is None else slots.call_parameters[result]
+    places, name = [slots.call_parameters[name] for name in names], _PREFIX.sub("", inst.callee or "")
+    result = next((slots.call_parameters[d.name] for d in inst.destinations if isinstance(d, Symbol)), None)
+    size = 8 if name.startswith(("GetParameterBuffer", "malloc")) else 4
 
     def run(frame: Frame) -> None:
         for row, lane in np.argwhere(frame.lanes()):
             thread = Thread(frame, inst, int(frame.index[row]), int(lane))
-            given = [thread.parameter(place) for place in places]
-            if inst.callee in LAUNCH_FUNCTIONS:
-                name = _PREFIX.sub("", thread.inst.callee or "")
-                found = _CALLS[name](thread, places)
-                if into is not None:
-                    thread.set_parameter(
-                        into, found.to_bytes(8 if name.startswith("GetParameterBuffer") else 4, "little")
-                    )
-                continue
-            if inst.callee in HEAP_FUNCTIONS:
-                _heap_function(thread, given[0], into)
-                continue
-            if inst.callee == SET_CONDITIONAL:
-                thread.write(given[0], thread.parameter_value(places[1], 4))
-                continue
-            if inst.callee == "__assertfail":
-                text, file, line, function = (*map(thread.string, given[:2]), given[2] & 0xFFFFFFFF, given[3])
-                message = f"assertion '{text}' failed at {file}:{line}, {thread.string(function)}"
-                raise frame.machine.fault(inst, message, thread.row, thread.lane)
-            text, count = _format(thread, thread.string(given[0]), given[1])
-            frame.machine.prints(thread.row, text)
-            if into is not None:
-                thread.set_parameter(into, count.to_bytes(4, "little"))
+            found = _CALLS[name](thread, places)
+            if result is not None:
+                thread.set_parameter(result, found.to_bytes(size, "little"))
 
     return run
-
-
-def _heap_function(thread: Thread, argument: int, into: int | None) -> None:
-    """`malloc` of so many bytes, or `free` of an address (0: nothing)."""
-    heap, allocates = Heap(thread.machine.memory), thread.inst.callee == "malloc"
-    try:
-        found = heap.allocate(argument) if allocates else not argument or heap.release(argument)
-    except InputError as error:
-        raise _fault(thread, str(error)) from None
-    if not allocates and not found:
-        raise _fault(thread, f"free of {argument:#x}, which malloc did not give, or was freed already")
-    if allocates and into is not None:
-        thread.set_parameter(into, found.to_bytes(8, "little"))
 
 
 def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:

@@ -132,15 +132,6 @@ class Watch:
 _UNWATCHED = Watch()
 
 
-@dataclass
-class RegisterCounts:
-    """Registers a thread of each warp of a chunk; `launched`: with how many each begins, 0 if that is not known."""
-
-    launched: int
-    now: np.ndarray
-    last: Instruction | None = None
-
-
 class Bytes:
     """A zeroed byte array with views of 1, 2, 4 and 8-byte words; `data` may be given instead."""
 
@@ -199,8 +190,9 @@ class Machine:
         self.stack = Stack(np.tile(masks, len(self.thread_blocks)), 0)
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._completed)
-        launched = code.program.directives.get("maxnreg", (0,))[0]
-        self.register_counts = RegisterCounts(launched, np.full(self.warps, launched))
+        self.launched_registers = code.program.directives.get("maxnreg", (0,))[0]  # a thread; 0: not known
+        self.registers_held = np.full(self.warps, self.launched_registers)  # a thread of each warp, now
+        self.registers_changed: Instruction | None = None  # by which, last
         self.held: dict[int, Any] = {}  # rows that wait for a phase of an mbarrier -> mbarriers.Waiting
         self.log = log(self.warps)
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions

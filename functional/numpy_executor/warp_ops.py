@@ -37,15 +37,14 @@ def check_register_counts(machine: Machine) -> None:
     never be had is refused: at the end the warps of a block have no more than it was launched with, which is known of
     kernels that say so (`.maxnreg`). Source: PTX ISA, "setmaxnreg".
     """
-    counts = machine.register_counts
-    if not counts.launched or counts.last is None:
+    if not machine.launched_registers or machine.registers_changed is None:
         return
-    taken = np.bincount(machine.block_of_row, counts.now).astype(int)
-    there = counts.launched * machine.warps_per_block
+    taken = np.bincount(machine.block_of_row, machine.registers_held).astype(int)
+    there = machine.launched_registers * machine.warps_per_block
     if int(taken.max()) > there:
         row = int(taken.argmax()) * machine.warps_per_block
         message = f"deadlock: warps of a block want {taken.max()} registers a lane, all together; it has {there}"
-        raise machine.fault(counts.last, message, row)
+        raise machine.fault(machine.registers_changed, message, row)
 
 
 def register_count_step(slots: Slots, inst: Instruction) -> Step:
@@ -56,11 +55,11 @@ def register_count_step(slots: Slots, inst: Instruction) -> Step:
     refuse_if(count % _UNIT or not _LEAST <= count <= _MOST)
 
     def step(frame: Frame) -> None:
-        counts, rows = frame.machine.register_counts, frame.index
-        before = counts.now[rows]
+        machine, rows = frame.machine, frame.index
+        before = machine.registers_held[rows]
         wrong = (before > 0) & ((before > count) if grows else (before < count))
         say = f"registers a thread, to which {inst.modifiers[0]} does not fit"
         frame.check(inst, wrong[:, None], lambda at: f"the warp has {before[at[0]]} {say}")
-        counts.now[rows], counts.last = count, inst
+        machine.registers_held[rows], machine.registers_changed = count, inst
 
     return step

@@ -13,7 +13,7 @@ from lark import Token
 
 from functional.errors import PtxError
 from functional.ptx import _syntax as raw
-from functional.ptx._syntax import RawElements, RawExpression, RawGeneric, RawUnary, floating, integer
+from functional.ptx._syntax import RawElements, RawGeneric, RawUnary, floating, integer
 from functional.ptx.ir import TYPE_BYTES, Parameter, Register, Symbol, Variable
 
 T = TypeVar("T")
@@ -131,8 +131,8 @@ class Constants:
                     raise self.fail(prefix, f"expected 'generic(symbol)', found '{prefix}('")
                 found = self.value(inner, depth + 1)
                 return replace(found, generic=True) if isinstance(found, Symbol) else found
-            case RawExpression(items=items):
-                return self._fold(items, depth)
+            case list():
+                return self._fold(node, depth)
         raise self.fail(node, "expected a constant")
 
     def integer(self, node: Any) -> int:

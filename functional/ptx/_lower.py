@@ -333,10 +333,10 @@ class _FunctionBuilder:
             match statement:
                 case raw.RawInstruction():
                     self._instruction(statement)
-                case raw.RawLabel(name=name):
-                    self._label(name)
-                case raw.RawScope(statements=inner):
-                    self._nested(inner, depth)
+                case Token():
+                    self._label(statement)
+                case list():
+                    self._nested(statement, depth)
                 case raw.RawRegisters():
                     declare_registers(statement, self.scope)
                 case raw.RawVariable():

@@ -61,10 +61,6 @@ class RawInstruction(NamedTuple):
     operands: list[Any]
 
 
-class RawLabel(NamedTuple):
-    name: Token
-
-
 class RawTargets(NamedTuple):
     """`name: .branchtargets a, b;`."""
 
@@ -72,19 +68,9 @@ class RawTargets(NamedTuple):
     labels: list[Token]
 
 
-class RawScope(NamedTuple):
-    statements: list[Any]
-
-
 class RawRegisters(NamedTuple):
     qualifiers: list[tuple[str, Any]]
     names: list[tuple[Token, Token | None]]
-
-
-class RawExpression(NamedTuple):
-    """Atoms and operators in turn, precedence not yet applied."""
-
-    items: list[Any]
 
 
 class RawUnary(NamedTuple):
@@ -191,6 +177,8 @@ class TreeBuilder(Transformer):
     """Turns grammar rules into the tuples above as the parser reduces them."""
 
     version = target = address_size = local_variable = dimension = initialiser = atom = number = lambda _, c: c[0]
+    label = number
+    expression = scope = lambda _, c: c  # atoms and operators in turn, precedence not yet applied; statements
     pragma = call_targets = lambda _, c: Discard
 
     def start(self, c: Children) -> RawModule:
@@ -221,9 +209,6 @@ class TreeBuilder(Transformer):
     def braces(self, c: Children) -> RawElements:
         return RawElements(tuple(x for x in c if x is not None))
 
-    def expression(self, c: Children) -> RawExpression:
-        return RawExpression(c)
-
     def register(self, c: Children) -> tuple[Token, Token | None]:
         return c[0], c[1]
 
@@ -253,13 +238,8 @@ class TreeBuilder(Transformer):
         return RawFunction(name, is_entry, returns, parameters, directives, parts.get("body"))
 
     # -- statements
-    label = _made(RawLabel)
-
     def branch_targets(self, c: Children) -> RawTargets:
         return RawTargets(c[0], c[1:])
-
-    def scope(self, c: Children) -> RawScope:
-        return RawScope(c)
 
     def instruction(self, c: Children) -> RawInstruction:
         guarded = c[0].type == "GUARD"
