@@ -39,7 +39,7 @@ class _Kind(IntEnum):
 class BlockRaces:
     """The last block, and when, that accessed each cell of global memory, by kind of access.
 
-    Methods take byte offsets in the arena and the block of each access, and yield the first access that races and the
+    `look` takes byte offsets in the arena and the block of each access, and yields the first access that races and the
     other block (`_SEVERAL` if there were more), or None. A cell is a word, or a byte in programs that access less.
     """
 
@@ -56,56 +56,39 @@ class BlockRaces:
         self._acquired = np.zeros(launch.thread_blocks, np.int64)
         self._now = 0
 
-    def loads(
-        self, starts: Int64[np.ndarray, " access"], size: int, blocks: Int64[np.ndarray, " access"], strong: bool
-    ) -> tuple[int, int] | None:
-        """A read."""
+    def look(
+        self, how: str, starts: Int64[np.ndarray, " access"], size: int, blocks: Int64[np.ndarray, " access"],
+        strong: bool, values: UInt8[np.ndarray, "access byte"] | None, reads: bool,
+    ) -> tuple[int, int] | None:  # fmt: skip
+        """A read ("loads"), a write of `values` (None: unknown) that is still to be done ("stores"), or an atomic
+        ("updates"), which is not `strong` if it is atomic within its block alone. `reads`: it yields what was there."""
         self._now += 1
         cells = self._cells(starts, size)
-        found = self._first(cells, blocks, (_Kind.WRITE,) if strong else (_Kind.WRITE, _Kind.STRONG_WRITE))
-        self._note(cells, blocks, _Kind.STRONG_READ if strong else _Kind.READ)
-        if strong:
+        if how == "loads":
+            found = self._first(cells, blocks, (_Kind.WRITE,) if strong else (_Kind.WRITE, _Kind.STRONG_WRITE))
+            self._note(cells, blocks, _Kind.STRONG_READ if strong else _Kind.READ)
+        else:
+            found = self._write(cells, starts, size, blocks, strong, values)
+        if strong and how != "loads":
+            self._published[blocks] = self._now + 1
+        if strong and reads:
             self._acquired[blocks] = self._now + 1
         return found
 
-    def stores(
-        self, starts: Int64[np.ndarray, " access"], size: int, blocks: Int64[np.ndarray, " access"], strong: bool,
-        values: UInt8[np.ndarray, "access byte"] | None,
+    def _write(
+        self, cells: np.ndarray, starts: np.ndarray, size: int, blocks: np.ndarray, strong: bool,
+        values: np.ndarray | None,
     ) -> tuple[int, int] | None:  # fmt: skip
-        """A write of `values` (None: unknown), which is still to be done."""
-        self._now += 1
-        cells = self._cells(starts, size)
-        changed = np.ones(cells.shape, bool)
+        kind, changed = _Kind.STRONG_WRITE if strong else _Kind.WRITE, np.ones(cells.shape, bool)
         if values is not None:
             old = self._arena[starts[:, None] + np.arange(size)]
             changed = (old != values).reshape(*cells.shape, -1).any(axis=2)
-        against = (_Kind.READ, _Kind.WRITE) if strong else tuple(_Kind)
-        found = self._first(cells, blocks, against, changed)
+        found = self._first(cells, blocks, (_Kind.READ, _Kind.WRITE) if strong else tuple(_Kind), changed)
         if found is None and not strong:
             found = _first_within(cells, blocks, values)
-        kind = _Kind.STRONG_WRITE if strong else _Kind.WRITE
         keep = changed | (self._who[kind][cells] == 0)  # who writes what is there already leaves it another's
         self._who[kind][cells[keep]] = np.broadcast_to(blocks[:, None] + 1, cells.shape)[keep]
         self._when[kind][cells[keep]] = self._now
-        if strong:
-            self._published[blocks] = self._now + 1
-        return found
-
-    def updates(
-        self, starts: Int64[np.ndarray, " access"], size: int, blocks: Int64[np.ndarray, " access"], strong: bool,
-        reads: bool,
-    ) -> tuple[int, int] | None:  # fmt: skip
-        """An atomic; `reads`: it yields what was there. One that is atomic within its block alone is not `strong`."""
-        if not strong:
-            return self.stores(starts, size, blocks, False, None)
-        self._now += 1
-        cells = self._cells(starts, size)
-        found = self._first(cells, blocks, (_Kind.READ, _Kind.WRITE))
-        self._who[_Kind.STRONG_WRITE][cells] = blocks[:, None] + 1
-        self._when[_Kind.STRONG_WRITE][cells] = self._now
-        self._published[blocks] = self._now + 1
-        if reads:
-            self._acquired[blocks] = self._now + 1
         return found
 
     def _cells(self, starts: np.ndarray, size: int) -> Int64[np.ndarray, "access cell"]:
@@ -207,12 +190,11 @@ class Sanitizer(Watch):
     ) -> None:
         """What `ld` and others load, `st` and others are about to store, `atom` and `red` update."""
         accesses, inst = Accesses.of(part, offsets, size_bytes, each=bool(values)), part.inst
-        more: tuple[object, ...] = (inst.opcode == "atom",) if how == "updates" else ()
-        if how == "stores":
-            known = values and part.space.name == "global"
-            more = (np.stack(values, axis=2).view(np.uint8)[accesses.indices] if known else None,)
-        strong = how == "updates" or not _STRONG.isdisjoint(inst.modifiers)
-        self._look(how, part.frame, inst, part.space.name, accesses, strong and "cta" not in inst.modifiers, *more)
+        known = None
+        if how == "stores" and values and part.space.name == "global":
+            known = np.stack(values, axis=2).view(np.uint8)[accesses.indices]
+        strong = (how == "updates" or not _STRONG.isdisjoint(inst.modifiers)) and "cta" not in inst.modifiers
+        self._look(how, part.frame, inst, part.space.name, accesses, strong, known)
 
     def box(
         self, frame: Frame, inst: Instruction, place: tuple[int, int], space: str, starts: np.ndarray, size_bytes: int,
@@ -221,36 +203,30 @@ class Sanitizer(Watch):
         """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
         row, lane = (np.full(len(starts), n) for n in place)
         accesses = Accesses(starts, frame.index[row], lane, size_bytes, (row, lane))
-        self._look("stores" if writes else "loads", frame, inst, space, accesses, False, *[None] * writes)
+        self._look("stores" if writes else "loads", frame, inst, space, accesses, False)
 
     def _look(
-        self, how: str, frame: Frame, inst: Instruction, space: str, accesses: Accesses, strong: bool, *more: object
-    ) -> None:
-        """`how` and `more`: a method of `BlockRaces`, and its last arguments."""
+        self, how: str, frame: Frame, inst: Instruction, space: str, accesses: Accesses, strong: bool,
+        values: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        machine, starts, message = frame.machine, accesses.starts, ""
         if space == "global":
-            check, machine = getattr(self._races, how), frame.machine
-            blocks = machine.thread_blocks[machine.block_of_row[accesses.rows]]
-            found = check(accesses.starts, accesses.size_bytes, blocks, strong, *more)
-            self._tell(frame, inst, accesses, found)
+            blocks, reads = (
+                machine.thread_blocks[machine.block_of_row[accesses.rows]],
+                how == "loads" or inst.opcode == "atom",
+            )
+            found = self._races.look(how, starts, accesses.size_bytes, blocks, strong, values, reads)
+            if found is not None:
+                first, other = found
+                where = machine.memory.describe(int(starts[first]) + GLOBAL_BASE)
+                who = "others" if other < 0 else f"block {machine.block_coordinates(other)}"
+                message = f"thread blocks race: {where}, is accessed by {who}, too, in no order that a GPU promises"
         elif space in _OWN and how == "stores":
             self._written[space][accesses.bytes] = True
         elif space in _OWN:
-            self._refuse_unwritten(frame, inst, space, accesses)
-
-    def _refuse_unwritten(self, frame: Frame, inst: Instruction, name: str, accesses: Accesses) -> None:
-        unwritten = ~self._written[name][accesses.bytes].all(axis=1)
-        if unwritten.any():
-            first = int(unwritten.argmax())
-            message = f"{accesses.size_bytes} bytes of {name} memory are read, and nothing has written all of them"
-            raise frame.machine.fault(inst, message, int(accesses.rows[first]), int(accesses.lanes[first]))
-
-    def _tell(self, frame: Frame, inst: Instruction, accesses: Accesses, found: tuple[int, int] | None) -> None:
-        """Raise for a race that was found: which access, and which thread block (-1: several)."""
-        if found is None:
-            return
-        first, other = found
-        machine = frame.machine
-        where = machine.memory.describe(int(accesses.starts[first]) + GLOBAL_BASE)
-        who = "others" if other < 0 else f"block {machine.block_coordinates(other)}"
-        message = f"thread blocks race: {where}, is accessed by {who}, too, in no order that a GPU promises"
-        raise machine.fault(inst, message, int(accesses.rows[first]), int(accesses.lanes[first]))
+            unwritten = ~self._written[space][accesses.bytes].all(axis=1)
+            if unwritten.any():
+                first = int(unwritten.argmax())
+                message = f"{accesses.size_bytes} bytes of {space} memory are read, and nothing has written all of them"
+        if message:
+            raise machine.fault(inst, message, int(accesses.rows[first]), int(accesses.lanes[first]))

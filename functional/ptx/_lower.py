@@ -234,7 +234,6 @@ def _word(register: ir.Register) -> ir.Register:
 # A modifier that names a state space as seen by one thread block or one function: the same space
 _SPACE_ALIASES = {"shared::cta": "shared", "param::entry": "param", "param::func": "param"}
 _ACCESSES = frozenset({"ld", "st", "atom", "red"})
-_NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 def lower(
@@ -320,7 +319,9 @@ class _FunctionBuilder:
         returns = declare_parameters(self.returned.in_memory(function.returns, self.scope), self.scope)
         self._statements(function.statements or [], 0)
         for index, scope, labels in self.branches:
-            self._resolve(index, tuple(scope.label(label) for label in labels))
+            targets, branch = tuple(scope.label(label) for label in labels), self.instructions[index]
+            found: dict[str, Any] = {"target": targets[0]} if branch.opcode == "bra" else {"targets": targets}
+            self.instructions[index] = replace(branch, **found)
         self._end()
         named = (str(function.name), function.name.line or 1, function.is_entry)
         body = tuple(self.instructions), tuple(self.registers), tuple(self.variables)
@@ -334,7 +335,9 @@ class _FunctionBuilder:
                 case raw.RawInstruction():
                     self._instruction(statement)
                 case Token():
-                    self._label(statement)
+                    if (name := _label_name(statement)) in self.scope.labels:
+                        raise self.source.fail(statement, f"label '{name}' is defined twice")
+                    self.scope.labels[name] = len(self.instructions)
                 case list():
                     self._nested(statement, depth)
                 case raw.RawRegisters():
@@ -351,12 +354,6 @@ class _FunctionBuilder:
         self.scope = Scope(self.source, outer, f"'{self.nested_scopes}", outer.function)
         self._statements(statements, depth + 1)
         self.scope = outer
-
-    def _label(self, token: Token) -> None:
-        name = _label_name(token)
-        if name in self.scope.labels:
-            raise self.source.fail(token, f"label '{name}' is defined twice")
-        self.scope.labels[name] = len(self.instructions)
 
     def _instruction(self, statement: raw.RawInstruction) -> None:
         opcode, *rest = statement.opcode.split(".")
@@ -414,13 +411,6 @@ class _FunctionBuilder:
         labels = self.scope.target_list(label) if index else [label]
         self.branches.append((instruction.index, self.scope, labels))
         return replace(instruction, sources=tuple(s for i in index for s in _source(i, self.scope)))
-
-    def _resolve(self, index: int, targets: tuple[int, ...]) -> None:
-        instruction = self.instructions[index]
-        if instruction.opcode == "bra":
-            self.instructions[index] = replace(instruction, target=targets[0])
-        else:
-            self.instructions[index] = replace(instruction, targets=targets)
 
     def _call(self, instruction: ir.Instruction, statement: raw.RawInstruction) -> ir.Instruction:
         """`call (returns), function, (arguments)`; of an indirect call the register is the first source."""
