@@ -33,8 +33,7 @@ class Stepped:
         self._told = 0
         call("start_interleaved", machine.context.ctypes.data)
         for block in range(machine.resident):
-            self._select(block)
-            self._go("run_block")
+            self._run(block)
 
     def is_before_point(self, warp: int) -> bool:
         """Has a warp, counted in the order of the thread blocks, to be told when it passes an order point?"""
@@ -46,11 +45,7 @@ class Stepped:
 
     def step(self, warp: int) -> None:
         """The warp passes its order point. Raises Abandoned for a fault or when the budget is spent."""
-        block, number = divmod(warp, self.machine.launch.warps_per_block)
-        self._select(block)
-        self.machine.set(warp=number)
-        self._go("take_turn")
-        self._go("run_block")
+        self._run(*divmod(warp, self.machine.launch.warps_per_block))
 
     def new(self) -> list[StreamPart]:
         """Parts of streams that have come since the last call."""
@@ -70,13 +65,13 @@ class Stepped:
     def _frames(self) -> np.ndarray:
         return self._turns.frames().reshape(-1)
 
-    def _select(self, block: int) -> None:
+    def _run(self, block: int, warp: int | None = None) -> None:
+        """A warp of a thread block takes its turn, if one is named; then the block runs."""
         call("select_slot", self.machine.context.ctypes.data, block)
-
-    def _go(self, routine: str) -> None:
-        code = self.machine.go(routine)
-        if code != at.FINISHED:
-            self.machine.end(code, self._turns.thread_blocks)
+        self.machine.set(warp=warp or 0)
+        for routine in ("run_block",) if warp is None else ("take_turn", "run_block"):
+            if (code := self.machine.go(routine)) != at.FINISHED:
+                self.machine.end(code, self._turns.thread_blocks)
 
 
 def in_turns(machine: Machine, thread_blocks: np.ndarray, interleaving: Interleaving) -> Trace:

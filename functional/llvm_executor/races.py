@@ -80,10 +80,8 @@ class Shadow:
         with self._lock:
             if (touched[self._shared] & LOADED).any():
                 return self._look(trace, learn=False)
-            return self._look_at_stores(machine.streams.noted_stores())
-
-    def _look_at_stores(self, stores: np.ndarray) -> bool:
-        return self._is_clean("store_races", STORES_JOB, stores=stores, count=len(stores))
+            stores = machine.streams.noted_stores()
+            return self._is_clean("store_races", STORES_JOB, stores=stores, count=len(stores))
 
     def _look(self, trace: Trace, learn: bool) -> bool:
         return self._is_clean(

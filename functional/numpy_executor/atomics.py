@@ -26,21 +26,12 @@ from functional.traces.line_record import atomic_records
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
 
 
-def _inc(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
-
-
-def _dec(old: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
-
-
-def _cas(old: np.ndarray, compare: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return np.where(old == compare, value, old)
-
-
 _UPDATES: dict[str, Update] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "exch": lambda old, value: value, "inc": _inc, "dec": _dec, "cas": _cas,
+    "xor": np.bitwise_xor, "exch": lambda old, value: value,
+    "inc": lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1)),
+    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
+    "cas": lambda old, compare, value: np.where(old == compare, value, old),  # type: ignore[dict-item, return-value]
 }  # fmt: skip
 _ASSOCIATIVE = frozenset({"add", "min", "max", "and", "or", "xor", "exch"})
 
@@ -87,12 +78,9 @@ def update_of(name: str, type_: str) -> Update:
     return _PACKED_ADDS.get(type_, _UPDATES[name]) if name == "add" else _UPDATES[name]
 
 
-def _packed_add(type_: str) -> Update:
-    """Addition of bf16, f16x2 or bf16x2 words: through the tables of arithmetic."""
-    return function_of(operation_of(Instruction(0, 0, "add", (type_,), (), ())))
-
-
-_PACKED_ADDS = {type_: _packed_add(type_) for type_ in ("bf16", "f16x2", "bf16x2")}
+# Addition of words of halves: through the tables of arithmetic
+_ADDS = (Instruction(0, 0, "add", (type_,), (), ()) for type_ in ("bf16", "f16x2", "bf16x2"))
+_PACKED_ADDS: dict[str, Update] = {add.type: function_of(operation_of(add)) for add in _ADDS}
 
 
 def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:

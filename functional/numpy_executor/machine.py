@@ -11,7 +11,7 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import raw
-from functional.isa.slots import CONSTANTS, IN_CLUSTER, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
+from functional.isa.slots import CONSTANTS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.arrivals import Phases, access_records
@@ -354,8 +354,11 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
     base, _, axis = name.partition(".")
     if axis:
         return _coordinate(machine, base, "xyz".index(axis))
-    if name in IN_CLUSTER:
-        return _in_cluster(machine, name)
+    if name == "%is_explicit_cluster":
+        asked = machine.launch.requested_cluster is not None
+        return np.full((1, 1), asked or "reqnctapercluster" in machine.launch.program.directives)
+    if name == "%cluster_ctarank":
+        return machine.clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
     if name.startswith("%lanemask_"):
         return _MASKS[name[-2:]].astype(np.uint32)
     if name == RESERVED_SHARED:
@@ -368,6 +371,7 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
     scalars = {
         **CONSTANTS,
         "%nwarpid": machine.warps_per_block,
+        "%cluster_nctarank": machine.clusters.size,
         "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
         "%total_smem_size": machine.launch.shared_bytes,
         # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
@@ -375,16 +379,6 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
         "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,
     }
     return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in WIDE else np.uint32)
-
-
-def _in_cluster(machine: Machine, name: str) -> np.ndarray:
-    launch, clusters = machine.launch, machine.clusters
-    if name == "%is_explicit_cluster":
-        asked = launch.requested_cluster is not None or "reqnctapercluster" in launch.program.directives
-        return np.full((1, 1), asked)
-    if name == "%cluster_nctarank":
-        return np.full((1, 1), clusters.size, np.uint32)
-    return clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
 
 
 def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:

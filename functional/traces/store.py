@@ -79,12 +79,6 @@ class _Document(msgspec.Struct):
     store: msgspec.Raw
 
 
-def _encoded(manifest: Manifest) -> bytes:
-    """The text of manifest.json."""
-    store = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Document(VERSION, hashlib.sha256(store).hexdigest(), msgspec.Raw(store))) + b"\n"
-
-
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a store. Raises InputError if it is missing, damaged or of another version."""
     path = folder / MANIFEST
@@ -169,8 +163,10 @@ class StoreWriter:
         """Make it a store: `name` is that of the target, `outputs` the verdict on what it computed, `printed` what its
         kernels wrote with `printf`."""
         whole = Manifest(name, self._ptx_sha256, tuple(self._launches), tuple(outputs), printed)
+        store = msgspec.json.encode(whole)
+        document = _Document(VERSION, hashlib.sha256(store).hexdigest(), msgspec.Raw(store))
         with self._file(MANIFEST) as file:
-            file.write(_encoded(whole))
+            file.write(msgspec.json.encode(document) + b"\n")
         return whole
 
     @contextmanager
