@@ -98,27 +98,22 @@ def _store_generic(unit: Unit, where: Value, values: list[Value], size: int) -> 
     _join(unit, name)
 
 
-def host_one(unit: Unit, space: str, where: Value, size: int) -> str:
-    """Checked host address (ptr name) of an address equal in all lanes; recorded."""
-    host = unit.e.call(f"check_one_{space}", where, unit.lanes(), size)
-    return unit.e.scalar(f"inttoptr {host} to ptr", "ptr")
-
-
 def load(unit: Unit, inst: Instruction) -> None:
     """`ld ldu`."""
     size, count = access_of(inst)
     targets = elements_of(inst.destinations[0], count)
     kind = f"i{8 * size}"
     operand = inst.sources[0]
-    if inst.space == "param" and _is_constant_parameter(unit, operand) and inst.guard is None:
-        e = unit.e
-        assert isinstance(operand, Address) and isinstance(operand.base, Symbol)
-        offset = unit.slots.kernel_parameters[operand.base.name] + operand.base.offset + operand.offset
+    base = operand.base if isinstance(operand, Address) else None
+    known = unit.slots.kernel_parameters.get(base.name) if isinstance(base, Symbol) else None
+    if inst.space == "param" and known is not None and inst.guard is None:  # an offset known now, a constant record
+        assert isinstance(operand, Address) and isinstance(base, Symbol)
+        e, offset = unit.e, known + base.offset + operand.offset
         total = max((p.offset + p.bytes for p in unit.program.parameters), default=0)
         refuse_if(offset < 0 or offset + size * count > total or offset % (size * count))
         unit.log(control.parameter_record(unit, offset))
-        base = unit.context("param", "ptr").name
-        values = [e.load(base, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
+        parameters = unit.context("param", "ptr").name
+        values = [e.load(parameters, offset + size * i, f"i{8 * size}", align=1) for i in range(count)]
     elif (own := _call_memory(unit, inst, operand, size * count)) is not None:
         values = _gathered(unit, own, size, count)
     elif inst.space == "generic":
@@ -133,7 +128,8 @@ def load(unit: Unit, inst: Instruction) -> None:
 def _load_values(unit: Unit, space: str, where: Value, kind: str, size: int, count: int) -> list[Value]:
     e = unit.e
     if not where.wide and space != "local":
-        pointer = host_one(unit, space, where, size * count)
+        host = e.call(f"check_one_{space}", where, unit.lanes(), size * count)
+        pointer = e.scalar(f"inttoptr {host} to ptr", "ptr")
         return [e.load(pointer, size * i, kind, align=1) for i in range(count)]
     if count == 1 and space in ("global", "shared"):
         return [e.call(f"ld_{space}_{8 * size}", where, unit.lanes())]
@@ -155,11 +151,6 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
     offset = control.offset_of(unit, inst, operand.base, operand.offset, size)
     control.record(unit, offset)
     return control.host(unit, offset)
-
-
-def _is_constant_parameter(unit: Unit, operand: Operand) -> bool:
-    base = operand.base if isinstance(operand, Address) else None
-    return isinstance(base, Symbol) and base.name in unit.slots.kernel_parameters
 
 
 def store(unit: Unit, inst: Instruction) -> None:

@@ -59,27 +59,19 @@ def analyse(program: Program) -> Analysis:
 
 
 def _regions(program: Program) -> list[tuple[frozenset[int], tuple[int, ...]]]:
-    """`_region` of every block. Deeply nested branches have regions of all that is inside: their sizes may add up to
-    the square of the program. Past a limit a region is taken to be the whole program, which blends more, never less."""
+    """Of every block: which may run while lanes that left this block's branch wait, and where they wait. Deeply nested
+    branches have regions of all that is inside: their sizes may add up to the square of the program. Past a limit a
+    region is taken to be the whole program, which blends more, never less."""
     regions: list[tuple[frozenset[int], tuple[int, ...]]] = []
     everything, walked = frozenset(range(len(program.blocks))), 0
     for block in program.blocks:
-        found = _region(program, block, everything if walked > _MOST_WALKED else None)
-        walked += len(found[0])
-        regions.append(found)
+        region, waits, meeting = frozenset[int](), tuple[int, ...](), block.reconvergence
+        if program.instructions[block.stop - 1].opcode in ("bra", "brx") and len(block.successors) > 1:
+            waits = block.successors[1:] + (() if meeting is None else (meeting,))
+            region = everything if walked > _MOST_WALKED else _reached(program, block, meeting)
+        walked += len(region)
+        regions.append((region, waits))
     return regions
-
-
-def _region(
-    program: Program, block: BasicBlock, instead: frozenset[int] | None
-) -> tuple[frozenset[int], tuple[int, ...]]:
-    """(blocks that may run while lanes that left this block's branch wait, or others `instead`; where they wait)."""
-    last = program.instructions[block.stop - 1]
-    if last.opcode not in ("bra", "brx") or len(block.successors) < 2:
-        return frozenset(), ()
-    meeting = block.reconvergence
-    waits = block.successors[1:] + (() if meeting is None else (meeting,))
-    return instead or _reached(program, block, meeting), waits
 
 
 def _reached(program: Program, block: BasicBlock, meeting: int | None) -> frozenset[int]:

@@ -58,12 +58,8 @@ def _copy(unit: Unit, pairs: Pairs, lanes: Value) -> None:
             step = min(size - first, 8)
             piece = 8 if step == 8 else 4 if step >= 4 else step
             for more in range(first, first + step, piece):
-                _move(unit, place[source] + more, place[target] + more, 8 * piece, lanes)
-
-
-def _move(unit: Unit, source: int, target: int, bits: int, lanes: Value) -> None:
-    value = unit.e.call(f"gather_{bits}", host(unit, source), lanes)
-    unit.e.call(f"scatter_{bits}", host(unit, target), value, lanes)
+                value = unit.e.call(f"gather_{8 * piece}", host(unit, place[source] + more), lanes)
+                unit.e.call(f"scatter_{8 * piece}", host(unit, place[target] + more), value, lanes)
 
 
 def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list[Value]) -> None:

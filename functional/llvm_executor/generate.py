@@ -108,22 +108,17 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
     e.raw(f"br {stop}, label %stop, label %B{block.index}.go")
     e.label(f"B{block.index}.go")
-    if block.index in unit.points:
-        _order_point(unit, block)
+    if block.index in unit.points:  # stop where the effect depends on the order of thread blocks, unless it may pass
+        left = unit.context("points_left")
+        e.raw(f"br {e.compare('eq', left, 0)}, label %point, label %B{block.index}.pass")
+        e.label(f"B{block.index}.pass")
+        unit.set_context("points_left", e.op("sub", left, 1))
     e.mask = e.load("%frame", at.MASK, "i32")
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
     number = e.literal(block.index, "i16")
     e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, number, align=2)
     e.store(e.scalar(f"getelementptr i32, ptr {masks}, {event}", "ptr"), 0, e.mask)
     unit.set_context("event", e.op("add", event, 1))
-
-
-def _order_point(unit: Unit, block: BasicBlock) -> None:
-    """Stop in front of a basic block whose effect depends on the order of thread blocks, unless it may be passed."""
-    e, left = unit.e, unit.context("points_left")
-    e.raw(f"br {e.compare('eq', left, 0)}, label %point, label %B{block.index}.pass")
-    e.label(f"B{block.index}.pass")
-    unit.set_context("points_left", e.op("sub", left, 1))
 
 
 def instruction(unit: Unit, inst: Instruction) -> None:

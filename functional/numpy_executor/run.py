@@ -99,7 +99,10 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
         turn += 1
         if not turn % _FAIR_TURN:
             end_waits(machine)
-        current = int(stack.block.min()) if turn % _FAIR_TURN else _starved(stack.block, last_turn)
+        current = int(stack.block.min())
+        if not turn % _FAIR_TURN and current < WAITING:  # the basic block that has not run for longest
+            runnable = np.unique(stack.block[stack.block < WAITING])
+            current = int(runnable[last_turn[runnable].argmin()])
         if current >= WAITING and not machine.held:
             break
         if current >= WAITING:
@@ -125,13 +128,6 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
     if (stack.block == WAITING).any():
         raise _deadlock(machine)
     return used
-
-
-def _starved(blocks: np.ndarray, last_turn: np.ndarray) -> int:
-    """The waiting basic block that has not run for longest."""
-    waiting = np.unique(blocks)
-    runnable = waiting[waiting < WAITING]
-    return int(runnable[last_turn[runnable].argmin()]) if runnable.size else int(waiting[0])
 
 
 def _deadlock(machine: Machine) -> ExecutionError:
