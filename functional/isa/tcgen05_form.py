@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from functional.isa.matrices import SUB_BYTE, Element
-from functional.isa.operation import Unsupported, as_number, refuse_if
+from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
 from functional.ptx.ir import Address, Instruction, Operand, Vector
 
 TENSOR_LANES, COLUMNS = 128, 512  # of tensor memory
@@ -74,36 +74,21 @@ def form_of(inst: Instruction) -> Form:
         raise Unsupported
     refuse_if(stationary and blocks > 1)
     form = Form(plain[0], blocks, stationary, d, a, b, metadata, rest[0], rest[-1])  # type: ignore[arg-type]
+    rest = rest[1:]
     if "block_scale" in plain:
-        return _scaled_form(form, plain, rest[1:])
+        factors = _FACTORS.get((plain[0], ".".join(plain[2:])))
+        if factors is None or plain[1] != "block_scale" or len(rest) != 3 or stationary:
+            raise Unsupported
+        return form._replace(scales=tuple(map(as_address, rest[:2])), factors=factors)
     refuse_if(len(plain) != 1 or plain[0] not in _PLAIN)
-    return _stationary_form(form, rest[1:]) if stationary else _plain_form(form, rest[1:])
-
-
-def _plain_form(form: Form, rest: list[Operand]) -> Form:
+    if stationary:
+        refuse_if(len(rest) > 2 or isinstance(rest[0], Vector))
+        return form._replace(added=rest[0], zeros=rest[1] if len(rest) > 1 else None)
     lanes = rest.pop(0).elements if isinstance(rest[0], Vector) else ()  # type: ignore[union-attr]
-    refuse_if(not rest)
-    added, *scale = rest
-    shift = as_number(scale[0]) if scale else 0
-    refuse_if(len(scale) > 1 or (scale and form.kind not in _SCALABLE) or not 0 <= shift <= _MOST_SHIFT)
-    refuse_if(len(lanes) not in (0, _LANE_WORDS * form.blocks))
-    return form._replace(added=added, without=lanes, shift=shift)  # type: ignore[arg-type]
-
-
-def _stationary_form(form: Form, rest: list[Operand]) -> Form:
-    added, *zeros = rest
-    refuse_if(len(zeros) > 1 or isinstance(added, Vector))
-    return form._replace(added=added, zeros=zeros[0] if zeros else None)
-
-
-def _scaled_form(form: Form, plain: list[str], rest: list[Operand]) -> Form:
-    kind, _, *vector = plain
-    factors = _FACTORS.get((kind, ".".join(vector)))
-    if factors is None or plain[1] != "block_scale" or len(rest) != 3 or form.stationary:
-        raise Unsupported
-    *scales, added = rest
-    refuse_if(not all(isinstance(s, Address) for s in scales))
-    return form._replace(added=added, scales=tuple(scales), factors=factors)  # type: ignore[arg-type]
+    refuse_if(len(rest) not in ((1, 2) if form.kind in _SCALABLE else (1,)))
+    shift = as_number(rest[1]) if len(rest) > 1 else 0
+    refuse_if(not 0 <= shift <= _MOST_SHIFT or len(lanes) not in (0, _LANE_WORDS * blocks))
+    return form._replace(added=rest[0], without=lanes, shift=shift)  # type: ignore[arg-type]
 
 
 _K_BYTES = 32  # of a row of A
@@ -238,18 +223,14 @@ def _scaled_product(form: Form, word: int) -> Product:
 
 
 def _check_extents(form: Form, product: Product) -> None:
-    rows, columns = product.rows, product.columns
-    wrong = rows not in _rows_of(form) or not 8 <= columns <= 256 or columns % _step_of(form, product)
+    rows, columns, blocks = product.rows, product.columns, form.blocks
+    known = (TENSOR_LANES * blocks,) if form.factors else (64 * blocks, 128 * blocks)
+    wrong: object = rows not in ((32, 64, 128) if form.stationary else known)
+    wrong = wrong or not 8 <= columns <= 256 or columns % _step_of(form, product)
     if wrong or (form.stationary and columns not in ((64, 128) if form.metadata else (64, 128, 256))):
         raise ValueError(f"a product of {rows} x {columns} is none of {form.kind}{_named(form)}")
-    if form.metadata is not None and not form.stationary and rows != TENSOR_LANES * form.blocks:
+    if form.metadata is not None and not form.stationary and rows != TENSOR_LANES * blocks:
         raise ValueError(f"sparse products of {rows} rows{_named(form)} are not supported")
-
-
-def _rows_of(form: Form) -> tuple[int, ...]:
-    if form.factors:
-        return (TENSOR_LANES * form.blocks,)
-    return (32, 64, 128) if form.stationary else (64 * form.blocks, 128 * form.blocks)
 
 
 def _step_of(form: Form, product: Product) -> int:
