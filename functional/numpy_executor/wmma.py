@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from functional.isa.matrices import access_form, fragments_of, matrices_of
+from functional.isa.matrices import Fragment, access_form, fragments_of, matrices_of
 from functional.isa.memory import SHARED_WINDOW
-from functional.isa.operation import Unsupported, as_address, raw, refuse_if
+from functional.isa.operation import as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.numpy_executor.memory_ops import (
     Place,
@@ -105,64 +105,31 @@ def movmatrix_step(slots: Slots, inst: Instruction) -> Step:
 def wmma_step(slots: Slots, inst: Instruction) -> Step:
     """`wmma.load`, `wmma.store`, `wmma.mma`."""
     refuse_if(inst.guard is not None or not {"sync", "aligned"} <= set(inst.modifiers))
-    builder = {"load": _load, "store": _store, "mma": _mma}.get(inst.modifiers[0])
-    if builder is None:
-        raise Unsupported
-    return builder(slots, inst)
+    return {"load": _moved, "store": _moved, "mma": _mma}[inst.modifiers[0]](slots, inst)
 
 
-class _Access:
+def _moved(slots: Slots, inst: Instruction) -> Step:
     """A load or store."""
-
-    def __init__(self, slots: Slots, inst: Instruction) -> None:
-        address, stride, self.column_major, self.fragment = access_form(inst)
-        self.inst = inst
-        refuse_if(self.fragment.kind.name in ("s4", "u4", "b1") and self.column_major != (inst.modifiers[1] == "b"))
-        self.matrix = Place(slots, inst, address, inst.space)
-        self.stride: Getter | None = None if stride is None else getter(slots, stride, "u32")
-
-    def place(self, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
-        """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
-        inst, fragment = self.inst, self.fragment
-        parts = self.matrix.parts(frame)
-        if len(parts) != 1:
-            raise frame.fault(
-                inst, "warps that run together name matrices in different memories, which is not supported"
-            )
-        part = parts[0]
-        base = frame.full(part.addresses)[:, :1].astype(np.int64)
-        if self.stride is None:
-            stride = np.full((frame.count, 1), fragment.rows if self.column_major else fragment.columns, np.int64)
-        else:
-            stride = frame.full(self.stride(frame))[:, :1].astype(np.int64)
-        size = max(8, fragment.kind.bits) // 8
-        addresses = (base + fragment.addresses(stride, self.column_major)).astype(part.addresses.dtype)
-        whole = replace(part, addresses=addresses, active=None, some=None)
-        at = whole.places("loads" if inst.modifiers[0] == "load" else "stores", size)
-        if inst.space == "shared":
-            frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
-        elif part.space.name == "shared":
-            log_passes(frame, bank_passes_of(addresses))
-        else:
-            sectors = part.space.sectors(frame, whole, size)
-            log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]
-        return at, part.words(size)
-
-
-def _load(slots: Slots, inst: Instruction) -> Step:
-    access = _Access(slots, inst)
-    fragment = access.fragment
-    setters = setters_of(slots, inst.destinations[0], fragment.kind)
-    refuse_if(len(setters) != fragment.registers or inst.modifiers[1] not in "abc")
-    kept = "u8" if fragment.kind.name == "f64" else "u4"
+    address, pitch, by_column, fragment = access_form(inst)
+    loads, kind, role = inst.modifiers[0] == "load", fragment.kind, inst.modifiers[1]
+    refuse_if(role not in ("abc" if loads else "d"))
+    refuse_if(kind.name in ("s4", "u4", "b1") and by_column != (role == "b"))
+    matrix, kept = Place(slots, inst, address, inst.space), "u8" if kind.name == "f64" else "u4"
+    stride: Getter | None = None if pitch is None else getter(slots, pitch, "u32")
+    setters = setters_of(slots, inst.destinations[0], kind) if loads else []
+    getters = [] if loads else registers_of(slots, inst.sources[1], kind)
+    refuse_if(len(setters) + len(getters) != fragment.registers)
 
     def step(frame: Frame) -> None:
-        at, words = access.place(frame)
+        at, words = _place(frame, matrix, stride, by_column, fragment)
+        if not loads:
+            registers = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
+            units = np.ascontiguousarray(registers).view(words.dtype).reshape(-1, fragment.rows, fragment.columns)
+            words[at] = (units.swapaxes(1, 2) if by_column else units).reshape(frame.count, -1)
+            return
         units = words[at]
-        if access.column_major:
-            inner = units.shape[1] // fragment.columns
-            if fragment.kind.bits >= 8:
-                units = units.reshape(frame.count, fragment.columns, inner).swapaxes(1, 2).reshape(frame.count, -1)
+        if by_column and kind.bits >= 8:
+            units = units.reshape(frame.count, fragment.columns, -1).swapaxes(1, 2).reshape(frame.count, -1)
         filled = np.tile(units, (1, 32 * fragment.registers * int(kept[1]) // (units.shape[1] * units.itemsize)))
         registers = np.ascontiguousarray(filled).view(kept).reshape(frame.count, 32, fragment.registers)
         for i, put in enumerate(setters):
@@ -171,20 +138,29 @@ def _load(slots: Slots, inst: Instruction) -> Step:
     return step
 
 
-def _store(slots: Slots, inst: Instruction) -> Step:
-    access = _Access(slots, inst)
-    fragment = access.fragment
-    refuse_if(inst.modifiers[1] != "d")
-    getters = registers_of(slots, inst.sources[1], fragment.kind)
-    refuse_if(len(getters) != fragment.registers)
-
-    def step(frame: Frame) -> None:
-        at, words = access.place(frame)
-        registers = np.stack([raw(frame.full(get(frame))) for get in getters], axis=2)
-        units = np.ascontiguousarray(registers).view(words.dtype).reshape(frame.count, fragment.rows, fragment.columns)
-        words[at] = (units.swapaxes(1, 2) if access.column_major else units).reshape(frame.count, -1)
-
-    return step
+def _place(
+    frame: Frame, matrix: Place, pitch: Getter | None, by_column: bool, fragment: Fragment
+) -> tuple[np.ndarray, np.ndarray]:
+    """(element indices [row, unit], storage words); checked and recorded. All lanes name the same matrix."""
+    inst, parts = matrix.inst, matrix.parts(frame)
+    if len(parts) != 1:
+        raise frame.fault(inst, "warps that run together name matrices in different memories, which is not supported")
+    part = parts[0]
+    base = frame.full(part.addresses)[:, :1].astype(np.int64)
+    stride = np.full((frame.count, 1), fragment.rows if by_column else fragment.columns, np.int64)
+    if pitch is not None:
+        stride = frame.full(pitch(frame))[:, :1].astype(np.int64)
+    addresses = (base + fragment.addresses(stride, by_column)).astype(part.addresses.dtype)
+    whole, size = replace(part, addresses=addresses, active=None, some=None), max(8, fragment.kind.bits) // 8
+    at = whole.places("loads" if inst.modifiers[0] == "load" else "stores", size)
+    if inst.space == "shared":
+        frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
+    elif part.space.name == "shared":
+        log_passes(frame, bank_passes_of(addresses))
+    else:
+        sectors = part.space.sectors(frame, whole, size)
+        log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]
+    return at, part.words(size)
 
 
 def _mma(slots: Slots, inst: Instruction) -> Step:
