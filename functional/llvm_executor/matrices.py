@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
-from functional.isa.matrices import Element, access_form, fragments_of, matrices_of, mma_form
+from functional.isa.matrices import Element, Fragment, access_form, fragments_of, matrices_of, mma_form
 from functional.isa.memory import copy_of
 from functional.isa.operation import refuse_if
 from functional.llvm_executor import context_layout as at
@@ -155,81 +155,50 @@ _KINDS = frozenset({"f16", "bf16", "tf32", "s8", "u8", "f32", "s32"})
 def wmma(unit: Unit, inst: Instruction) -> None:
     """`wmma.load`, `wmma.store`, `wmma.mma`."""
     whole_warp(unit)
-    if inst.modifiers[0] == "mma":
-        _multiply(unit, inst)
-    elif inst.modifiers[0] == "load":
-        _load_matrix(unit, inst, _Matrix(unit, inst))
-    else:
-        _store_matrix(unit, inst, _Matrix(unit, inst))
+    (_multiply if inst.modifiers[0] == "mma" else _moved)(unit, inst)
 
 
 def _first_lane(unit: Unit, value: Value) -> Value:
     return unit.e.let(f"extractelement {value}, i32 0", value.kind, False) if value.wide else value
 
 
-class _Matrix:
-    """A matrix in memory: checked, recorded, and the host addresses of its elements."""
-
-    def __init__(self, unit: Unit, inst: Instruction) -> None:
-        where, stride, self.by_column, fragment = access_form(inst)
-        refuse_if(inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS)
-        self.unit, self.fragment = unit, fragment
-        e, self.size = unit.e, fragment.kind.bits // 8
-        lines, length = (fragment.columns, fragment.rows) if self.by_column else (fragment.rows, fragment.columns)
-        leading = e.literal(length, "i64")
-        if stride is not None:
-            leading = e.resize(_first_lane(unit, unit.get(stride, "u32")), "i64", False)
-        self.stride = e.op("mul", leading, self.size)
-        base = _first_lane(unit, address(unit, where, inst.space))
-        self.host = e.call(_helper(inst), base, self.stride, lines, length * self.size)
-        self.stride = e.select(e.compare("ne", unit.context("fault"), 0), 0, self.stride)  # all at the scratch area
-
-    def hosts(self, register: int, part: int) -> Value:
-        """Host addresses, one a lane, of element `part` of a register."""
-        e, fragment = self.unit.e, self.fragment
-        places = fragment.places[:, register * fragment.kind.per_register + part].tolist()
-        cells = [divmod(p, fragment.columns) for p in places]
-        lines = [column if self.by_column else row for row, column in cells]
-        bytes_ = [self.size * (row if self.by_column else column) for row, column in cells]
-        offset = e.op("add", e.op("mul", constants(lines, "i64"), self.stride), constants(bytes_, "i64"))
-        return e.op("add", offset, self.host)
-
-    def pieces(self) -> tuple[int, int]:
-        """(bits of what lies together in memory, how many of them make up a register)."""
-        if self.by_column and self.size < 4:
-            return 8 * self.size, 4 // self.size
-        return 32, 1
-
-
-def _helper(inst: Instruction) -> str:
-    """The run time's function that checks and records a matrix."""
-    of_global = "stored" if inst.modifiers[0] == "store" else "global"
-    return {"global": f"matrix_{of_global}", "generic": f"matrix_generic_{of_global}"}.get(inst.space, "matrix_shared")
-
-
-def _load_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
-    e, (bits, count) = unit.e, matrix.pieces()
-    targets = parts_of(inst.destinations[0])
-    refuse_if(len(targets) != matrix.fragment.registers)
-    for register, target in enumerate(targets):
-        word: Value | None = None
+def _moved(unit: Unit, inst: Instruction) -> None:
+    """A matrix in memory: checked, recorded, and moved by what lies together there, a register or a part of it."""
+    where, pitch, by_column, fragment = access_form(inst)
+    e, loads, size = unit.e, inst.modifiers[0] == "load", fragment.kind.bits // 8
+    registers = parts_of(inst.destinations[0] if loads else inst.sources[1])
+    refuse_if(inst.space not in ("global", "shared", "generic") or fragment.kind.name not in _KINDS)
+    refuse_if(len(registers) != fragment.registers)
+    lines, length = (fragment.columns, fragment.rows) if by_column else (fragment.rows, fragment.columns)
+    leading = e.literal(length, "i64")
+    if pitch is not None:
+        leading = e.resize(_first_lane(unit, unit.get(pitch, "u32")), "i64", False)
+    stride, base = e.op("mul", leading, size), _first_lane(unit, address(unit, where, inst.space))
+    check = f"matrix_{'generic_' if inst.space == 'generic' else ''}{'global' if loads else 'stored'}"
+    host = e.call("matrix_shared" if inst.space == "shared" else check, base, stride, lines, length * size)
+    stride = e.select(e.compare("ne", unit.context("fault"), 0), 0, stride)  # all at the scratch area
+    bits, count = (8 * size, 4 // size) if by_column and size < 4 else (32, 1)
+    for register, operand in enumerate(registers):
+        word = e.literal(0, "i32") if loads else e.widen(unit.get(operand, "b32"))
         for part in range(count):
-            piece = e.resize(e.call(f"gather_{bits}", matrix.hosts(register, part), -1), "i32", False)
-            piece = e.op("shl", piece, bits * part) if part else piece
-            word = piece if word is None else e.op("or", word, piece)
-        assert word is not None
-        unit.set(target, word, "b32")
+            places = fragment.places[:, register * fragment.kind.per_register + part].tolist()
+            hosts = e.op("add", _hosts(unit, places, fragment, by_column, size, stride), host)
+            if loads:
+                piece = e.resize(e.call(f"gather_{bits}", hosts, -1), "i32", False)
+                word = e.op("or", word, e.op("shl", piece, bits * part)) if part else piece
+            else:
+                piece = e.resize(e.op("lshr", word, bits * part) if part else word, f"i{bits}", False)
+                e.call(f"scatter_{bits}", hosts, piece, -1)
+        if loads:
+            unit.set(operand, word, "b32")
 
 
-def _store_matrix(unit: Unit, inst: Instruction, matrix: _Matrix) -> None:
-    e, (bits, count) = unit.e, matrix.pieces()
-    given = parts_of(inst.sources[1])
-    refuse_if(len(given) != matrix.fragment.registers)
-    for register, source in enumerate(given):
-        word = e.widen(unit.get(source, "b32"))
-        for part in range(count):
-            piece = e.resize(e.op("lshr", word, bits * part) if part else word, f"i{bits}", False)
-            e.call(f"scatter_{bits}", matrix.hosts(register, part), piece, -1)
+def _hosts(unit: Unit, places: list[int], fragment: Fragment, by_column: bool, size: int, stride: Value) -> Value:
+    """Bytes from the matrix's first one to elements, one a lane."""
+    e, cells = unit.e, [divmod(p, fragment.columns) for p in places]
+    lines = [column if by_column else row for row, column in cells]
+    bytes_ = [size * (row if by_column else column) for row, column in cells]
+    return e.op("add", e.op("mul", constants(lines, "i64"), stride), constants(bytes_, "i64"))
 
 
 def _multiply(unit: Unit, inst: Instruction) -> None:
