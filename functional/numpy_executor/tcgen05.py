@@ -71,25 +71,20 @@ def check_given_back(machine: Machine) -> None:
     """Raises ExecutionError if a thread block has ended with columns of its own, which PTX forbids."""
     if "tensor_memory" not in machine.__dict__:
         return
-    _check_pairs(machine)
-    if not machine.tensor_memory.taken.any():
-        return
-    columns = machine.tensor_memory.taken.sum(axis=1)
-    block, last = int(columns.argmax()), machine.tensor_memory.last
-    assert last is not None
-    message = f"the thread block ends with {columns[block]} columns of tensor memory that it has not given back"
-    raise machine.fault(last, message, block * machine.warps_per_block)
-
-
-def _check_pairs(machine: Machine) -> None:
-    calls = machine.tensor_memory.calls
-    for block, own in calls.items():
+    memory = machine.tensor_memory
+    for block, own in memory.calls.items():
         peer = next(b for b in machine.clusters.pair(block) if b != block)
-        if len(own) < len(calls[peer]):
-            assert machine.tensor_memory.last is not None
-            what, address, columns = calls[peer][len(own)]
+        if len(own) < len(memory.calls[peer]):
+            assert memory.last is not None
+            what, address, columns = memory.calls[peer][len(own)]
             message = f"the other thread block of its pair does not {what} {columns} columns from {address:#x} on"
-            raise machine.fault(machine.tensor_memory.last, message, peer * machine.warps_per_block)
+            raise machine.fault(memory.last, message, peer * machine.warps_per_block)
+    if memory.taken.any():
+        held = memory.taken.sum(axis=1)
+        block = int(held.argmax())
+        assert memory.last is not None
+        message = f"the thread block ends with {held[block]} columns of tensor memory that it has not given back"
+        raise machine.fault(memory.last, message, block * machine.warps_per_block)
 
 
 def whole_warps(frame: Frame, inst: Instruction) -> np.ndarray:
@@ -110,28 +105,31 @@ def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str, rows: 
     return values[:, 0]
 
 
-def blocks_of(frame: Frame, rows: np.ndarray) -> list[tuple[int, int]]:
-    """(row of the frame, thread block of the chunk) of these warps."""
-    return list(zip(rows.tolist(), frame.machine.block_of_row[frame.index[rows]].tolist(), strict=True))
-
-
-def allocation_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns`."""
-    count, plain = group_of(inst, inst.modifiers[1:])
-    refuse_if(plain not in (("sync", "aligned", "b32"), ("sync", "aligned", "shared", "b32")))
-    to, columns = Place(slots, inst, inst.sources[0]), getter(slots, inst.sources[1], "u32")
+def columns_step(slots: Slots, inst: Instruction) -> Step:
+    """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns` and
+    `tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
+    (count, plain), allocates = group_of(inst, inst.modifiers[1:]), inst.modifiers[0] == "alloc"
+    refuse_if(plain != ("sync", "aligned", "b32") and (not allocates or plain != ("sync", "aligned", "shared", "b32")))
+    to = Place(slots, inst, inst.sources[0]) if allocates else None
+    where, columns = None if allocates else getter(slots, inst.sources[0], "u32"), getter(slots, inst.sources[1], "u32")
 
     def step(frame: Frame) -> None:
         rows, memory = whole_warps(frame, inst), frame.machine.tensor_memory
-        counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
-        memory.last = inst
-        found = np.zeros((frame.count, 1), np.uint32)
-        for row, block in blocks_of(frame, rows):
+        starts = np.zeros(frame.count, np.int64)
+        if where is not None:
+            starts = same_in_warp(frame, inst, where, "the address", rows)
+        counts, blocks = same_in_warp(frame, inst, columns, "the number of columns", rows), frame.machine.block_of_row
+        for row in rows.tolist():
+            block, number = int(blocks[frame.index[row]]), int(counts[row])
             with faults(frame, inst, row):
-                found[row] = memory.allocate(block, int(counts[row]))
+                if to is not None:
+                    memory.last, starts[row] = inst, memory.allocate(block, number)
+                else:
+                    memory.free(block, int(starts[row]), number)
                 for peer in set(blocks_together(frame, row, count)) - {block}:
-                    memory.agree(block, peer, ("allocate", int(found[row, 0]), int(counts[row])))
-        _store(frame, to, found)
+                    memory.agree(block, peer, ("allocate" if allocates else "free", int(starts[row]), number))
+        if to is not None:
+            _store(frame, to, starts[:, None].astype(np.uint32))
 
     return step
 
@@ -154,25 +152,6 @@ def _store(frame: Frame, to: Place, words: np.ndarray) -> None:
         at = frame.full(part.places("stores", 4))
         part.words(4)[at[part.chosen]] = frame.full(words)[part.chosen]
     record(frame, True, 4, parts)
-
-
-def freeing_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
-    count, plain = group_of(inst, inst.modifiers[1:])
-    refuse_if(plain != ("sync", "aligned", "b32"))
-    where, columns = (getter(slots, operand, "u32") for operand in inst.sources)
-
-    def step(frame: Frame) -> None:
-        rows, memory = whole_warps(frame, inst), frame.machine.tensor_memory
-        starts = same_in_warp(frame, inst, where, "the address", rows)
-        counts = same_in_warp(frame, inst, columns, "the number of columns", rows)
-        for row, block in blocks_of(frame, rows):
-            with faults(frame, inst, row):
-                memory.free(block, int(starts[row]), int(counts[row]))
-                for peer in set(blocks_together(frame, row, count)) - {block}:
-                    memory.agree(block, peer, ("free", int(starts[row]), int(counts[row])))
-
-    return step
 
 
 def permit_step(slots: Slots, inst: Instruction) -> Step:

@@ -304,7 +304,7 @@ def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
 
 
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
-    "alloc": tcgen05.allocation_step, "dealloc": tcgen05.freeing_step, "ld": tcgen05.move_step, "mma": product_step,
+    "alloc": tcgen05.columns_step, "dealloc": tcgen05.columns_step, "ld": tcgen05.move_step, "mma": product_step,
     "relinquish_alloc_permit": tcgen05.permit_step, "st": tcgen05.move_step, "commit": tcgen05.commit_step,
     "cp": tcgen05.tensor_copy_in_step,
 }  # fmt: skip
