@@ -48,15 +48,13 @@ class Phases:
             known = self._known[word]
             known.phase, known.arrived, known.arrived_before = known.phase + 1, 0, 0
 
-    def arrive(self, row: int, word: int, before: int, after: int) -> None:
-        """A thread of warp `row`, or its copy, arrives; the object was `before` and is `after`."""
-        known = self._of(word)
-        if self._own(row, word):
-            known.arrived += self._note(row, phase_record(known.number, known.phase, 0), known.number)
-        self.change(word, before, after)
-
-    def change(self, word: int, before: int, after: int) -> None:
-        """An object is another: its phase may be over."""
+    def change(self, word: int, before: int, after: int, row: int | None) -> None:
+        """The object was `before` and is `after`: its phase may be over. A thread of warp `row`, or its copy, arrives;
+        None: nobody does."""
+        if row is not None:
+            known = self._of(word)
+            if self._own(row, word):
+                known.arrived += self._note(row, phase_record(known.number, known.phase, 0), known.number)
         if (before ^ after) >> PHASE_BIT & 1:
             known = self._of(word)
             known.phase, known.arrived_before, known.arrived = known.phase + 1, known.arrived, 0

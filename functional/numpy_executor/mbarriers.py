@@ -124,7 +124,8 @@ def update_barriers(parts: list[Lanes], change: Change, values: np.ndarray, dtyp
     """Change the barriers that active lanes name, one after the other, by an operand each; yields results."""
     result: np.ndarray = np.zeros(values.shape, dtype)
     for part in parts:
-        frame, inst = part.frame, part.inst
+        frame, inst, phases = part.frame, part.inst, part.frame.machine.phases
+        arrives = not _ARRIVALS.isdisjoint(inst.modifiers) and inst.opcode not in ("st", "red")
         at = frame.full(part.places("stores" if "init" in inst.modifiers else "updates", 8))
         words = part.words(8)
         for row, lane in np.argwhere(part.lanes).tolist():
@@ -133,24 +134,14 @@ def update_barriers(parts: list[Lanes], change: Change, values: np.ndarray, dtyp
             word, result[row, lane] = change(before, int(values[row, lane]))
             if word < 0:
                 raise frame.fault(inst, "more arrivals than expected", row, lane)
-            follow(frame.machine, inst, int(frame.index[row]), here, before, word, bool(result[row, lane]))
             words[here] = word
+            if "init" in inst.modifiers:
+                phases.begin(here)
+            elif WAITS.isdisjoint(inst.modifiers):
+                phases.change(here, before, word, int(frame.index[row]) if arrives else None)
+            elif result[row, lane]:
+                phases.wait(int(frame.index[row]), here)
     return result
-
-
-def follow(
-    machine: Machine, inst: Instruction, row: int, word: int, before: int, after: int, seen: bool
-) -> None:  # fmt: skip
-    """The trace is told what a thread of warp `row` did to the object at `word`; `seen`: that its phase is over."""
-    if "init" in inst.modifiers:
-        machine.phases.begin(word)
-    elif not WAITS.isdisjoint(inst.modifiers):
-        if seen:
-            machine.phases.wait(row, word)
-    elif _ARRIVALS.isdisjoint(inst.modifiers) or inst.opcode in ("st", "red"):
-        machine.phases.change(word, before, after)
-    else:
-        machine.phases.arrive(row, word, before, after)
 
 
 def arrive(word: int, arrivals: int, dropped: int = 0, tx_bytes: int = 0) -> tuple[int, int]:
@@ -225,7 +216,8 @@ def _go_on(machine: Machine, row: int, seen: dict[tuple[int, int], bool]) -> Non
     value = np.zeros((1, 32), bool)
     for (word, given), lanes in waiting.lanes.items():
         value[0] |= lanes & seen[word, given]
-        follow(machine, waiting.inst, row, word, 0, 0, seen[word, given])
+        if seen[word, given]:
+            machine.phases.wait(row, word)
     rows, lanes = np.array([row]), np.logical_or.reduce(list(waiting.lanes.values()))[None]
     machine.write(waiting.slot, value, rows, lanes)
     records = access_records(machine.phases.take().get(row, []), waiting.passes)
