@@ -316,7 +316,9 @@ class _Reader:
                 pc, mask_text, text = line.split(None, 2 + skip)[skip:]
                 mask = masks.get(mask_text)
                 if mask is None:
-                    mask = masks[mask_text] = _mask(mask_text)
+                    mask = masks[mask_text] = int(mask_text, 16)
+                    if not 0 <= mask < 1 << WARP_LANES:
+                        raise ValueError
             except ValueError:
                 raise InputError(f"not an instruction: {line.strip()[:60]}") from None
             known = seen.get(pc)
@@ -357,11 +359,3 @@ class _Reader:
         if (np.diff(blocks) > 0).all():
             return launch, trace
         return launch, concatenate([trace.part(k, k + 1) for k in np.argsort(blocks).tolist()], self.warps_per_block)
-
-
-def _mask(text: str) -> int:
-    """32 lanes in hexadecimal. Raises ValueError."""
-    mask = int(text, 16)
-    if not 0 <= mask < 1 << 32:
-        raise ValueError
-    return mask

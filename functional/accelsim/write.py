@@ -166,7 +166,9 @@ def write(
     written last, so that a directory with one is whole. Raises InputError for a directory that has one already or
     cannot be written, for a kernel that the format cannot hold, and whatever executing raises."""
     memory, files = case.memory.copy(), list[Path]()
-    _refuse_what_has_no_form(case)
+    for program in (launch.program for launch in case.launches):
+        if any(i.opcode == "tcgen05" for i in program.instructions):
+            raise InputError(f"kernel '{program.name}' uses tcgen05, of which this format of traces knows nothing")
     if (directory / LIST_NAME).exists():
         raise InputError(f"{directory}: has a {LIST_NAME} already; choose another directory")
     if (directory / "manifest.json").exists():
@@ -190,13 +192,6 @@ def write(
     except OSError as error:
         raise InputError(f"{directory}: {error.strerror or error}") from None
     return files
-
-
-def _refuse_what_has_no_form(case: Case) -> None:
-    for launch in case.launches:
-        if any(i.opcode == "tcgen05" for i in launch.program.instructions):
-            name = launch.program.name
-            raise InputError(f"kernel '{name}' uses tcgen05, of which this format of traces knows nothing")
 
 
 @contextmanager
@@ -260,10 +255,7 @@ class _Writer:
             self._chunk(file, trace, self._logs[0])
 
     def _chunk(self, file: IO[str], trace: Trace, log: _Recording) -> None:
-        guards, guard_counts = log.guards()
-        accesses, access_counts = log.accesses()
-        guard, access = iter(guards.tolist()), iter(accesses)
-        del guard_counts, access_counts  # each warp takes its own in turn
+        guard, access = iter(log.guards()[0].tolist()), iter(log.accesses()[0])  # each warp takes its own in turn
         x, y, _ = self.launch.grid
         for n, block in enumerate(trace.thread_blocks.tolist()):
             file.write(f"\n#BEGIN_TB\n\nthread block = {block % x},{block // x % y},{block // (x * y)}\n")

@@ -123,11 +123,6 @@ def _reversed_bits(a: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(_REVERSED[data][..., ::-1]).view(a.dtype)[..., 0]
 
 
-def _clamped(x: np.ndarray, dtype: str) -> np.ndarray:
-    info = np.iinfo(dtype)
-    return np.clip(x, info.min, info.max).astype(dtype)
-
-
 def _integers(x: np.ndarray, dtype: str) -> np.ndarray:
     """Integral floats as integers of a type, clamped to its range; NaN gives 0."""
     info, x = np.iinfo(dtype), x.astype(np.float64)
@@ -146,15 +141,6 @@ def _high_unsigned(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a_hi * b_hi + (middle_a >> half) + (middle_b >> half) + (carry >> half)
 
 
-def _permuted(a: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(a, lanes.astype(np.intp), axis=1)
-
-
-def _alike(a: np.ndarray) -> np.ndarray:
-    """Of each lane those that hold the same, as bits [row, lane]."""
-    return np.packbits(a[:, :, None] == a[:, None, :], axis=2, bitorder="little").view(U32)[..., 0]
-
-
 _UFUNCS = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "min": np.minimum,
            "max": np.maximum}  # fmt: skip
 
@@ -170,9 +156,13 @@ _NAMES: dict[str, object] = {
     **{name: getattr(np, name) for name in (
         "abs", "copysign", "sqrt", "rint", "trunc", "floor", "ceil", "minimum", "maximum", "bitwise_count", "where",
         "copy", "sin", "cos", "log2", "exp2", "tanh", "multiply")},
-    "leading_zeros": _leading_zeros, "reversed_bits": _reversed_bits, "clamped": _clamped, "integers": _integers,
+    "leading_zeros": _leading_zeros, "reversed_bits": _reversed_bits, "integers": _integers,
     "high_unsigned": _high_unsigned, "fma32": fma32, "fma64": fma64,
-    "pack": pack, "permuted": _permuted, "alike": _alike, "reduced": _reduced, "lane_numbers": _LANES[None],
+    "pack": pack, "reduced": _reduced, "lane_numbers": _LANES[None],
+    "clamped": lambda x, dtype: np.clip(x, np.iinfo(dtype).min, np.iinfo(dtype).max).astype(dtype),
+    "permuted": lambda a, lanes: np.take_along_axis(a, lanes.astype(np.intp), axis=1),
+    # Of each lane those that hold the same, as bits [row, lane]
+    "alike": lambda a: np.packbits(a[:, :, None] == a[:, None, :], axis=2, bitorder="little").view(U32)[..., 0],
 }  # fmt: skip
 
 
