@@ -25,6 +25,7 @@ from functional.isa.operation import (
     only_type,
     refuse_if,
     rounding,
+    same_type,
 )
 from functional.ptx.ir import Instruction
 
@@ -347,12 +348,6 @@ def _library(name: str, types: Iterable[str] = ("f32",)) -> Builder:
     return _arithmetic(function, types, 1, _APPROX)
 
 
-def _copysign(inst: Instruction) -> Operation:
-    """The sign of a on b."""
-    type_ = only_type(inst, ("f32", "f64"))
-    return Operation(lambda e, a, b: e.intrinsic("copysign", b, a), (type_,), (type_, type_))
-
-
 def join(e: Emitter, low: Value, high: Value) -> Value:
     """Two 16-bit values as one i32."""
     wide = [e.cast("zext", e.raw_bits(v), "i32") for v in (low, high)]
@@ -397,7 +392,7 @@ TABLE: dict[str, Builder] = {
     "lg2": _library("math_log2"),
     "ex2": _library("math_exp2", ("f32", "f16", "bf16")),
     "tanh": _library("math_tanh", ("f32", "f16", "bf16")),
-    "copysign": _copysign,
+    "copysign": same_type(lambda e, inst, sign, a: e.intrinsic("copysign", a, sign), ("f32", "f64"), 2),
 }
 PACKED_TABLE: dict[str, Builder] = dict.fromkeys(
     ("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh"), _packed

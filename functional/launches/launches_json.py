@@ -220,8 +220,10 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
     if "tensor_map" in entry:
         return _described(where, entry, "tensor_map", TensorMap)
     if isinstance(entry.get("struct"), list) and len(entry) == 1:
-        members = [_member(where, member, memory) for member in entry["struct"]]
-        return Struct(tuple(members))
+        if other := [member for member in entry["struct"] if not isinstance(member, dict)]:
+            known = 'like {"f32": 1.5} or {"buf": name}'
+            raise InputError(f"{where}: a member of a structure is {known}, not {other[0]!r:.40}")
+        return Struct(tuple(_argument_of(where, member, memory) for member in entry["struct"]))
     if len(entry) != 1:
         known = f"buf, {', '.join(SCALARS)}, texture, struct"
         raise InputError(f"{where}: expected one of {known}, found {json.dumps(entry)}")
@@ -230,13 +232,6 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{where}: the value of '{type_}' must be a number, found {json.dumps(value)}")
     return Scalar(type_, value)
-
-
-def _member(where: str, entry: Any, memory: Memory) -> Argument:
-    if not isinstance(entry, dict):
-        known = 'like {"f32": 1.5} or {"buf": name}'
-        raise InputError(f"{where}: a member of a structure is {known}, not {entry!r:.40}")
-    return _argument_of(where, entry, memory)
 
 
 def _described(where: str, entry: dict[str, Any], key: str, kind: type[Described]) -> Described:
