@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import BasicBlock, Program
@@ -24,35 +22,23 @@ from functional.ptx.source import unchanged
 _TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
 
 
-class What(Enum):
-    """The value a word holds."""
-
-    GUARD = 1
-    ADDRESS = 2  # the base register; the constant offset is in the program
-    INDEX = 3
+# What a word says; of an address the base register: the constant offset is in the program
+GUARD, ADDRESS, INDEX = "guard", "address", "index"
 
 
-@dataclass(frozen=True)
-class Word:
-    """A word of a block: `place` counts from the block's number, which is word 0."""
-
-    instruction: Instruction
-    what: What
-    place: int
-
-
-def words_of(program: Program, block: BasicBlock) -> tuple[Word, ...]:
-    """The words of a block behind its number. Raises PtxError for an instruction whose effect they cannot tell."""
-    found: list[Word] = []
+def words_of(program: Program, block: BasicBlock) -> dict[int, dict[str, int]]:
+    """The words of each instruction of a block, by its index: what they say, and their places, counted from the block's
+    number, which is word 0. Raises PtxError for an instruction whose effect they cannot tell."""
+    found: dict[int, dict[str, int]] = {}
+    count = 0
     for instruction in program.instructions[block.start : block.stop]:
         _check(program, instruction)
-        if instruction.guard is not None:
-            found.append(Word(instruction, What.GUARD, len(found) + 1))
-        if instruction.is_memory and isinstance(_base_of(instruction), Register):
-            found.append(Word(instruction, What.ADDRESS, len(found) + 1))
-        if instruction.opcode == "brx":
-            found.append(Word(instruction, What.INDEX, len(found) + 1))
-    return tuple(found)
+        named = [GUARD] if instruction.guard is not None else []
+        named += [ADDRESS] if instruction.is_memory and isinstance(_base_of(instruction), Register) else []
+        named += [INDEX] if instruction.opcode == "brx" else []
+        found[instruction.index] = {what: count + n for n, what in enumerate(named, 1)}
+        count += len(named)
+    return found
 
 
 def _base_of(instruction: Instruction) -> object:
@@ -120,14 +106,14 @@ def _instrument(program: Program, functions: set[str], lines: list[str], before:
     used: set[int] = set()
     for block in program.blocks:
         words = words_of(program, block)
+        total = sum(map(len, words.values())) + 1
         if program.function_of[block.start] not in functions:
             continue
         for instruction in program.instructions[block.start : block.stop]:
-            added = _begin(program, block, len(words) + 1) if instruction.index == block.start else []
-            for word in words:
-                if word.instruction is instruction:
-                    offset = (word.place - len(words) - 1) * WORD_BYTES
-                    added += [_value(word), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
+            added = _begin(program, block, total) if instruction.index == block.start else []
+            for what, place in words[instruction.index].items():
+                offset = (place - total) * WORD_BYTES
+                added += [_value(instruction, what), f"@%abstim_p st.global.u64 [{_AT}+{offset}], {_VALUE};"]
             if instruction.opcode in ("call", "ret", "exit", "trap"):
                 added.append(f"st.global.u64 [{_SLOT}], {_AT};")
             if added and (instruction.line in used or _LABEL.match(lines[instruction.line - 1])):
@@ -158,14 +144,13 @@ def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:
     ]
 
 
-def _value(word: Word) -> str:
+def _value(instruction: Instruction, what: str) -> str:
     """The instruction that puts the value of a word into `_VALUE`."""
-    instruction = word.instruction
-    if word.what is What.GUARD:
+    if what == GUARD:
         assert instruction.guard is not None
         true, false = (0, 1) if instruction.guard.negated else (1, 0)
         return f"selp.u64 {_VALUE}, {true}, {false}, {_printed(instruction.guard.register)};"
-    register = _base_of(instruction) if word.what is What.ADDRESS else instruction.sources[0]
+    register = _base_of(instruction) if what == ADDRESS else instruction.sources[0]
     assert isinstance(register, Register)
     if TYPE_BYTES[register.type] == 4:
         return f"cvt.u64.u32 {_VALUE}, {_printed(register)};"

@@ -13,12 +13,13 @@ import numpy as np
 from functional.errors import InputError
 from functional.gpu_recording.cuda import CudaDevice
 from functional.gpu_recording.instrument import (
+    ADDRESS,
     ENTRY_BYTES,
+    GUARD,
+    INDEX,
     TABLE,
     WINDOWS,
     WORD_BYTES,
-    What,
-    Word,
     constants_of,
     instrument,
     words_of,
@@ -105,18 +106,17 @@ class _Code(Decoded):
     def _block(self, block: BasicBlock, live: object) -> Block:
         words = words_of(self.program, block)
         instructions = self.program.instructions[block.start : block.stop]
-        by_instruction = {i.index: {w.what: w for w in words if w.instruction is i} for i in instructions}
         last = instructions[-1]
         ends = last.opcode in ENDS
-        steps = [self._begin(self.program.pcs[block.start], len(words) + 1)]
+        steps = [self._begin(self.program.pcs[block.start], sum(map(len, words.values())) + 1)]
         for instruction in instructions[:-1] if ends else instructions:
-            own = by_instruction[instruction.index]
+            own = words[instruction.index]
             if instruction.is_memory:
                 steps.append(self._access(instruction, own))
             elif own:
-                steps.append(_guarded(own[What.GUARD], lambda frame: None))
+                steps.append(_guarded(own[GUARD], lambda frame: None))
         if ends:
-            steps.append(self._operands(last, by_instruction[last.index]))
+            steps.append(self._operands(last, words[last.index]))
         build = terminator(self.slots, block, last) if ends else fall_through(block)
         end = under_guard(self.slots, last, build) if ends else build
         unguarded = sum(i.guard is None for i in instructions)
@@ -135,10 +135,10 @@ class _Code(Decoded):
 
         return step
 
-    def _access(self, instruction: Instruction, words: dict[What, Word]) -> Callable[[Frame], None]:
+    def _access(self, instruction: Instruction, words: dict[str, int]) -> Callable[[Frame], None]:
         assert instruction.address is not None  # `words_of` refuses all else
         space = space_of(self.slots, instruction, instruction.address)
-        guard, size = words.get(What.GUARD), instruction.access_bytes
+        guard, size = words.get(GUARD), instruction.access_bytes
         matrices = len(instruction.writes()) if instruction.opcode == "ldmatrix" else 0
         if matrices:
             size = 16
@@ -155,13 +155,11 @@ class _Code(Decoded):
 
         return step if guard is None else _guarded(guard, step)
 
-    def _addresses(
-        self, instruction: Instruction, words: dict[What, Word], space: str
-    ) -> Callable[[Frame], np.ndarray]:
+    def _addresses(self, instruction: Instruction, words: dict[str, int], space: str) -> Callable[[Frame], np.ndarray]:
         address, dtype = instruction.address, np.dtype(np.uint32 if space == "shared" else np.uint64)
         assert address is not None
-        base, word = address.base, words.get(What.ADDRESS)
-        if word is None:
+        base, place = address.base, words.get(ADDRESS)
+        if place is None:
             symbol = Symbol(base.name, base.offset + address.offset) if isinstance(base, Symbol) else None
             slots, offset = self.slots, address.offset
 
@@ -171,11 +169,11 @@ class _Code(Decoded):
 
             return fixed
         added = np.uint64(address.offset % (1 << 64))
-        return lambda frame: self.translate(space, frame.machine.at(word.place) + added).astype(dtype)  # type: ignore[attr-defined]
+        return lambda frame: self.translate(space, frame.machine.at(place) + added).astype(dtype)  # type: ignore[attr-defined]
 
-    def _operands(self, last: Instruction, words: dict[What, Word]) -> Callable[[Frame], None]:
+    def _operands(self, last: Instruction, words: dict[str, int]) -> Callable[[Frame], None]:
         """Give the registers a terminator reads the values they had."""
-        guard, index = words.get(What.GUARD), words.get(What.INDEX)
+        guard, index = words.get(GUARD), words.get(INDEX)
         slot = None if last.guard is None else self.slots.register(last.guard.register)
         register = last.sources[0] if index is not None else None
         index_slot = self.slots.register(register) if isinstance(register, Register) else None
@@ -185,18 +183,18 @@ class _Code(Decoded):
                 true = _true(guard)(frame)
                 frame.values[slot] = ~true if last.guard and last.guard.negated else true
             if index is not None and index_slot is not None:
-                frame.values[index_slot] = frame.machine.at(index.place).astype(np.uint32)  # type: ignore[attr-defined]
+                frame.values[index_slot] = frame.machine.at(index).astype(np.uint32)  # type: ignore[attr-defined]
 
         return step
 
 
-def _true(word: Word) -> Callable[[Frame], np.ndarray]:
+def _true(place: int) -> Callable[[Frame], np.ndarray]:
     """Lanes whose guard is true, negation included."""
-    return lambda frame: frame.machine.at(word.place) == 1  # type: ignore[attr-defined]
+    return lambda frame: frame.machine.at(place) == 1  # type: ignore[attr-defined]
 
 
-def _guarded(word: Word, step: Step) -> Step:
-    true = _true(word)
+def _guarded(place: int, step: Step) -> Step:
+    true = _true(place)
     return lambda frame: frame.run_guarded(true, step)
 
 
