@@ -1,4 +1,4 @@
-"""The ends of basic blocks: branches, calls, returns, barriers, traps.
+"""The ends of basic blocks: branches, calls, returns, barriers, traps; `isspacep.shared` and `setmaxnreg`.
 
 Parameters and local variables of a function are kept per thread at places known at link time. Where a function can
 be called again while it runs, every call takes a new frame of all those places (`Slots.frame_bytes`), and the
@@ -11,11 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from functional.isa.operation import Unsupported, refuse_if
+from functional.isa.instructions import form_of
+from functional.isa.memory import WINDOWS
+from functional.isa.operation import Unsupported, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import function_address
 from functional.numpy_executor.device_runtime import builtin_step
-from functional.numpy_executor.operands import Frame, Getter, Terminator, getter
+from functional.numpy_executor.machine import Machine
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter
 from functional.numpy_executor.stack import NOWHERE, pack, unpack
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
@@ -293,3 +296,55 @@ def _barrier_operands(
 _BUILDERS: dict[str, Callable[[Slots, BasicBlock, Instruction], Terminator]] = {
     "bra": _bra, "brx": _brx, "ret": leave, "exit": leave, "trap": _trap, "bar": _bar, "barrier": _bar, "call": call,
 }  # fmt: skip
+
+
+def own_shared_step(slots: Slots, inst: Instruction) -> Step:
+    """`isspacep.shared`: of the shared memory of the own thread block of a cluster."""
+    (type_,) = form_of(inst)[0].sources
+    get, write = getter(slots, inst.sources[0], type_), setter(slots, inst.destinations[0], "pred")
+    start, stop = (np.uint64(a) for a in WINDOWS["shared"])
+
+    def step(frame: Frame) -> None:
+        machine, address = frame.machine, get(frame)
+        first = machine.clusters.first_address[machine.block_of_row[frame.index]][:, None]
+        write(frame, (address >= start + first) & (address < stop + first))
+
+    return step
+
+
+_LEAST, _MOST, _UNIT = 24, 256, 8  # registers a thread
+
+
+def check_register_counts(machine: Machine) -> None:
+    """Raises ExecutionError if the warps of a thread block have taken more registers than there are.
+
+    An `inc` waits until enough are free; which warp comes first changes no result, so nobody waits here. What could
+    never be had is refused: at the end the warps of a block have no more than it was launched with, which is known of
+    kernels that say so (`.maxnreg`). Source: PTX ISA, "setmaxnreg".
+    """
+    if not machine.launched_registers or machine.registers_changed is None:
+        return
+    taken = np.bincount(machine.block_of_row, machine.registers_held).astype(int)
+    there = machine.launched_registers * machine.warps_per_block
+    if int(taken.max()) > there:
+        row = int(taken.argmax()) * machine.warps_per_block
+        message = f"deadlock: warps of a block want {taken.max()} registers a lane, all together; it has {there}"
+        raise machine.fault(machine.registers_changed, message, row)
+
+
+def register_count_step(slots: Slots, inst: Instruction) -> Step:
+    """`setmaxnreg.{inc,dec}.sync.aligned.u32 count`."""
+    wanted, grows = inst.sources[0], inst.modifiers[:1] == ("inc",)
+    refuse_if(inst.modifiers[1:] != ("sync", "aligned", "u32") or inst.modifiers[0] not in ("inc", "dec") or inst.guard)
+    count = as_number(wanted)
+    refuse_if(count % _UNIT or not _LEAST <= count <= _MOST)
+
+    def step(frame: Frame) -> None:
+        machine, rows = frame.machine, frame.index
+        before = machine.registers_held[rows]
+        wrong = (before > 0) & ((before > count) if grows else (before < count))
+        say = f"registers a thread, to which {inst.modifiers[0]} does not fit"
+        frame.check(inst, wrong[:, None], lambda at: f"the warp has {before[at[0]]} {say}")
+        machine.registers_held[rows], machine.registers_changed = count, inst
+
+    return step

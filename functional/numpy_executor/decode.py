@@ -15,7 +15,7 @@ from functional.isa.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.numpy_executor.atomics import atomic_step
-from functional.numpy_executor.control import fall_through, terminator
+from functional.numpy_executor.control import fall_through, own_shared_step, register_count_step, terminator
 from functional.numpy_executor.machine import Block, Code
 from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
@@ -24,7 +24,6 @@ from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Term
 from functional.numpy_executor.tcgen05_product import tcgen05_step
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.warp_ops import own_shared_step, register_count_step
 from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
 from functional.numpy_executor.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
 from functional.programs.program import BasicBlock, Program

@@ -14,8 +14,7 @@ from functional.isa.operation import raw
 from functional.isa.slots import CONSTANTS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
-from functional.numpy_executor.arrivals import Phases, access_records
-from functional.numpy_executor.barriers import Barriers, Clusters
+from functional.numpy_executor.barriers import Barriers, Clusters, Phases, access_records
 from functional.numpy_executor.stack import FULL, Stack, unpack
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.programs.program import Program

@@ -19,7 +19,7 @@ import numpy as np
 from functional.isa.memory import PENDING_BITS
 from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.arrivals import PHASE_BIT, access_records
+from functional.numpy_executor.barriers import PHASE_BIT, access_records
 from functional.numpy_executor.machine import Machine
 from functional.numpy_executor.memory_ops import Place, bank_passes_of, log_records
 from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter

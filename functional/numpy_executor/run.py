@@ -11,13 +11,13 @@ from functional.execution.executor import Executor, Request
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import CLUSTER, chunk_stops
+from functional.numpy_executor.control import check_register_counts
 from functional.numpy_executor.decode import Decoded
 from functional.numpy_executor.machine import Code, Log, Machine, Watch
 from functional.numpy_executor.mbarriers import end_waits
 from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.numpy_executor.tcgen05 import check_given_back
-from functional.numpy_executor.warp_ops import check_register_counts
 from functional.programs.program import Program
 from functional.traces.trace import Trace, concatenate, rechunk
 
