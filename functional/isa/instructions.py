@@ -22,12 +22,7 @@ _NO_EFFECT = frozenset(
 )
 _GROUPS = frozenset({"commit_group", "wait_group", "wait_all"})
 _TENSOR_WAITS = frozenset(
-    {
-        ("wait::ld", "sync", "aligned"),
-        ("wait::st", "sync", "aligned"),
-        ("fence::before_thread_sync",),
-        ("fence::after_thread_sync",),
-    }
+    {"wait::ld.sync.aligned", "wait::st.sync.aligned", "fence::before_thread_sync", "fence::after_thread_sync"}
 )
 
 
@@ -45,7 +40,7 @@ def has_no_effect(inst: Instruction) -> bool:
     if inst.opcode == "wgmma":
         return inst.modifiers[:1] in (("fence",), ("commit_group",), ("wait_group",))
     if inst.opcode == "tcgen05":
-        return inst.modifiers in _TENSOR_WAITS
+        return ".".join(inst.modifiers) in _TENSOR_WAITS
     return inst.opcode in _NO_EFFECT or (inst.opcode == "cp" and _is_group(inst))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functional.errors import InputError
 from functional.ptx.lazy_module import next_item
 
-_HEAD = re.compile(r"\.version\s+(\S+)|\.target\s+([^\n]+)|\.address_size\s+(\d+)")
+_HEAD = re.compile(r"\.version\s+(?P<version>\S+)|\.target\s+(?P<target>[^\n]+)|\.address_size\s+(?P<address_size>\d+)")
 _SKIPPED = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|\.file[ \t][^\n]*")
 _WORDS = re.compile(r'//[^\n]*|/\*[\s\S]*?\*/|"[^"\n]*"|[A-Za-z_$%][\w$]*')
 _FILES = re.compile(r"(?m)(^\s*\.(?:file|loc)\s+|\binlined_at\s+)(\d+)")
@@ -83,11 +83,8 @@ def _plain(text: str) -> str:
 
 
 def _head_of(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for version, target, size in _HEAD.findall(text[:4096]):
-        name, value = ("version", version) if version else ("target", target) if target else ("address_size", size)
-        found.setdefault(name, value.strip())
-    return found
+    matches = reversed(list(_HEAD.finditer(text[:4096])))  # of several the first counts
+    return {match.lastgroup or "": match[match.lastgroup or 0].strip() for match in matches}
 
 
 def _items(text: str) -> Iterator[Item]:
