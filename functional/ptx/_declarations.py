@@ -100,51 +100,38 @@ class Scope:
             scope = scope.parent
         return None
 
-
-Fail = Callable[[Any, str], Exception]  # (token, message) -> the error to raise
-MAX_NESTING = 64
-_PRECEDENCE = "|| , && , | , ^ , & , == != , < > <= >= , << >> , + - , * / %"
-_LEVEL = {operator: level for level, own in enumerate(_PRECEDENCE.split(",")) for operator in own.split()}
-
-
-class Constants:
-    """Evaluates constant expressions; `resolve(token)` gives the symbol a name stands for."""
-
-    def __init__(self, fail: Fail, resolve: Callable[[Token], Symbol]) -> None:
-        self.fail, self.resolve = fail, resolve
-
     def value(self, node: Any, depth: int = 0) -> int | float | Symbol:
-        """The number or address a constant expression stands for."""
+        """The number or address a constant expression stands for here. Raises PtxError."""
         if depth > MAX_NESTING:
-            raise self.fail(node, "constant expression nested too deeply")
+            raise self.source.fail(node, "constant expression nested too deeply")
         match node:
             case Token(type="INT"):
                 return integer(node)
             case Token(type="FLOAT"):
                 return floating(node)
             case Token(type="NAME"):
-                return self.resolve(node)
+                return self.known_symbol(node)
             case RawUnary(operator=operator, value=inner):
                 return self._unary(operator, self.value(inner, depth + 1))
             case RawGeneric(prefix=Token(type="NAME") as prefix, value=inner):
                 if prefix != "generic":
-                    raise self.fail(prefix, f"expected 'generic(symbol)', found '{prefix}('")
+                    raise self.source.fail(prefix, f"expected 'generic(symbol)', found '{prefix}('")
                 found = self.value(inner, depth + 1)
                 return replace(found, generic=True) if isinstance(found, Symbol) else found
             case list():
                 return self._fold(node, depth)
-        raise self.fail(node, "expected a constant")
+        raise self.source.fail(node, "expected a constant")
 
     def integer(self, node: Any) -> int:
         """A constant that must be an integer, such as an array size."""
         value = self.value(node)
         if not isinstance(value, int):
-            raise self.fail(node, "expected an integer constant")
+            raise self.source.fail(node, "expected an integer constant")
         return value
 
     def _unary(self, operator: Token, value: Any) -> int | float:
         if isinstance(value, Symbol) or (operator == "~" and isinstance(value, float)):
-            raise self.fail(operator, f"'{operator}' cannot be applied to this operand")
+            raise self.source.fail(operator, f"'{operator}' cannot be applied to this operand")
         return {"-": lambda: -value, "+": lambda: value, "~": lambda: ~value, "!": lambda: int(not value)}[operator]()
 
     def _fold(self, items: list[Any], depth: int) -> Any:
@@ -170,17 +157,20 @@ class Constants:
         if isinstance(b, Symbol) and isinstance(a, int) and operator == "+":
             return replace(b, offset=b.offset + a)
         if not (isinstance(a, int) and isinstance(b, int)):
-            raise self.fail(operator, f"'{operator}' needs integer constants")
+            raise self.source.fail(operator, f"'{operator}' needs integer constants")
         if operator in ("/", "%"):
             if b == 0:
-                raise self.fail(operator, "division by zero in a constant expression")
+                raise self.source.fail(operator, "division by zero in a constant expression")
             quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
             return quotient if operator == "/" else a - quotient * b
         if operator in ("<<", ">>") and not 0 <= b < 64:
-            raise self.fail(operator, f"shift by {b} is outside 0 to 63")
+            raise self.source.fail(operator, f"shift by {b} is outside 0 to 63")
         return int(_INTEGER_OPERATIONS[str(operator)](a, b))
 
 
+MAX_NESTING = 64
+_PRECEDENCE = "|| , && , | , ^ , & , == != , < > <= >= , << >> , + - , * / %"
+_LEVEL = {operator: level for level, own in enumerate(_PRECEDENCE.split(",")) for operator in own.split()}
 _INTEGER_OPERATIONS: dict[str, Callable[[int, int], int]] = {
     **{"||": lambda a, b: bool(a) or bool(b), "&&": lambda a, b: bool(a) and bool(b)},
     **{"|": op.or_, "^": op.xor, "&": op.and_, "<<": op.lshift, ">>": op.rshift, "+": op.add, "-": op.sub, "*": op.mul},
@@ -191,8 +181,8 @@ _INTEGER_OPERATIONS: dict[str, Callable[[int, int], int]] = {
 class Initialiser:
     """Fills the bytes of a variable from its initialiser; elements not named stay zero."""
 
-    def __init__(self, constants: Constants, type_: str, shape: tuple[int, ...]) -> None:
-        self.constants, self.type, self.shape = constants, type_, shape
+    def __init__(self, scope: Scope, type_: str, shape: tuple[int, ...]) -> None:
+        self.scope, self.type, self.shape = scope, type_, shape
         self.element_bytes = TYPE_BYTES[type_]
         self.data = bytearray(prod(shape) * self.element_bytes)
         self.relocations: list[tuple[int, Symbol]] = []
@@ -205,11 +195,11 @@ class Initialiser:
             return
         stride, extent = prod(self.shape[level + 1 :]), self.shape[level] if level < len(self.shape) else 1
         if level > max(len(self.shape) - 1, 0):
-            raise self.constants.fail(node, "more nested braces than array dimensions")
+            raise self.scope.source.fail(node, "more nested braces than array dimensions")
         nested = any(isinstance(item, RawElements) for item in node.items)
         step, limit = (stride, extent) if nested else (1, extent * stride)
         if len(node.items) > limit:
-            raise self.constants.fail(node, f"{len(node.items)} initialisers for {limit} elements")
+            raise self.scope.source.fail(node, f"{len(node.items)} initialisers for {limit} elements")
         for position, item in enumerate(node.items):
             self.fill(item, first + position * step, level + 1)
 
@@ -218,10 +208,10 @@ class Initialiser:
         if isinstance(node, RawGeneric) and node.prefix.type == "INT":
             self._store_address_byte(node, at)
             return
-        value = self.constants.value(node)
+        value = self.scope.value(node)
         if isinstance(value, Symbol):
             if self.element_bytes != 8:
-                raise self.constants.fail(node, f"an address needs a 64-bit element, not .{self.type}")
+                raise self.scope.source.fail(node, f"an address needs a 64-bit element, not .{self.type}")
             self.relocations.append((at, value))
         else:
             self.data[at : at + self.element_bytes] = self._encode(node, value)
@@ -231,22 +221,22 @@ class Initialiser:
             try:
                 return struct.pack({"f16": "<e", "f32": "<f", "f64": "<d"}[self.type], value)
             except OverflowError:
-                raise self.constants.fail(node, f"{value} does not fit in .{self.type}") from None
+                raise self.scope.source.fail(node, f"{value} does not fit in .{self.type}") from None
         if isinstance(value, float):
-            raise self.constants.fail(node, f"a floating-point value cannot initialise .{self.type}")
+            raise self.scope.source.fail(node, f"a floating-point value cannot initialise .{self.type}")
         return (value & ((1 << 8 * self.element_bytes) - 1)).to_bytes(self.element_bytes, "little")
 
     def _store_address_byte(self, node: RawGeneric, at: int) -> None:
         """`0xFF(x), 0xFF00(x), ...`: nvcc's way to write an address into bytes, lowest byte first."""
-        symbol, mask = self.constants.value(node.value), integer(node.prefix)
+        symbol, mask = self.scope.value(node.value), integer(node.prefix)
         byte = next((k for k in range(8) if mask == 0xFF << 8 * k), None)
         if self.element_bytes != 1 or byte is None or not isinstance(symbol, Symbol):
-            raise self.constants.fail(node.prefix, "expected one byte of an address, such as 0xFF00(symbol)")
+            raise self.scope.source.fail(node.prefix, "expected one byte of an address, such as 0xFF00(symbol)")
         if byte == 0:
             self.relocations.append((at, symbol))
             self.bytes_to_come += 8
         elif (at - byte, symbol) not in self.relocations[-1:]:
-            raise self.constants.fail(node.prefix, "the bytes of an address must follow each other, lowest first")
+            raise self.scope.source.fail(node.prefix, "the bytes of an address must follow each other, lowest first")
         self.bytes_to_come -= 1
 
 
@@ -323,15 +313,14 @@ def _declare_vectors(name: Token, count: Token | None, lanes: int, type_: str, s
 def _variable(item: raw.RawVariable, declarator: raw.RawDeclarator, scope: Scope) -> Variable:
     name, source = declarator.name, scope.source
     type_, lanes, align = _type(item.qualifiers, name, source)
-    constants = Constants(source.fail, scope.known_symbol)
-    shape = _shape(declarator, constants, source) + ((lanes,) if lanes > 1 else ())
+    shape = _shape(declarator, scope) + ((lanes,) if lanes > 1 else ())
     size_bytes = TYPE_BYTES[type_] * prod(shape)
     if size_bytes > (_MAX_BYTES if declarator.initialiser is None else _MAX_INITIALISED_BYTES):
         raise source.fail(name, f"'{name}' takes {size_bytes} bytes, too many for a variable")
     data: bytes | None = None
     relocations: tuple[tuple[int, Symbol], ...] = ()
     if declarator.initialiser is not None:
-        initialiser = Initialiser(constants, type_, shape)
+        initialiser = Initialiser(scope, type_, shape)
         initialiser.fill(declarator.initialiser)
         if initialiser.bytes_to_come:
             raise scope.source.fail(name, f"an address in '{name}' lacks some of its 8 bytes")
@@ -358,15 +347,15 @@ def _type(qualifiers: list[tuple[str, Any]], name: Token, source: Source) -> tup
     return type_, lanes, align
 
 
-def _shape(declarator: raw.RawDeclarator, constants: Constants, source: Source) -> tuple[int, ...]:
+def _shape(declarator: raw.RawDeclarator, scope: Scope) -> tuple[int, ...]:
     """Extents of an array; an empty first `[]` is as long as its initialiser, or 0."""
     extents = []
     for position, dimension in enumerate(declarator.dimensions):
         if dimension is not None:
-            extents.append(constants.integer(dimension))
+            extents.append(scope.integer(dimension))
         else:
             listed = position == 0 and isinstance(declarator.initialiser, raw.RawElements)
             extents.append(len(declarator.initialiser.items) if listed else 0)
     if any(extent < 0 for extent in extents):
-        raise source.fail(declarator.name, f"array '{declarator.name}' has a negative size")
+        raise scope.source.fail(declarator.name, f"array '{declarator.name}' has a negative size")
     return tuple(extents)
