@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-from functional.execution.executor import Interleaving
 from functional.launches.launch import Launch
-from functional.launches.memory import Memory
 from functional.llvm_executor.in_turns import in_turns
-from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
-from functional.llvm_executor.object_code import Compiled
+from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool
 from functional.llvm_executor.races import Shadow
-from functional.llvm_executor.undo import Undo
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -90,74 +85,10 @@ class Sizes:
 
 
 _WORTH_THREADS = 1 << 26  # thread instructions below which starting threads takes as long as it saves
-T = TypeVar("T", bound="Kept")
 
 
 class Conflict(Abandoned):
     """Chunks that ran at the same time touched each other's data."""
-
-
-class Kept(Protocol):
-    """What a Pool holds."""
-
-    def trim(self) -> None:
-        """Let go of memory that is too much to hold on to."""
-        ...
-
-
-class Pool(Generic[T]):
-    """Objects that are dear to make: each used by one at a time, and then by the next."""
-
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make, self._idle = make, list[T]()
-
-    @contextmanager
-    def one(self) -> Iterator[T]:
-        """An idle item, or a new one, until the context ends."""
-        try:
-            item = self._idle.pop()
-        except IndexError:
-            item = self._make()
-        try:
-            yield item
-        finally:
-            item.trim()
-            self._idle.append(item)
-
-
-@dataclass
-class Job:
-    """A launch, and how far it has come: `blocks[:done]` have run and took `used` thread instructions."""
-
-    compiled: Compiled
-    launch: Launch
-    memory: Memory
-    blocks: np.ndarray
-    budget: int
-    chunk_bytes: int | None
-    workers: Pool[Worker]
-    undo: Undo
-    interleaving: Interleaving | None  # how they take turns
-    leases: ExitStack  # holds the workers until nobody looks at a trace any more
-    done: int = 0
-    used: int = 0
-    machines: list[Machine] = field(default_factory=list)
-
-    @property
-    def finished(self) -> bool:
-        """Have all thread blocks run?"""
-        return self.done == len(self.blocks)
-
-    def machine(self, number: int) -> Machine:
-        """The first, second, ... of the machines that run the launch."""
-        while number >= len(self.machines):
-            worker, append = self.leases.enter_context(self.workers.one()), self.chunk_bytes is None
-            what = self.compiled, self.launch, self.memory, self.budget, worker, self.undo, self.used, append
-            new = Machine(
-                *what, min(len(self.blocks) - self.done, self.interleaving.resident_blocks) if self.interleaving else 1
-            )
-            self.machines.append(new)
-        return self.machines[number]
 
 
 def interleaved(job: Job) -> Iterator[Trace]:
@@ -210,7 +141,7 @@ def _checked(machines: list[Machine], shadow: Shadow, blocks: np.ndarray) -> tup
     before = machine.used
     try:
         trace = machine.run(blocks)
-        if not shadow.clean(trace, machine):
+        if not shadow.clean(trace, machine.touched, machine.streams):
             raise Conflict
         return trace, machine.used - before
     finally:
@@ -225,24 +156,18 @@ def _in_order(
     pending: deque[Future[tuple[Trace, int]]] = deque()
     clean: deque[Trace] = deque()
     submitted = job.done
-    while pending or submitted < len(job.blocks):
+    while pending or clean or submitted < len(job.blocks):
         while len(pending) < ahead and submitted < len(job.blocks):
             size = sizes.parallel(submitted, len(job.blocks))
             pending.append(submit(job.blocks[submitted : submitted + size]))
             submitted += size
-        trace, used = pending.popleft().result()
-        job.used += used
-        if job.used > job.budget:
-            raise OverBudget(job.launch.program.line_of(int(trace.blocks[-1])), int(trace.thread_blocks[-1]))
-        sizes.saw(trace)
-        clean.append(trace)
-        if len(clean) == ahead:
-            yield _hand_out(job, clean)
-    while clean:
-        yield _hand_out(job, clean)
-
-
-def _hand_out(job: Job, clean: deque[Trace]) -> Trace:
-    trace = clean.popleft()
-    job.done += len(trace.thread_blocks)
-    return trace
+        if pending:
+            trace, used = pending.popleft().result()
+            job.used += used
+            if job.used > job.budget:
+                raise OverBudget(job.launch.program.line_of(int(trace.blocks[-1])), int(trace.thread_blocks[-1]))
+            sizes.saw(trace)
+            clean.append(trace)
+        if len(clean) == ahead or not pending:
+            job.done += len(clean[0].thread_blocks)
+            yield clean.popleft()

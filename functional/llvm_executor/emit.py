@@ -30,18 +30,18 @@ def constants(numbers: Iterable[int], kind: str) -> Value:
 class LlvmEmitter(Emitter):
     """Appends instructions to one function."""
 
-    def __init__(self, prefix: str = "v") -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}  # function -> its declaration
         self.functions: dict[str, str] = {}  # function -> its definition
         self.mask = Value("", "i32", False)  # active lanes of the basic block
-        self._prefix, self._count = prefix, 0
+        self._count = 0
         self._splats: dict[str, Value] = {}
 
     def name(self) -> str:
         """A new name."""
         self._count += 1
-        return f"%{self._prefix}{self._count}"
+        return f"%v{self._count}"
 
     def label(self, text: str) -> None:
         """Begin a block of the function; splats made in others may not dominate it."""

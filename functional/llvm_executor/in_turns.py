@@ -80,10 +80,7 @@ def in_turns(machine: Machine, thread_blocks: np.ndarray, interleaving: Interlea
     turns = _Turns(machine, machine.begin(thread_blocks), interleaving)
     call("start_interleaved", machine.context.ctypes.data)
     look = _FIRST_LOOK
-    while (code := turns.run_to(look)) == at.PAUSED:
-        code = turns.look_for_deadlock()
-        if code != at.PAUSED:
-            break
+    while (code := turns.run_to(look)) == at.PAUSED and (code := turns.look_for_deadlock()) == at.PAUSED:
         look *= 2
     return machine.end(code, turns.thread_blocks)
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from functional.execution.executor import Interleaving
 from functional.isa.slots import Slots
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import MOST_KEPT_BYTES
 from functional.llvm_executor.object_code import Compiled, call
+from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.streams import Buffers, Streams
 from functional.llvm_executor.undo import Undo
 from functional.traces.trace import Trace
@@ -87,6 +91,7 @@ class LaunchStorages:
 _UNLIMITED = 1 << 62
 _LEAST_EVENTS, _EVENT_SHIFT = 1 << 27, 5  # basic blocks a warp may run: one of full warps costs the budget 32 or more
 _numbers = count()
+T = TypeVar("T", "Worker", Undo, Shadow)
 
 
 class Abandoned(Exception):
@@ -115,24 +120,76 @@ class Worker:
             self.buffers = Buffers()
 
 
+class Pool(Generic[T]):
+    """Objects that are dear to make: each used by one at a time, and then by the next."""
+
+    def __init__(self, make: type[T]) -> None:
+        self._make: type[T] = make
+        self._idle: list[T] = []
+
+    @contextmanager
+    def one(self) -> Iterator[T]:
+        """An idle item, or a new one, until the context ends."""
+        try:
+            item = self._idle.pop()
+        except IndexError:
+            item = self._make()
+        try:
+            yield item
+        finally:
+            item.trim()
+            self._idle.append(item)
+
+
+@dataclass
+class Job:
+    """A launch, and how far it has come: `blocks[:done]` have run and took `used` thread instructions."""
+
+    compiled: Compiled
+    launch: Launch
+    memory: Memory
+    blocks: np.ndarray
+    budget: int
+    chunk_bytes: int | None
+    workers: Pool[Worker]
+    undo: Undo
+    interleaving: Interleaving | None  # how they take turns
+    leases: ExitStack  # holds the workers until nobody looks at a trace any more
+    done: int = 0
+    used: int = 0
+    machines: list[Machine] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Have all thread blocks run?"""
+        return self.done == len(self.blocks)
+
+    def machine(self, number: int) -> Machine:
+        """The first, second, ... of the machines that run the launch."""
+        while number >= len(self.machines):
+            turns, left = self.interleaving, len(self.blocks) - self.done
+            resident = 1 if turns is None else min(left, turns.resident_blocks)
+            worker = self.leases.enter_context(self.workers.one())
+            self.machines.append(Machine(self, worker, self.chunk_bytes is None, resident))
+        return self.machines[number]
+
+
 class Machine:
-    """A launch on one worker, `used` thread instructions into its budget. Thread blocks run by the chunk.
+    """A launch on one worker. Thread blocks run by the chunk.
 
     `append`: traces are valid as long as the worker belongs to this launch (see `Streams`).
     """
 
-    def __init__(
-        self, compiled: Compiled, launch: Launch, memory: Memory, budget: int, worker: Worker, undo: Undo, used: int,
-        append: bool, resident: int = 1,
-    ) -> None:  # fmt: skip
+    def __init__(self, job: Job, worker: Worker, append: bool, resident: int) -> None:
         self.resident = resident  # thread blocks that have storages and frames
-        self.compiled, self.launch, self.worker = compiled, launch, worker
+        compiled, launch, memory = job.compiled, job.launch, job.memory
+        self.compiled, self.launch, self.memory, self.undo, self.worker = compiled, launch, memory, job.undo, worker
         self.context = np.zeros(len(at.CONTEXT), np.int64)
         self.kept: list[object] = []  # arrays whose addresses the context holds
-        self.memory, self.undo = memory, undo
         self._storages(memory, compiled.slots)
         self.touched = np.zeros(len(memory.regions) + 1, np.uint8)
-        self._geometry()
+        for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
+            self.set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
         key = (worker.number, *launch.block)
         frames = compiled.frames.get(key) if resident == 1 else None
         if frames is None:
@@ -143,9 +200,11 @@ class Machine:
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self.set(
             frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
-            budget=budget, used=used, most_events=max(_LEAST_EVENTS, budget >> _EVENT_SHIFT),
+            budget=job.budget, used=job.used, most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT),
+            warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
+            dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
             zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
-            symbols=self._address(addresses), points_left=_UNLIMITED, **undo.slots(),
+            symbols=self._address(addresses), points_left=_UNLIMITED, **job.undo.slots(),
         )  # fmt: skip
         largest = 256 * max(b.stop - b.start for b in launch.program.blocks)
         self.streams = Streams(self.context, largest, worker.buffers, append)
@@ -215,15 +274,6 @@ class Machine:
             regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
             shared_limit=launch.shared_bytes, shared_bytes=launch.shared_bytes, local_limit=slots.local_bytes,
             local_stride=stride, local_base=local, local_bytes=32 * stride, scratch=scratch,
-        )  # fmt: skip
-
-    def _geometry(self) -> None:
-        launch = self.launch
-        for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
-            self.set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
-        self.set(
-            warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
-            dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
         )  # fmt: skip
 
     def _frames(self) -> Storage:

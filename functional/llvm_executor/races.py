@@ -8,24 +8,15 @@ import numpy as np
 
 from functional.launches.memory import GLOBAL_BASE, Memory, sparse_zeros
 from functional.llvm_executor.context_layout import LOADED, MOST_KEPT_BYTES, STORED
-from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORES_JOB
+from functional.llvm_executor.streams import Streams
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 
 _CELL_WORDS = 2 * LINE_BYTES // SECTOR_BYTES
 _LAST_ID = 1 << 31
-
-
-class Accesses:
-    """The instructions of every basic block that leave line records, in order: `first[b]` to `first[b + 1] - 1`."""
-
-    def __init__(self, program: Program) -> None:
-        rows = [[i for i in program.instructions[b.start : b.stop] if _is_recorded(i)] for b in program.blocks]
-        self.first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        self.writes = np.array([i.opcode not in ("ld", "ldu") for row in rows for i in row] + [False], np.uint8)
 
 
 def _is_recorded(inst: Instruction) -> bool:
@@ -56,11 +47,12 @@ class Shadow:
         """
         lines = -(-len(memory.arena) // LINE_BYTES)
         if len(self._cells) < lines or self._next >= _LAST_ID:
-            self._cells, self._next = (
-                sparse_zeros(4 * lines * _CELL_WORDS).view(np.uint32).reshape(lines, _CELL_WORDS),
-                1,
-            )
-        self._accesses = Accesses(program)
+            self._cells = sparse_zeros(4 * lines * _CELL_WORDS).view(np.uint32).reshape(lines, _CELL_WORDS)
+            self._next = 1
+        # Of every basic block b, `_first[b]` to `_first[b + 1]` - 1: the instructions that leave line records, in order
+        rows = [[i for i in program.instructions[b.start : b.stop] if _is_recorded(i)] for b in program.blocks]
+        self._first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        self._writes = np.array([i.opcode not in ("ld", "ldu") for row in rows for i in row] + [False], np.uint8)
         self._base = self._next - 1
         self._next += 1
         self._written = np.zeros(lines // PAGE_LINES + 1, np.uint8)
@@ -71,23 +63,23 @@ class Shadow:
             self._shared[number] = self._written[start : end + 1] = self._written[start : end + 1].any()
         return known
 
-    def clean(self, trace: Trace, machine: Machine) -> bool:
+    def clean(self, trace: Trace, touched: np.ndarray, streams: Streams) -> bool:
         """Is the chunk that a machine has just run without conflict with those before it? Chunks may come from several
         threads."""
-        touched = machine.touched[: len(self._shared)]
+        touched = touched[: len(self._shared)]
         if (touched[~self._shared] & STORED).any():
             return False
         with self._lock:
             if (touched[self._shared] & LOADED).any():
                 return self._look(trace, learn=False)
-            stores = machine.streams.noted_stores()
+            stores = streams.noted_stores()
             return self._is_clean("store_races", STORES_JOB, stores=stores, count=len(stores))
 
     def _look(self, trace: Trace, learn: bool) -> bool:
         return self._is_clean(
             "races", JOB, blocks=trace.blocks, block_offsets=trace.block_offsets, records=trace.records,
-            record_offsets=trace.record_offsets, warps=len(trace.warp_instructions), first=self._accesses.first,
-            writes=self._accesses.writes, written=self._written, learn=learn,
+            record_offsets=trace.record_offsets, warps=len(trace.warp_instructions), first=self._first,
+            writes=self._writes, written=self._written, learn=learn,
         )  # fmt: skip
 
     def _is_clean(self, routine: str, names: tuple[str, ...], **values: np.ndarray | int) -> bool:

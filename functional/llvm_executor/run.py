@@ -16,9 +16,9 @@ from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
 from functional.launches.launch import Launch
-from functional.llvm_executor.attempts import Conflict, Job, Pool, interleaved, parallel, serial
+from functional.llvm_executor.attempts import Conflict, interleaved, parallel, serial
 from functional.llvm_executor.in_turns import Stepped
-from functional.llvm_executor.launch_state import Abandoned, Machine, OverBudget, Worker
+from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
@@ -103,8 +103,7 @@ class LlvmExecutor(Executor):
         with ExitStack() as leases:
             job = self._job(compiled, request, None, leases)
             job.undo.begin(job.memory)
-            what = compiled, job.launch, job.memory, job.budget, leases.enter_context(self._workers.one())
-            machine = Machine(*what, job.undo, 0, False, len(job.blocks))
+            machine = Machine(job, leases.enter_context(self._workers.one()), append=False, resident=len(job.blocks))
             yield Stepped(machine, job.blocks, len(request.launch.program.blocks))
 
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:

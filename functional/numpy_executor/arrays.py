@@ -251,8 +251,8 @@ class ArrayEmitter(Emitter):
         full = self.op("mul", self.resize(a, wide, signed), self.resize(b, wide, signed))
         return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
 
-    def _of_frame(self, text: str, kind: str = "i32") -> Value:
-        found = self._let(text, kind)
+    def _of_frame(self, text: str) -> Value:
+        found = self._let(text, "i32")
         self._borrowed.add(found.name)
         return found
 
