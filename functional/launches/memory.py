@@ -171,8 +171,8 @@ class Memory:
         self.buffers: dict[str, Region] = {}
         self.global_variables: dict[str, Region] = {}
         self.const_variables: dict[str, Region] = {}
-        self._regions: list[Region] = []  # global, by ascending address
-        self._store = Store(np.zeros(0, np.uint8), self._regions)
+        self.regions: list[Region] = []  # global buffers and variables, by ascending address
+        self.store = Store(np.zeros(0, np.uint8), self.regions)
         self._used_bytes = 0
         self._narrow_from = 0  # the place before which there is no room for more in red zones, as a rule
         self.const_arena: UInt8[np.ndarray, " byte"] = np.zeros(0, np.uint8)
@@ -186,24 +186,19 @@ class Memory:
     def over(cls, bytes: UInt8[np.ndarray, " byte"]) -> Memory:
         """Memory whose arena lies in `bytes` and never moves, nor grows beyond them."""
         memory = cls()
-        memory._store, memory._fixed = Store(bytes, memory._regions, shared=True), True
+        memory.store, memory._fixed = Store(bytes, memory.regions, shared=True), True
         return memory
 
     @property
     def arena(self) -> UInt8[np.ndarray, " byte"]:
         """All of global memory, red zones included."""
-        self._store.make(self._regions)
-        return self._store.bytes[: self._used_bytes]
-
-    @property
-    def store(self) -> Store:
-        """Where the bytes are."""
-        return self._store
+        self.store.make(self.regions)
+        return self.store.bytes[: self._used_bytes]
 
     def share(self) -> None:
         """From now on processes forked from this one write to the same bytes of global memory. Arrays that were views
         of them are not any more. Raises InputError if the computer's memory cannot hold them."""
-        store = self._store
+        store = self.store
         store.make(store.regions)  # the other processes would not know what this one makes
         if not store.shared:
             try:
@@ -231,8 +226,8 @@ class Memory:
         if isinstance(contents, np.ndarray):
             if region.bytes:
                 self.bytes_of(region)[:] = np.ascontiguousarray(contents).reshape(-1).view(np.uint8)
-        elif fresh and not self._store.shared:
-            self._store.unmade[region.address] = contents
+        elif fresh and not self.store.shared:
+            self.store.unmade[region.address] = contents
         elif contents.make is not None:
             contents.make(self.bytes_of(region))
 
@@ -241,9 +236,9 @@ class Memory:
         if name not in self.buffers:
             raise InputError(f"there is no buffer '{name}'")
         region = self.buffers.pop(name)
-        self._regions.remove(region)
-        self._store.gaps = True
-        self._store.unmade.pop(region.address, None)
+        self.regions.remove(region)
+        self.store.gaps = True
+        self.store.unmade.pop(region.address, None)
         self._table = None
         return region
 
@@ -291,7 +286,7 @@ class Memory:
         return self._opened(LAUNCHES, LAUNCHES_BYTES)
 
     def _opened(self, name: str, size_bytes: int) -> Region:
-        found = next((region for region in self._regions if region.name == name), None)
+        found = next((region for region in self.regions if region.name == name), None)
         if found is None:
             found = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
             self.bytes_of(found)[:] = 0
@@ -299,9 +294,9 @@ class Memory:
 
     def bytes_of(self, region: Region) -> UInt8[np.ndarray, " byte"]:
         """Writable bytes of a global region."""
-        self._store.make((region,))
+        self.store.make((region,))
         start = region.address - GLOBAL_BASE
-        return self._store.bytes[start : start + region.bytes]
+        return self.store.bytes[start : start + region.bytes]
 
     def read(self, name: str, dtype: np.dtype | type) -> np.ndarray:
         """A copy of a buffer's contents as a one-dimensional array of `dtype`."""
@@ -310,23 +305,18 @@ class Memory:
     def contents(self) -> Iterator[np.ndarray]:
         """The bytes of every region, global ones in order of address, then constant memory, then texture objects; of a
         region that nobody has looked at, its recipe."""
-        for region in self._regions:
-            unmade = self._store.unmade.get(region.address)
+        for region in self.regions:
+            unmade = self.store.unmade.get(region.address)
             yield self.bytes_of(region) if unmade is None else np.frombuffer(unmade.recipe.encode(), np.uint8)
         yield self.const_arena
         if self._textures:
             yield np.frombuffer(repr(self._textures).encode(), np.uint8)
 
-    @property
-    def regions(self) -> list[Region]:
-        """Global buffers and variables, by ascending address."""
-        return self._regions
-
     def ranges(self) -> tuple[Int64[np.ndarray, " region"], Int64[np.ndarray, " region"]]:
         """Addresses where global regions start and end (first byte behind), ascending."""
         if self._table is None:
-            starts = np.array([r.address for r in self._regions], np.int64)
-            self._table = starts, starts + np.array([r.bytes for r in self._regions], np.int64)
+            starts = np.array([r.address for r in self.regions], np.int64)
+            self._table = starts, starts + np.array([r.bytes for r in self.regions], np.int64)
         return self._table
 
     def valid(self, addresses: Integer[np.ndarray, "*n"], size_bytes: int) -> Bool[np.ndarray, "*n"]:
@@ -340,17 +330,17 @@ class Memory:
 
     def describe(self, address: int) -> str:
         """Where an address lies, for messages: `4 bytes past the end of 'out' (1024 bytes)`."""
-        at = bisect_right(self._regions, address, key=lambda r: r.address) - 1
-        if at < 0 and not self._regions:
+        at = bisect_right(self.regions, address, key=lambda r: r.address) - 1
+        if at < 0 and not self.regions:
             return "no buffer is allocated"
-        region = self._regions[max(at, 0)]
+        region = self.regions[max(at, 0)]
         end = region.address + region.bytes
         if address < region.address:
             return f"{region.address - address} bytes before '{region.name}'"
         if address < end:
             return f"byte {address - region.address} of '{region.name}' ({region.bytes} bytes)"
-        if at + 1 < len(self._regions) and self._regions[at + 1].address - address < address - end:
-            following = self._regions[at + 1]
+        if at + 1 < len(self.regions) and self.regions[at + 1].address - address < address - end:
+            following = self.regions[at + 1]
             return f"{following.address - address} bytes before '{following.name}'"
         past = "at the end" if address == end else f"{address - end} bytes past the end"
         return f"{past} of '{region.name}' ({region.bytes} bytes)"
@@ -360,10 +350,10 @@ class Memory:
         part = Memory()
         part.buffers = {name: self.buffers[name] for name in buffers}
         part.global_variables, part.const_variables = self.global_variables, self.const_variables
-        heap = [region for region in self._regions if region.name in (HEAP, LAUNCHES)]
+        heap = [region for region in self.regions if region.name in (HEAP, LAUNCHES)]
         regions = (*part.buffers.values(), *part.global_variables.values(), *heap)
-        part._regions = sorted(regions, key=lambda region: region.address)
-        part._store, part._used_bytes, part.const_arena = self._store, self._used_bytes, self.const_arena
+        part.regions = sorted(regions, key=lambda region: region.address)
+        part.store, part._used_bytes, part.const_arena = self.store, self._used_bytes, self.const_arena
         return part
 
     def of_another_module(self, variables: Iterable[Variable]) -> Memory:
@@ -389,9 +379,9 @@ class Memory:
         """An independent copy with the same addresses."""
         other = Memory()
         other.buffers, other.global_variables = dict(self.buffers), dict(self.global_variables)
-        other.const_variables, other._regions = dict(self.const_variables), list(self._regions)
-        moved = replace(self._store, regions=self._regions).moved(len(self._store.bytes), sparse_zeros)
-        other._store = Store(moved, other._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
+        other.const_variables, other.regions = dict(self.const_variables), list(self.regions)
+        moved = replace(self.store, regions=self.regions).moved(len(self.store.bytes), sparse_zeros)
+        other.store = Store(moved, other.regions, unmade=dict(self.store.unmade), gaps=self.store.gaps)
         other._used_bytes = self._used_bytes
         other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
         other._textures = list(self._textures)
@@ -409,7 +399,7 @@ class Memory:
             raise InputError(f"'{name}' ({size_bytes} bytes) does not fit: device memory ends at {GLOBAL_LIMIT:#x}")
         self._grow(end - GLOBAL_BASE)
         region = Region(name, start, size_bytes)
-        self._regions.insert(place, region)
+        self.regions.insert(place, region)
         self._table = None
         return region
 
@@ -417,19 +407,19 @@ class Memory:
         """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
         released leaves gaps."""
         after = GLOBAL_BASE
-        if not self._store.gaps and self._regions:
-            after = self._regions[-1].address + self._regions[-1].bytes + RED_ZONE_BYTES
-            return len(self._regions), -(-after // align) * align
-        for place, region in enumerate(self._regions):
+        if not self.store.gaps and self.regions:
+            after = self.regions[-1].address + self.regions[-1].bytes + RED_ZONE_BYTES
+            return len(self.regions), -(-after // align) * align
+        for place, region in enumerate(self.regions):
             start = -(-after // align) * align
             if start + size_bytes + RED_ZONE_BYTES <= region.address:
                 return place, start
             after = region.address + region.bytes + RED_ZONE_BYTES
-        return len(self._regions), -(-after // align) * align
+        return len(self.regions), -(-after // align) * align
 
     def _narrow_gap(self, size_bytes: int, align: int) -> tuple[int, int] | None:
         """As `_gap`, in the red zones of what is there, of which some is left: where the rest of memory is full."""
-        regions, first = self._regions, min(self._narrow_from, len(self._regions) - 1)
+        regions, first = self.regions, min(self._narrow_from, len(self.regions) - 1)
         for place in (*range(first + 1, len(regions) + 1), *range(first + 1)):
             after = regions[place - 1].address + regions[place - 1].bytes + ALIGNMENT_BYTES if place else GLOBAL_BASE
             start = -(-after // align) * align
@@ -441,14 +431,14 @@ class Memory:
 
     def _grow(self, used_bytes: int) -> None:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
-        if used_bytes > len(self._store.bytes):
+        if used_bytes > len(self.store.bytes):
             if self._fixed:
-                raise InputError(f"device memory has {len(self._store.bytes)} bytes, {used_bytes} are needed")
+                raise InputError(f"device memory has {len(self.store.bytes)} bytes, {used_bytes} are needed")
             try:
-                moved = self._store.moved(max(used_bytes, 2 * self._used_bytes), sparse_zeros)
+                moved = self.store.moved(max(used_bytes, 2 * self._used_bytes), sparse_zeros)
             except MemoryError:
                 raise _too_much(used_bytes) from None
-            self._store = Store(moved, self._regions, unmade=dict(self._store.unmade), gaps=self._store.gaps)
+            self.store = Store(moved, self.regions, unmade=dict(self.store.unmade), gaps=self.store.gaps)
         self._used_bytes = max(used_bytes, self._used_bytes)
 
     def _initialise(self, variable: Variable, without_address: set[str]) -> None:
