@@ -219,6 +219,9 @@ def record(
     return traces
 
 
+_WINDOWS = (SHARED_WINDOW, LOCAL_WINDOW, CONST_WINDOW)  # as the kernel of that name tells where a device has them
+
+
 class _Session:
     """The memory of a case on a device."""
 
@@ -230,17 +233,19 @@ class _Session:
             device.write(address, self.memory.bytes_of(region))
         variables = self.memory.global_variables
         self.places |= {f"variable {name}": (device.variable(name), region) for name, region in variables.items()}
-        count = 3 + len(constants_of(case.module))
-        self.constants = [self.memory.const_variables[name] for name in constants_of(case.module)]
+        constants = [self.memory.const_variables[name] for name in constants_of(case.module)]
+        count = len(_WINDOWS) + len(constants)
         at = self.device.allocate(count * WORD_BYTES)
         self._point_table_to(at)
         self.device.launch(WINDOWS, Dim3(1), Dim3(1), b"", 0)
-        # Generic addresses of shared, local and constant memory, then the address of each constant variable
-        self.windows = self.device.read(at, count * WORD_BYTES).view(np.int64)
+        told = self.device.read(at, count * WORD_BYTES).view(np.int64).tolist()
         self.device.free(at)
-        # where regions start on the device, ascending, how long they are, and where they are in our memory
-        rows = sorted((address, region.bytes, region.address) for address, region in self.places.values())
-        self.starts, self.sizes, self.ours = np.array(rows, np.int64).reshape(-1, 3).T
+        windows = [(address, WINDOW_BYTES, ours) for address, ours in zip(told, _WINDOWS, strict=False)]
+        fixed = [(address, r.bytes, r.address) for address, r in zip(told[len(_WINDOWS) :], constants, strict=True)]
+        moved = [(address, region.bytes, region.address) for address, region in self.places.values()]
+        tables = {"const": fixed, "global": moved, "generic": moved + windows}
+        # By space: where regions start on the device, ascending, how long they are, and where they are in our memory
+        self.tables = {space: np.array(sorted(rows), np.int64).reshape(-1, 3).T for space, rows in tables.items()}
 
     def _point_table_to(self, address: int) -> None:
         self.device.write(self.device.variable(TABLE), np.array([address], np.int64).view(np.uint8))
@@ -278,23 +283,9 @@ class _Session:
     def _translate(self, space: str, addresses: np.ndarray) -> np.ndarray:
         """Device addresses as those of our own memory; what belongs to no region stays (lanes that are not active)."""
         found = addresses.astype(np.int64)
-        if space == "const":
-            for device, region in zip(self.windows[3:].tolist(), self.constants, strict=True):
-                inside = (found >= device) & (found < device + region.bytes)
-                found = np.where(inside, found - device + region.address, found)
+        starts, sizes, ours = self.tables.get(space, np.zeros((3, 0), np.int64))
+        if not len(starts):
             return found
-        if space not in ("global", "generic"):
-            return found
-        moved = self._global(found)
-        if space == "generic":
-            for base, ours in zip(self.windows[:3].tolist(), (SHARED_WINDOW, LOCAL_WINDOW, CONST_WINDOW), strict=True):
-                inside = (found >= base) & (found < base + WINDOW_BYTES)
-                moved = np.where(inside, found - base + ours, moved)
-        return moved
-
-    def _global(self, addresses: np.ndarray) -> np.ndarray:
-        if not len(self.starts):
-            return addresses
-        at = np.maximum(np.searchsorted(self.starts, addresses, side="right") - 1, 0)
-        inside = (addresses >= self.starts[at]) & (addresses < self.starts[at] + self.sizes[at])
-        return np.where(inside, addresses - self.starts[at] + self.ours[at], addresses)
+        at = np.maximum(np.searchsorted(starts, found, side="right") - 1, 0)
+        inside = (found >= starts[at]) & (found < starts[at] + sizes[at])
+        return np.where(inside, found - starts[at] + ours[at], found)

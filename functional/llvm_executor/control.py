@@ -118,7 +118,7 @@ def jump_table(
         masks = [e.bits_of(e.compare("eq", index, i)) for i, t in enumerate(targets) if t == target]
         paths.append((target, e.op("and", reduce(lambda a, b: e.op("or", a, b), masks), lanes)))
     if guard is not None:
-        paths.append((block.index + 1, e.op("and", unit.mask, e.invert(lanes))))
+        paths.append((block.index + 1, e.op("and", e.mask, e.invert(lanes))))
     table = at.SCRATCH
     for i, (target, mask) in enumerate(paths):
         e.store("%frame", table + 8 * i, e.literal(target, "i32"))
@@ -163,7 +163,7 @@ def _spill(unit: Unit, block: BasicBlock) -> None:
 def _count(unit: Unit, instructions: tuple[Instruction, ...]) -> None:
     """Warp and thread instructions, and what the budget is charged."""
     e, total = unit.e, len(instructions)
-    lanes = e.resize(e.intrinsic("ctpop", unit.mask), "i64", False)
+    lanes = e.resize(e.intrinsic("ctpop", e.mask), "i64", False)
     plain = e.op("mul", lanes, sum(i.guard is None for i in instructions))
     thread = e.op("add", plain, unit.guarded)
     for offset, amount in ((at.WARP_INSTRUCTIONS, e.literal(total, "i64")), (at.THREAD_INSTRUCTIONS, thread)):
@@ -187,7 +187,7 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
     e.label(f"{name}.after")
     unit.go_on(after)
     e.label(f"{name}.some")
-    every = e.compare("eq", lanes, unit.mask)
+    every = e.compare("eq", lanes, e.mask)
     if guard.wide:
         e.raw(f"br {every}, label %{name}.taken, label %{name}.split")
         e.label(f"{name}.split")

@@ -85,7 +85,7 @@ def _pairs(unit: Unit, half: int) -> list[Value]:
 
 def whole_warp(unit: Unit) -> None:
     """Refuse to run an aligned instruction with a part of the warp: the NumPy executor decides what that means."""
-    unit.fault_if(unit.e.compare("ne", unit.mask, -1))
+    unit.fault_if(unit.e.compare("ne", unit.e.mask, -1))
 
 
 def ldmatrix(unit: Unit, inst: Instruction) -> None:

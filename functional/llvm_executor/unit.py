@@ -52,16 +52,14 @@ class Unit:
     def fetch(self, register: Register) -> Value:
         """The current value of a register as raw bits."""
         if register not in self.values:
-            self.values[register] = self._from_frame(register)
+            kind, uniform, e = register_kind(register), register in self.analysis.uniform, self.e
+            if kind == "i1":
+                bits = e.load("%frame", self.place(register), "i32")
+                value = e.compare("ne", bits, 0) if uniform else e.lanes_of(bits)
+            else:
+                value = e.load("%frame", self.place(register), kind, not uniform, align=8 if uniform else 4)
+            self.values[register] = value
         return self.values[register]
-
-    def _from_frame(self, register: Register) -> Value:
-        kind, e = register_kind(register), self.e
-        uniform = register in self.analysis.uniform
-        if kind == "i1":
-            bits = e.load("%frame", self.place(register), "i32")
-            return e.compare("ne", bits, 0) if uniform else e.lanes_of(bits)
-        return e.load("%frame", self.place(register), kind, not uniform, align=8 if uniform else 4)
 
     def spill(self, register: Register, blend: bool) -> None:
         """Write a register back to the frame, in the lanes of the block only if `blend`."""
@@ -73,14 +71,14 @@ class Unit:
             bits = e.bits_of(value)
             if blend:
                 before = e.load("%frame", offset, "i32")
-                bits = e.op("xor", e.op("and", e.op("xor", bits, before), self.mask), before)
+                bits = e.op("xor", e.op("and", e.op("xor", bits, before), e.mask), before)
             e.store("%frame", offset, bits)
             return
         if not uniform:
             value = e.widen(value)
             if blend:
                 old = e.load("%frame", offset, value.kind, True)
-                value = e.select(e.lanes_of(self.mask), value, old)
+                value = e.select(e.lanes_of(e.mask), value, old)
         e.store("%frame", offset, value, align=8 if uniform else 4)
 
     def get(self, operand: Operand | None, type_: str, negated: bool = False) -> Value:
@@ -90,7 +88,9 @@ class Unit:
             case Register():
                 value = self.fetch(operand)
             case Immediate(value=number):
-                return self._immediate(number, type_)
+                array = immediate(number, type_)
+                bits = int(array.view(f"u{array.dtype.itemsize}")[0, 0])
+                return e.as_kind(e.literal(bits, "i1" if kind == "i1" else f"i{8 * array.dtype.itemsize}"), kind)
             case Special(name=name):
                 value = self.special(name)
                 value = e.resize(value, f"i{BITS[kind]}", False) if kind != "i1" else value
@@ -102,15 +102,6 @@ class Unit:
             value = e.op("xor", value, e.literal(-1, value.kind))
         refuse_if((value.kind == "i1") != (kind == "i1") or value.bits < BITS[kind])
         return e.as_kind(e.resize(value, f"i{BITS[kind]}", False), kind)
-
-    def _immediate(self, number: int | float, type_: str) -> Value:
-        kind = kind_of(type_)
-        array = immediate(number, type_)
-        if kind == "i1":
-            return self.e.literal(int(array[0, 0]), "i1")
-        bits = int(array.view(f"u{array.dtype.itemsize}")[0, 0])
-        value = self.e.literal(bits, f"i{8 * array.dtype.itemsize}")
-        return self.e.as_kind(value, kind)
 
     def set(self, operand: Operand | None, value: Value, type_: str) -> None:
         """Write a value of a PTX type to a register, extended if it is wider, where the guard is true."""
@@ -209,14 +200,10 @@ class Unit:
         wide = self.e.resize(self.e.intrinsic("ctpop", self.lanes()), "i64", False)
         self.guarded = self.e.op("add", wide, self.guarded)
 
-    @property
-    def mask(self) -> Value:
-        """Active lanes of the block."""
-        return self.e.mask
-
     def lanes(self) -> Value:
         """Lane mask of the running instruction: active lanes with a true guard."""
-        return self.mask if self.guard is None else self.e.op("and", self.mask, self.e.bits_of(self.guard))
+        mask = self.e.mask
+        return mask if self.guard is None else self.e.op("and", mask, self.e.bits_of(self.guard))
 
 
 _MASKS: dict[str, Callable[[int], int]] = {
