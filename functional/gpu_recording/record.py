@@ -28,7 +28,7 @@ from functional.isa.instructions import ENDS
 from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, space_of
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
-from functional.launches.memory import CONST_WINDOW, Memory
+from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, Memory
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.control import fall_through, terminator
 from functional.numpy_executor.decode import Decoded
@@ -219,7 +219,8 @@ def record(
     return traces
 
 
-_WINDOWS = (SHARED_WINDOW, LOCAL_WINDOW, CONST_WINDOW)  # as the kernel of that name tells where a device has them
+# In the order in which the kernel of that name tells where a device has them
+_WINDOWS = ((SHARED_WINDOW, WINDOW_BYTES), (LOCAL_WINDOW, WINDOW_BYTES), (CONST_WINDOW, CONST_LIMIT_BYTES))
 
 
 class _Session:
@@ -240,7 +241,7 @@ class _Session:
         self.device.launch(WINDOWS, Dim3(1), Dim3(1), b"", 0)
         told = self.device.read(at, count * WORD_BYTES).view(np.int64).tolist()
         self.device.free(at)
-        windows = [(address, WINDOW_BYTES, ours) for address, ours in zip(told, _WINDOWS, strict=False)]
+        windows = [(address, size, ours) for address, (ours, size) in zip(told, _WINDOWS, strict=False)]
         fixed = [(address, r.bytes, r.address) for address, r in zip(told[len(_WINDOWS) :], constants, strict=True)]
         moved = [(address, region.bytes, region.address) for address, region in self.places.values()]
         tables = {"const": fixed, "global": moved, "generic": moved + windows}
