@@ -59,14 +59,6 @@ def _targets(module: ir.Module, caller: ir.Kernel, call: ir.Instruction) -> list
     return [call.callee]
 
 
-def launchable(module: ir.Module, functions: Iterable[ir.Kernel]) -> dict[str, int]:
-    """Kernels that functions, or a variable's values, take the address of -> bytes of their parameters."""
-    named = {name for f in functions for i in f.instructions for name in i.symbols}
-    named |= {symbol.name for v in module.variables for _, symbol in v.relocations}
-    kernels = [module.kernels[name] for name in module.entries if name in named]
-    return {k.name: max((p.offset + p.bytes for p in k.parameters), default=0) for k in kernels}
-
-
 def _has_cycle(edges: dict[str, list[str]]) -> bool:
     try:
         TopologicalSorter(edges).prepare()
@@ -104,7 +96,11 @@ def link(module: ir.Module, kernel_name: str) -> Program:
     _check_calls(module, functions)
     starts: dict[str, int] = {}
     instructions: list[ir.Instruction] = []
-    variables = _used_variables(module, functions)
+    named = {name for f in functions for i in f.instructions for name in i.symbols}
+    # Of shared variables those that the code names: others take no space in a launch
+    variables = [v for v in module.variables if v.space != "shared" or v.name in named]
+    named |= {symbol.name for v in module.variables for _, symbol in v.relocations}
+    launchable = [module.kernels[name] for name in module.entries if name in named]
     registers: dict[ir.Register, None] = {}
     signatures = {}
     for function in functions:
@@ -131,7 +127,7 @@ def link(module: ir.Module, kernel_name: str) -> Program:
         function_parameters=signatures,
         function_of=tuple(f.name for f in functions for _ in f.instructions),
         functions={f.name: starts[f.name] for f in callees},
-        launchable=launchable(module, functions),
+        launchable={k.name: max((p.offset + p.bytes for p in k.parameters), default=0) for k in launchable},
         recursive=recursive,
     )
 
@@ -203,12 +199,6 @@ def _mismatch(
         if size != parameter.bytes:
             return f"{what} '{parameter.name}' has {parameter.bytes} B, the call gives {size}"
     return ""
-
-
-def _used_variables(module: ir.Module, functions: list[ir.Kernel]) -> list[ir.Variable]:
-    """Module-scope variables; of shared ones those that the code names, since others take no space in a launch."""
-    named = {name for f in functions for i in f.instructions for name in i.symbols}
-    return [v for v in module.variables if v.space != "shared" or v.name in named]
 
 
 class _Renamer:
