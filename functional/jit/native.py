@@ -151,8 +151,7 @@ class _Body(staged.Body):
     def statement(self, node: ast.stmt) -> None:
         match node:
             case ast.Return(ast.expr() as value):
-                self.single = True
-                self.returned.put((self.converted(self.value(value), Word("", self.function.result)),))
+                self.returned.put(self.converted(self.value(value), Word("", self.function.result)))
                 self.end("br label %exit", "exit")
             case _:
                 super().statement(node)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from inspect import getsource
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,15 +41,6 @@ from functional.jit.values import (
     llvm_type,
 )  # fmt: skip
 
-
-class _Made(NamedTuple):
-    """A compiled function: what it is called, and what it returns: types of its results, or what is known of them."""
-
-    name: str
-    results: tuple[Any, ...]
-    single: bool
-
-
 _PARSING = Lock()  # ast.parse of two threads at once ends in a SystemError (CPython issue 106905)
 
 
@@ -68,25 +59,37 @@ def _source(code: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
     return node, frozenset(name for name in names if names.count(name) > 1)
 
 
+def _each(value: Any) -> tuple[Any, ...]:
+    """The values of a tuple, or the one value."""
+    return value if type(value) is tuple else (value,)
+
+
+def _renamed(value: Any, names: Iterable[str]) -> Any:
+    """A value, or a tuple of values, of which those that are not known have these names."""
+    left = iter(names)
+    found = tuple(v._replace(name=next(left)) if isinstance(v, VALUES) else v for v in _each(value))
+    return found if type(value) is tuple else found[0]
+
+
 class _Slots:
-    """Room for one of several tuples of values, as they come from branches of a function."""
+    """Room for one of several values, or tuples of values, as they come from branches of a function."""
 
     def __init__(self, body: Body) -> None:
-        self._body, self.rooms, self.values = body, list[str](), list[tuple[Any, ...]]()
+        self._body, self.rooms, self.values = body, list[str](), list[Any]()
 
-    def put(self, values: tuple[Any, ...]) -> None:
+    def put(self, value: Any) -> None:
         """One of them."""
         if not self.values:
-            self.rooms = [self._body.room(form_like(v)) for v in values]
-        self.values.append(values)
-        for room, value, first in zip(self.rooms, values, self.values[0], strict=True):
+            self.rooms = [self._body.room(form_like(v)) for v in _each(value)]
+        self.values.append(value)
+        for room, one, first in zip(self.rooms, _each(value), _each(self.values[0]), strict=True):
             like = form_like(first)
-            self._body.do(f"store {llvm_type(like)} {self._body.converted(value, like).name}, ptr {room}")
+            self._body.do(f"store {llvm_type(like)} {self._body.converted(one, like).name}, ptr {room}")
 
-    def types(self) -> tuple[Any, ...]:
-        """Of each place: what it always is, or a value without a name of its type."""
+    def types(self) -> Any:
+        """What it, or each place of it, always is, or a value without a name of its type. None if there is nothing."""
         found = []
-        for column in zip(*self.values, strict=True):
+        for column in zip(*map(_each, self.values), strict=True):
             first, like = column[0], form_like(column[0])
             if not isinstance(first, VALUES) and all(type(v) is type(first) and v == first for v in column):
                 found.append(first)
@@ -94,15 +97,13 @@ class _Slots:
                 found.append(Word("", SET))
             else:
                 found.append(like._replace(name=""))
-        return tuple(found)
+        return tuple(found) if self.values and type(self.values[0]) is tuple else found[0] if found else None
 
-    def take(self) -> tuple[Any, ...]:
+    def take(self) -> Any:
         """What is there."""
-        return tuple(
-            like._replace(name=self._body.new(f"load {llvm_type(like)}, ptr {room}"))
-            if isinstance(like, VALUES) else like
-            for room, like in zip(self.rooms, self.types(), strict=True)
-        )  # fmt: skip
+        types = self.types()
+        there = [(like, room) for like, room in zip(_each(types), self.rooms, strict=True) if isinstance(like, VALUES)]
+        return _renamed(types, [self._body.new(f"load {llvm_type(like)}, ptr {room}") for like, room in there])
 
 
 class Body(Memory):
@@ -143,20 +144,15 @@ class Body(Memory):
                 )
         return value
 
-    def results(self) -> tuple[tuple[Any, ...], bool]:
-        """Types of what it returns, and whether that is one value and no tuple."""
-        values = self.returned.values
-        return (self.returned.types(), self.single) if values else ((), False)
-
     def text(self, exported: bool) -> str:
         """The definition."""
-        results = [v for v in self.results()[0] if isinstance(v, VALUES)]
+        results = [v for v in _each(self.returned.types()) if isinstance(v, VALUES)]
         type_ = aggregate(results)
         self.lines.append("exit:")
         if not results:
             self.lines.append("  ret void")
         else:
-            taken = [v for v in self.returned.take() if isinstance(v, VALUES)]
+            taken = [v for v in _each(self.returned.take()) if isinstance(v, VALUES)]
             whole = taken[0].name if len(taken) == 1 else "poison"
             for k, value in enumerate(taken if len(taken) > 1 else ()):
                 whole = self.new(f"insertvalue {type_} {whole}, {llvm_type(value)} {value.name}, {k}")
@@ -191,9 +187,7 @@ class Body(Memory):
                     self.store(place, self.binary(kind, self.load(place), more))
             case ast.Return(value):
                 if value is not None:
-                    found = self.value(value)
-                    self.single = type(found) is not tuple
-                    self.returned.put((found,) if self.single else found)
+                    self.returned.put(self.value(value))
                 self.end("br label %exit")
             case ast.If() | ast.While():
                 self.fork(node)
@@ -218,13 +212,12 @@ class Body(Memory):
         self.label(inside)
         if repeats:
             self.loop(node.body, again, after)
-            self.label(after)
-            return
-        self.statements(node.body)
-        if self.open:
-            self.jump(after)
-        self.label(other)
-        self.statements(node.orelse)
+        else:
+            self.statements(node.body)
+            if self.open:
+                self.jump(after)
+            self.label(other)
+            self.statements(node.orelse)
         self.label(after)
 
     def loop(self, nodes: Iterable[ast.stmt], again: str, after: str) -> None:
@@ -346,11 +339,9 @@ class Body(Memory):
             case ast.IfExp(test, first, second):
                 return self.chosen(test, first, second)
             case ast.Attribute(of, name):
-                found = self.value(of)
-                return self.attribute(found, name)
+                return self.attribute(self.value(of), name)
             case ast.Subscript(of, index):
-                found = self.value(of)
-                return self.item(found, self.value(index))
+                return self.item(self.value(of), self.value(index))
             case ast.Call(function, arguments, []):
                 return self.called(self.value(function), [self.value(a) for a in arguments])
         raise TypeError(f"{self.name}: {ast.unparse(node)}")
@@ -380,16 +371,13 @@ class Body(Memory):
         if not (yes in self.used and no in self.used):
             self.label(yes if yes in self.used else no)
             return self.value(first if yes in self.used else second)
-        slots, single = _Slots(self), True
+        slots = _Slots(self)
         for name, node in ((yes, first), (no, second)):
             self.label(name)
-            found = self.value(node)
-            single = type(found) is not tuple
-            slots.put((found,) if single else found)
+            slots.put(self.value(node))
             self.jump(after)
         self.label(after)
-        taken = slots.take()
-        return taken[0] if single else taken
+        return slots.take()
 
     def place(self, node: ast.expr) -> Any:
         """What is written to: a record, or one element, as an array without dimensions."""
@@ -425,7 +413,7 @@ class Body(Memory):
             given = [
                 v if not isinstance(v, int) else Word(str(int(v)), TRUTH if isinstance(v, bool) else INT) for v in given
             ]
-        made = self.made(function, given)
+        name, result = self.made(function, given)
         operands: list[str] = []
         for value in given:
             if isinstance(value, Word):
@@ -434,22 +422,14 @@ class Body(Memory):
                 operands.append(f"ptr {value.name}")
             if isinstance(value, Rows):
                 operands += [f"i64 {self.number(self.size(s))}" for s in value.sizes if not isinstance(s, int)]
-        passed = [v for v in made.results if isinstance(v, VALUES)]
+        passed = [v for v in _each(result) if isinstance(v, VALUES)]
         type_ = aggregate(passed)
-        text = f"call {type_} @{made.name}({', '.join(operands)})"
+        text = f"call {type_} @{name}({', '.join(operands)})"
         if not passed:
             self.do(text)
-            return made.results[0] if made.single else made.results or None
-        whole, found, k = self.new(text), [], 0
-        for one in made.results:
-            if isinstance(one, VALUES):
-                found.append(
-                    one._replace(name=self.new(f"extractvalue {type_} {whole}, {k}") if len(passed) > 1 else whole)
-                )
-                k += 1
-            else:
-                found.append(one)
-        return found[0] if made.single else tuple(found)
+            return result
+        whole, many = self.new(text), range(len(passed) if len(passed) > 1 else 0)
+        return _renamed(result, [self.new(f"extractvalue {type_} {whole}, {k}") for k in many] or [whole])
 
 
 class Unit(Module):
@@ -459,7 +439,7 @@ class Unit(Module):
 
     def __init__(self, known: Known) -> None:
         super().__init__(known)
-        self._made: dict[Any, _Made] = {}
+        self._made: dict[Any, tuple[str, Any]] = {}
         self._count = 0
 
     def entry(self, function: Marked, kinds: Sequence[Any], name: str) -> None:
@@ -474,13 +454,13 @@ class Unit(Module):
                 given.append(Word("", INT) if kind == INT else Tuple("", kind))
         self.made(function, given, name)
 
-    def made(self, function: Marked, given: Sequence[Any], name: str = "") -> _Made:
-        """The function for arguments like these."""
+    def made(self, function: Marked, given: Sequence[Any], name: str = "") -> tuple[str, Any]:
+        """The function for arguments like these: what it is called, and what is known of its result."""
         key = function.function, tuple(map(form_of, given))
         if key not in self._made:
             self._count += 1
             name = name or function.symbol
             body = self.body(self, function, given, name or f"{function.__name__}.{self._count}")
-            self._made[key] = _Made(body.name, *body.results())
+            self._made[key] = body.name, body.returned.types()
             self.texts.append(body.text(bool(name) and not function.inline))
         return self._made[key]
