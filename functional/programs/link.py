@@ -111,13 +111,12 @@ def link(module: ir.Module, kernel_name: str) -> Program:
         registers.update(dict.fromkeys(names.register(r) for r in function.registers))
         if not function.is_entry:
             signatures[function.name] = (names.parameters(function.parameters), names.parameters(function.returns))
-    instructions = _meeting(instructions)
     return Program(
         name=entry.name,
         path=module.path,
         digest=module.digest,
         parameters=entry.parameters,
-        instructions=tuple(instructions),
+        instructions=tuple(_meeting(instructions)),
         pcs=tuple(f.pc_base + i for f in functions for i in range(len(f.instructions))),
         blocks=_blocks(module, entry, instructions, starts),
         registers=tuple(registers),
