@@ -361,19 +361,18 @@ def _encode_struct(members: Sequence[Argument], memory: Memory, where: str) -> t
     """Bytes of a structure, padded to its alignment, and that."""
     data, alignment = bytearray(), 1
     for position, member in enumerate(members):
-        piece, own = _encode_member(member, memory, f"{where}, member {position}")
+        inside = f"{where}, member {position}"
+        if isinstance(member, Struct):
+            piece, own = _encode_struct(member.members, memory, inside)
+        else:
+            typed = encode_typed(member, memory, inside)
+            if typed is None:
+                example = "{'f32': 1.0} or np.float32(1.0)"
+                raise InputError(f"{inside}: give a type, as {example}; a structure declares none")
+            piece, own = typed, len(typed)
         data += bytes(-len(data) % own) + piece
         alignment = max(alignment, own)
     return bytes(data) + bytes(-len(data) % alignment), alignment
-
-
-def _encode_member(member: Argument, memory: Memory, where: str) -> tuple[bytes, int]:
-    if isinstance(member, Struct):
-        return _encode_struct(member.members, memory, where)
-    data = encode_typed(member, memory, where)
-    if data is None:
-        raise InputError(f"{where}: give a type, as {{'f32': 1.0}} or np.float32(1.0); a structure declares none")
-    return data, len(data)
 
 
 def encode_typed(value: Argument, memory: Memory, where: str) -> bytes | None:

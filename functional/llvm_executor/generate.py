@@ -82,10 +82,8 @@ def _block(unit: Unit, block: BasicBlock) -> None:
 
 def _bound(inst: Instruction) -> int:
     """Most line records of a memory instruction."""
-    if inst.opcode == "wmma":
-        return 64  # 32 lines of at most 128 bytes
-    if inst.opcode == "cp":
-        return 64  # what it reads, and the passes in which it writes
+    if inst.opcode in ("wmma", "cp"):
+        return 64  # 32 lines of at most 128 bytes; what it reads, and the passes in which it writes
     if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param"):
         return 32
     size, count = access_of(inst)
@@ -121,21 +119,19 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
     unit.set_context("event", e.op("add", event, 1))
 
 
+_TABLE = {
+    "mma": matrices.mma, "wmma": matrices.wmma, "ldmatrix": matrices.ldmatrix, "cp": matrices.async_copy,
+    "ld": accesses.load, "ldu": accesses.load, "st": accesses.store, "atom": accesses.atomic, "red": accesses.atomic,
+}  # fmt: skip
+
+
 def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
     if has_no_effect(inst):
         return
     refuse_if(CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)))
-    if inst.opcode in ("ld", "ldu"):
-        return accesses.load(unit, inst)
-    if inst.opcode == "st":
-        return accesses.store(unit, inst)
-    if inst.opcode in ("atom", "red"):
-        return accesses.atomic(unit, inst)
-    if inst.opcode == "wmma":
-        return matrices.wmma(unit, inst)
-    if inst.opcode in matrices.TABLE:
-        return matrices.TABLE[inst.opcode](unit, inst)
+    if inst.opcode in _TABLE:
+        return _TABLE[inst.opcode](unit, inst)
     operation, sources, destinations = form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]

@@ -145,9 +145,6 @@ def _reading(unit: Unit, count: Value, size: int, lanes: Value) -> Value:
     return e.op("and", whole, lanes)
 
 
-TABLE = {"mma": mma, "ldmatrix": ldmatrix, "cp": async_copy}
-
-
 _WMMA_A, _WMMA_B, _WMMA_C = at.SCRATCH, at.SCRATCH + 8 * 512, at.SCRATCH + 8 * 1024
 _KINDS = frozenset({"f16", "bf16", "tf32", "s8", "u8", "f32", "s32"})
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
+
+import msgspec
 
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
@@ -26,7 +27,6 @@ from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.generate import Generated, generate
 from functional.programs.program import Program
-from functional.ptx.ir import Symbol
 
 MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.programs.link")  # what makes code of a text
 
@@ -93,14 +93,12 @@ def load(program: Program) -> Compiled:
         generated = generate(program)
         if " half" in generated.text and "+f16c" not in features():  # would call a library that may not be there
             raise Unsupported
-        head = json.dumps(asdict(replace(generated, text=""))).encode()
+        head = msgspec.json.encode(replace(generated, text=""))
         return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
 
     name = key(MODULES, "kernel", program.digest, program.name, target())
     head, _, code = Kept("objects").load_or_make(name, build).partition(b"\n")
-    fields = json.loads(head)
-    symbols = tuple(Symbol(**s) for s in fields.pop("symbols"))
-    return Compiled(program, Generated(symbols=symbols, **fields), engine_of(code))
+    return Compiled(program, msgspec.json.decode(head, type=Generated), engine_of(code))
 
 
 def call(name: str, *arguments: int) -> int:
