@@ -217,7 +217,7 @@ BAD_CASES = [
     ({"buffers": {"a": {"bytes": -4}}}, "negative"),
     ({"buffers": {"a": {"bytes": 16, "rtol": -1}}}, "rtol and atol must not be negative"),
     ({"launches": []}, "'launches' is empty"),
-    (launch_of(args=[{"buf": "a"}]), "launch 0: kernel 'k' takes 2 arguments, 1 were given"),
+    (launch_of(args=[{"buf": "a"}]), "launch 0: kernel 'k' takes 2 arguments, 1 was given"),
     (launch_of(args=[{"buf": "aa"}, {"i32": 1}]), "there is no buffer 'aa'; did you mean 'a'?"),
     (launch_of(args=[{"buf": "a", "ofset": 1}, {"i32": 1}]), "unknown key 'ofset'; did you mean 'offset'?"),
     (launch_of(args=[{"buf": "a"}, {"i33": 1}]), "unknown key 'i33'; did you mean 'i32'?"),
@@ -271,7 +271,7 @@ def test_launch_from_numpy_arrays(kernel):
     assert len(other.memory.buffers) == 2 and other.buffer("arg1").tolist() == x.reshape(-1).tolist()
     with pytest.raises(InputError, match="an array of object cannot be passed"):
         kernel.launch(1, 32, [np.array([None]), x, 6, 0.5])
-    with pytest.raises(InputError, match="takes 4 arguments, 1 were given"):
+    with pytest.raises(InputError, match="takes 4 arguments, 1 was given"):
         kernel.launch(1, 32, [x])
 
 
