@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
+from sampling.arrays import Float64, Int64
 
 THRESHOLDS = (0.05, 0.10, 0.15, 0.20)  # of the relative difference of IPC, section 4.2
 

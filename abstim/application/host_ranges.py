@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional.arrays import UInt8, UInt64
 from functional.errors import InputError
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    from jaxtyping import UInt8, UInt64
 
     from abstim.application.device_memory import DeviceMemory
 

@@ -27,6 +27,7 @@ from abstim.session.side_by_side import kernel_of
 from abstim.session.turns import order_note, turns_of
 from abstim.session.warm_up import Flushed
 from abstim.targets.execution import Execution, default_budget, is_ordered
+from functional.arrays import UInt8
 from functional.errors import InputError
 from functional.execution.computer import default_threads
 from functional.launches.case import Case
@@ -36,8 +37,6 @@ from functional.traces.store import StoreWriter
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 
 if TYPE_CHECKING:
-    from jaxtyping import UInt8
-
     from abstim.application.loaded_modules import LoadedModules
     from abstim.application.stream_clock import Operation
     from abstim.engine.side_by_side import Kernel

@@ -31,11 +31,10 @@ from abstim.session.session import Session
 from abstim.session.side_by_side import overlap_of
 from abstim.session.warm_up import Flushed, check_flush
 from abstim.targets.workloads.kernels import StreamedCase
+from functional.arrays import Float64
 from functional.execution.computer import default_threads
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
-
     from abstim.engine import EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation
     from functional.launches.launch import Launch

@@ -17,14 +17,13 @@ from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from abstim.session.side_by_side import timed_stretches
 from abstim.session.warm_up import Flushed
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.files import read_text
 from functional.ptx.source import SourceLine, ptx_text, shown_name, source_lines
 from functional.traces.line_record import sectors_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
-
     from abstim.engine import LaunchInputs, Simulation
     from functional.launches.launch import Launch
     from functional.programs.program import Program

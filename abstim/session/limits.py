@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,12 +12,10 @@ from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Params, Spec
 from abstim.session.memory_accesses import atomic_transactions, transactions_of
+from functional.arrays import Int64
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.table import UNITS
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 # Execution units (precharacterize.table.UNITS) as limits
 UNIT_LIMITS = ("ALUs", "SFUs", "load/store unit", "ALUs", "FP64 units", "tensor units")

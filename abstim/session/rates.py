@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.arrays import Int64
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.classify import ptx_operations_of
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
-
     from abstim.gpu.config import Gpu
     from functional.programs.program import Program
     from functional.traces.trace import Trace

@@ -14,6 +14,7 @@ from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_
 from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
 from abstim.targets.resolve import open_target
 from abstim.targets.workloads.kernels import StreamedCase
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.launch_order import may_overlap
@@ -21,7 +22,6 @@ from functional.traces.store import StoredCase
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Int64
 
     from abstim.engine import Caches, EngineResult, LaunchInputs
     from abstim.engine.simulation import Simulation

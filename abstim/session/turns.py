@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from abstim.targets.execution import Turns, is_ordered
+from functional.arrays import Int64
 from functional.execution.executor import PACE, Interleaving
 from functional.keep.kept import Kept, key
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
-
     from abstim.engine.simulation import Simulation
     from abstim.gpu.config import Gpu
     from functional.launches.case import Case

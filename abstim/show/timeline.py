@@ -12,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from abstim.engine.stalls import STALLS
 from abstim.session.issue_logs import LaunchLog
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
+from functional.arrays import Int64
 
 MOST_SLICES = 200_000  # in a file, about 30 MB; more are merged
 MOST_WINDOWS = 500  # of a launch

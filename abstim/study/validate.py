@@ -19,13 +19,12 @@ from abstim.models import DETAILED, Model, model_named
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import open_session
+from functional.arrays import Float
 from functional.errors import InputError
 from functional.files import table_rows
 from sampling.statistics import spearman
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
     from abstim.targets.resolve import Target
 
 

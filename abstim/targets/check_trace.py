@@ -6,10 +6,11 @@ would have it read beyond arrays, or time nonsense."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.arrays import Bool, Int32, Int64
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.launch import Launch
@@ -26,9 +27,6 @@ from functional.traces.line_record import (
 )
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 from precharacterize.classify import Kind, kind_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64
 
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 LANES = 32

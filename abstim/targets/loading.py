@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from functional.arrays import Bool
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Argument, Order, Pointer, Scalar, Struct, device_address, make_launch
@@ -37,8 +38,6 @@ from functional.ptx.lazy_module import open_module
 from functional.ptx.source import naming_source
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool
-
     from functional.launches.launch import Launch
 
 

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import rows_beside
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
-
     from abstim.gpu.config import Gpu
     from abstim.session.result import LaunchResult, RunResult
 

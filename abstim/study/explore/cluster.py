@@ -12,12 +12,11 @@ import numpy as np
 from abstim.extras import need
 from abstim.study.explore.formula import AT_ONCE, DifferentLaunches, formula_cycles
 from abstim.study.explore.jobs import Chunk, Job, Planner, Results
+from functional.arrays import Float
 from functional.errors import InputError
 from functional.keep.kept import key
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
     from abstim.gpu.config import Gpu
     from abstim.session.session import Session
 

@@ -17,13 +17,12 @@ from abstim.study.explore.formula import analytic_points
 from abstim.study.explore.jobs import Planner
 from abstim.study.explore.search import columns_at
 from abstim.study.explore.timing import Timer
+from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
 from sampling.auto.interpolation import PairCycles, Pairs, all_timed, most_within, read_off
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
     from abstim.gpu.config import Gpu
     from abstim.study.explore.points import Points
     from abstim.study.sample.automatic import Aim

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
 
 from abstim.brief import brief
 from abstim.extras import need
@@ -18,11 +17,10 @@ from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
+from functional.arrays import Bool, Float, Int64
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
-
     from abstim.study.explore.interpolated import EstimatedTargets
 
 

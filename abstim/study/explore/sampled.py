@@ -33,14 +33,13 @@ from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target
+from functional.arrays import Bool, Float64, Int64
 from sampling.auto.interpolation import Pair, Pairs, all_timed, all_within, read_off
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
 from sampling.estimate import Estimate, exact
 from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
     from abstim.study.explore.points import Points
     from abstim.targets.resolve import Target
 

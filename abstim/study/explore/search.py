@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points, Space
+from functional.arrays import Bool, Float, Int64
 from functional.errors import InputError
 
 MOST_POINTS = 1_000_000  # of one design

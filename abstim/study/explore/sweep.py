@@ -35,11 +35,10 @@ from abstim.study.explore.search import (
     ranked,
 )
 from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
+from functional.arrays import Int64
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
-
     from abstim.study.sample.automatic import Aim
     from abstim.study.sample.sampled_program import SampledProgram
     from abstim.targets.resolve import Target

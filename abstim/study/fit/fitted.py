@@ -6,15 +6,13 @@ import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.brief import brief
+from functional.arrays import Bool, Float64
 from functional.keep.folder import check_output, write_output
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64
 
 CONFIDENCE = 0.95
 NEGLIGIBLE = 0.01  # error in log cycles that a doubled parameter must at least make somewhere, to count as seen

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_deci
 from abstim.study.sample.quick_estimates import CONTROLS, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, BlockWork, block_work, summed
+from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.launches.launch import Pointer
 from functional.programs.program import Program
@@ -31,10 +31,6 @@ from sampling.auto.segment_simulation import cut_into_segments
 from sampling.auto.segments import SegmentSampling, has_giants
 from sampling.auto.steady import SteadySampling, equal_blocks
 from sampling.statistics import CONFIDENCE
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
-
 
 MOST_RUNS = 8  # stretches of a warp's life that are kept: it may have phases
 SHORTEST_RUN = 4  # iterations of the shortest of them, at the smallest share

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from abstim.study.sample.sample_result import plain_estimate
+from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import table_rows
 from sampling import Estimate, Profile, SamplingError, Selection
@@ -25,9 +26,6 @@ from sampling.selection_files import (
     write_kernelslist,
     write_simpoints,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:

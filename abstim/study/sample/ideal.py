@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +19,13 @@ import sampling
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.kept import MeasuredStore
 from abstim.study.sample.sampled_program import SampledProgram
+from functional.arrays import Float64, Int64
 from functional.errors import InputError
 from functional.keep.kept import Kept
 from functional.programs.program import Program
 from sampling import Estimate, Profile, Selection
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 UNITS = 1000  # of a program, unless that makes them shorter or longer than
 LEAST_INSTRUCTIONS, MOST_INSTRUCTIONS = 1_000, 1_000_000  # TBPoint's are the longest

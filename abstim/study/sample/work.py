@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,16 +15,13 @@ from abstim.engine.tags import find, victim
 from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import before
 from abstim.study.sample.profiling import SomeBlocks
+from functional.arrays import Float64, Int64
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from functional.programs.program import Program
 from functional.traces.line_record import SECTORS_A_LINE, is_data
 from functional.traces.trace import SHARED_WINDOW_LINE, Trace
 from precharacterize.classify import latency_class
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 LINES = 1 << 27  # that there are numbers of
 REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L1D_MISSES, L2_MISSES, BUSIEST_SLICE, ROWS, WANTED, BANK_PASSES, SPECIAL = (

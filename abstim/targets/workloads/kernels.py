@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from functional import suite
+from functional.arrays import UInt8
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.launches_json import read_resources
@@ -22,8 +23,6 @@ from functional.programs.program import Program
 from functional.ptx.parser import parse
 
 if TYPE_CHECKING:
-    from jaxtyping import UInt8
-
     from functional.execution.executor import Executor, Interleaving
     from functional.traces.trace import Trace
 
