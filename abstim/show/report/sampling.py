@@ -205,7 +205,7 @@ def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
     for name, key in SPEED_UPS.items():
         points = error_points(plot, [ErrorPoint(r["method"], float(r[key]), r["error"], r["covered"]) for r in rows])
         shown.append(points)
-        for renderer in (points, chart.named_beside(plot, points, "xy")):
+        for renderer in (points, chart.named_beside(plot, points)):
             renderer.name, renderer.visible = name, name == first
     hover_on(plot, shown)
     plot.x_range.only_visible = plot.y_range.only_visible = True
