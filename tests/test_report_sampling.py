@@ -19,7 +19,7 @@ from abstim.show.report import sampling as cold_start_page
 from abstim.show.report import write_report
 from abstim.show.report.page import KINDS, Source, charts_of, read_source, section_of
 from abstim.study.cold_start import cold_start
-from abstim.study.sample import compare, sample
+from abstim.study.sample.sampler import compare, sample
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480")

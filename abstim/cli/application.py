@@ -21,7 +21,7 @@ from functional.terminal import note
 if TYPE_CHECKING:
     from abstim.application.launch_recorder import Timed
     from abstim.application.run_application import ApplicationResult
-    from abstim.study.sample import SampleResult
+    from abstim.study.sample.sample_result import SampleResult
 
 
 @dataclass(kw_only=True)
