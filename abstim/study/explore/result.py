@@ -244,24 +244,13 @@ def _with_gaps(values: np.ndarray, whole: bool) -> list[Any]:
     return [None if value != value else int(value) if whole else value for value in values.tolist()]
 
 
-ROWS = 1 << 16  # written at a time
-
-
 def _arrow_bytes(columns: dict[str, np.ndarray], whole: Sequence[str], suffix: str) -> bytes:
-    """A file, some rows at a time: as text or objects a million points would take gigabytes."""
+    """A file of a table whose `whole` columns hold no fractions."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    def part(first: int) -> Any:
-        arrays = {
-            name: pyarrow.array(values[first : first + ROWS], from_pandas=True) for name, values in columns.items()
-        }
-        arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
-        return pyarrow.table(arrays)
-
+    arrays = {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
+    arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
     file = BytesIO()
-    writer = (csv.CSVWriter if suffix == ".csv" else parquet.ParquetWriter)(file, part(0).schema)
-    with writer:
-        for first in range(0, len(columns["point"]), ROWS):
-            writer.write_table(part(first))
+    (csv.write_csv if suffix == ".csv" else parquet.write_table)(pyarrow.table(arrays), file)
     return file.getvalue()
