@@ -12,18 +12,14 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.gpu.config import Gpu
 from functional.errors import InputError
 from functional.files import rows_beside
 from functional.launches.memory import CONST_LIMIT_BYTES, GLOBAL_BASE, GLOBAL_LIMIT, Memory, Region
 from functional.ptx.ir import Variable
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-
 
 _NAME_BYTES = 256
 _LIMIT = 2**31 - 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
@@ -21,15 +21,13 @@ from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
+from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.result import code_notes
+from abstim.session.side_by_side import Overlap
 from abstim.targets.execution import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-    from abstim.session.side_by_side import Overlap
 
 
 @dataclass(frozen=True)

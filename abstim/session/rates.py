@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.gpu.config import Gpu
 from functional.arrays import Int64
-from functional.traces.trace import SECTOR_BYTES
+from functional.programs.program import Program
+from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize.classify import ptx_operations_of
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-    from functional.programs.program import Program
-    from functional.traces.trace import Trace
 
 FLOATS = ("fp32", "fp64", "tensor")
 TRAFFIC = ("l2_bytes", "dram_bytes", "dram_read_bytes", "dram_write_bytes")

@@ -14,9 +14,10 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abstim.brief import brief
+from abstim.engine import EngineResult, LaunchInputs
 from abstim.gpu.config import Gpu, changed, domains, gpu_of, gpus_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import launch_result
@@ -33,15 +34,11 @@ from abstim.session.result import (
 )
 from abstim.session.session import Session, open_session
 from abstim.session.warm_up import Flushed, check_flush
+from abstim.targets.resolve import Target
 from functional.errors import InputError
 from functional.files import toml_beside
-
-if TYPE_CHECKING:
-    from abstim.engine import EngineResult, LaunchInputs
-    from abstim.targets.resolve import Target
-    from functional.launches.launch import Launch
-    from functional.traces.trace import Trace
-
+from functional.launches.launch import Launch
+from functional.traces.trace import Trace
 
 Values = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from abstim.gpu.config import config_dir, nearest, read_toml
 from functional.errors import InputError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
     from functional.ptx.ir import Instruction
 
-    Target = str | Case | Callable[[], Case]
+Target: TypeAlias = "str | Case | Callable[[], Case]"
 
 
 def table_path() -> Path:

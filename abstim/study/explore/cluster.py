@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from abstim.extras import need
+from abstim.gpu.config import Gpu
+from abstim.session.session import Session
 from abstim.study.explore.formula import AT_ONCE, DifferentLaunches, formula_cycles
 from abstim.study.explore.jobs import Chunk, Job, Planner, Results
 from functional.arrays import Float
 from functional.errors import InputError
 from functional.keep.kept import key
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-    from abstim.session.session import Session
 
 CONNECT_SECONDS = 10
 FAILURES = 5  # rounds in a row without a single result, after which the cluster is given up

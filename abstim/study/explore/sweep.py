@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,13 +34,11 @@ from abstim.study.explore.search import (
     ranked,
 )
 from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
+from abstim.study.sample.automatic import Aim
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.targets.resolve import Target
 from functional.arrays import Int64
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from abstim.study.sample.automatic import Aim
-    from abstim.study.sample.sampled_program import SampledProgram
-    from abstim.targets.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
 DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
