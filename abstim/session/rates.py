@@ -21,7 +21,7 @@ def block_operations(program: Program) -> Int64[np.ndarray, "block kind"]:
     """A thread's floating-point operations (FLOATS) in each basic block. A fused multiply-add is two."""
     own = (ptx_operations_of(instruction)._asdict() for instruction in program.instructions)
     found = np.array([[each[kind] for kind in FLOATS] for each in own]).reshape(-1, len(FLOATS))
-    return np.array([found[block.start : block.stop].sum(0) for block in program.blocks]).reshape(-1, len(FLOATS))
+    return np.array(program.in_blocks(found)).reshape(-1, len(FLOATS))
 
 
 def work_of(trace: Trace, by_block: Int64[np.ndarray, "block kind"]) -> dict[str, int]:
