@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,6 @@ class ApplicationResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        from dataclasses import asdict
-
         runs = []
         for k, (gpu, known, note) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
             launches = [asdict(timed.results[k]) for timed in self.launches]

@@ -23,6 +23,7 @@ from abstim.cli.options import (
 from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from abstim.study.sample.methods import names_for_help
 from functional.errors import InputError
+from functional.keep.folder import check_output
 
 if TYPE_CHECKING:
     from abstim.study.sample.automatic import Aim
@@ -167,7 +168,6 @@ def _found(
     """A comparison, drawn if that is asked for, or one result."""
     from abstim.study.sample import sampler as library
     from abstim.study.sample.sample_result import PICTURES, draw
-    from functional.keep.folder import check_output
 
     opened, point = launch.of(target), gpu.load()
     common: dict[str, Any] = {

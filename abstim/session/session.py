@@ -19,6 +19,8 @@ from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.launch_order import may_overlap
 from functional.traces.store import StoredCase
+from precharacterize import characterize
+from precharacterize.tensor_work import bound, columns_of, unknown_descriptors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,8 +171,6 @@ class Session:
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
-        from precharacterize.tensor_work import columns_of
-
         program = self.launch(number).program
         return self._once(("tensor columns", program.name), lambda: columns_of(program))
 
@@ -204,8 +204,6 @@ class Session:
 
     def timed_program(self, number: int) -> Program:
         """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
-        from precharacterize.tensor_work import bound, unknown_descriptors
-
         launch = self.launch(number)
         program = launch.program
         descriptors = self._once(("descriptors", program.name), lambda: unknown_descriptors(program))
@@ -213,8 +211,6 @@ class Session:
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        from precharacterize import characterize
-
         program = self.timed_program(number)
         key = ("table", program.digest, program.name, program.constants, gpu.pipeline)
         return self._characterized(key, lambda: characterize(program, gpu.pipeline))

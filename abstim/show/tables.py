@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from functional.errors import InputError
-from functional.terminal import plain
+from functional.terminal import note, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -262,8 +262,6 @@ def _seconds_between_lines() -> float:
 def _lines(shorter: str) -> Iterator[Any]:
     """Progress as lines, by a thread of its own: who works may be silent for long."""
     from threading import Event, Thread
-
-    from functional.terminal import note
 
     seconds = _seconds_between_lines()
     over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()

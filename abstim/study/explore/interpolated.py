@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from abstim.engine.design_point import refuse_unsupported
 from abstim.session.session import Session
 from abstim.study.explore.formula import analytic_points
 from abstim.study.explore.jobs import Planner
@@ -230,8 +231,6 @@ class InterpolatedSweep:
 
 def refused_by(session: Session, gpu: Gpu) -> str:
     """Why a target cannot run on a GPU; nothing if it can. Of launches of one shape the first tells."""
-    from abstim.engine.design_point import refuse_unsupported
-
     shapes: dict[tuple, int] = {}
     for number, launch in enumerate(session.case.launches):
         shapes.setdefault((id(launch.program), launch.warps_per_block, launch.shared_bytes), number)
