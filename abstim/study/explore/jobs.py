@@ -12,27 +12,21 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
 from threading import local
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.engine import simulate
 from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
+from abstim.engine.simulation import LaunchInputs
 from abstim.engine.state import REAL_MEMORY, record
-from abstim.gpu.config import not_looked_at
+from abstim.gpu.config import Gpu, not_looked_at
 from abstim.session.session import Session
+from abstim.study.explore.points import Points
 from functional.errors import InputError
 from functional.keep.kept import key
 from precharacterize.table import encoded
-
-if TYPE_CHECKING:
-    from hashlib import blake2b
-
-    from abstim.engine.simulation import LaunchInputs
-    from abstim.gpu.config import Gpu
-    from abstim.study.explore.points import Points
-
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
 CHUNK_POINTS = 64  # of the occupancy model: what they share is made once

@@ -7,21 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.brief import brief
 from abstim.extras import need
 from abstim.study.explore.expressions import Expression
+from abstim.study.explore.interpolated import EstimatedTargets
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
 from functional.arrays import Bool, Float, Int64
 from functional.keep.folder import check_output, write_output
-
-if TYPE_CHECKING:
-    from abstim.study.explore.interpolated import EstimatedTargets
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from abstim.gpu.config import load_gpu
 from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
+from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import plain_estimate
+from abstim.targets.resolve import open_target, sass_opcode
+from abstim.targets.workloads.dependence import signatures
 from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import table_rows
@@ -111,8 +115,6 @@ def write_selection(
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
     """What takes the target's own launches."""
-    from abstim.targets.resolve import open_target, sass_opcode
-    from abstim.targets.workloads.dependence import signatures
     from functional.accelsim import write
 
     case = open_target(target)
@@ -127,10 +129,7 @@ def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, 
 
 
 def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
-    from abstim.gpu.config import load_gpu
-    from abstim.study.sample.profiling import profile_of
     from abstim.study.sample.sampler import opened
-    from abstim.targets.resolve import open_target
 
     return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
 
