@@ -11,6 +11,7 @@ import numpy as np
 
 from abstim.extras import need
 from abstim.gpu.config import Gpu
+from abstim.progress import Progress
 from abstim.session.session import Session
 from abstim.study.explore.formula import AT_ONCE, DifferentLaunches, formula_cycles
 from abstim.study.explore.jobs import Chunk, Job, Planner, Results
@@ -61,9 +62,9 @@ class Cluster:
 
     def formula(
         self, targets: Sequence[DifferentLaunches], gpu: Gpu, columns: Mapping[str, np.ndarray],
-        rounded: Callable[[np.ndarray], np.ndarray], report: Callable[[int, int], None],
+        rounded: Callable[[np.ndarray], np.ndarray], progress: Progress,
     ) -> Float[np.ndarray, "point target"]:  # fmt: skip
-        """As of `formula_cycles`; `report` is told how many points of how many are done."""
+        """As of `formula_cycles`; `progress` is told how many points of how many are done."""
         count = len(next(iter(columns.values())))
         found, done = np.zeros((count, len(targets))), 0
         with self._connected() as client:
@@ -79,7 +80,7 @@ class Cluster:
             for some, cycles in self._all_of(client, pieces, send):
                 found[some] = cycles
                 done += len(cycles)
-                report(done, count)
+                progress(self.what, done, count)
         return found
 
     @contextmanager

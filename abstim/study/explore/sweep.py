@@ -17,7 +17,7 @@ from abstim.session.result import target_note
 from abstim.session.session import Session, open_session
 from abstim.study.explore.cluster import Cluster
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.formula import Formula, analytic_screen, formula_cycles
+from abstim.study.explore.formula import analytic_screen, formula_cycles
 from abstim.study.explore.interpolated import EstimatedTargets, InterpolatedSweep, ReadPoints, refused_by
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local
 from abstim.study.explore.points import Points, Space, parse_axes
@@ -237,7 +237,8 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
     """A model as what times points, and keeps what it finds."""
     kind = SWEPT[model]
     if not issubclass(kind, Planner):
-        yield kind(sessions, sweep.space.gpu, _formula_of(sweep, progress))
+        formula = partial(Cluster(sweep.cluster).formula, progress=progress) if sweep.cluster else formula_cycles
+        yield kind(sessions, sweep.space.gpu, formula)
         return
     planner = kind(sessions)
     with closing(Store(planner.version)) as store:
@@ -246,13 +247,6 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
 
 def _run_of(sweep: Sweep) -> Run:
     return Cluster(sweep.cluster) if sweep.cluster else run_local
-
-
-def _formula_of(sweep: Sweep, progress: Progress) -> Formula:
-    if not sweep.cluster:
-        return formula_cycles
-    cluster = Cluster(sweep.cluster)
-    return partial(cluster.formula, report=lambda done, total: progress(cluster.what, done, total))
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:
