@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit  # scipy.stats would take a second and a half to import
 
 from abstim.brief import brief
 from abstim.gpu.config import Setting, description
@@ -49,8 +50,6 @@ def knowledge(
     symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
     kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two.
     """
-    from scipy.special import stdtrit  # scipy.stats would take a second and a half to import
-
     _, singular, directions = np.linalg.svd(jacobian, full_matrices=False)
     singular = np.pad(singular, (0, len(names) - len(singular)))
     directions = _complete(directions, len(names))

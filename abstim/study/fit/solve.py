@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from scipy import optimize
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, load_gpu
@@ -118,8 +119,6 @@ class Problem:
 
 def least_squares(problem: Problem, start: np.ndarray, free: Bool[np.ndarray, " name"]) -> np.ndarray:
     """The best grid point on the way of a trust-region least-squares solver from `start`; `free` parameters move."""
-    from scipy import optimize
-
     seen: list[np.ndarray] = [problem.on_grid(start)]
 
     def logs(moving: np.ndarray) -> np.ndarray:
