@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from string import Formatter
 from textwrap import fill
+from threading import Event, Thread, Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -261,8 +262,6 @@ def _seconds_between_lines() -> float:
 @contextmanager
 def _lines(shorter: str) -> Iterator[Any]:
     """Progress as lines, by a thread of its own: who works may be silent for long."""
-    from threading import Event, Thread
-
     seconds = _seconds_between_lines()
     over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()
 
@@ -298,8 +297,6 @@ def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "")
         with _lines(shorter) as told:
             yield told
         return
-    from threading import Timer
-
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
     far = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
