@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np  # noqa: TC002  is loaded anyway
+
+from abstim.engine import Caches, EngineResult, LaunchInputs, simulate_point
+from abstim.engine.simulation import Simulation, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
-from abstim.targets.resolve import open_target
+from abstim.targets.resolve import Target, open_target
 from abstim.targets.workloads.kernels import StreamedCase
+from functional.arrays import Int64
 from functional.errors import InputError
+from functional.execution.executor import Executor
 from functional.launches.case import Case
+from functional.launches.launch import Launch
 from functional.launches.launch_order import may_overlap
+from functional.programs.program import Program
+from functional.programs.registers import Registers
 from functional.traces.store import StoredCase
-
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Int64
-
-    from abstim.engine import Caches, EngineResult, LaunchInputs
-    from abstim.engine.simulation import Simulation
-    from abstim.targets.resolve import Target
-    from functional.execution.executor import Executor
-    from functional.launches.launch import Launch
-    from functional.programs.program import Program
-    from functional.programs.registers import Registers
-    from functional.traces.trace import Trace
-    from precharacterize import LatencyTable
-    from precharacterize.projection import Projected
-    from precharacterize.timed_code import TimedCode
-
+from functional.traces.trace import Trace
+from precharacterize import LatencyTable, characterize
+from precharacterize.projection import Projected, project
+from precharacterize.tensor_work import bound, columns_of, unknown_descriptors
+from precharacterize.timed_code import TimedCode
 
 Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
@@ -169,8 +166,6 @@ class Session:
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
-        from precharacterize.tensor_work import columns_of
-
         program = self.launch(number).program
         return self._once(("tensor columns", program.name), lambda: columns_of(program))
 
@@ -204,8 +199,6 @@ class Session:
 
     def timed_program(self, number: int) -> Program:
         """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
-        from precharacterize.tensor_work import bound, unknown_descriptors
-
         launch = self.launch(number)
         program = launch.program
         descriptors = self._once(("descriptors", program.name), lambda: unknown_descriptors(program))
@@ -213,16 +206,12 @@ class Session:
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        from precharacterize import characterize
-
         program = self.timed_program(number)
         key = ("table", program.digest, program.name, program.constants, gpu.pipeline)
         return self._characterized(key, lambda: characterize(program, gpu.pipeline))
 
     def inputs(self, number: int, gpu: Gpu, trace: Trace | None = None) -> LaunchInputs:
         """What the engine needs of a launch. `trace`: of some of its thread blocks; None: of all."""
-        from abstim.engine import LaunchInputs
-
         found = self.traces.trace(number) if trace is None else trace
         shared_bytes, code = self.launch(number).shared_bytes, self.timed_code(number, gpu)
         if code is None:
@@ -244,8 +233,6 @@ class Session:
 
     def projected(self, trace: Trace, code: TimedCode) -> Projected:
         """A trace as one of timed code; the latest are held, for they are asked for again."""
-        from precharacterize.projection import project
-
         key = (id(trace), id(code))
         held = self._projected.get(key)
         if held is None or held[0] is not trace:
@@ -259,8 +246,6 @@ class Session:
     ) -> Simulation:
         """A launch on a GPU, ready to be run by the detailed engine. `caches`: what it finds in them (None: nothing);
         `record`: what to keep of it on the way (see `Simulation`)."""
-        from abstim.engine.simulation import Simulation
-
         inputs = self.inputs(number, gpu, trace)
         return Simulation(inputs, gpu, self.blocks_per_sm(number, gpu), caches=caches, **record)
 
@@ -270,22 +255,16 @@ class Session:
     ) -> EngineResult:  # fmt: skip
         """A whole launch on a GPU, run, its SMs on so many threads; `caches` are left as they are after it. `watch` is
         shown what is about to run."""
-        from abstim.engine import simulate_point
-
         inputs = self.inputs(number, gpu, trace)
         return simulate_point(inputs, gpu, self.blocks_per_sm(number, gpu), caches, threads, watch)
 
     def warm(self, number: int, gpu: Gpu, caches: Caches, share: float = 1.0) -> None:
         """Send the memory accesses of the last `share` of a launch's thread blocks through the caches, without time."""
-        from abstim.engine.simulation import warm
-
         inputs = self.inputs(number, gpu, self.traces.accesses(number))
         warm(inputs, gpu, self.blocks_per_sm(number, gpu), caches, share)
 
     def warm_code(self, number: int, gpu: Gpu, caches: Caches) -> None:
         """Send what a launch's first wave reads of instructions and constants through the caches, without time."""
-        from abstim.engine.simulation import warm_code
-
         inputs = self.inputs(number, gpu, self.traces.accesses(number))
         warm_code(inputs, gpu, self.blocks_per_sm(number, gpu), caches)
 

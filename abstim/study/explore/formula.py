@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, in_cycles
 from abstim.session.session import Session
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED, Cycles, Screen
+from functional.arrays import Float
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 AT_ONCE = 1 << 16  # points
 _DECIDE_CYCLES = (*FROM_TIME.values(), "core_clock_hz", "dram_channels")

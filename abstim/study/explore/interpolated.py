@@ -8,25 +8,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from abstim.engine.design_point import refuse_unsupported
+from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.formula import analytic_points
 from abstim.study.explore.jobs import Planner
+from abstim.study.explore.points import Points
 from abstim.study.explore.search import columns_at
 from abstim.study.explore.timing import Timer
+from abstim.study.sample.automatic import Aim
+from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
 from sampling.auto.interpolation import PairCycles, Pairs, all_timed, most_within, read_off
 from sampling.statistics import t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
-    from abstim.gpu.config import Gpu
-    from abstim.study.explore.points import Points
-    from abstim.study.sample.automatic import Aim
 
 MakeTimer = Callable[[Sequence[Session]], Timer]
 
@@ -231,8 +229,6 @@ class InterpolatedSweep:
 
 def refused_by(session: Session, gpu: Gpu) -> str:
     """Why a target cannot run on a GPU; nothing if it can. Of launches of one shape the first tells."""
-    from abstim.engine.design_point import refuse_unsupported
-
     shapes: dict[tuple, int] = {}
     for number, launch in enumerate(session.case.launches):
         shapes.setdefault((id(launch.program), launch.warps_per_block, launch.shared_bytes), number)
