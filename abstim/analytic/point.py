@@ -10,6 +10,8 @@ import numpy as np
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 
+CLASSES = len(INSTRUCTION_CLASSES)
+
 
 # Names and units are those of `Spec` and `Params`; flags are 1 or 0. Of the first three there is one a class of
 # instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS)
@@ -31,10 +33,22 @@ class Point(
     """A GPU, or `n` of them (a leading axis everywhere), in floats."""
 
 
+ROWS = {"latency_cycles": (CLASSES,), "initiation_cycles": (CLASSES,), "on_unit": (len(ALUS), CLASSES)}
+POINT = np.dtype([(name, "f8", ROWS.get(name, ())) for name in Point._fields])  # the same as a record
+
+
+def records_of(points: Point) -> np.ndarray:
+    """`n` points as POINTs."""
+    found = np.empty(len(points.sm_count), POINT)
+    for name, column in zip(Point._fields, points, strict=True):
+        found[name] = column
+    return found
+
+
 def points_of(gpus: Sequence[Gpu]) -> Point:
-    """`n` GPUs as one Point of float32 arrays, `n` rows each."""
+    """`n` GPUs as one Point of arrays, `n` rows each."""
     rows = [_values(gpu) for gpu in gpus]
-    return Point(*(np.array(column, np.float32) for column in zip(*rows, strict=True)))
+    return Point(*(np.array(column, float) for column in zip(*rows, strict=True)))
 
 
 def _values(gpu: Gpu) -> list:

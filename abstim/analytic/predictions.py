@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.analytic.kept_programs import kept_programs
-from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
-from abstim.analytic.point import Point, points_of
-from abstim.analytic.summary import EVERYWHERE, Summary, nodes_near, summarize
+from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, predict_all
+from abstim.analytic.point import Point, points_of, records_of
+from abstim.analytic.reuse_distance import miss_matrix
+from abstim.analytic.summary import EVERYWHERE, nodes_near, summarize, timed_code
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
 from abstim.gpu.spec import Params, Spec
@@ -32,7 +32,6 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "l1d_dense_banks", "shared_bytes_per_cycle", "coalescing", "architecture",
 }  # fmt: skip
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(Point._fields) - _READ_BESIDE
-CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +42,35 @@ class AnalyticLaunch(LaunchResult):
     bounds_cycles: dict[str, float]
 
 
-def summaries(session: Session, gpu: Gpu) -> list[Summary]:
-    """One a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
+def summaries(session: Session, gpu: Gpu) -> list[np.ndarray]:
+    """One SUMMARY a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
     return [summary_of(session, number, gpu, trace) for number, _, trace in session.each()]
 
 
-def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None) -> Summary:
-    """The summary of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
+def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None) -> np.ndarray:
+    """The SUMMARY of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
     the GPU that it is for (None: any)."""
     own = without_phases(session.traces.trace(number)) if trace is None else trace
     registers, table = session.registers(number).count, session.table(number, gpu)
     refuse_commits(table, "analytic")
     nodes = EVERYWHERE if near is None else nodes_near(near.spec.sm_count, session.blocks_per_sm(number, near))
-    return summarize(session.launch(number), table, own, registers, gpu, nodes)
+    launch = session.launch(number)
+    timed = session.once(("formula", id(table), gpu), lambda: timed_code(launch.program, table, gpu))  # tables are held
+    return summarize(launch, table, own, registers, timed, nodes)
 
 
-def predict_points(summary: Summary, points: Point) -> Prediction:
-    """`predict` for any number of points, CHUNK at a time; fields are NumPy arrays."""
-    count = len(points.sm_count)
-    size = min(CHUNK, 1 << (count - 1).bit_length())
-    parts = []
-    for first in range(0, count, size):
-        rows = np.minimum(np.arange(first, first + size), count - 1)
-        with kept_programs():
-            part = predict(summary, Point(*(column[rows] for column in points)))
-        parts.append([np.asarray(column)[: count - first] for column in part])
-    return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+def predict(summaries: Sequence[np.ndarray], points: Point) -> np.ndarray:
+    """PREDICTION [launch, point]. A point's do not depend on the others."""
+    found = np.empty((len(summaries), len(points.sm_count)), PREDICTION)
+    rows, matrix = records_of(points), miss_matrix()
+    for summary, own in zip(summaries, found, strict=True):
+        predict_all(summary, rows, matrix, own)
+    return found
+
+
+def predict_points(summary: np.ndarray, points: Point) -> np.ndarray:
+    """PREDICTION [point] of one launch."""
+    return predict([summary], points)[0]
 
 
 def whole_cycles(cycles: np.ndarray) -> np.ndarray:
@@ -114,10 +116,10 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Analyt
 def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
     """Cycles of one launch as a function of GPUs, whose summary is that of `around`; not rounded."""
     summary = summary_of(session, number, around)
-    return lambda gpus: np.asarray(predict_points(summary, points_of(gpus)).cycles, float)
+    return lambda gpus: predict_points(summary, points_of(gpus))["cycles"]
 
 
-def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, Summary]:
+def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, np.ndarray]:
     read: dict[tuple, list[Gpu]] = {}
     for gpu in gpus:
         read.setdefault(_reading(gpu), []).append(gpu)
@@ -128,15 +130,15 @@ def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]
 
 
 def _rows(
-    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], by_reading: dict[tuple, Summary]
+    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], by_reading: dict[tuple, np.ndarray]
 ) -> list[AnalyticLaunch]:
     rows: dict[int, AnalyticLaunch] = {}
     for reading, summary in by_reading.items():
         own = [k for k, gpu in enumerate(gpus) if _reading(gpu) == reading]
-        columns = zip(*predict_points(summary, points_of([gpus[k] for k in own])), strict=True)
+        found = predict_points(summary, points_of([gpus[k] for k in own]))
         rows |= {
-            k: _launch(session, number, trace, gpus[k], summary, Prediction(*column))
-            for k, column in zip(own, columns, strict=True)
+            k: _launch(session, number, trace, gpus[k], summary, prediction)
+            for k, prediction in zip(own, found, strict=True)
         }
     return [rows[k] for k in range(len(gpus))]
 
@@ -146,28 +148,28 @@ def _reading(gpu: Gpu) -> tuple:
     return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
-def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction) -> AnalyticLaunch:
+def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray) -> AnalyticLaunch:
     spec = gpu.spec
-    cycles = int(whole_cycles(np.asarray(p.cycles, float)))
+    cycles = int(whole_cycles(p["cycles"]))
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
-    work, real = summary.work, not spec.perfect_memory
-    missed = float(p.l1d_misses) - work.stores
-    sectors, read = int(p.l2_sectors) if real else 0, int(p.dram_sectors) if real else 0
-    asked = sectors - work.store_sectors - work.atomics
+    real = not spec.perfect_memory
+    missed = float(p["l1d_misses"]) - summary["stores"]
+    sectors, read = int(p["l2_sectors"]) if real else 0, int(p["dram_sectors"]) if real else 0
+    asked = sectors - summary["store_sectors"] - summary["atomics"]
     return AnalyticLaunch(
         **launch_facts(session, number, session.launch(number), trace, gpu, cycles),
         occupancy=min(1.0, resident / spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={
-            "l1d_accesses": int(work.lookups + work.stores), "l1d_misses": int(p.l1d_misses), "l2_accesses": sectors,
+            "l1d_accesses": int(summary["lookups"] + summary["stores"]), "l1d_misses": int(p["l1d_misses"]), "l2_accesses": sectors,
             "dram_reads": read,
         },
-        memory=_memory(1 - missed / work.lookups if work.lookups else None,
+        memory=_memory(float(1 - missed / summary["lookups"]) if summary["lookups"] else None,
                        1 - read / asked if real and asked >= 0.5 else None, sectors, read),
         windows={},
-        limit=BOUNDS[int(p.bounds_cycles.argmax())],
-        bounds_cycles={name: float(v) for name, v in zip(BOUNDS, p.bounds_cycles, strict=True)},
+        limit=BOUNDS[int(p["bounds_cycles"].argmax())],
+        bounds_cycles={name: v for name, v in zip(BOUNDS, p["bounds_cycles"].tolist(), strict=True)},
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from abstim.analytic.kept_programs import kept_programs
+from abstim.occupancy_vector.kept_programs import kept_programs
 from abstim.occupancy_vector import records as rec
 from functional.errors import InputError
 

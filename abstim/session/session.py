@@ -84,12 +84,12 @@ class Session:
         """Does what its launches do depend on the order of their thread blocks, and so on the GPU?"""
         if isinstance(self.case, StreamedCase | StoredCase) or self.case.traces or self._execute_on is None:
             return False
-        return self._once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
+        return self.once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
 
     @property
     def may_overlap(self) -> bool:
         """May any of its launches run side by side?"""
-        return not isinstance(self.case, StreamedCase) and self._once(
+        return not isinstance(self.case, StreamedCase) and self.once(
             ("overlap",), lambda: may_overlap(self.case.launches)
         )
 
@@ -106,7 +106,7 @@ class Session:
             found.execute_on(gpu, how)
             return found
 
-        return self._once(("on", gpu), other)
+        return self.once(("on", gpu), other)
 
     def alone(self, number: int) -> Session:
         """One launch as a session of its own, which another process can be sent: with all that is known of the kernel,
@@ -128,7 +128,7 @@ class Session:
         """A launch of the target."""
         return self.case.launches[number]
 
-    def _once(self, key: tuple, make: Callable[[], Made]) -> Made:
+    def once(self, key: tuple, make: Callable[[], Made]) -> Made:
         """What `make` gives, made when it is first asked for."""
         if key not in self._made:
             self._made[key] = make()
@@ -143,7 +143,7 @@ class Session:
             self._characterize_seconds += perf_counter() - started
             return made
 
-        return self._once(key, timed)
+        return self.once(key, timed)
 
     def first_launch_of(self, number: int) -> int:
         """The first launch of the same kernel."""
@@ -152,22 +152,22 @@ class Session:
             names = [launch.program.name for launch in self.case.launches]
             return {name: place for place, name in reversed([*enumerate(names)])}
 
-        return self._once(("firsts",), firsts)[self.launch(number).program.name]
+        return self.once(("firsts",), firsts)[self.launch(number).program.name]
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
         launch = self.launch(number)
-        return self._once(("registers", launch.program.name), lambda: self.case.registers(launch))
+        return self.once(("registers", launch.program.name), lambda: self.case.registers(launch))
 
     def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
         """Floating-point operations of each basic block of a launch's program."""
         program = self.launch(number).program  # other code may have the same name
-        return self._once(("operations", program.name, program.digest), lambda: block_operations(program))
+        return self.once(("operations", program.name, program.digest), lambda: block_operations(program))
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
         program = self.launch(number).program
-        return self._once(("tensor columns", program.name), lambda: columns_of(program))
+        return self.once(("tensor columns", program.name), lambda: columns_of(program))
 
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
@@ -201,7 +201,7 @@ class Session:
         """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
         launch = self.launch(number)
         program = launch.program
-        descriptors = self._once(("descriptors", program.name), lambda: unknown_descriptors(program))
+        descriptors = self.once(("descriptors", program.name), lambda: unknown_descriptors(program))
         return bound(program, descriptors, launch.parameters) if descriptors else program
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
