@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abstim.engine import accesses
-from abstim.engine.accesses import mixed
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.jit.marked import jit
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int8, Int16, Int64, UInt8, UInt64
+    from jaxtyping import Float64, Int8, Int16, Int64, UInt8
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
 _BEYOND = ("shared", "const", "load", "store", "atomic", "fetch_miss", "const_miss", "one")
@@ -71,8 +70,6 @@ class Records(NamedTuple):
 class Kinds(NamedTuple):
     """Kinds of warps: those of one execute the same, and ask the same of the units."""
 
-    digests: UInt64[np.ndarray, " kind"]  # of that
-    places: Int64[np.ndarray, " place"]  # by digest: a kind, + 1; 0: none
     ends: Float64[np.ndarray, "kind walk"]  # a warp's cycles
     paths: Float64[np.ndarray, "kind walk latency"]  # counts of LATENCIES on its longest path
     work: Float64[np.ndarray, "kind 3"]  # fetches, accesses, cycles of those
@@ -270,39 +267,6 @@ def count_work(code, nodes, count, work):
         if code.rows[node.instr].kind >= Kind.PARAM_LOAD:
             work[1] += 1
             work[2] += max(1, node.work)
-
-
-@jit
-def read_warp(code, streams, offsets, reading, warp, walking, done_by):
-    """What the line records of a warp do; returns a digest of what it executes and asks of the load/store unit."""
-    record, conflict, digest, node = offsets.records[warp], offsets.conflicts[warp], np.uint64(1), walking.nodes[0]
-    for event in range(offsets.blocks[warp], offsets.blocks[warp + 1]):
-        block = streams.blocks[event]
-        digest = mixed(digest, block)
-        for n in range(code.first_access[block], code.first_access[block + 1]):
-            row, before = code.rows[code.accesses[n]], record
-            node.latency, node.work = row.latency, 0
-            if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                node.work = streams.conflicts[conflict]
-                conflict += 1
-            else:
-                record = access_of(node, row, streams.records, reading, record, done_by, walking.constants, False)
-            digest = mixed(digest, node.work + (node.latency << 16) + ((record - before) << 32))
-    return digest
-
-
-@jit
-def number_of(places, keys, key, digest, count):
-    """The number of a key, one of `count`; `count` itself, if it is a new one. `places`: by digest, numbers + 1."""
-    room = len(places) - 1
-    place = np.int64(digest >> np.uint64(32)) & room
-    while places[place]:
-        number = places[place] - 1
-        if keys[number] == key:
-            return number
-        place = (place + 1) & room
-    keys[count], places[place] = key, count + 1
-    return count
 
 
 @jit

@@ -187,6 +187,11 @@ def predict_one(s, p, matrix, found):
     found.l2_sectors, found.dram_sectors = sectors, read
 
 
+def as_arrays(record: np.ndarray) -> Summary | Point:
+    """A SUMMARY, or POINTs, for JAX."""
+    return (Point if record.dtype == POINT else Summary)(*(np.asarray(record[name]) for name in record.dtype.names))
+
+
 def predict_traced(summary: Summary, point: Point) -> Any:
     """A PREDICTION of `predict_one` as JAX traces it, its fields as attributes."""
     import jax

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, predict_all
-from abstim.analytic.point import Point, points_of, records_of
+from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
 from abstim.analytic.summary import EVERYWHERE, nodes_near, summarize, timed_code
+from abstim.brief import grouped
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
 from abstim.gpu.spec import Params, Spec
@@ -31,7 +33,7 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes",
     "l1d_dense_banks", "shared_bytes_per_cycle", "coalescing", "architecture",
 }  # fmt: skip
-UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(Point._fields) - _READ_BESIDE
+UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +61,11 @@ def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = No
     return summarize(launch, table, own, registers, timed, nodes)
 
 
-def predict(summaries: Sequence[np.ndarray], points: Point) -> np.ndarray:
-    """PREDICTION [launch, point]. A point's do not depend on the others."""
-    found = np.empty((len(summaries), len(points.sm_count)), PREDICTION)
-    rows, matrix = records_of(points), miss_matrix()
-    for summary, own in zip(summaries, found, strict=True):
-        predict_all(summary, rows, matrix, own)
+def predict(summary: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """PREDICTION [point] of one launch on POINTs, each of which does not depend on the others."""
+    found = np.empty(len(points), PREDICTION)
+    predict_all(summary, points, miss_matrix(), found)
     return found
-
-
-def predict_points(summary: np.ndarray, points: Point) -> np.ndarray:
-    """PREDICTION [point] of one launch."""
-    return predict([summary], points)[0]
 
 
 def whole_cycles(cycles: np.ndarray) -> np.ndarray:
@@ -90,14 +85,14 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
     """Predict every launch of a session on every GPU. Raises InputError for a thread block an SM cannot hold."""
     refuse(gpus, flush)
-    summarizing, predicting = 0.0, 0.0
+    summarizing, predicting, readings = 0.0, 0.0, by_reading(gpus)
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        by_reading = _by_reading(session, number, trace, gpus)
+        summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
         summarized = perf_counter()
-        for k, row in enumerate(_rows(session, number, trace, gpus, by_reading)):
+        for k, row in _rows(session, number, trace, readings, summaries):
             found[k].append(row)
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
@@ -109,43 +104,49 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
-    trace = without_phases(session.traces.trace(number))
-    return _rows(session, number, trace, gpus, _by_reading(session, number, trace, gpus))
+    trace, readings = without_phases(session.traces.trace(number)), by_reading(gpus)
+    summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
+    return [row for _, row in sorted(_rows(session, number, trace, readings, summaries), key=itemgetter(0))]
 
 
 def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
     """Cycles of one launch as a function of GPUs, whose summary is that of `around`; not rounded."""
     summary = summary_of(session, number, around)
-    return lambda gpus: predict_points(summary, points_of(gpus))["cycles"]
+    return lambda gpus: predict(summary, points_of(gpus))["cycles"]
 
 
-def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, np.ndarray]:
-    read: dict[tuple, list[Gpu]] = {}
-    for gpu in gpus:
-        read.setdefault(_reading(gpu), []).append(gpu)
-    return {
-        reading: summary_of(session, number, own[0], trace, own[0] if len(own) == 1 else None)
-        for reading, own in read.items()
-    }
+class SameReading(NamedTuple):
+    """GPUs that take a trace alike, which are at some places of a list."""
+
+    gpus: list[Gpu]
+    places: list[int]
+    points: np.ndarray  # POINT
+
+    @property
+    def near(self) -> Gpu | None:
+        """The GPU, if it is one."""
+        return self.gpus[0] if len(self.gpus) == 1 else None
+
+
+def by_reading(gpus: Sequence[Gpu]) -> list[SameReading]:
+    """All that agree in what a summary depends on together."""
+    found = grouped(range(len(gpus)), lambda k: reading(gpus[k])).values()
+    alike = [[gpus[k] for k in places] for places in found]
+    return [SameReading(own, list(places), points_of(own)) for own, places in zip(alike, found, strict=True)]
+
+
+def reading(gpu: Gpu) -> tuple:
+    """What of a GPU a summary depends on."""
+    return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
 def _rows(
-    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], by_reading: dict[tuple, np.ndarray]
-) -> list[AnalyticLaunch]:
-    rows: dict[int, AnalyticLaunch] = {}
-    for reading, summary in by_reading.items():
-        own = [k for k, gpu in enumerate(gpus) if _reading(gpu) == reading]
-        found = predict_points(summary, points_of([gpus[k] for k in own]))
-        rows |= {
-            k: _launch(session, number, trace, gpus[k], summary, prediction)
-            for k, prediction in zip(own, found, strict=True)
-        }
-    return [rows[k] for k in range(len(gpus))]
-
-
-def _reading(gpu: Gpu) -> tuple:
-    """What of a GPU a summary depends on."""
-    return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
+    session: Session, number: int, trace: Trace, readings: Sequence[SameReading], summaries: Sequence[np.ndarray]
+) -> Iterator[tuple[int, AnalyticLaunch]]:
+    """Of a launch on every GPU, and where that is in the list."""
+    for own, summary in zip(readings, summaries, strict=True):
+        for k, gpu, prediction in zip(own.places, own.gpus, predict(summary, own.points), strict=True):
+            yield k, _launch(session, number, trace, gpu, summary, prediction)
 
 
 def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray) -> AnalyticLaunch:
@@ -166,7 +167,7 @@ def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.n
             "dram_reads": read,
         },
         memory=_memory(float(1 - missed / summary["lookups"]) if summary["lookups"] else None,
-                       1 - read / asked if real and asked >= 0.5 else None, sectors, read),
+                       float(1 - read / asked) if real and asked >= 0.5 else None, sectors, read),
         windows={},
         limit=BOUNDS[int(p["bounds_cycles"].argmax())],
         bounds_cycles={name: v for name, v in zip(BOUNDS, p["bounds_cycles"].tolist(), strict=True)},

@@ -33,7 +33,7 @@ FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
 
-SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "lines", "blocks", "warps", "scale")])  # warps: of a block
+SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])  # warps: of a block
 
 
 class Uses(NamedTuple):
@@ -44,6 +44,7 @@ class Uses(NamedTuple):
     lines: Int32[np.ndarray, " use"]
     actions: UInt8[np.ndarray, " use"]
     turns: Int32[np.ndarray, " use"]
+    records: Int32[np.ndarray, " use"]
     sectors: UInt8[np.ndarray, " use"]
     first: Int64[np.ndarray, " warp_plus_1"]
     lengths: Int32[np.ndarray, " tb"]
@@ -357,25 +358,24 @@ class Reuse(NamedTuple):
     counts: Counts
 
 
-def reuse_of(records: int, warps: int, blocks: int) -> Reuse:
-    """Room for that of so many line records, warps and thread blocks."""
+def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
+    """Room for so many uses, warps and thread blocks."""
 
-    def numbers(count: int = records, kind: type = np.int32) -> np.ndarray:
+    def numbers(count: int = count, kind: type = np.int32) -> np.ndarray:
         return np.empty(count, kind)
 
-    bits = numbers(records, np.uint8), numbers(records + 1, np.uint8)
     uses = Uses(
-        numbers(), bits[0], numbers(), numbers(records, np.uint8), numbers(warps + 1, np.int64), numbers(blocks),
-        bits[1], np.zeros(1, SIZES_OF_USES),
+        numbers(), numbers(count, np.uint8), numbers(), numbers(), numbers(count, np.uint8),
+        numbers(warps + 1, np.int64), numbers(blocks), numbers(count, np.uint8), np.zeros(1, SIZES_OF_USES),
     )  # fmt: skip
     order = Order(
-        numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(records + blocks + 3),
+        numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
         numbers(MOST_BUSY + 1),
     )  # fmt: skip
-    words, shape = ((records + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
+    words, shape = ((count + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
     counts = Counts(np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins())
-    level = Level(np.zeros(1, LEVEL), np.empty(records, LINE), np.empty(words, np.uint64), numbers(words + 1))
-    return Reuse(uses, order, level, Found(*np.empty((4, records), np.int32)), counts)
+    level = Level(np.zeros(1, LEVEL), np.empty(count, LINE), np.empty(words, np.uint64), numbers(words + 1))
+    return Reuse(uses, order, level, Found(*np.empty((4, count), np.int32)), counts)
 
 
 @cache

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import namedtuple
+from operator import lt
+from threading import local
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from abstim.analytic import lone_warp
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, WRITE, Kinds, Reading, Records, TimedCode
-from abstim.analytic.lone_warp import Walking, number_of, read_warp, walk_kind
-from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, SPREAD, fill_table, reuse_of, use_caches
-from abstim.engine.accesses import fermi, line_of, mixed, more_follow, sectors_in, sectors_of
+from abstim.analytic.lone_warp import (
+    CLASSES,
+    LATENCIES,
+    LOOK_UP,
+    NOTHING,
+    UPDATE,
+    WRITE,
+    Kinds,
+    Reading,
+    Records,
+    TimedCode,
+    Walking,
+    access_of,
+    walk_kind,
+)
+from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, SPREAD, Reuse, fill_table, reuse_of, use_caches
+from abstim.engine.accesses import SHARED_LINE, fermi, line_of, more_follow, sectors_in, sectors_of
 from abstim.engine.design_point import caches_machine, streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional.jit.machine_code import compiled
+from functional.jit.machine_code import Held, compiled
 from functional.jit.marked import jit
 from functional.launches.launch import Launch
+from functional.traces.line_record import LINE_SHIFT
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int32, Int64, UInt8, UInt32
+    from jaxtyping import Float, Int32, Int64, UInt8
 
     from functional.programs.program import Program
 
@@ -32,10 +48,12 @@ SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and 
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
-MOST_WALKED = 1 << 17  # of them, that are walked; thread blocks far apart stand for the others
-MOST_COUNTED = 1 << 12  # lines whose use is looked at, some of a launch's: those stand for all (Waldspurger, FAST 2015)
-MOST_MEASURED = 1 << 17  # uses of lines whose distances in L1D are asked for, those of some SMs
-MOST_WAITED = 1 << 17  # line records of batches of loads
+# Of them, those that are walked, within limits; thread blocks far apart stand for the others
+WALKED, LEAST_WALKED, MOST_WALKED = 32, 1 << 14, 1 << 17
+# Of a launch's lines one of every 2, 4, ... stands for all (SHARDS: Waldspurger, FAST 2015), so that a part of its line
+# records is looked at, within limits, of LEAST_LINES lines; likewise the records of batches of loads
+LOOKED_AT, LEAST_USES, MOST_USES, LEAST_LINES = 8, 1 << 10, 1 << 14, 1 << 9
+WAITED, LEAST_WAITED = 32, 1 << 10
 LONG_CYCLES = 400.0  # of a load and a miss in the second of the two walks
 WALKS = 2
 
@@ -67,11 +85,6 @@ SUMMARY = np.dtype([
 Summary = namedtuple("Summary", SUMMARY.names)  # the same as arrays, for JAX
 
 
-def as_arrays(summary: np.ndarray) -> Summary:
-    """One SUMMARY as JAX takes it."""
-    return Summary(*(np.asarray(summary[name]) for name in SUMMARY.names))
-
-
 class Nodes(NamedTuple):
     """SM counts, and numbers of thread blocks an SM holds, for which reuse distances are taken; from which SM count on,
     and up to which, the imbalance is looked at."""
@@ -99,7 +112,7 @@ class Looked(NamedTuple):
     """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
     and SM counts `dealt`, see Nodes. The others are scratch: instructions of each thread block; whether it is walked (1:
     one of those spread evenly, 2: the one with the longest warp); kinds of the warps walked; how often each basic block
-    is executed; instructions of SMs; batches of loads."""
+    is executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
     sms: Int64[np.ndarray, " sm"]
@@ -110,27 +123,110 @@ class Looked(NamedTuple):
     kind_of_warp: Int64[np.ndarray, " warp"]
     executed: Int64[np.ndarray, " block"]
     of_sms: Int64[np.ndarray, " sm"]
-    batches: Int64[np.ndarray, "batch 2"]
+    batches: Int32[np.ndarray, "batch 3"]
     warps: int
 
 
-class Lines(NamedTuple):
-    """Scratch: numbers of the lines of records, by a hash map; sectors of each that loads touch, atomics on it, and its
-    number, + 1, among those whose uses are looked at (0: none); how many uses are before each record."""
+# Of a warp that is the first of those that do the same: how many they are; how many turns of accesses each takes; the
+# kind that it is walked as, + 1 (0: it is not); sums of WORK over its line records
+LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[5:8], *WORK[9:13])])
 
-    ids: Int32[np.ndarray, " record"]
-    before: Int32[np.ndarray, " record_plus_1"]
-    table: Int32[np.ndarray, " place"]
-    keys: UInt32[np.ndarray, " line"]
-    touched: UInt8[np.ndarray, " line"]
-    updates: Int32[np.ndarray, " line"]
-    looked_at: Int32[np.ndarray, " line"]
+
+class Read(NamedTuple):
+    """Scratch: the leader of each warp, and of its line records what they do, and in which turn."""
+
+    of_warps: Int32[np.ndarray, " warp"]
+    leaders: np.ndarray  # LEADER, by warp
+    done: Records
+    turns: Int32[np.ndarray, " record"]
+
+
+@jit
+def is_like(streams, offsets, w, other):
+    """Does a warp execute what another one does, and ask the same of the load/store unit, of other lines?"""
+    event, first, passes = offsets.blocks[w], offsets.records[w], offsets.conflicts[w]
+    to_event, to_first = offsets.blocks[other] - event, offsets.records[other] - first
+    to_passes = offsets.conflicts[other] - passes
+    if offsets.blocks[w + 1] + to_event != offsets.blocks[other + 1]:
+        return False
+    if offsets.records[w + 1] + to_first != offsets.records[other + 1]:
+        return False
+    if offsets.conflicts[w + 1] + to_passes != offsets.conflicts[other + 1]:
+        return False
+    for k in range(event, offsets.blocks[w + 1]):
+        if streams.blocks[k] != streams.blocks[k + to_event]:
+            return False
+    for k in range(first, offsets.records[w + 1]):
+        word, like = streams.records[k], streams.records[k + to_first]
+        if (word ^ like) & SHAPE:
+            return False
+        if word >= FIRST_LOCAL and (line_of(word) == SHARED_LINE) != (line_of(like) == SHARED_LINE):
+            return False
+    for k in range(passes, offsets.conflicts[w + 1]):
+        if streams.conflicts[k] != streams.conflicts[k + to_passes]:
+            return False
+    return True
+
+
+@jit
+def read_leader(code, streams, offsets, reading, w, read, constants, node):
+    """What the line records of a warp do."""
+    record = offsets.records[w]
+    for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
+        block = streams.blocks[event]
+        for n in range(code.first_access[block], code.first_access[block + 1]):
+            row = code.rows[code.accesses[n]]
+            if not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
+                record = access_of(node, row, streams.records, reading, record, read.done, constants, False)
+    own, turn, asks = read.leaders[w], 0, 0
+    for r in range(offsets.records[w], record):
+        action, transactions, sectors = read.done.actions[r], read.done.transactions[r], sectors_of(streams.records[r])
+        asks |= action != NOTHING
+        read.turns[r] = turn
+        if action == LOOK_UP:
+            own.lookups += transactions
+            own.lines += 1
+            own.load_sectors += sectors_in(sectors)
+        elif action == WRITE:
+            own.stores += transactions
+            own.store_lines += 1
+            own.store_sectors += sectors_in(fermi(sectors))
+        elif action != NOTHING:
+            own.atomics += transactions
+        if not more_follow(streams.records[r]):
+            turn, asks = turn + asks, 0
+    own.turns = turn
+
+
+@jit
+def read_warps(code, streams, offsets, reading, looked, blocks, read, walking, out):
+    """Find the leaders of the first thread blocks' warps, and what all ask for."""
+    for w in range(blocks * looked.warps):
+        leader = w
+        for before in (1, looked.warps):
+            if leader == w and w >= before and is_like(streams, offsets, w, read.of_warps[w - before]):
+                leader = read.of_warps[w - before]
+        if leader == w:
+            read_leader(code, streams, offsets, reading, w, read, walking.constants, walking.nodes[0])
+        read.of_warps[w] = leader
+        read.leaders[leader].members += 1
+    for w in range(blocks * looked.warps):
+        own = read.leaders[w]
+        if own.members:
+            out.lookups += own.members * own.lookups
+            out.lines += own.members * own.lines
+            out.load_sectors += own.members * own.load_sectors
+            out.stores += own.members * own.stores
+            out.store_lines += own.members * own.store_lines
+            out.store_sectors += own.members * own.store_sectors
+            out.atomics += own.members * own.atomics
+            for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
+                looked.executed[streams.blocks[event]] += own.members
 
 
 class Walk(NamedTuple):
     """What walks find, and their scratch."""
 
-    done: Records
     kinds: Kinds
     walking: Walking
 
@@ -145,7 +241,8 @@ def choose(looked):
             looked.instructions[b] += looked.warp_instructions[w]
         if total + looked.instructions[b] <= MOST_INSTRUCTIONS or b == 0:
             total, blocks = total + looked.instructions[b], b + 1
-    few = max(1, min(blocks, blocks * MOST_WALKED // max(1, total)))
+    walked = min(max(LEAST_WALKED, total // WALKED), MOST_WALKED)
+    few = max(1, min(blocks, blocks * walked // max(1, total)))
     for k in range(few):
         looked.chosen[k * blocks // few] = 1
     every = spread = longest = 0
@@ -162,36 +259,11 @@ def choose(looked):
 
 
 @jit
-def add_lines(records, first, stop, done, lines, count, out):
-    """Number the lines of records, and add up what those ask for; returns how many lines there are now."""
-    for r in range(first, stop):
-        action = done.actions[r]
-        if action != NOTHING:
-            line, sectors = line_of(records[r]), sectors_of(records[r])
-            k = number_of(lines.table, lines.keys, line, mixed(np.uint64(0), line), count)
-            count = max(count, k + 1)
-            lines.ids[r] = k
-            if action == LOOK_UP:
-                out.lookups += done.transactions[r]
-                out.lines += 1
-                out.load_sectors += sectors_in(sectors)
-                lines.touched[k] |= sectors
-            elif action == WRITE:
-                out.stores += done.transactions[r]
-                out.store_lines += 1
-                out.store_sectors += sectors_in(fermi(sectors))
-            else:
-                out.atomics += done.transactions[r]
-                lines.updates[k] += 1
-    return count
-
-
-@jit
-def walk_first(code, streams, offsets, reading, warps, walk, out):
+def walk_first(code, streams, offsets, reading, warps, read, walk, out):
     """The first thread block where nothing is in caches: its longest warp's paths."""
     kinds, before = walk.kinds, 0
     for w in range(warps):
-        walk_kind(code, streams, offsets, reading, w, True, kinds, w, before, walk.walking, walk.done)
+        walk_kind(code, streams, offsets, reading, w, True, kinds, w, before, walk.walking, read.done)
         before = kinds.batches[w, 1]
     for k in range(WALKS):
         best = 0
@@ -201,26 +273,22 @@ def walk_first(code, streams, offsets, reading, warps, walk, out):
 
 
 @jit
-def walk_chosen(code, streams, offsets, reading, looked, blocks, lines, walk, out):
-    """Read the records of the first thread blocks, and walk the warps of those chosen, each alone; returns how many
-    lines there are."""
-    count = number = begin = line_count = 0
+def walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk):
+    """Walk the leaders of the warps of the thread blocks chosen, each alone."""
+    count = number = begin = 0
     for block in range(blocks):
-        for w in range(block * looked.warps, (block + 1) * looked.warps):
-            digest = read_warp(code, streams, offsets, reading, w, walk.walking, walk.done)
-            line_count = add_lines(
-                streams.records, offsets.records[w], offsets.records[w + 1], walk.done, lines, line_count, out
-            )
-            if looked.chosen[block]:
-                kind = number_of(walk.kinds.places, walk.kinds.digests, digest, digest, count)
-                if kind == count:
+        if looked.chosen[block]:
+            for w in range(block * looked.warps, (block + 1) * looked.warps):
+                leader = read.of_warps[w]
+                own = read.leaders[leader]
+                if not own.kind:
                     walk_kind(
-                        code, streams, offsets, reading, w, False, walk.kinds, kind, begin, walk.walking, walk.done
+                        code, streams, offsets, reading, leader, False, walk.kinds, count, begin, walk.walking, read.done
                     )
-                    begin, count = walk.kinds.batches[kind, 1], count + 1
-                looked.kind_of_warp[number] = kind
+                    begin, count = walk.kinds.batches[count, 1], count + 1
+                    own.kind = count
+                looked.kind_of_warp[number] = own.kind - 1
                 number += 1
-    return line_count
 
 
 @jit
@@ -293,11 +361,13 @@ def collect_batches(looked, blocks, offsets, kinds, step):
     for block in range(blocks):
         if looked.chosen[block]:
             n = longest_of(looked, kinds, first, WALKS - 1)
-            kind, start = looked.kind_of_warp[n], offsets.records[block * looked.warps + n - first]
+            kind, w = looked.kind_of_warp[n], block * looked.warps + n - first
+            start = offsets.records[w]
             for k in range(kinds.batches[kind, 0], kinds.batches[kind, 1]):
                 if count % step == 0 and kept < len(looked.batches):
                     looked.batches[kept, 0] = start + kinds.ranges[k, 0]
                     looked.batches[kept, 1] = start + kinds.ranges[k, 1]
+                    looked.batches[kept, 2] = w
                     kept += 1
                 records += kinds.ranges[k, 1] - kinds.ranges[k, 0]
                 count += 1
@@ -306,47 +376,148 @@ def collect_batches(looked, blocks, offsets, kinds, step):
 
 
 @jit
-def look_at(lines, count, scale, looked, batches, done, uses):
-    """Choose the lines whose uses are looked at: one of every `scale`, and those of `batches`; returns how many."""
-    found = 0
-    for k in range(count):
-        if ((k * SPREAD) >> 20) % scale == 0:
-            uses.counted[found] = 1
-            found += 1
-            lines.looked_at[k] = found
-    for b in range(batches):
-        for r in range(looked.batches[b, 0], looked.batches[b, 1]):
-            k = lines.ids[r]
-            if done.actions[r] != NOTHING and not lines.looked_at[k]:
-                uses.counted[found] = 0
-                found += 1
-                lines.looked_at[k] = found
-    return found
+def spread_of(line):
+    """32 bits of a line's number, mixed (Knuth's multiplicative hashing)."""
+    return (line * SPREAD) & 0xFFFFFFFF
 
 
 @jit
-def collect_uses(records, offsets, looked, lines, done, uses):
-    """The uses of the lines that are looked at, by warps; returns how many."""
-    count, blocks = 0, uses.sizes[0].blocks
+def place_in(table, keys, line):
+    """Where a line is in a hash map, or is to be put."""
+    place = spread_of(line) >> 7 & (len(table) - 1)
+    while table[place] and keys[table[place] - 1] != line:
+        place = (place + 1) & (len(table) - 1)
+    return place
+
+
+@jit
+def add_line(lines, place, line, uses, counted):
+    """One more that is looked at."""
+    size = uses.sizes[0]
+    lines.keys[size.lines] = line
+    uses.counted[size.lines], lines.touched[size.lines] = counted, 0
+    size.lines += 1
+    lines.table[place] = size.lines
+
+
+@jit
+def want(streams, offsets, looked, batches, read, lines, uses):
+    """The lines of batches of loads are looked at."""
+    size = uses.sizes[0]
+    for b in range(batches):
+        w = looked.batches[b, 2]
+        to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
+        for r in range(looked.batches[b, 0], looked.batches[b, 1]):
+            if read.done.actions[r + to_leader] != NOTHING:
+                line = line_of(streams.records[r])
+                place = place_in(lines.table[: size.places], lines.keys, line)
+                if not lines.table[place]:
+                    bit = spread_of(line) >> WANTED_SHIFT
+                    lines.wanted[bit >> 3] |= 1 << (bit & 7)
+                    add_line(lines, place, line, uses, 0)
+
+
+@jit
+def collect_uses(streams, offsets, looked, read, lines, uses):
+    """The uses of every `scale`-th line, and of those that are wanted, by warps."""
+    size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
+    size.uses, others = 0, size.scale - 1
     for block in range(blocks):
         uses.lengths[block] = 1
-        for w in range(block * looked.warps, (block + 1) * looked.warps):
-            turn = asks = 0
-            uses.first[w] = count
+        for w in range(block * warps, (block + 1) * warps):
+            leader = read.of_warps[w]
+            to_leader = offsets.records[leader] - offsets.records[w]
+            uses.lengths[block] = max(uses.lengths[block], read.leaders[leader].turns)
+            uses.first[w] = size.uses
             for r in range(offsets.records[w], offsets.records[w + 1]):
-                lines.before[r] = count
-                if done.actions[r] != NOTHING:
-                    asks = 1
-                    if lines.looked_at[lines.ids[r]]:
-                        uses.lines[count], uses.actions[count] = lines.looked_at[lines.ids[r]] - 1, done.actions[r]
-                        uses.turns[count], uses.sectors[count] = turn, sectors_of(records[r])
+                line = line_of(streams.records[r])
+                bits = spread_of(line)
+                counted, bit = not (bits >> 16) & others, bits >> WANTED_SHIFT
+                if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.done.actions[r + to_leader]:
+                    add_use(streams, lines, uses, read, r, r + to_leader, line, counted)
+    uses.first[blocks * warps] = size.uses
+
+
+@jit
+def add_use(streams, lines, uses, read, r, as_read, line, counted):
+    """One more, if its line is looked at."""
+    size = uses.sizes[0]
+    place = place_in(lines.table[: size.places], lines.keys, line)
+    if counted and not lines.table[place]:
+        add_line(lines, place, line, uses, 1)
+    k, n = lines.table[place] - 1, size.uses
+    if k >= 0:
+        uses.counted[k] |= counted
+        uses.lines[n], uses.actions[n], uses.records[n] = k, read.done.actions[as_read], r
+        uses.turns[n], uses.sectors[n] = read.turns[as_read], sectors_of(streams.records[r])
+        if uses.actions[n] == LOOK_UP:
+            lines.touched[k] |= uses.sectors[n]
+        size.uses += 1
+
+
+@jit
+def look_at_uses(streams, offsets, looked, blocks, batches, read, lines, uses):
+    """Collect uses of as many lines as tell enough."""
+    size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
+    size.warps, size.blocks, size.scale = looked.warps, blocks, 1
+    while size.scale * max(records // LOOKED_AT, LEAST_USES) < records:
+        size.scale *= 2
+    while True:
+        lines.table[: size.places] = 0
+        lines.wanted[:] = 0
+        size.lines = 0
+        want(streams, offsets, looked, batches, read, lines, uses)
+        others = size.lines
+        collect_uses(streams, offsets, looked, read, lines, uses)
+        if size.scale == 1 or size.lines - others >= LEAST_LINES:
+            break
+        size.scale = 1 if size.lines - others < LEAST_LINES // 8 else size.scale // 2
+
+
+@jit
+def use_ranges(looked, batches, uses):
+    """Batches as ranges of uses."""
+    for b in range(batches):
+        n, w = uses.first[looked.batches[b, 2]], looked.batches[b, 2]
+        stop = uses.first[w + 1]
+        while n < stop and uses.records[n] < looked.batches[b, 0]:
+            n += 1
+        begin = n
+        while n < stop and uses.records[n] < looked.batches[b, 1]:
+            n += 1
+        looked.batches[b, 0], looked.batches[b, 1] = begin, n
+
+
+@jit
+def sectors_a_line(lines, uses, out):
+    """Of the lines that stand for all: sectors that any load uses of one that any does."""
+    loaded = sectors = 0
+    for k in range(uses.sizes[0].lines):
+        if uses.counted[k]:
+            loaded += lines.touched[k] != 0
+            sectors += sectors_in(lines.touched[k])
+    out.line_sectors = sectors / max(1, loaded)
+
+
+@jit
+def most_updated(streams, offsets, looked, blocks, read, lines, size):
+    """Atomics on the line that most are on."""
+    most = count = 0
+    lines.table[: size.places] = 0
+    for w in range(blocks * looked.warps):
+        leader = read.of_warps[w]
+        if read.leaders[leader].atomics:
+            for r in range(offsets.records[w], offsets.records[w + 1]):
+                if read.done.actions[r + offsets.records[leader] - offsets.records[w]] == UPDATE:
+                    line = line_of(streams.records[r])
+                    place = place_in(lines.table[: size.places], lines.keys, line)
+                    if not lines.table[place]:
+                        lines.keys[count], lines.updates[count] = line, 0
                         count += 1
-                if not more_follow(records[r]):
-                    turn, asks = turn + asks, 0
-            uses.lengths[block] = max(uses.lengths[block], turn)
-    uses.first[blocks * looked.warps] = count
-    lines.before[offsets.records[blocks * looked.warps]] = count
-    return count
+                        lines.table[place] = count
+                    lines.updates[lines.table[place] - 1] += 1
+                    most = max(most, lines.updates[lines.table[place] - 1])
+    return most
 
 
 @jit
@@ -365,7 +536,7 @@ def fill_tables(looked, batches, reuse, out):
             elif s and busy == min(looked.sms[s - 1], blocks):
                 copy_table(out.misses[s - 1, k], out.misses[s, k])
             else:
-                measured = min(busy, max(1, busy * MOST_MEASURED // max(1, size.uses)))
+                measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
                 use_caches(reuse.uses, busy, held, measured, reuse.order, reuse.level, reuse.found)
                 fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, out.misses[s, k])
 
@@ -397,55 +568,49 @@ def deal(looked, out):
 
 @jit
 def count_classes(code, streams, looked, out):
-    """Instructions on arithmetic units, of all warps, by class."""
-    for event in range(len(streams.blocks)):
-        looked.executed[streams.blocks[event]] += 1
+    """Instructions on arithmetic units by class."""
     for block in range(len(looked.executed)):
         for i in range(streams.block_start[block], streams.block_stop[block]):
             row = code.rows[i]
             if row.kind < Kind.PARAM_LOAD and row.kind != Kind.FENCE and row.latency < CLASSES:
                 out.by_class[row.latency] += looked.executed[block] * row.times
-    for k in range(CLASSES):
-        out.results += out.by_class[k]
 
 
 @compiled
-def look(code, streams, offsets, reading, looked, lines, walk, reuse, out):
+def look(code, streams, offsets, reading, looked, read, walk, scratch, out):
     """Fill in a SUMMARY of a launch, but for its shape and nodes, of arrays that are 0."""
     blocks, share = choose(looked)
-    count_classes(code, streams, looked, out)
+    lines, reuse = scratch.lines, scratch.reuse
     deal(looked, out)
-    walk_first(code, streams, offsets, reading, looked.warps, walk, out)
-    count = walk_chosen(code, streams, offsets, reading, looked, blocks, lines, walk, out)
+    walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
+    read_warps(code, streams, offsets, reading, looked, blocks, read, walk.walking, out)
+    count_classes(code, streams, looked, out)
+    walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk)
     for k in range(WALKS):
         add_paths(looked, blocks, share, k, walk.kinds, out)
     add_work(looked, blocks, walk.kinds, out)
-    loaded = 0
-    for k in range(count):
-        loaded += lines.touched[k] != 0
-        out.line_sectors += sectors_in(lines.touched[k])
-        out.hottest_atomics = max(out.hottest_atomics, lines.updates[k])
-    out.line_sectors /= max(1, loaded)
+    if out.atomics > 0:
+        out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
     kept, records = collect_batches(looked, blocks, offsets, walk.kinds, 1)
-    if records > MOST_WAITED:
-        kept, records = collect_batches(looked, blocks, offsets, walk.kinds, records // MOST_WAITED + 1)
-    scale = 1
-    while scale * MOST_COUNTED < count:
-        scale *= 2
-    size = reuse.uses.sizes[0]
-    size.scale, size.warps, size.blocks = scale, looked.warps, blocks
-    size.lines = look_at(lines, count, scale, looked, kept, walk.done, reuse.uses)
-    size.uses = collect_uses(streams.records, offsets, looked, lines, walk.done, reuse.uses)
-    for b in range(kept):
-        for end in (0, 1):
-            looked.batches[b, end] = lines.before[looked.batches[b, end]]
+    most = max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED)
+    if records > most:
+        kept, records = collect_batches(looked, blocks, offsets, walk.kinds, records // most + 1)
+    look_at_uses(streams, offsets, looked, blocks, kept, read, lines, reuse.uses)
+    sectors_a_line(lines, reuse.uses, out)
+    use_ranges(looked, kept, reuse.uses)
     fill_tables(looked, kept, reuse, out)
-    stand_for_all(len(looked.instructions) / blocks, out)
+    stand_for_all(looked, blocks, out)
 
 
 @jit
-def stand_for_all(times, out):
-    """So many times what the thread blocks that were looked at ask for."""
+def stand_for_all(looked, blocks, out):
+    """What the thread blocks that were looked at ask for, so many times as there are more of them, or instructions."""
+    times, own = len(looked.instructions) / blocks, 0
+    for block in range(blocks):
+        own += looked.instructions[block]
+    for k in range(CLASSES):
+        out.by_class[k] *= out.instructions / own
+        out.results += out.by_class[k]
     out.lookups *= times
     out.lines *= times
     out.load_sectors *= times
@@ -456,9 +621,50 @@ def stand_for_all(times, out):
     out.hottest_atomics *= times
 
 
+SHAPE = 1 << 31 | (1 << LINE_SHIFT) - 1  # of a line record: its sectors, whether another one follows, is it of no array?
+FIRST_LOCAL = 1 << 31
+WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
+
+
+class Lines(NamedTuple):
+    """Scratch: the lines that are looked at, by a hash map; sectors of each that loads touch, atomics on it; bits of those
+    that are wanted, whatever stands for all."""
+
+    table: Int32[np.ndarray, " place"]
+    keys: Int64[np.ndarray, " line"]
+    touched: UInt8[np.ndarray, " line"]
+    updates: Int32[np.ndarray, " line"]
+    wanted: UInt8[np.ndarray, " byte"]
+
+
+class Scratch(NamedTuple):
+    """What a look needs, whatever the launch."""
+
+    lines: Lines
+    reuse: Reuse
+
+
+_of_thread = local()
+
+
+def _scratch(records: int, warps: int, blocks: int) -> Held:
+    """Of this thread, with room for a launch."""
+    sizes = records, warps, blocks
+    held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
+    if held is None or any(map(lt, room, sizes)):
+        room = tuple(map(max, room, sizes))
+        table = np.empty(2 << (2 * room[0]).bit_length(), np.int32)
+        numbers = (np.empty(room[0], kind) for kind in (np.int64, np.uint8, np.int32))
+        wanted = np.empty(1 << (32 - WANTED_SHIFT - 3), np.uint8)
+        held = Held(Scratch(Lines(table, *numbers, wanted), reuse_of(*room)))
+        _of_thread.scratch = held, room
+    held.value.reuse.uses.sizes["places"] = 1 << (2 * records).bit_length()
+    return held
+
+
 def summarize(
     launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int,
-    timed: tuple[TimedCode, Reading], nodes: Nodes = EVERYWHERE,
+    timed: tuple[Held, Reading], nodes: Nodes = EVERYWHERE,
 ) -> np.ndarray:  # fmt: skip
     """Look at a launch once: a SUMMARY. `timed`: what `timed_code` makes of its program. Deterministic."""
     out, (code, reading) = np.zeros((), SUMMARY), timed
@@ -468,24 +674,21 @@ def summarize(
     looked = Looked(
         trace.warp_instructions, *(np.array(n, np.int64) for n in nodes), np.zeros(blocks, np.int64),
         np.zeros(blocks, np.uint8), np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64),
-        np.empty(MOST_SMS, np.int64), np.empty((records + 1, 2), np.int64), trace.warps_per_block,
+        np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32), trace.warps_per_block,
     )  # fmt: skip
-    lines = Lines(
-        np.empty(records, np.int32), np.empty(records + 1, np.int32),
-        np.zeros(1 << (2 * records + 1).bit_length(), np.int32), np.empty(records, np.uint32),
-        np.zeros(records, np.uint8), np.zeros(records, np.int32), np.zeros(records, np.int32),
+    read = Read(
+        np.empty(warps, np.int32), np.zeros(warps, LEADER), Records(*np.zeros((2, records), np.uint8)),
+        np.empty(records, np.int32),
     )  # fmt: skip
     kinds = Kinds(
-        np.empty(warps, np.uint64), np.zeros(1 << (2 * warps).bit_length(), np.int64), np.empty((warps, WALKS)),
-        np.empty((warps, WALKS, len(LATENCIES))), np.empty((warps, 3)), np.empty((warps, 2), np.int64),
-        np.empty((records + 1, 2), np.int64),
+        np.empty((warps, WALKS)), np.empty((warps, WALKS, len(LATENCIES))), np.empty((warps, 3)),
+        np.empty((warps, 2), np.int64), np.empty((records + 1, 2), np.int64),
     )  # fmt: skip
     walking = Walking(
         np.zeros(longest + 1, lone_warp.NODE), np.empty(table.register_count, np.int64),
         np.empty(int(table.pcs.max(initial=0)) // reading.fetch_line + 1, np.int8), np.empty(longest + 1, np.int64),
     )  # fmt: skip
-    done = Records(*np.zeros((2, records), np.uint8))
-    look(code, streams, offsets, reading, looked, lines, Walk(done, kinds, walking), reuse_of(records, warps, blocks), out)
+    look(code, streams, offsets, reading, looked, read, Walk(kinds, walking), _scratch(records, warps, blocks), out)
     for name, value in (
         ("thread_blocks", blocks), ("warps_per_block", trace.warps_per_block),
         ("registers_per_thread", registers_per_thread), ("shared_bytes", launch.shared_bytes),
@@ -500,7 +703,7 @@ def _padded(nodes: tuple[int, ...], every: tuple[int, ...]) -> tuple[int, ...]:
     return nodes + nodes[-1:] * (len(every) - len(nodes))
 
 
-def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[TimedCode, Reading]:
+def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, Reading]:
     """What all launches of a program have in common. Of a GPU it takes what belongs to the trace's reading: coalescing,
     fetch width, L1I line, and the latencies at which the longest paths are searched: short loads, and long ones."""
     pipeline, base = gpu.pipeline, base_latencies(gpu)
@@ -512,7 +715,7 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[TimedCo
         np.cumsum([0, *map(len, memory)]), np.concatenate(memory).astype(np.int64),
     )  # fmt: skip
     machine, by_sector = np.array([caches_machine(gpu, 1, 1)]), int(gpu.spec.coalescing != "fermi")
-    return code, Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
+    return Held(code), Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:

@@ -172,8 +172,9 @@ class Session:
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
         launch, registers, columns = self.launch(number), self.registers(number).count, self.tensor_columns(number)
+        shape = launch.grid, launch.block, registers, launch.shared_bytes, columns
         try:
-            return occupancy(gpu.spec, launch.grid, launch.block, registers, launch.shared_bytes, columns)
+            return self.once(("occupancy", gpu.spec, *shape), lambda: occupancy(gpu.spec, *shape))
         except InputError as error:
             name = launch.program.name
             raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None

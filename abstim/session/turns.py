@@ -143,7 +143,7 @@ def queue_notes(program: Program, trace: Trace) -> list[str]:
     an atomic whose result is read."""
     work = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
     first = int(work.argmax()) if len(work) > 1 else 0
-    if len(work) < 2 or work[first] < UNLIKE * np.median(work) or work[first] < MOST * work.sum():
+    if len(work) < 2 or work[first] < MOST * work.sum() or work[first] < UNLIKE * np.median(work):
         return []
     lines = _taken_in_loops(program)
     if not lines:

@@ -216,14 +216,14 @@ class InterpolatedSweep:
         if self.pairs.gpus[0].spec.timed_code != "ptx":
             cycles = self.pairs.timed([(0, number) for number in range(len(self.session))])
             return np.tile(cycles, (len(self.points), 1)), np.zeros((len(self.points), len(cycles), 0))
-        from abstim.analytic import predict_points
+        from abstim.analytic import predict
         from abstim.analytic.predictions import summary_of
 
         base = self.points.space.gpu
         columns = analytic_points(base, self.points.keys_of_gpu)
-        found = [predict_points(summary_of(self.session, int(number), base), columns) for number in first]
-        cycles = np.stack([np.asarray(each.cycles, float) for each in found], 1)
-        limits = np.stack([np.asarray(each.bounds_cycles, float) for each in found], 1) / cycles[..., None]
+        found = [predict(summary_of(self.session, int(number), base), columns) for number in first]
+        cycles = np.stack([each["cycles"] for each in found], 1)
+        limits = np.stack([each["bounds_cycles"] for each in found], 1) / cycles[..., None]
         return cycles[:, kind], limits[:, :, limits.max((0, 1)) > LIMITS][:, kind]
 
 

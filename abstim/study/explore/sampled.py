@@ -72,12 +72,12 @@ def formula_of(launches: TimedPairs, kinds: Int64[np.ndarray, " launch"]) -> For
 
 def by_formula(launches: TimedPairs, number: int) -> Roughly:
     """By the analytic model. Of keys that it does not know it says that they change nothing."""
-    from abstim.analytic import points_of, predict_points
+    from abstim.analytic import points_of, predict
     from abstim.analytic.predictions import summary_of
 
-    found = predict_points(summary_of(launches.session, number, launches.gpus[0]), points_of(launches.gpus))
-    limits = found.bounds_cycles / found.cycles[:, None]
-    return Roughly(np.asarray(found.cycles, float), np.column_stack([limits, waves(launches, number)]))
+    found = predict(summary_of(launches.session, number, launches.gpus[0]), points_of(launches.gpus))
+    limits = found["bounds_cycles"] / found["cycles"][:, None]
+    return Roughly(found["cycles"], np.column_stack([limits, waves(launches, number)]))
 
 
 def as_on_first(launches: TimedPairs, number: int) -> Roughly:
