@@ -49,10 +49,10 @@ RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
 # Of them, those that are walked, within limits; thread blocks far apart stand for the others
-WALKED, LEAST_WALKED, MOST_WALKED = 32, 1 << 14, 1 << 17
+WALKED, LEAST_WALKED, MOST_WALKED = 32, 1 << 12, 1 << 17
 # Of a launch's lines one of every 2, 4, ... stands for all (SHARDS: Waldspurger, FAST 2015), so that a part of its line
 # records is looked at, within limits, of LEAST_LINES lines; likewise the records of batches of loads
-LOOKED_AT, LEAST_USES, MOST_USES, LEAST_LINES = 8, 1 << 10, 1 << 14, 1 << 9
+LOOKED_AT, LEAST_USES, MOST_USES, LEAST_LINES = 8, 1 << 9, 1 << 14, 1 << 8
 WAITED, LEAST_WAITED = 32, 1 << 10
 LONG_CYCLES = 400.0  # of a load and a miss in the second of the two walks
 WALKS = 2
