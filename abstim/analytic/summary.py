@@ -125,6 +125,9 @@ class Looked(NamedTuple):
     of_sms: Int64[np.ndarray, " sm"]
     batches: Int32[np.ndarray, "batch 3"]
     warps: int
+    most_instructions: int  # limits, named above
+    least_walked: int
+    least_lines: int
 
 
 # Of a warp that is the first of those that do the same: how many they are; how many turns of accesses each takes; the
@@ -239,9 +242,9 @@ def choose(looked):
     for b in range(len(looked.instructions)):
         for w in range(b * warps, (b + 1) * warps):
             looked.instructions[b] += looked.warp_instructions[w]
-        if total + looked.instructions[b] <= MOST_INSTRUCTIONS or b == 0:
+        if total + looked.instructions[b] <= looked.most_instructions or b == 0:
             total, blocks = total + looked.instructions[b], b + 1
-    walked = min(max(LEAST_WALKED, total // WALKED), MOST_WALKED)
+    walked = min(max(looked.least_walked, total // WALKED), MOST_WALKED)
     few = max(1, min(blocks, blocks * walked // max(1, total)))
     for k in range(few):
         looked.chosen[k * blocks // few] = 1
@@ -469,9 +472,9 @@ def look_at_uses(streams, offsets, looked, blocks, batches, read, lines, uses):
         want(streams, offsets, looked, batches, read, lines, uses)
         others = size.lines
         collect_uses(streams, offsets, looked, read, lines, uses)
-        if size.scale == 1 or size.lines - others >= LEAST_LINES:
+        if size.scale == 1 or size.lines - others >= looked.least_lines:
             break
-        size.scale = 1 if size.lines - others < LEAST_LINES // 8 else size.scale // 2
+        size.scale = 1 if size.lines - others < looked.least_lines // 8 else size.scale // 2
 
 
 @jit
@@ -675,6 +678,7 @@ def summarize(
         trace.warp_instructions, *(np.array(n, np.int64) for n in nodes), np.zeros(blocks, np.int64),
         np.zeros(blocks, np.uint8), np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64),
         np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32), trace.warps_per_block,
+        MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
     )  # fmt: skip
     read = Read(
         np.empty(warps, np.int32), np.zeros(warps, LEADER), Records(*np.zeros((2, records), np.uint8)),
