@@ -98,7 +98,9 @@ def test_some_lines_stand_for_all(monkeypatch):
         monkeypatch.setattr("abstim.analytic.summary.LEAST_LINES", least)
         found.append(predict(summary_of(session, 0, gpu, near=gpu), points_of([gpu]))[0])
     whole, part = found
-    assert part["l1d_misses"] == pytest.approx(whole["l1d_misses"], rel=0.1) and part["l1d_misses"] != whole["l1d_misses"]
+    assert (
+        part["l1d_misses"] == pytest.approx(whole["l1d_misses"], rel=0.1) and part["l1d_misses"] != whole["l1d_misses"]
+    )
     assert part["dram_sectors"] == pytest.approx(whole["dram_sectors"], rel=0.1)
 
 

@@ -105,11 +105,13 @@ def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_par
                     own = node * (way_part if k else 1 - way_part)
                     low, high = 0.5 - part, 0.5 + part
                     total += 0.5 * own * low * low * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size])
-                    total += own * (0.75 - part * part) * dot_of_rows(
-                        misses[sm + i, held + j, row], matrix[way + k, size + 1]
+                    total += (
+                        own
+                        * (0.75 - part * part)
+                        * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + 1])
                     )
-                    total += 0.5 * own * high * high * dot_of_rows(
-                        misses[sm + i, held + j, row], matrix[way + k, size + 2]
+                    total += (
+                        0.5 * own * high * high * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + 2])
                     )
     return total
 
@@ -128,9 +130,7 @@ def share_of(s, p, matrix, resident, row, lines, ways):
     way, way_part = place_of(ways, 1, LAST_WAYS)
     at = octaves(lines, 0.5, LAST_SIZE)
     middle = nearest(at)
-    return missed_share(
-        s.misses, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle
-    )
+    return missed_share(s.misses, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle)
 
 
 @jit
@@ -187,9 +187,10 @@ def predict_one(s, p, matrix, found):
     found.l2_sectors, found.dram_sectors = sectors, read
 
 
-def as_arrays(record: np.ndarray) -> Summary | Point:
+def as_arrays(record: np.ndarray) -> Any:
     """A SUMMARY, or POINTs, for JAX."""
-    return (Point if record.dtype == POINT else Summary)(*(np.asarray(record[name]) for name in record.dtype.names))
+    kind = Point if record.dtype == POINT else Summary
+    return kind(*(np.asarray(record[name]) for name in record.dtype.names or ()))
 
 
 def predict_traced(summary: Summary, point: Point) -> Any:

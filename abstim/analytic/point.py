@@ -16,21 +16,23 @@ CLASSES = len(INSTRUCTION_CLASSES)
 # A GPU in floats. Names and units are those of `Spec` and `Params`; flags are 1 or 0. Of the first three there is one a
 # class of instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS)
 _NUMBERS = (
-    "perfect_memory sm_count core_clock_hz max_threads_per_sm max_warps_per_sm max_blocks_per_sm registers_per_sm "
-    "register_allocation_granularity shared_bytes_per_sm schedulers_per_sm sp_units sfu_units int_units dp_units "
-    "tensor_units lsu_units l1d_banks perfect_instruction_cache perfect_constant_cache fetches_per_cycle sp_port_width "
-    "sfu_port_width int_port_width dp_port_width tensor_port_width mem_port_width result_bus_width l1d_sets l1d_ways "
-    "l1d_sectored l1d_bypass l2_sets l2_ways l2_slices_per_channel dram_channels crossbar_repeats "
-    "crossbar_output_queues flit_bytes packet_header_bytes shared_latency_cycles l1d_latency_cycles "
-    "const_latency_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles l2_request_cycles "
-    "l2_reply_cycles l2_sector_cycles l2_atomic_cycles dram_latency_cycles dram_reply_cycles dram_activate_cycles "
-    "dram_sector_cycles launch_latency_cycles"
-).split()
+    "perfect_memory", "sm_count", "core_clock_hz", "max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm",
+    "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm", "schedulers_per_sm", "sp_units",
+    "sfu_units", "int_units", "dp_units", "tensor_units", "lsu_units", "l1d_banks", "perfect_instruction_cache",
+    "perfect_constant_cache", "fetches_per_cycle", "sp_port_width", "sfu_port_width", "int_port_width",
+    "dp_port_width", "tensor_port_width", "mem_port_width", "result_bus_width", "l1d_sets", "l1d_ways",
+    "l1d_sectored", "l1d_bypass", "l2_sets", "l2_ways", "l2_slices_per_channel", "dram_channels",
+    "crossbar_repeats", "crossbar_output_queues", "flit_bytes", "packet_header_bytes", "shared_latency_cycles",
+    "l1d_latency_cycles", "const_latency_cycles", "l1_miss_extra_cycles", "atomic_latency_cycles",
+    "l1i_miss_extra_cycles", "l2_request_cycles", "l2_reply_cycles", "l2_sector_cycles", "l2_atomic_cycles",
+    "dram_latency_cycles", "dram_reply_cycles", "dram_activate_cycles", "dram_sector_cycles",
+    "launch_latency_cycles",
+)  # fmt: skip
 POINT = np.dtype([
     ("latency_cycles", "f8", CLASSES), ("initiation_cycles", "f8", CLASSES), ("on_unit", "f8", (len(ALUS), CLASSES)),
     *((name, "f8") for name in _NUMBERS),
 ])  # fmt: skip
-Point = namedtuple("Point", POINT.names)  # the same as arrays, for JAX
+Point = namedtuple("Point", list(POINT.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
 
 
 def points_of(gpus: Sequence[Gpu]) -> np.ndarray:

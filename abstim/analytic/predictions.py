@@ -49,7 +49,9 @@ def summaries(session: Session, gpu: Gpu) -> list[np.ndarray]:
     return [summary_of(session, number, gpu, trace) for number, _, trace in session.each()]
 
 
-def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None) -> np.ndarray:
+def summary_of(
+    session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None
+) -> np.ndarray:
     """The SUMMARY of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
     the GPU that it is for (None: any)."""
     own = without_phases(session.traces.trace(number)) if trace is None else trace
@@ -149,7 +151,9 @@ def _rows(
             yield k, _launch(session, number, trace, gpu, summary, prediction)
 
 
-def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray) -> AnalyticLaunch:
+def _launch(
+    session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray
+) -> AnalyticLaunch:
     spec = gpu.spec
     cycles = int(whole_cycles(p["cycles"]))
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
@@ -163,8 +167,8 @@ def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.n
         issue_slots={},
         issue_slots_per_sm={},
         caches={
-            "l1d_accesses": int(summary["lookups"] + summary["stores"]), "l1d_misses": int(p["l1d_misses"]), "l2_accesses": sectors,
-            "dram_reads": read,
+            "l1d_accesses": int(summary["lookups"] + summary["stores"]), "l1d_misses": int(p["l1d_misses"]),
+            "l2_accesses": sectors, "dram_reads": read,
         },
         memory=_memory(float(1 - missed / summary["lookups"]) if summary["lookups"] else None,
                        float(1 - read / asked) if real and asked >= 0.5 else None, sectors, read),

@@ -1,4 +1,4 @@
-"""Functions of real numbers that both JAX traces and compiled code calls: a formula is written once in terms of them."""
+"""Functions of real numbers that both JAX traces and compiled code calls: a formula of them is written once."""
 
 from __future__ import annotations
 

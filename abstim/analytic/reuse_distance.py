@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE
-from abstim.engine.accesses import fermi, more_follow, sectors_in, sectors_of
+from abstim.analytic.lone_warp import UPDATE, WRITE
+from abstim.engine.accesses import fermi, sectors_in
 from abstim.engine.warp_slots import EMPTY_SET, ONE
 from functional.jit.marked import jit, ones, zero
 
@@ -33,13 +33,15 @@ FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
 
-SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])  # warps: of a block
+SIZES_OF_USES = np.dtype(
+    [(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")]
+)  # warps: of a block
 
 
 class Uses(NamedTuple):
-    """What accesses do with the lines that are looked at, in order of warps. Each is an access's of its warp: `turns`;
-    `first`: of each warp. `lengths`: turns that each thread block takes. Of the lines those `counted` stand for all: one
-    of every `scale`. `sizes`: how many there are of what, one SIZES_OF_USES."""
+    """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
+    turn of their warp, by which line record. `lengths`: turns that each thread block takes. Lines that are `counted`,
+    one of every `scale`, stand for all. `sizes`: how many there are of what, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
     actions: UInt8[np.ndarray, " use"]
@@ -373,7 +375,9 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
         numbers(MOST_BUSY + 1),
     )  # fmt: skip
     words, shape = ((count + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
-    counts = Counts(np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins())
+    counts = Counts(
+        np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins()
+    )
     level = Level(np.zeros(1, LEVEL), np.empty(count, LINE), np.empty(words, np.uint64), numbers(words + 1))
     return Reuse(uses, order, level, Found(*np.empty((4, count), np.int32)), counts)
 

@@ -82,7 +82,7 @@ SUMMARY = np.dtype([
     ("sm_nodes", "f8", len(SM_NODES)), ("resident_nodes", "f8", len(RESIDENT_NODES)),  # what `misses` are taken for
     ("misses", "f4", (len(SM_NODES), len(RESIDENT_NODES), ROWS, DISTANCE_BINS)),  # tables of reuse_distance.fill_table
 ])  # fmt: skip
-Summary = namedtuple("Summary", SUMMARY.names)  # the same as arrays, for JAX
+Summary = namedtuple("Summary", list(SUMMARY.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
 
 
 class Nodes(NamedTuple):
@@ -110,8 +110,8 @@ def nodes_near(sm_count: int, resident: int) -> Nodes:
 
 class Looked(NamedTuple):
     """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
-    and SM counts `dealt`, see Nodes. The others are scratch: instructions of each thread block; whether it is walked (1:
-    one of those spread evenly, 2: the one with the longest warp); kinds of the warps walked; how often each basic block
+    and SM counts `dealt`, see Nodes. The others are scratch: instructions of each thread block; is it walked (1: as one
+    of those spread evenly, 2: as the one with the longest warp); kinds of the warps walked; how often each basic block
     is executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
@@ -145,30 +145,41 @@ class Read(NamedTuple):
 
 
 @jit
-def is_like(streams, offsets, w, other):
-    """Does a warp execute what another one does, and ask the same of the load/store unit, of other lines?"""
-    event, first, passes = offsets.blocks[w], offsets.records[w], offsets.conflicts[w]
-    to_event, to_first = offsets.blocks[other] - event, offsets.records[other] - first
-    to_passes = offsets.conflicts[other] - passes
-    if offsets.blocks[w + 1] + to_event != offsets.blocks[other + 1]:
-        return False
-    if offsets.records[w + 1] + to_first != offsets.records[other + 1]:
-        return False
-    if offsets.conflicts[w + 1] + to_passes != offsets.conflicts[other + 1]:
-        return False
-    for k in range(event, offsets.blocks[w + 1]):
-        if streams.blocks[k] != streams.blocks[k + to_event]:
+def are_equal(numbers, first, stop, shift):
+    """Some numbers, and those `shift` places behind."""
+    k = first
+    while k < stop and numbers[k] == numbers[k + shift]:
+        k += 1
+    return k == stop
+
+
+@jit
+def ask_alike(records, first, stop, shift):
+    """Line records, and those `shift` places behind: the same but for the lines' numbers?"""
+    for k in range(first, stop):
+        word, other = records[k], records[k + shift]
+        if (word ^ other) & SHAPE:
             return False
-    for k in range(first, offsets.records[w + 1]):
-        word, like = streams.records[k], streams.records[k + to_first]
-        if (word ^ like) & SHAPE:
-            return False
-        if word >= FIRST_LOCAL and (line_of(word) == SHARED_LINE) != (line_of(like) == SHARED_LINE):
-            return False
-    for k in range(passes, offsets.conflicts[w + 1]):
-        if streams.conflicts[k] != streams.conflicts[k + to_passes]:
+        if word >= FIRST_LOCAL and (line_of(word) == SHARED_LINE) != (line_of(other) == SHARED_LINE):
             return False
     return True
+
+
+@jit
+def is_like(streams, offsets, w, other):
+    """Does a warp execute what another one does, and ask the same of the load/store unit, of other lines?"""
+    events, records, passes = offsets.blocks, offsets.records, offsets.conflicts
+    if events[w + 1] - events[w] != events[other + 1] - events[other]:
+        return False
+    if records[w + 1] - records[w] != records[other + 1] - records[other]:
+        return False
+    if passes[w + 1] - passes[w] != passes[other + 1] - passes[other]:
+        return False
+    return (
+        are_equal(streams.blocks, events[w], events[w + 1], events[other] - events[w])
+        and ask_alike(streams.records, records[w], records[w + 1], records[other] - records[w])
+        and are_equal(streams.conflicts, passes[w], passes[w + 1], passes[other] - passes[w])
+    )
 
 
 @jit
@@ -286,7 +297,17 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk):
                 own = read.leaders[leader]
                 if not own.kind:
                     walk_kind(
-                        code, streams, offsets, reading, leader, False, walk.kinds, count, begin, walk.walking, read.done
+                        code,
+                        streams,
+                        offsets,
+                        reading,
+                        leader,
+                        False,
+                        walk.kinds,
+                        count,
+                        begin,
+                        walk.walking,
+                        read.done,
                     )
                     begin, count = walk.kinds.batches[count, 1], count + 1
                     own.kind = count
@@ -395,12 +416,13 @@ def place_in(table, keys, line):
 
 @jit
 def add_line(lines, place, line, uses, counted):
-    """One more that is looked at."""
+    """One more that is looked at, if there is room."""
     size = uses.sizes[0]
-    lines.keys[size.lines] = line
-    uses.counted[size.lines], lines.touched[size.lines] = counted, 0
-    size.lines += 1
-    lines.table[place] = size.lines
+    if 2 * size.lines < size.places:
+        lines.keys[size.lines] = line
+        uses.counted[size.lines], lines.touched[size.lines] = counted, 0
+        size.lines += 1
+        lines.table[place] = size.lines
 
 
 @jit
@@ -449,7 +471,7 @@ def add_use(streams, lines, uses, read, r, as_read, line, counted):
     if counted and not lines.table[place]:
         add_line(lines, place, line, uses, 1)
     k, n = lines.table[place] - 1, size.uses
-    if k >= 0:
+    if k >= 0:  # there was room
         uses.counted[k] |= counted
         uses.lines[n], uses.actions[n], uses.records[n] = k, read.done.actions[as_read], r
         uses.turns[n], uses.sectors[n] = read.turns[as_read], sectors_of(streams.records[r])
@@ -514,12 +536,13 @@ def most_updated(streams, offsets, looked, blocks, read, lines, size):
                 if read.done.actions[r + offsets.records[leader] - offsets.records[w]] == UPDATE:
                     line = line_of(streams.records[r])
                     place = place_in(lines.table[: size.places], lines.keys, line)
-                    if not lines.table[place]:
+                    if not lines.table[place] and 2 * count < size.places:
                         lines.keys[count], lines.updates[count] = line, 0
                         count += 1
                         lines.table[place] = count
-                    lines.updates[lines.table[place] - 1] += 1
-                    most = max(most, lines.updates[lines.table[place] - 1])
+                    if lines.table[place]:
+                        lines.updates[lines.table[place] - 1] += 1
+                        most = max(most, lines.updates[lines.table[place] - 1])
     return most
 
 
@@ -624,14 +647,16 @@ def stand_for_all(looked, blocks, out):
     out.hottest_atomics *= times
 
 
-SHAPE = 1 << 31 | (1 << LINE_SHIFT) - 1  # of a line record: its sectors, whether another one follows, is it of no array?
+SHAPE = (
+    1 << 31 | (1 << LINE_SHIFT) - 1
+)  # of a line record: its sectors, whether another one follows, is it of no array?
 FIRST_LOCAL = 1 << 31
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
 
 
 class Lines(NamedTuple):
-    """Scratch: the lines that are looked at, by a hash map; sectors of each that loads touch, atomics on it; bits of those
-    that are wanted, whatever stands for all."""
+    """Scratch: the lines that are looked at, by a hash map; sectors of each that loads touch, atomics on it; bits of
+    those that are wanted, whatever stands for all."""
 
     table: Int32[np.ndarray, " place"]
     keys: Int64[np.ndarray, " line"]
@@ -656,12 +681,12 @@ def _scratch(records: int, warps: int, blocks: int) -> Held:
     held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
     if held is None or any(map(lt, room, sizes)):
         room = tuple(map(max, room, sizes))
-        table = np.empty(2 << (2 * room[0]).bit_length(), np.int32)
+        table = np.empty(1 << max(12, room[0].bit_length()), np.int32)
         numbers = (np.empty(room[0], kind) for kind in (np.int64, np.uint8, np.int32))
         wanted = np.empty(1 << (32 - WANTED_SHIFT - 3), np.uint8)
         held = Held(Scratch(Lines(table, *numbers, wanted), reuse_of(*room)))
         _of_thread.scratch = held, room
-    held.value.reuse.uses.sizes["places"] = 1 << (2 * records).bit_length()
+    held.value.reuse.uses.sizes["places"] = 1 << max(12, (records // 2).bit_length())
     return held
 
 

@@ -68,7 +68,7 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
             points["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
         elif section:
             points[section][:, INSTRUCTION_CLASSES.index(name)] = values
-        elif key in points.dtype.names:
+        elif key in (points.dtype.names or ()):
             points[key] = values
     own = {key: columns.get(key, gpu.settings[key].value) + np.zeros(len(points)) for key in _DECIDE_CYCLES}
     for key, source in FROM_TIME.items():
@@ -88,7 +88,7 @@ def refuse_unknown(points: Points) -> None:
     from abstim.analytic.point import POINT
 
     for key in points.keys_of_gpu:
-        if "." not in key and key not in POINT.names and key not in FROM_TIME.values():
+        if "." not in key and key not in (POINT.names or ()) and key not in FROM_TIME.values():
             raise InputError(not_looked_at(f"--vary {key}", "analytic"))
 
 
