@@ -681,10 +681,12 @@ def _scratch(records: int, warps: int, blocks: int) -> Held:
     held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
     if held is None or any(map(lt, room, sizes)):
         room = tuple(map(max, room, sizes))
-        table = np.empty(1 << max(12, room[0].bit_length()), np.int32)
-        numbers = (np.empty(room[0], kind) for kind in (np.int64, np.uint8, np.int32))
-        wanted = np.empty(1 << (32 - WANTED_SHIFT - 3), np.uint8)
-        held = Held(Scratch(Lines(table, *numbers, wanted), reuse_of(*room)))
+        places, bits = 1 << max(12, room[0].bit_length()), 32 - WANTED_SHIFT
+        lines = Lines(
+            np.empty(places, np.int32), np.empty(room[0], np.int64), np.empty(room[0], np.uint8),
+            np.empty(room[0], np.int32), np.empty(1 << bits - 3, np.uint8),
+        )  # fmt: skip
+        held = Held(Scratch(lines, reuse_of(*room)))
         _of_thread.scratch = held, room
     held.value.reuse.uses.sizes["places"] = 1 << max(12, (records // 2).bit_length())
     return held
@@ -700,7 +702,8 @@ def summarize(
     records, blocks = len(trace.records), len(trace.thread_blocks)
     longest, warps = int(trace.warp_instructions.max()), len(trace.warp_instructions)
     looked = Looked(
-        trace.warp_instructions, *(np.array(n, np.int64) for n in nodes), np.zeros(blocks, np.int64),
+        trace.warp_instructions, np.array(nodes.sms), np.array(nodes.residents), np.array(nodes.dealt),
+        np.zeros(blocks, np.int64),
         np.zeros(blocks, np.uint8), np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64),
         np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32), trace.warps_per_block,
         MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,

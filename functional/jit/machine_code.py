@@ -138,10 +138,11 @@ class Staged:
 class Held:
     """A named tuple that a Native is given again and again, whose arrays stay where they are."""
 
-    def __init__(self, value: tuple[Any, ...]) -> None:
+    def __init__(self, value: Any) -> None:
         shown: list[Any] = []
         own = words_of(value, shown)
-        self.value, self.block = value, (ctypes.c_int64 * len(own))(*own)
+        self.value: Any = value
+        self.block = (ctypes.c_int64 * len(own))(*own)
         self.shown, self.address = (type(value), *shown), ctypes.addressof(self.block)
 
 
