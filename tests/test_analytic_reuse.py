@@ -34,8 +34,8 @@ def find_distances(reuse, sm_count, resident, measured):
 
 
 @compiled
-def find_table(reuse, batches, table):
-    fill_table(reuse.uses, batches, reuse.found, reuse.counts, table)
+def find_table(reuse, batches, loads, table):
+    fill_table(reuse.uses, batches, reuse.found, reuse.counts, loads, table)
 
 
 def distances(launch, sm_count, resident, measured=None):
@@ -48,7 +48,7 @@ def table_of(launch, found, batches=NO_BATCHES):
     for column, own in zip(launch.found, found, strict=True):
         column[: len(own)] = own
     table = np.zeros((ROWS, DISTANCE_BINS), np.float32)
-    find_table(launch, batches, table)
+    find_table(launch, batches, int((launch.found.l1 >= 0).sum()), table)
     return table
 
 

@@ -40,7 +40,8 @@ SIZES_OF_USES = np.dtype(
 
 class Uses(NamedTuple):
     """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
-    turn of their warp, by which line record. `lengths`: turns that each thread block takes. Lines that are `counted`,
+    turn of their warp, by which line record. Of each thread block: turns it takes, and loads of
+    all lines. Lines that are `counted`,
     one of every `scale`, stand for all. `sizes`: how many there are of what, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
@@ -50,6 +51,7 @@ class Uses(NamedTuple):
     sectors: UInt8[np.ndarray, " use"]
     first: Int64[np.ndarray, " warp_plus_1"]
     lengths: Int32[np.ndarray, " tb"]
+    loads: Int32[np.ndarray, " tb"]
     counted: UInt8[np.ndarray, " line"]
     sizes: np.ndarray
 
@@ -242,14 +244,18 @@ def use_l1(uses, order, first, stop, level, found):
 
 @jit
 def use_caches(uses, sm_count, resident, measured, order, level, found):
-    """Fill in `found`: for L1D of so many SMs far apart."""
+    """Fill in `found`: for L1D of so many SMs far apart; returns how many loads of lines those make."""
     sort_uses(uses, sm_count, resident, order)
     found.l1[: uses.sizes[0].uses] = -1
     found.l1_wait[: uses.sizes[0].uses] = -1
     use_l2(uses, order, level, found)
+    loads = 0
     for m in range(measured):
         sm = m * sm_count // measured
         use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], level, found)
+        for block in range(sm, uses.sizes[0].blocks, sm_count):
+            loads += uses.loads[block]
+    return loads
 
 
 SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
@@ -296,9 +302,10 @@ def fill_rows(counts, row, total):
 
 
 @jit
-def fill_table(uses, batches, found, counts, table):
+def fill_table(uses, batches, found, counts, loads, table):
     """A table of misses [ROWS, bin]: of accesses, then of batches (ranges of uses), each by its largest distance, as
-    `fill_rows` has them; last of written sectors, by their distance in L2. Negative distances count for nothing, and so
+    `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by
+    the SMs whose L1D was looked at. Negative distances count for nothing, and so
     do lines that are not `counted`."""
     zero(counts.rows)
     total = written = 0
@@ -313,7 +320,11 @@ def fill_table(uses, batches, found, counts, table):
                 written += own
     for k in range(DISTANCE_BINS):
         counts.rows[WRITE_ROW, k] /= max(1, written)
-    fill_rows(counts, 0, max(1, total))
+    # where more or fewer `loads` are of lines that are not counted, those are hot ones (SHARDS_adj)
+    others = max(loads // uses.sizes[0].scale - total, -counts.pairs[0, 0])
+    counts.of_l1[0] += others
+    counts.pairs[0, 0] += others
+    fill_rows(counts, 0, max(1, total + others))
     total = 0
     for b in range(len(batches)):
         l1 = l2 = -1
@@ -368,7 +379,7 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
 
     uses = Uses(
         numbers(), numbers(count, np.uint8), numbers(), numbers(), numbers(count, np.uint8),
-        numbers(warps + 1, np.int64), numbers(blocks), numbers(count, np.uint8), np.zeros(1, SIZES_OF_USES),
+        numbers(warps + 1, np.int64), numbers(blocks), numbers(blocks), numbers(count, np.uint8), np.zeros(1, SIZES_OF_USES),
     )  # fmt: skip
     order = Order(
         numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),

@@ -49,7 +49,7 @@ RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
 # Of them, those that are walked, within limits; thread blocks far apart stand for the others
-WALKED, LEAST_WALKED, MOST_WALKED = 32, 1 << 12, 1 << 17
+WALKED, LEAST_WALKED, MOST_WALKED = 32, 1 << 14, 1 << 17
 # Of a launch's lines one of every 2, 4, ... stands for all (SHARDS: Waldspurger, FAST 2015), so that a part of its line
 # records is looked at, within limits, of LEAST_LINES lines; likewise the records of batches of loads
 LOOKED_AT, LEAST_USES, MOST_USES, LEAST_LINES = 8, 1 << 9, 1 << 14, 1 << 8
@@ -416,13 +416,12 @@ def place_in(table, keys, line):
 
 @jit
 def add_line(lines, place, line, uses, counted):
-    """One more that is looked at, if there is room."""
+    """One more that is looked at."""
     size = uses.sizes[0]
-    if 2 * size.lines < size.places:
-        lines.keys[size.lines] = line
-        uses.counted[size.lines], lines.touched[size.lines] = counted, 0
-        size.lines += 1
-        lines.table[place] = size.lines
+    lines.keys[size.lines] = line
+    uses.counted[size.lines], lines.touched[size.lines] = counted, 0
+    size.lines += 1
+    lines.table[place] = size.lines
 
 
 @jit
@@ -448,11 +447,12 @@ def collect_uses(streams, offsets, looked, read, lines, uses):
     size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
     size.uses, others = 0, size.scale - 1
     for block in range(blocks):
-        uses.lengths[block] = 1
+        uses.lengths[block], uses.loads[block] = 1, 0
         for w in range(block * warps, (block + 1) * warps):
             leader = read.of_warps[w]
             to_leader = offsets.records[leader] - offsets.records[w]
             uses.lengths[block] = max(uses.lengths[block], read.leaders[leader].turns)
+            uses.loads[block] += read.leaders[leader].lines
             uses.first[w] = size.uses
             for r in range(offsets.records[w], offsets.records[w + 1]):
                 line = line_of(streams.records[r])
@@ -471,7 +471,7 @@ def add_use(streams, lines, uses, read, r, as_read, line, counted):
     if counted and not lines.table[place]:
         add_line(lines, place, line, uses, 1)
     k, n = lines.table[place] - 1, size.uses
-    if k >= 0:  # there was room
+    if k >= 0:
         uses.counted[k] |= counted
         uses.lines[n], uses.actions[n], uses.records[n] = k, read.done.actions[as_read], r
         uses.turns[n], uses.sectors[n] = read.turns[as_read], sectors_of(streams.records[r])
@@ -536,13 +536,12 @@ def most_updated(streams, offsets, looked, blocks, read, lines, size):
                 if read.done.actions[r + offsets.records[leader] - offsets.records[w]] == UPDATE:
                     line = line_of(streams.records[r])
                     place = place_in(lines.table[: size.places], lines.keys, line)
-                    if not lines.table[place] and 2 * count < size.places:
+                    if not lines.table[place]:
                         lines.keys[count], lines.updates[count] = line, 0
                         count += 1
                         lines.table[place] = count
-                    if lines.table[place]:
-                        lines.updates[lines.table[place] - 1] += 1
-                        most = max(most, lines.updates[lines.table[place] - 1])
+                    lines.updates[lines.table[place] - 1] += 1
+                    most = max(most, lines.updates[lines.table[place] - 1])
     return most
 
 
@@ -563,8 +562,8 @@ def fill_tables(looked, batches, reuse, out):
                 copy_table(out.misses[s - 1, k], out.misses[s, k])
             else:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
-                use_caches(reuse.uses, busy, held, measured, reuse.order, reuse.level, reuse.found)
-                fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, out.misses[s, k])
+                loads = use_caches(reuse.uses, busy, held, measured, reuse.order, reuse.level, reuse.found)
+                fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, loads, out.misses[s, k])
 
 
 @jit
@@ -681,14 +680,14 @@ def _scratch(records: int, warps: int, blocks: int) -> Held:
     held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
     if held is None or any(map(lt, room, sizes)):
         room = tuple(map(max, room, sizes))
-        places, bits = 1 << max(12, room[0].bit_length()), 32 - WANTED_SHIFT
+        places, bits = 1 << (2 * room[0]).bit_length(), 32 - WANTED_SHIFT
         lines = Lines(
             np.empty(places, np.int32), np.empty(room[0], np.int64), np.empty(room[0], np.uint8),
             np.empty(room[0], np.int32), np.empty(1 << bits - 3, np.uint8),
         )  # fmt: skip
         held = Held(Scratch(lines, reuse_of(*room)))
         _of_thread.scratch = held, room
-    held.value.reuse.uses.sizes["places"] = 1 << max(12, (records // 2).bit_length())
+    held.value.reuse.uses.sizes["places"] = 1 << (2 * records).bit_length()
     return held
 
 
