@@ -48,7 +48,7 @@ def table_of(launch, found, batches=NO_BATCHES):
     for column, own in zip(launch.found, found, strict=True):
         column[: len(own)] = own
     table = np.zeros((ROWS, DISTANCE_BINS), np.float32)
-    find_table(launch, batches, int((launch.found.l1 >= 0).sum()), table)
+    find_table(launch, batches, int((found.l1 >= 0).sum()), table)
     return table
 
 

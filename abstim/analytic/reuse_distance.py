@@ -379,7 +379,8 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
 
     uses = Uses(
         numbers(), numbers(count, np.uint8), numbers(), numbers(), numbers(count, np.uint8),
-        numbers(warps + 1, np.int64), numbers(blocks), numbers(blocks), numbers(count, np.uint8), np.zeros(1, SIZES_OF_USES),
+        numbers(warps + 1, np.int64), numbers(blocks), numbers(blocks), numbers(count, np.uint8),
+        np.zeros(1, SIZES_OF_USES),
     )  # fmt: skip
     order = Order(
         numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
