@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from abstim.analytic.lone_warp import ATOMIC, CLASSES, CONST, CONST_MISS, FETCH_MISS, LOAD, ONE, SHARED, STORE
+from abstim.analytic.look import MOST_SMS, RESIDENT_NODES, SM_NODES
 from abstim.analytic.point import POINT, Point
 from abstim.analytic.real_numbers import (
     ceil,
@@ -33,7 +34,7 @@ from abstim.analytic.real_numbers import (
     where,
 )
 from abstim.analytic.reuse_distance import L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
-from abstim.analytic.summary import MOST_SMS, RESIDENT_NODES, SM_NODES, Summary
+from abstim.analytic.summary import Summary
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 

@@ -14,6 +14,7 @@ from abstim.analytic.lone_warp import UPDATE, WRITE
 from abstim.engine.accesses import fermi, sectors_in
 from abstim.engine.warp_slots import EMPTY_SET, ONE
 from functional.jit.marked import jit, ones, zero
+from functional.keep.kept import Kept, key
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int32, Int64, UInt8
@@ -346,11 +347,16 @@ LAST_SIZE, LAST_WAYS = len(SIZES) - 3, len(WAYS) - 1
 
 @cache
 def miss_matrix() -> Float[np.ndarray, "ways size bin"]:
-    """Probability that an access at a distance misses a cache of an associativity and a size.
+    """Probability that an access at a distance misses a cache of an associativity and a size; kept on disk.
 
     Of `distance` other lines each lies in the set with probability 1 / sets, and `ways` of them drive the line out: the
     binomial of Smith (1978) and Hill and Smith (1989). The last bin has not been touched before.
     """
+    made = Kept("misses").load_or_make(key((__name__,), "miss matrix"), lambda: _miss_matrix().tobytes())
+    return np.frombuffer(made).reshape(len(WAYS), len(SIZES), DISTANCE_BINS)
+
+
+def _miss_matrix() -> Float[np.ndarray, "ways size bin"]:
     from scipy.special import betainc  # scipy.stats would take a second and a half to import
 
     distance = np.round(2.0 ** (np.arange(DISTANCE_BINS) / BINS_AN_OCTAVE) - 1)
@@ -358,7 +364,7 @@ def miss_matrix() -> Float[np.ndarray, "ways size bin"]:
     sets, ways = np.maximum(1.0, sizes / WAYS[:, None, None]), np.floor(np.minimum(WAYS[:, None, None], sizes))
     missed = np.where(distance >= ways, betainc(ways, np.maximum(1.0, distance - ways + 1), 1 / sets), 0.0)
     missed[..., -1] = 1.0
-    return np.ascontiguousarray(missed)
+    return missed
 
 
 class Reuse(NamedTuple):

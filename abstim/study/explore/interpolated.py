@@ -61,7 +61,7 @@ class TimedPairs:
 # Of one core, reckoned rather than measured, so that the same sweep times the same points on every machine: a warp
 # instruction, a line of a memory access, a launch; and of the formula, loading it and summarising a launch
 INSTRUCTION_SECONDS, LINE_SECONDS, LAUNCH_SECONDS = 1.5e-7, 2e-7, 3e-3
-FORMULA_SECONDS, SUMMARY_SECONDS = 1.0, 0.1
+FORMULA_SECONDS, SUMMARY_SECONDS = 0.2, 0.01
 WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
