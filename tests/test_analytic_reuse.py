@@ -54,7 +54,7 @@ def table_of(launch, found, batches=NO_BATCHES):
 
 def order_by_hand(launch, sm_count, resident):
     """(SM, turn, use), use by use: what `sort_uses` does, written down plainly."""
-    first_use, (_, _, _, blocks, warps, _) = launch.uses.first.tolist(), launch.uses.sizes[0]
+    first_use, (_, _, _, blocks, warps, *_) = launch.uses.first.tolist(), launch.uses.sizes[0]
     found = []
     for sm in range(sm_count):
         waiting, slots = list(range(sm, blocks, sm_count)), [None] * resident

@@ -39,6 +39,7 @@ WALKED, MOST_WALKED = 32, 1 << 17
 # records is looked at, within limits; likewise the records of batches of loads
 LOOKED_AT, LEAST_USES, MOST_USES = 8, 1 << 9, 1 << 14
 WAITED, LEAST_WAITED = 32, 1 << 10
+CROWDED = 1 << 9  # uses of a mean line
 WALKS = 2
 
 # What a launch asks of the units, all thread blocks together
@@ -429,36 +430,49 @@ def add_use(streams, lines, uses, read, r, as_read, line, counted):
 
 
 @jit
-def look_at_uses(streams, offsets, looked, blocks, batches, read, lines, uses):
-    """Collect uses of as many lines as tell enough."""
+def look_at(streams, offsets, looked, wanted, read, lines, uses):
+    """Collect uses of the lines that stand for all, and of `wanted` batches; returns how many the former are."""
+    size = uses.sizes[0]
+    lines.table[: size.places] = 0
+    lines.wanted[:] = 0
+    size.lines = 0
+    want(streams, offsets, looked, wanted, read, lines, uses)
+    others = size.lines
+    collect_uses(streams, offsets, looked, read, lines, uses)
+    return size.lines - others
+
+
+@jit
+def look_at_enough(streams, offsets, looked, blocks, batches, read, lines, uses):
+    """Look at as many lines as tell enough. Where all are used very often, so are those of batches: then the lines that
+    stand for all say when a batch comes."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
     size.warps, size.blocks, size.scale = looked.warps, blocks, 1
     while size.scale * max(records // LOOKED_AT, LEAST_USES) < records:
         size.scale *= 2
-    while True:
-        lines.table[: size.places] = 0
-        lines.wanted[:] = 0
-        size.lines = 0
-        want(streams, offsets, looked, batches, read, lines, uses)
-        others = size.lines
-        collect_uses(streams, offsets, looked, read, lines, uses)
-        if size.scale == 1 or size.lines - others >= looked.least_lines:
-            break
-        size.scale = 1 if size.lines - others < looked.least_lines // 8 else size.scale // 2
+    found = look_at(streams, offsets, looked, 0, read, lines, uses)
+    crowded = records > CROWDED * found * size.scale
+    if not crowded:
+        found = look_at(streams, offsets, looked, batches, read, lines, uses)
+        while size.scale > 1 and found < looked.least_lines:
+            size.scale = 1 if found < looked.least_lines // 8 else size.scale // 2
+            found = look_at(streams, offsets, looked, batches, read, lines, uses)
+    for b in range(batches):
+        w = looked.batches[b, 2]
+        for end in (0, 1):
+            looked.batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], looked.batches[b, end])
 
 
 @jit
-def use_ranges(looked, batches, uses):
-    """Batches as ranges of uses."""
-    for b in range(batches):
-        n, w = uses.first[looked.batches[b, 2]], looked.batches[b, 2]
-        stop = uses.first[w + 1]
-        while n < stop and uses.records[n] < looked.batches[b, 0]:
-            n += 1
-        begin = n
-        while n < stop and uses.records[n] < looked.batches[b, 1]:
-            n += 1
-        looked.batches[b, 0], looked.batches[b, 1] = begin, n
+def use_at(uses, first, stop, record):
+    """Of some uses the first that is by a line record, or one behind."""
+    while first < stop:
+        middle = (first + stop) >> 1
+        if uses.records[middle] < record:
+            first = middle + 1
+        else:
+            stop = middle
+    return first
 
 
 @jit
@@ -568,9 +582,8 @@ def look(code, streams, offsets, reading, looked, read, walk, scratch, out):
     most = max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED)
     if records > most:
         kept, records = collect_batches(looked, blocks, offsets, walk.kinds, records // most + 1)
-    look_at_uses(streams, offsets, looked, blocks, kept, read, lines, reuse.uses)
+    look_at_enough(streams, offsets, looked, blocks, kept, read, lines, reuse.uses)
     sectors_a_line(lines, reuse.uses, out)
-    use_ranges(looked, kept, reuse.uses)
     fill_tables(looked, kept, reuse, out)
     stand_for_all(looked, blocks, out)
 

@@ -34,16 +34,15 @@ FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
 
-SIZES_OF_USES = np.dtype(
-    [(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")]
-)  # warps: of a block
+SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])
 
 
 class Uses(NamedTuple):
     """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
     turn of their warp, by which line record. Of each thread block: turns it takes, and loads of
     all lines. Lines that are `counted`,
-    one of every `scale`, stand for all. `sizes`: how many there are of what, one SIZES_OF_USES."""
+    one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a thread
+    block, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
     actions: UInt8[np.ndarray, " use"]
