@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
+
+import numpy as np  # noqa: TC002  is loaded anyway
 
 from abstim.gpu.config import Gpu, Overrides, gpu_of, gpus_of, nearest
 from abstim.progress import Progress, silent
+from abstim.session.result import LaunchResult, RunResult
 from abstim.session.session import Session, open_session
 from abstim.targets.execution import execute_in_turn
-from abstim.targets.resolve import open_target
+from abstim.targets.resolve import Target, open_target
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from abstim.session.result import LaunchResult, RunResult
-    from abstim.targets.resolve import Target
-    from functional.execution.executor import Executor
+from functional.execution.executor import Executor
 
 # Model -> the module that is it; imported when it is asked for, because the analytic one brings JAX.
 MODELS = {

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.arrays import Int
 from functional.jit.machine_code import compiled
 from precharacterize.table import UNITS, LatencyTable
-
-if TYPE_CHECKING:
-    from jaxtyping import Int
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,7 @@ from precharacterize.table import (
     padded,
 )
 from precharacterize.tensor_work import sized
-
-if TYPE_CHECKING:
-    from precharacterize.timed_code import Access, TimedBlock
+from precharacterize.timed_code import Access, TimedBlock
 
 
 def unique(values: Iterable[int]) -> list[int]:

@@ -6,15 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from functional.arrays import Int8, Int32
 from functional.keep.kept import decode_arrays, encode_arrays
-
-if TYPE_CHECKING:
-    from jaxtyping import Int8, Int32
-
 
 Made = TypeVar("Made")
 UNITS = ("sp", "sfu", "mem", "int", "dp", "tensor")

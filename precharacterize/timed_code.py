@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.arrays import Int32, UInt64
 from functional.programs.program import Program
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations
 from precharacterize.table import LatencyTable
-
-if TYPE_CHECKING:
-    from jaxtyping import Int32, UInt64
 
 MOST_COVERING = 63  # timed blocks that can cover events of one PTX block: a set of them is a word
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Int64
 from sampling.estimate import Estimate, around
 from sampling.profile import Profile
 from sampling.selection import Selection, by_instructions
 from sampling.statistics import batch_means
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
+from sampling.arrays import Float64, Int64
 
 THRESHOLDS = (0.05, 0.10, 0.15, 0.20)  # of the relative difference of IPC, section 4.2
 
@@ -67,8 +64,8 @@ class ReuseLatency:
         latency = self.latencies(positions, previous_reference(addresses), boundary)
         if len(latency) == 0:
             return 0
-        reached = np.cumsum(histogram(latency, self.bucket)) >= self.percentile - 1e-12
-        return min((int(np.argmax(reached)) + 1) * self.bucket, boundary)
+        most = int(np.quantile(latency, self.percentile, method="inverted_cdf"))
+        return min((most // self.bucket + 1) * self.bucket, boundary)
 
     def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
         """Instructions between references to the same address, of those that count."""
@@ -105,12 +102,6 @@ def previous_reference(addresses: Int64[np.ndarray, " reference"]) -> Int64[np.n
     same = addresses[order][1:] == addresses[order][:-1]
     previous[order[1:][same]] = order[:-1][same]
     return previous
-
-
-def histogram(latency: Int64[np.ndarray, " reference"], bucket: int) -> Float64[np.ndarray, " bucket"]:
-    """p_i: share of the latencies in [i bucket, (i + 1) bucket)."""
-    counts = np.bincount(latency // bucket)
-    return counts / max(counts.sum(), 1)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.estimate import Part
 from sampling.protocol import Observation, Simulator
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 _WARPS = ("warp_issue_cycles", "warp_retire_cycles")
 _BASIC_BLOCKS = ("basic_blocks", "basic_block_issue_cycles", "basic_block_retire_cycles")

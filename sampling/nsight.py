@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64
 from sampling.profile import Profile, SamplingError, text_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
-
 
 # Our name -> Nsight Compute's metric. Counts are sums over a launch; loads and stores count warp instructions, the
 # "coalesced" ones 32-byte sectors; divergence efficiency is thread instructions a warp instruction.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.estimate import Estimate, around, exact
 from sampling.launch_in_progress import Run, dispatch_equal
 from sampling.nsight import LightProfile
@@ -14,9 +15,6 @@ from sampling.profile import Profile, SamplingError
 from sampling.protocol import Simulator
 from sampling.selection import MODEL_ERROR, Selection, first_of_each, profiled_spread, relabel
 from sampling.statistics import batch_means
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+from sampling.arrays import Float64, Int64
 
 
 class SamplingError(ValueError):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
+from sampling.arrays import Float64, Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

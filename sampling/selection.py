@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.estimate import Basis, Estimate, Part, around, exact, weakest, weighted_counters
 from sampling.profile import Profile, SamplingError
 from sampling.statistics import pooled_error
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
-    Labels = Int64[np.ndarray, " unit"]
-    PerUnit = Float64[np.ndarray, " unit"]
-    PerStratum = Float64[np.ndarray, " stratum"]
-    PerSample = Float64[np.ndarray, " sample"]
+Labels = Int64[np.ndarray, " unit"]
+PerUnit = Float64[np.ndarray, " unit"]
+PerStratum = Float64[np.ndarray, " stratum"]
+PerSample = Float64[np.ndarray, " sample"]
 
 # Relative error of one unit's cycles, where nothing says how far units of its stratum differ in what no feature shows.
 MODEL_ERROR = 0.05

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
 from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each, relabel
 from sampling.statistics import coefficient_of_variation, members, two_means
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
 from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64, Shaped
+from sampling.arrays import Float64, Int64, Shaped
 
 CONFIDENCE = 0.95
 Taken = ParamSpec("Taken")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
 from sampling.selection import Selection, profiled_spread, relabel
 from sampling.statistics import CONFIDENCE, members, t_quantile, two_means
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
-    Labels = Int64[np.ndarray, " unit"]
-    PerUnit = Float64[np.ndarray, " unit"]
-    PerStratum = Float64[np.ndarray, " stratum"]
+Labels = Int64[np.ndarray, " unit"]
+PerUnit = Float64[np.ndarray, " unit"]
+PerStratum = Float64[np.ndarray, " stratum"]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.estimate import Estimate, Part, around, exact
 from sampling.launch_in_progress import Run
 from sampling.profile import Profile
@@ -16,10 +16,7 @@ from sampling.protocol import Observation, Simulator
 from sampling.selection import Selection, by_instructions, first_of_each, relabel
 from sampling.statistics import t_quantile
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
-    PerBlock = Float64[np.ndarray, " tb"]
+PerBlock = Float64[np.ndarray, " tb"]
 
 
 _MOST_POINTS = 4000  # of one hierarchical clustering, whose memory grows with the square

@@ -65,7 +65,7 @@ def _methods_chart(methods: list[dict[str, Any]]) -> Chart:
             for m in methods
         ],
     )
-    named_beside(plot, points, "xy")
+    named_beside(plot, points)
     hover_on(plot, [points])
     summary = "; ".join(
         f"{m['method']}: error {m['mean_error']:.2%}, {times(m['speed_up'] or math.inf)} as fast" for m in methods

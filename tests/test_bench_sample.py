@@ -10,8 +10,9 @@ from bench_sampling import SampleBench, bench_samples, summary
 from call_command import call
 
 from abstim.cli.app import app
-from abstim.study.sample import METHODS, compare
+from abstim.study.sample.methods import METHODS
 from abstim.study.sample.sample_result import Row
+from abstim.study.sample.sampler import compare
 from abstim.targets.resolve import names_in
 from functional import suite
 from functional.errors import InputError
@@ -93,7 +94,7 @@ def test_what_was_done_is_printed_after_an_interrupt_and_without_a_target_that_f
             raise InputError("there is none")
         return done
 
-    monkeypatch.setattr("abstim.study.sample.compare", stub)
+    monkeypatch.setattr("abstim.study.sample.sampler.compare", stub)
     assert bench_samples(["nn_euclid", "bfs", "relu"], ["pks"]).to_json()["interrupted"]
     code, out, err = call("methods", "nn_euclid", "bfs", "relu", *METHODS_ASKED)
     assert code == 130 and "nn_euclid" in out and "interrupted" in err

@@ -10,7 +10,7 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.study.cold_start import cold_start
 from abstim.study.explore import explore, sweep_of
-from abstim.study.sample import compare, sample
+from abstim.study.sample.sampler import compare, sample
 from functional import suite
 
 

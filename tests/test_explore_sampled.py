@@ -14,10 +14,10 @@ from abstim.study.explore import explore, interpolated, sweep_of
 from abstim.study.explore import sampled as sampled_sweep
 from abstim.study.explore.interpolated import TimedPairs
 from abstim.study.explore.sampled import open_program, waves
-from abstim.study.sample import sample
 from abstim.study.sample.automatic import Aim, iterations_of, thinned
 from abstim.study.sample.kept import MeasuredStore
 from abstim.study.sample.profiling import kinds_of_launches
+from abstim.study.sample.sampler import sample
 from functional.errors import InputError
 from precharacterize.synchronisation import code_of
 from sampling.auto import interpolation

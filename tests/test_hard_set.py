@@ -7,9 +7,9 @@ from hard_set import FIRST, GROUPS, MAKERS, known_programs  # noqa: F401
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.sample import compare, sample
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sample_result import Row
+from abstim.study.sample.sampler import compare, sample
 from abstim.study.sample.work import (
     BANK_PASSES,
     COLUMNS,

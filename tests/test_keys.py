@@ -12,7 +12,7 @@ import pytest
 import abstim
 from abstim import run
 from abstim.analytic.point import points_of
-from abstim.analytic.predictions import UNREAD, _reading
+from abstim.analytic.predictions import UNREAD, reading
 from abstim.cli import main
 from abstim.engine.design_point import l1d_ways, machine_of, refuse_unsupported
 from abstim.gpu.config import Gpu, changed, domains, gpu_names, load_gpu, with_values
@@ -79,9 +79,9 @@ def test_the_formula_looks_at_every_key_that_it_accepts(name):
     base = load_gpu(name)
 
     def seen(gpu: Gpu) -> tuple:
-        point = tuple(np.asarray(column).tobytes() for column in points_of([gpu]))
+        point = points_of([gpu]).tobytes()
         fits = (most_blocks(gpu, threads, 33, shared) for threads in (32, 256, 1024) for shared in (0, 20000))
-        return point, _reading(gpu), tuple(fits)
+        return point, reading(gpu), tuple(fits)
 
     for key in domains():
         if key in KNOWN or base.why_idle(key):

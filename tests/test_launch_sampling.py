@@ -9,7 +9,7 @@ import pytest
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
-from abstim.study import sample as sampled
+from abstim.study.sample import sampler as sampled
 from abstim.study.sample.inside import full as in_full
 from abstim.study.sample.inside import simulate as simulate_launches
 from abstim.study.sample.methods import METHODS, Known

@@ -8,8 +8,8 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
 from abstim.session.warm_up import warm_up_named
-from abstim.study import sample as sampled
 from abstim.study.sample import quick_estimates
+from abstim.study.sample import sampler as sampled
 from abstim.study.sample.automatic import work_of
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.quick_estimates import LARGE_INSTRUCTIONS, with_one_sm

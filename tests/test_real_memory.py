@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import abstim
+from abstim.gpu.config import load_gpu
 
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 
@@ -54,6 +55,15 @@ def test_dependent_loads_take_the_references_time_at_every_footprint(scheduler: 
 def test_real_memory_is_never_faster_than_perfect_memory_for_a_streaming_kernel() -> None:
     perfect = abstim.run("nn_euclid", "gtx480_perfect")
     assert run("nn_euclid").totals["cycles"] > perfect.totals["cycles"]
+
+
+def test_a_launch_is_over_when_l2_has_all_that_it_stored() -> None:
+    """No warp waits for these stores, and a slow L2 has many left when the last warp ends: copies of as much on more
+    and more warps are all counted, and none is much shorter than the others."""
+    gpu = load_gpu("rtx3080", ["sm_count=8", "dram_channels=2", "l2_sector_cycles=16"], timed_code="ptx")
+    launches = abstim.run("micro_stream_copy", gpu).launches
+    assert len({launch.memory["l2_bytes"] for launch in launches}) == 1
+    assert min(launch.cycles for launch in launches) > 28_000
 
 
 @pytest.mark.parametrize(

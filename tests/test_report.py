@@ -22,7 +22,7 @@ from abstim.show.report.page import Source, charts_of, read_source, render, sect
 from abstim.show.report.sweep import pareto_front, sweep_section
 from abstim.study.bench import BenchResult, Rate
 from abstim.study.bench.rate import Against
-from abstim.study.sample import sample
+from abstim.study.sample.sampler import sample
 from abstim.study.validate import Comparison, Validation
 from functional.errors import InputError
 

@@ -10,19 +10,16 @@ import numpy as np
 import pytest
 from bench_sampling import bench_samples
 from browser import Browser
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from report_page import BLANK, DRAWN, NEEDS_BROWSER, Outline
 from sampling_bench_page import sample_bench_section
 
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
-from abstim.show.report import chart as beside
 from abstim.show.report import sampling as cold_start_page
 from abstim.show.report import write_report
 from abstim.show.report.page import KINDS, Source, charts_of, read_source, section_of
 from abstim.study.cold_start import cold_start
-from abstim.study.sample import compare, sample
+from abstim.study.sample.sampler import compare, sample
 from functional.errors import InputError
 
 REAL = load_gpu("gtx480")
@@ -237,19 +234,6 @@ def test_of_many_launches_those_with_the_most_instructions_are_drawn(results, mo
     section = section_of(Source("coldstart", "x", found.to_json()))
     assert [row[0] for row in section.charts[0].table.rows] == ["1"]
     assert section.notes == ["Charts by launch show the 1 of 3 launches with the most instructions."]
-
-
-@settings(max_examples=50)
-@given(st.lists(st.tuples(st.floats(50, 950), st.floats(12, 228)), min_size=1, max_size=12))
-def test_names_stay_on_the_plot_and_leave_a_lone_point_alone(points):
-    names = ["a name"] * len(points)
-    places = beside._places(points, names)
-    boxes = [beside._box(x + dx, y + dy, "a name", beside._START[align])
-             for (x, y), (dx, dy, align) in zip(points, places, strict=True)]  # fmt: skip
-    assert not any(beside._outside(box) for box in boxes)
-    lone = [k for k, (x, y) in enumerate(points)
-            if all(abs(x - a) > 100 or abs(y - b) > 40 for j, (a, b) in enumerate(points) if j != k)]  # fmt: skip
-    assert not any(beside._overlap(boxes[k], box) for k in lone for j, box in enumerate(boxes) if j != k)
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import abstim
 from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
-from abstim.study.sample import METHODS, Known, SampleResult, compare, sample
 from abstim.study.sample.inside import analysis_share
 from abstim.study.sample.kept import AnalysisStore
-from abstim.study.sample.sample_result import MOST_WAYS, by_way, thinned
-from abstim.study.sample.sampler import opened
+from abstim.study.sample.methods import METHODS, Known
+from abstim.study.sample.sample_result import MOST_WAYS, SampleResult, by_way, thinned
+from abstim.study.sample.sampler import compare, opened, sample
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from functional.keep.kept import Kept

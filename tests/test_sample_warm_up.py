@@ -8,10 +8,9 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
 from abstim.session.warm_up import Flushed, MemoryOf, MemoryOfAll, warm_up_named
-from abstim.study.sample import compare, sample
 from abstim.study.sample.inside import full
 from abstim.study.sample.inside import simulate as simulate_launches
-from abstim.study.sample.sampler import opened
+from abstim.study.sample.sampler import compare, opened, sample
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.study.sample import METHODS, Known, compare, ideal, sample
+from abstim.study.sample import ideal
 from abstim.study.sample.counts import basic_block_vector
 from abstim.study.sample.ideal import Cutter, simulate_units
+from abstim.study.sample.methods import METHODS, Known
 from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampler import compare, sample
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
 from sampling import Profile

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abstim.engine import accesses
-from abstim.engine.accesses import mixed
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64, UInt64
+    from jaxtyping import Float64, Int8, Int16, Int64, UInt8
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
 _BEYOND = ("shared", "const", "load", "store", "atomic", "fetch_miss", "const_miss", "one")
-LATENCIES = (*INSTRUCTION_CLASSES, *_BEYOND)
+LATENCIES, CLASSES = (*INSTRUCTION_CLASSES, *_BEYOND), len(INSTRUCTION_CLASSES)
 SHARED, CONST, LOAD, STORE, ATOMIC, FETCH_MISS, CONST_MISS, ONE = (LATENCIES.index(name) for name in _BEYOND)
 
 
@@ -50,23 +48,43 @@ class Reading(NamedTuple):
     machine: np.ndarray  # MACHINE, of the detailed engine: one element
 
 
-class Accessing(NamedTuple):
-    """The instructions with line records or bank conflicts of each basic block, those of block b from first[b] on."""
+class TimedCode(NamedTuple):
+    """A program on a GPU, and the latencies of each walk. The instructions with line records or bank conflicts of basic
+    block b are `accesses` from first_access[b] on."""
 
-    first: np.ndarray
-    instructions: np.ndarray
+    rows: np.ndarray  # CODE
+    waits: Int16[np.ndarray, "instr wait"]
+    writes: Int16[np.ndarray, "instr write"]
+    latencies: Float64[np.ndarray, "walk latency"]
+    first_access: Int64[np.ndarray, " block_plus_1"]
+    accesses: Int64[np.ndarray, " access"]
+
+
+class Records(NamedTuple):
+    """What line records do, and how many transactions each is."""
+
+    actions: UInt8[np.ndarray, " record"]
+    transactions: UInt8[np.ndarray, " record"]
 
 
 class Kinds(NamedTuple):
     """Kinds of warps: those of one execute the same, and ask the same of the units."""
 
-    digests: UInt64[np.ndarray, " kind"]  # of that
-    places: Int64[np.ndarray, " place"]  # by digest: a kind, + 1; 0: none
     ends: Float64[np.ndarray, "kind walk"]  # a warp's cycles
     paths: Float64[np.ndarray, "kind walk latency"]  # counts of LATENCIES on its longest path
     work: Float64[np.ndarray, "kind 3"]  # fetches, accesses, cycles of those
     batches: Int64[np.ndarray, "kind 2"]  # where those of its last walk begin and end in `ranges`: see `longest_path`
     ranges: Int64[np.ndarray, "batch 2"]  # of line records behind the warp's first
+
+
+class Walking(NamedTuple):
+    """Scratch of walks: the instructions of a warp, and one more; the one that wrote each register last; whether a line
+    of code is fetched, and the lines of constants that are."""
+
+    nodes: np.ndarray  # NODE
+    writer: Int64[np.ndarray, " register"]
+    lines: Int8[np.ndarray, " line"]
+    constants: Int64[np.ndarray, " line"]
 
 
 @jit
@@ -97,7 +115,7 @@ def is_in(lines, line):
 
 
 @jit
-def access_of(node, row, records, reading, record, actions, transactions, constants, cold):
+def access_of(node, row, records, reading, record, done_by, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     node.work, first = 0, record
     action = NOTHING
@@ -112,8 +130,8 @@ def access_of(node, row, records, reading, record, actions, transactions, consta
         done = accesses.transactions_in(accesses.sectors_of(word), size)
         node.work += done
         if action and done and line != accesses.SHARED_LINE:
-            actions[record] = LOOK_UP if line >= accesses.LOCAL_LINE and action == WRITE else action
-            transactions[record] = done
+            done_by.actions[record] = LOOK_UP if line >= accesses.LOCAL_LINE and action == WRITE else action
+            done_by.transactions[record] = done
         record += 1
         if not accesses.more_follow(word):
             break
@@ -130,27 +148,25 @@ def access_of(node, row, records, reading, record, actions, transactions, consta
 
 
 @jit
-def expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants):
-    """Fill `nodes` with the warp's instructions, and what its records do; returns how many instructions.
-
-    `lines`, `constants` are scratch: whether a line of code is fetched, and the lines of constants that are.
-    """
+def expand(code, streams, offsets, reading, warp, cold, walking, done_by):
+    """Fill in the nodes of the warp's instructions, and what its records do; returns how many instructions."""
+    nodes = walking.nodes
     if cold:
-        lines[:] = 0
-        constants[:] = -1
+        walking.lines[:] = 0
+        walking.constants[:] = -1
     record, conflict = offsets.records[warp], offsets.conflicts[warp]
     n, previous_pc, left = 0, -2, 0
     for event in range(offsets.blocks[warp], offsets.blocks[warp + 1]):
         block = streams.blocks[event]
         for i in range(streams.block_start[block], streams.block_stop[block]):
-            node, row = nodes[n], code[i]
-            left = fetch_of(node, row.pc, previous_pc, left, reading, lines, cold)
+            node, row = nodes[n], code.rows[i]
+            left = fetch_of(node, row.pc, previous_pc, left, reading, walking.lines, cold)
             node.instr, node.latency, node.work, node.record = i, row.latency, 1, record
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                 node.work = streams.conflicts[conflict] * reading.machine[0].shared_pass_cycles
                 conflict += 1
             elif row.kind >= Kind.PARAM_LOAD:
-                record = access_of(node, row, streams.records, reading, record, actions, transactions, constants, cold)
+                record = access_of(node, row, streams.records, reading, record, done_by, walking.constants, cold)
             previous_pc = row.pc
             n += 1
     nodes[n].record = record
@@ -184,11 +200,9 @@ def wait_for(node, nodes, j):
 
 
 @jit
-def schedule(code, waits, writes, writer, count, nodes, latency):
-    """Issue and completion times of a warp's instructions; returns the one that is complete last.
-
-    `writer` is scratch: the instruction that wrote each register last.
-    """
+def schedule(code, walking, count, latency):
+    """Issue and completion times of a warp's instructions; returns the one that is complete last."""
+    nodes, writer, waits, writes = walking.nodes, walking.writer, code.waits, code.writes
     writer[:] = -1
     unit_free, blocker, latest = 0.0, -1, 0
     for n in range(count):
@@ -199,11 +213,11 @@ def schedule(code, waits, writes, writer, count, nodes, latency):
             if waits[i, k] >= 0:
                 wait_for(node, nodes, writer[waits[i, k]])
         wait_for(node, nodes, blocker)
-        unit_free = result_of(node, code[i], latency, unit_free)
+        unit_free = result_of(node, code.rows[i], latency, unit_free)
         blocker = -1
-        if code[i].kind == Kind.SHARED_ATOMIC or code[i].kind == Kind.GLOBAL_ATOMIC:
+        if code.rows[i].kind == Kind.SHARED_ATOMIC or code.rows[i].kind == Kind.GLOBAL_ATOMIC:
             blocker = n
-        elif code[i].kind == Kind.FENCE:
+        elif code.rows[i].kind == Kind.FENCE:
             blocker = latest
         if node.done > nodes[latest].done:
             latest = n
@@ -250,54 +264,18 @@ def count_work(code, nodes, count, work):
     for n in range(count):
         node = nodes[n]
         work[0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
-        if code[node.instr].kind >= Kind.PARAM_LOAD:
+        if code.rows[node.instr].kind >= Kind.PARAM_LOAD:
             work[1] += 1
             work[2] += max(1, node.work)
 
 
 @jit
-def read_warp(code, accessing, streams, offsets, reading, warp, node, actions, transactions, constants):
-    """What the line records of a warp do; returns a digest of what it executes and asks of the load/store unit."""
-    record, conflict, digest = offsets.records[warp], offsets.conflicts[warp], np.uint64(1)
-    for event in range(offsets.blocks[warp], offsets.blocks[warp + 1]):
-        block = streams.blocks[event]
-        digest = mixed(digest, block)
-        for n in range(accessing.first[block], accessing.first[block + 1]):
-            row, before = code[accessing.instructions[n]], record
-            node.latency, node.work = row.latency, 0
-            if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                node.work = streams.conflicts[conflict]
-                conflict += 1
-            else:
-                record = access_of(node, row, streams.records, reading, record, actions, transactions, constants, False)
-            digest = mixed(digest, node.work + (node.latency << 16) + ((record - before) << 32))
-    return digest
-
-
-@jit
-def number_of(places, keys, key, digest, count):
-    """The number of a key, one of `count`; `count` itself, if it is a new one. `places`: by digest, numbers + 1."""
-    room = len(places) - 1
-    place = np.int64(digest >> np.uint64(32)) & room
-    while places[place]:
-        number = places[place] - 1
-        if keys[number] == key:
-            return number
-        place = (place + 1) & room
-    keys[count], places[place] = key, count + 1
-    return count
-
-
-@jit
-def walk_kind(code, waits, writes, trace, warp, latencies, cold, kinds, kind, begin, scratch, records):
+def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, begin, walking, done_by):
     """Walk a warp that is the first of its kind, at the latencies of each walk; `begin`: where its batches do."""
-    streams, offsets, reading = trace
-    nodes, writer, lines, constants = scratch
-    actions, transactions = records
-    first = offsets.records[warp]
-    count = expand(code, streams, offsets, reading, warp, cold, nodes, actions, transactions, lines, constants)
-    for k in range(len(latencies)):
-        latest = schedule(code, waits, writes, writer, count, nodes, latencies[k])
+    first, nodes = offsets.records[warp], walking.nodes
+    count = expand(code, streams, offsets, reading, warp, cold, walking, done_by)
+    for k in range(len(code.latencies)):
+        latest = schedule(code, walking, count, code.latencies[k])
         kinds.ends[kind, k] = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
         kinds.paths[kind, k][:] = 0
         found = longest_path(nodes, count, latest, kinds.paths[kind, k], kinds.ranges[begin:])
@@ -305,33 +283,3 @@ def walk_kind(code, waits, writes, trace, warp, latencies, cold, kinds, kind, be
     for n in range(begin, kinds.batches[kind, 1]):
         kinds.ranges[n, 0], kinds.ranges[n, 1] = kinds.ranges[n, 0] - first, kinds.ranges[n, 1] - first
     count_work(code, nodes, count, kinds.work[kind])
-
-
-@compiled
-def walk_blocks(
-    code, accessing, waits, writes, trace, chosen, warps, latencies, cold, records, kinds, kind_of_warp, scratch
-):
-    """Read the line records of the first len(chosen) thread blocks; walk the warps of those chosen, each alone.
-
-    `trace`: the engine's Streams and Offsets, and how they are read; `latencies` [walk, latency]; `cold`: where caches
-    are, each warp is a kind of its own. Filled in: `records`: (action, transactions) of each line record; `kinds`,
-    and which one each warp chosen is. `scratch`: as many NODEs as the longest warp has instructions and one more, and
-    what `schedule` and `expand` need.
-    """
-    streams, offsets, reading = trace
-    nodes, _writer, _lines, constants = scratch
-    actions, transactions = records
-    number = count = begin = 0
-    for block in range(len(chosen)):
-        for warp in range(block * warps, (block + 1) * warps):
-            digest = read_warp(
-                code, accessing, streams, offsets, reading, warp, nodes[0], actions, transactions, constants
-            )
-            if not chosen[block]:
-                continue
-            kind = count if cold else number_of(kinds.places, kinds.digests, digest, digest, count)
-            if kind == count:
-                walk_kind(code, waits, writes, trace, warp, latencies, cold, kinds, kind, begin, scratch, records)
-                begin, count = kinds.batches[kind, 1], count + 1
-            kind_of_warp[number] = kind
-            number += 1

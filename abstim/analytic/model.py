@@ -1,82 +1,45 @@
-"""Cycles of a launch on a design point, as one JAX function of a `Summary` and a `Point`.
+"""Cycles of a launch on a design point: functions of a launch's SUMMARY and a POINT that JAX traces, and that are
+compiled: in place of records JAX has named tuples of arrays.
 
 time = launch latency + cold start + p-norm(waves of warps that hide each other's stalls, every resource's own time)"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 
-from abstim.analytic.lone_warp import LOAD
-from abstim.analytic.point import Point
-from abstim.analytic.reuse_distance import L1_STEP, SIZES, WAYS
-from abstim.analytic.summary import Summary, Work
-from abstim.gpu.spec import ALUS
+from abstim.analytic.lone_warp import ATOMIC, CLASSES, CONST, CONST_MISS, FETCH_MISS, LOAD, ONE, SHARED, STORE
+from abstim.analytic.look import MOST_SMS, RESIDENT_NODES, SM_NODES
+from abstim.analytic.point import POINT, Point
+from abstim.analytic.real_numbers import (
+    ceil,
+    dot,
+    dot_of_rows,
+    dot_of_three,
+    exp,
+    fixed,
+    floor,
+    larger,
+    log,
+    log2,
+    log_gamma,
+    nearest,
+    number,
+    power,
+    smaller,
+    stepped,
+    traced_as,
+    where,
+)
+from abstim.analytic.reuse_distance import L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
+from abstim.analytic.summary import Summary
+from functional.jit.machine_code import compiled
+from functional.jit.marked import jit
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
-
-    AnyArray = Array | np.ndarray
-
-
-def between(values: Float[Array, "*other node"], nodes: AnyArray, x: Array) -> Float[Array, "*other"]:
-    """Linear in log x between the nodes, constant beyond them."""
-    at = jnp.log(jnp.maximum(x, 1e-3))
-    weights = jnp.stack([jnp.interp(at, jnp.log(nodes), row) for row in np.eye(len(nodes))])
-    return values @ weights
-
-
-def smooth_between(values: Float[Array, "*other node"], nodes: np.ndarray, x: Array) -> Float[Array, "*other"]:
-    """The quadratic B-spline with the nodes' values as coefficients: monotone where they are, slope continuous."""
-    last = len(nodes) - 1
-    at = jnp.clip(jnp.log2(jnp.maximum(x, 1e-3) / nodes[0]) / np.log2(nodes[1] / nodes[0]), 0, last)
-    middle = jnp.round(at).astype(jnp.int32)
-    part = at - middle
-    weights = (0.5 * (0.5 - part) ** 2, 0.75 - part**2, 0.5 * (0.5 + part) ** 2)
-    taken = (jnp.take(values, jnp.clip(middle + k, 0, last), axis=-1) for k in (-1, 0, 1))
-    return jnp.stack([weight * value for weight, value in zip(weights, taken, strict=True)]).sum(0)
-
-
-def l2_lines(point: Point) -> Array:
-    """Lines of all slices."""
-    p = point
-    return p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
-
-
-def miss_ratios(summary: Summary, point: Point, resident: Array) -> tuple[Array, Array, Array]:
-    """Share that misses L1D, and L1D and L2: of line accesses, then of critical batches of loads; and share of written
-    sectors that misses L2."""
-    p = point
-    l1_lines = jnp.where(p.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
-
-    def in_l2(values: Array) -> Array:
-        return between(smooth_between(values, SIZES, l2_lines(p)), WAYS, p.l2_ways)
-
-    l1 = between(smooth_between(summary.l1_misses, SIZES, l1_lines), WAYS, p.l1d_ways)
-    l2 = between(in_l2(summary.l2_misses), SIZES[::L1_STEP], l1_lines)
-
-    def at_point(values: Array) -> Array:
-        return between(between(values, summary.resident_nodes, resident), summary.sm_nodes, p.sm_count)
-
-    l1 = jnp.maximum(p.l1d_bypass, at_point(l1))
-    return l1, jnp.minimum(l1, at_point(l2)), at_point(in_l2(summary.write_misses))
-
-
-def by_sector(summary: Summary, point: Point, missed: Array, most: Array) -> tuple[Array, Array]:
-    """(sectors that a cache asks for in whose place whole lines would miss so often, how many more accesses miss than
-    there). One that asks for sectors asks once for each that is used, if the line stays, and for at most `most`."""
-    w, p = summary.work, point
-    sectored = jnp.maximum(p.l1d_sectored, p.l1d_bypass)
-    lines = missed * w.lines
-    sectors = jnp.where(sectored > 0, jnp.minimum(most, lines * w.line_sectors), lines * SECTORS_A_LINE)
-    more = sectors * w.lines / jnp.maximum(1.0, w.load_sectors * lines)
-    return sectors, jnp.where(sectored > 0, jnp.maximum(1.0, more), 1.0)
-
 
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
@@ -86,234 +49,345 @@ BOUNDS = (
     "latency", "SP units", "SFU", "INT units", "DP units", "tensor units", "load/store unit", "fetch", "result bus",
     "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
 )  # fmt: skip
+LATENCY, UNITS, MEMORY = 0, 1, BOUNDS.index("SM replies")  # where those of units, and of what SMs share, begin
+# A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; sectors that L2
+# is asked for or written, and those read from DRAM
+PREDICTION = np.dtype([
+    ("cycles", "f8"), ("bounds_cycles", "f8", len(BOUNDS)),
+    *((name, "f8") for name in ("cold_cycles", "resident_blocks", "l1d_misses", "l2_sectors", "dram_sectors")),
+])  # fmt: skip
+LAST_SM, LAST_RESIDENT, LAST_L1 = len(SM_NODES) - 1, len(RESIDENT_NODES) - 1, L1_NODES - 1
 
 
-class Prediction(NamedTuple):
-    """A launch on a design point and where its cycles come from; floats, or arrays with one leading axis."""
-
-    cycles: Float[Array, "*point"]
-    bounds_cycles: Float[Array, "*point bound"]  # each resource alone, in the order of BOUNDS
-    cold_cycles: Float[Array, "*point"]
-    resident_blocks: Float[Array, "*point"]
-    l1d_misses: Float[Array, "*point"]
-    l2_sectors: Float[Array, "*point"]  # asked for or written
-    dram_sectors: Float[Array, "*point"]  # read
+@jit
+def place_among(nodes, last, x):
+    """(k, part) of a number that lies `part` of the way from node k to k + 1, in logarithms; none lies beyond them."""
+    at, k = smaller(larger(x, nodes[0]), nodes[last]), 0
+    for n in range(1, last):
+        k = k + (at > nodes[n])
+    return k, (log(at) - log(nodes[k])) / (log(nodes[k + 1]) - log(nodes[k]))
 
 
-def predict_one(summary: Summary, point: Point) -> Prediction:
-    """One launch on one design point."""
-    s, p = summary, point
+@jit
+def octaves(x, octaves_a_node, last):
+    """How many nodes a number lies behind the first, 1, on a grid that is even in octaves."""
+    return smaller(larger(log2(larger(x, 1e-3)) / octaves_a_node, 0.0), last)
+
+
+@jit
+def place_of(x, octaves_a_node, last):
+    """`place_among` nodes of such a grid."""
+    at = octaves(x, octaves_a_node, last)
+    before = smaller(floor(at), last - 1)
+    return number(before), at - before
+
+
+def _missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
+    import jax.numpy as jnp
+
+    two, three = np.arange(2), np.arange(3)
+    sm_weights, held_weights, way_weights = (jnp.stack([1 - p, p]) for p in (sm_part, held_part, way_part))
+    size_weights = jnp.stack([0.5 * (0.5 - part) ** 2, 0.75 - part**2, 0.5 * (0.5 + part) ** 2])
+    shares, missed = misses[sm + two[:, None], held + two, row], matrix[way + two[:, None], size + three]
+    return jnp.einsum("i,j,ijb,k,l,klb", sm_weights, held_weights, shares, way_weights, size_weights, missed)
+
+
+@traced_as(_missed_share)
+def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
+    """A share of `misses` between two numbers of SMs, and of thread blocks on each, that a cache between two numbers of
+    ways has not. Of three sizes it is the quadratic B-spline with theirs as coefficients: monotone where they are,
+    slope continuous; it lies `part` of the way from the middle one."""
+    total = 0.0
+    for i in range(2):
+        for j in range(2):
+            node = (sm_part if i else 1 - sm_part) * (held_part if j else 1 - held_part)
+            if node > 0.0:
+                for k in range(2):
+                    own = node * (way_part if k else 1 - way_part)
+                    low, high = 0.5 - part, 0.5 + part
+                    total += 0.5 * own * low * low * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size])
+                    total += (
+                        own
+                        * (0.75 - part * part)
+                        * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + 1])
+                    )
+                    total += (
+                        0.5 * own * high * high * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + 2])
+                    )
+    return total
+
+
+@jit
+def l2_lines(p):
+    """Lines of all slices."""
+    return p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
+
+
+@jit
+def share_of(s, p, matrix, resident, row, lines, ways):
+    """`missed_share` of a row on a point."""
+    sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
+    held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
+    way, way_part = place_of(ways, 1, LAST_WAYS)
+    at = octaves(lines, 0.5, LAST_SIZE)
+    middle = nearest(at)
+    return missed_share(s.misses, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle)
+
+
+@jit
+def miss_ratios(s, p, matrix, resident, who):
+    """Share that misses L1D, and L1D and L2: of line accesses (`who` 0), of critical batches of loads (1)."""
+    l1_lines = where(p.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
+    row = who * (1 + L1_NODES)
+    l1 = larger(p.l1d_bypass, share_of(s, p, matrix, resident, row, l1_lines, p.l1d_ways))
+    k, part = place_of(l1_lines, 2, LAST_L1)
+    smaller_l1 = share_of(s, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
+    larger_l1 = share_of(s, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
+    return l1, smaller(l1, (1 - part) * smaller_l1 + part * larger_l1)
+
+
+@jit
+def by_sector(s, p, missed, most):
+    """(sectors that a cache asks for in whose place whole lines would miss so often, how many more accesses miss than
+    there). One that asks for sectors asks once for each that is used, if the line stays, and for at most `most`."""
+    lines, sectored = missed * s.lines, larger(p.l1d_sectored, p.l1d_bypass) > 0
+    sectors = where(sectored, smaller(most, lines * s.line_sectors), lines * SECTORS_A_LINE)
+    more = sectors * s.lines / larger(1.0, s.load_sectors * lines)
+    return sectors, where(sectored, larger(1.0, more), 1.0)
+
+
+@jit
+def predict_one(s, p, matrix, found):
+    """One launch on one design point; `found`: a PREDICTION."""
     resident, an_sm = resident_blocks(s, p)
-    (l1, l1_wait), (l2, l2_wait), write = miss_ratios(s, p, resident)
-    asked, more = by_sector(s, p, l1, s.work.load_sectors)
+    l1, l2 = miss_ratios(s, p, matrix, resident, 0)
+    l1_wait, l2_wait = miss_ratios(s, p, matrix, resident, 1)
+    written = share_of(s, p, matrix, resident, WRITE_ROW, l2_lines(p), p.l2_ways)
+    asked, more = by_sector(s, p, l1, s.load_sectors)
     read, more_read = by_sector(s, p, l2, asked)
-    l1, l1_wait, l2, l2_wait = (
-        jnp.minimum(1.0, x * y) for x, y in ((l1, more), (l1_wait, more), (l2, more_read), (l2_wait, more_read))
-    )
-    latency = latencies(p, l1_wait, l2_wait)
-    alone, longest = (s.path @ latency).max(), (s.longest_path @ latency).max()
-    cold = jnp.maximum(0, (s.cold_path @ latency).max() - (s.warm_path @ latency).max())
+    l1_missed, l2_missed = smaller(1.0, l1 * more), smaller(1.0, l2 * more_read)
+    waits = smaller(1.0, l1_wait * more), smaller(1.0, l2_wait * more_read)
+    alone, longest = path_cycles(s.path, p, waits[0], waits[1]), path_cycles(s.longest_path, p, waits[0], waits[1])
+    warm = path_cycles(s.warm_path, p, waits[0], waits[1])
+    cold = larger(0.0, path_cycles(s.cold_path, p, waits[0], waits[1]) - warm)
     uneven = busiest(s, p, resident / an_sm)
-    share = uneven * an_sm / s.thread_blocks
-    misses, sectors = l1 * s.work.lines, asked + s.work.store_sectors + s.work.atomics
-    far = [
-        *memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2, write)),
-        (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / jnp.maximum(1e-9, l1)),
-    ]
-    queue = QUEUE * jnp.stack(far).max() * resident / an_sm
-    waves = jnp.maximum(longest, uneven * waves_cycles(s, p, alone + queue, resident, an_sm))
-    bounds = jnp.stack([waves, *unit_cycles(s, p, share), *far])
+    share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
+    misses, sectors = l1_missed * s.lines, asked + s.store_sectors + s.atomics
+    memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2_missed, written), bounds)
+    beyond = l2_missed / larger(1e-9, l1_missed)
+    bounds[MEMORY + 5] = (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, beyond)
+    far = largest(bounds, MEMORY)
+    waves = uneven * waves_cycles(s, p, alone + QUEUE * far * resident / an_sm, resident, an_sm)
+    bounds[LATENCY] = larger(longest, waves)
+    unit_cycles(s, p, share, bounds)
     # what all SMs share idles while the first warps come to it, and after the last has been served: as long as a warp
     # takes for one of its loads
-    idle = alone / jnp.maximum(1.0, s.path[:, LOAD].max())
-    cycles = p.launch_latency_cycles + cold + jnp.maximum(p_norm(bounds), idle + jnp.stack(far).max())
-    return Prediction(cycles, bounds, cold, resident, misses + s.work.stores, sectors, read)
+    idle = alone / larger(1.0, larger(s.path[0][LOAD], s.path[1][LOAD]))
+    found.cycles = p.launch_latency_cycles + cold + larger(p_norm(bounds), idle + far)
+    found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
+    found.l2_sectors, found.dram_sectors = sectors, read
+
+
+def as_arrays(record: np.ndarray) -> Any:
+    """A SUMMARY, or POINTs, for JAX."""
+    kind = Point if record.dtype == POINT else Summary
+    return kind(*(np.asarray(record[name]) for name in record.dtype.names or ()))
+
+
+def predict_traced(summary: Summary, point: Point) -> Any:
+    """A PREDICTION of `predict_one` as JAX traces it, its fields as attributes."""
+    import jax
+    import jax.numpy as jnp
+
+    found = SimpleNamespace(bounds_cycles=[0.0] * len(BOUNDS))
+    predict_one(*jax.tree.map(jnp.asarray, (summary, point, miss_matrix())), found)
+    return found
 
 
 def analytic_cycles(summary: Summary, point: Point) -> Float[Array, ""]:
-    """Cycles of one launch on one design point; differentiable by every float of the point."""
-    return predict_one(summary, point).cycles
+    """Cycles of one launch on one design point, for JAX; differentiable by every float of the point."""
+    return predict_traced(summary, point).cycles
 
 
-def predict(summary: Summary, points: Point) -> Prediction:
-    """One launch on `n` design points (`points_of`); every field of the result has `n` rows."""
-    (one, whole), (rows, each) = (_joined(tree, axes) for tree, axes in ((summary, 0), (points, 1)))
-    return _predict(one, rows, whole, each)
+@compiled
+def predict_all(launch, points, matrix, found):
+    """One launch, a SUMMARY, on all points: a PREDICTION each."""
+    for k in range(len(points)):
+        predict_one(launch, points[k], matrix, found[k])
 
 
-Shapes = tuple[tuple[int, ...], ...]
+@jit
+def largest(numbers, first):
+    """Of an array from a place on."""
+    found = numbers[first]
+    for k in range(first + 1, len(numbers)):
+        found = larger(found, numbers[k])
+    return found
 
 
-def _joined(tree: Any, axes: int) -> tuple[Float[np.ndarray, "*n number"], Shapes]:
-    """(the arrays of a tree behind their first axes in one, which JAX takes over in the time of one; their shapes)."""
-    arrays = [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(tree)]
-    rows = [array.reshape(*array.shape[:axes], -1) for array in arrays]
-    return np.concatenate(rows, -1), tuple(array.shape[axes:] for array in arrays)
-
-
-def _apart(numbers: Float[Array, " number"], shapes: Shapes) -> list[Array]:
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    return [part.reshape(shape) for part, shape in zip(jnp.split(numbers, ends[:-1]), shapes, strict=True)]
-
-
-@partial(jax.jit, static_argnums=(2, 3))
-def _predict(one: Array, rows: Float[Array, "point number"], whole: Shapes, each: Shapes) -> Prediction:
-    work, *others = len(Work._fields), *_apart(one, whole)
-    summary = Summary(Work(*others[:work]), *others[work:])
-    return jax.vmap(lambda row: predict_one(summary, Point(*_apart(row, each))))(rows)
-
-
-def p_norm(bounds: Float[Array, " bound"]) -> Float[Array, ""]:
+@jit
+def p_norm(bounds):
     """A smooth maximum, never below the largest."""
-    largest = jax.lax.stop_gradient(bounds.max())
-    return largest * ((bounds / largest) ** SHARPNESS).sum() ** (1 / SHARPNESS)
+    most, total = fixed(largest(bounds, 0)), 0.0
+    for k in range(len(bounds)):
+        total = total + power(bounds[k] / most, SHARPNESS)
+    return most * power(total, 1 / SHARPNESS)
 
 
-def whole(x: Array, rounding) -> Array:
-    """`rounding(x)` with the derivative of x: steps in SM count or occupancy keep a slope."""
-    return x + jax.lax.stop_gradient(rounding(x) - x)
-
-
-def resident_blocks(summary: Summary, point: Point) -> tuple[Array, Array]:
-    """Thread blocks an SM holds (abstim/occupancy.py), and blocks the busiest SM gets."""
-    s, p = summary, point
+@jit
+def resident_blocks(s, p):
+    """Thread blocks an SM holds (abstim/occupancy.py), and blocks the busiest SM gets: steps in SM count or occupancy
+    keep a slope, that of the line through them."""
     granularity = p.register_allocation_granularity
-    registers = granularity * jnp.ceil(s.registers_per_thread / granularity) * WARP_THREADS * s.warps_per_block
-    limits = jnp.stack([
-        p.max_threads_per_sm / (WARP_THREADS * s.warps_per_block),
-        p.max_warps_per_sm / s.warps_per_block,
-        p.max_blocks_per_sm,
-        p.registers_per_sm / jnp.maximum(1, registers),
-        p.shared_bytes_per_sm / jnp.maximum(1, s.shared_bytes),
-    ])  # fmt: skip
-    an_sm = whole(s.thread_blocks / p.sm_count, lambda x: jnp.ceil(x - 1e-4))
-    fitting = jnp.maximum(1, whole(limits.min(), lambda x: jnp.floor(x + 1e-4)))
-    return jnp.minimum(fitting, an_sm), an_sm
+    registers = granularity * ceil(s.registers_per_thread / granularity) * WARP_THREADS * s.warps_per_block
+    threads = p.max_threads_per_sm / (WARP_THREADS * s.warps_per_block)
+    slots = smaller(p.max_warps_per_sm / s.warps_per_block, p.max_blocks_per_sm)
+    stored = smaller(p.registers_per_sm / larger(1.0, registers), p.shared_bytes_per_sm / larger(1.0, s.shared_bytes))
+    limit, an_sm = smaller(smaller(threads, slots), stored), s.thread_blocks / p.sm_count
+    dealt = stepped(an_sm, ceil(an_sm - 1e-4))
+    return smaller(larger(1.0, stepped(limit, floor(limit + 1e-4))), dealt), dealt
 
 
-def busiest(summary: Summary, point: Point, first: Array) -> Array:
+@jit
+def busiest(s, p, first):
     """Work of the busiest SM over that of as many mean blocks. Only the `first` part of its blocks, those handed out at
     the start, is dealt out blindly; the others go where there is room."""
-    counts = np.arange(1, len(summary.imbalance) + 1)
-    return 1 + first * (jnp.interp(point.sm_count, counts, summary.imbalance) - 1)
+    at = smaller(larger(p.sm_count, 1.0), MOST_SMS)
+    before = smaller(floor(at), MOST_SMS - 1)
+    k, part = number(before) - 1, at - before
+    return 1 + first * ((1 - part) * s.imbalance[k] + part * s.imbalance[k + 1] - 1)
 
 
-def miss_cycles(point: Point) -> tuple[Array, Array]:
+@jit
+def miss_cycles(p):
     """What an L1D miss costs that L2 has, and what it costs more if not (docs/timing-rules.md, rule 11)."""
-    p = point
     l2 = p.l2_request_cycles + p.l2_sector_cycles + p.l2_reply_cycles + SECTORS_A_LINE
     dram = p.dram_latency_cycles + p.dram_reply_cycles - p.l2_reply_cycles + p.dram_activate_cycles
     return l2, dram + SECTORS_A_LINE * p.dram_sector_cycles
 
 
-def latencies(point: Point, l1_wait: Array, l2_wait: Array) -> Float[Array, " latency"]:
-    """In the order of nodes.LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
-    p, real = point, 1 - point.perfect_memory
-    l2, dram = miss_cycles(p)
+@jit
+def path_cycles(paths, p, l1_wait, l2_wait):
+    """The longer of two paths. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
+    return larger(walked_cycles(paths[0], p, l1_wait, l2_wait), walked_cycles(paths[1], p, l1_wait, l2_wait))
+
+
+@jit
+def walked_cycles(path, p, l1_wait, l2_wait):
+    """Of a path, as counts of LATENCIES."""
+    real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
-    beyond = [
-        p.shared_latency_cycles,
-        p.const_latency_cycles,
-        (1 - p.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram,
-        p.l1d_latency_cycles + miss,
-        p.perfect_memory * p.atomic_latency_cycles + real * l2,
-        (1 - p.perfect_instruction_cache) * (p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)),
-        p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram),
-        jnp.ones_like(p.shared_latency_cycles),
-    ]
-    return jnp.concatenate([p.latency_cycles, jnp.stack(beyond)])
+    load = (1 - p.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram
+    atomic = p.perfect_memory * p.atomic_latency_cycles + real * l2
+    code = p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)
+    const = p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram)
+    near = path[ONE] + path[SHARED] * p.shared_latency_cycles + path[CONST] * p.const_latency_cycles
+    far = path[LOAD] * load + path[STORE] * (p.l1d_latency_cycles + miss) + path[ATOMIC] * atomic
+    missed = path[FETCH_MISS] * (1 - p.perfect_instruction_cache) * code + path[CONST_MISS] * const
+    return dot(path[:CLASSES], p.latency_cycles) + near + far + missed
 
 
-def ipc_one_issue(
-    stall_cycles_an_instruction: Float[Array, "*point"], warps: Float[Array, "*point"]
-) -> Float[Array, "*point"]:
+def _ipc_one_issue(stall_cycles_an_instruction, warps):
+    import jax
+    import jax.numpy as jnp
+
+    offered, start = stall_cycles_an_instruction, warps - jnp.floor(warps)
+
+    def step(n, blocked):
+        more = offered * blocked / (start + n + offered * blocked)
+        return jnp.where(start + n <= warps + 1e-3, more, blocked)
+
+    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, offered / (offered + start))
+
+
+@traced_as(_ipc_one_issue)
+def ipc_one_issue(stall_cycles_an_instruction, warps):
     """IPC of a scheduler of which only the warp that issues can stall.
 
     In TBPoint's Markov chain (IPDPS 2014, Section IV-A) every warp that can run moves on in every cycle, issued or not.
     Here those not issued keep waiting: a closed queue of one server and N sources, whose server idles with the
     probability of Erlang's loss formula B(N, p M), whatever the distribution of stalls. `warps` need not be whole.
     """
-    offered = stall_cycles_an_instruction
-    start = warps - jnp.floor(warps)
-    blocked = offered / (offered + start)
-
-    def step(n, blocked):
-        more = offered * blocked / (start + n + offered * blocked)
-        return jnp.where(start + n <= warps + 1e-3, more, blocked)
-
-    return 1 - jax.lax.fori_loop(1, MOST_WARPS + 1, step, blocked)
+    offered, start = stall_cycles_an_instruction, warps - floor(warps)
+    blocked, n = offered / (offered + start), 1
+    while n <= MOST_WARPS and start + n <= warps + 1e-3:
+        blocked = offered * blocked / (start + n + offered * blocked)
+        n += 1
+    return 1 - blocked
 
 
-def waves_cycles(summary: Summary, point: Point, alone: Array, resident: Array, an_sm: Array) -> Array:
+@jit
+def waves_cycles(s, p, alone, resident, an_sm):
     """The busiest SM's time if only latencies and issue slots count: full waves of blocks, then a partial one.
 
     A warp takes `alone` cycles by itself; the more of them there are, the more of its stalls the others hide.
     """
-    s, schedulers = summary, point.schedulers_per_sm
-    instructions = s.work.instructions / (s.thread_blocks * s.warps_per_block)
-    stalled = jnp.maximum(1e-3, alone / instructions - 1)  # cycles an instruction: p M
-
-    def wave(blocks: Array) -> Array:
-        warps = blocks * s.warps_per_block
-        return warps * instructions / (schedulers * ipc_one_issue(stalled, warps / schedulers))
-
-    full = jax.lax.stop_gradient(jnp.ceil(an_sm / resident - 1e-4) - 1)
-    return full * wave(resident) + wave(an_sm - full * resident)
+    instructions = s.instructions / (s.thread_blocks * s.warps_per_block)
+    stalled = larger(1e-3, alone / instructions - 1)  # cycles an instruction: p M
+    full = fixed(ceil(an_sm / resident - 1e-4) - 1)
+    last = an_sm - full * resident
+    return full * wave_cycles(s, p, stalled, instructions, resident) + wave_cycles(s, p, stalled, instructions, last)
 
 
-def unit_cycles(summary: Summary, point: Point, share: Array) -> list[Array]:
+@jit
+def wave_cycles(s, p, stalled, instructions, blocks):
+    """Of so many thread blocks together."""
+    warps, schedulers = blocks * s.warps_per_block, p.schedulers_per_sm
+    return warps * instructions / (schedulers * ipc_one_issue(stalled, warps / schedulers))
+
+
+@jit
+def unit_cycles(s, p, share, bounds):
     """The busiest SM's units, each working without a pause; `share`: the part of the launch it does."""
-    w, p = summary.work, point
-    issued = w.by_class * share
-    return [
-        *(alu_cycles(p, unit, issued * p.on_unit[k]) for k, unit in enumerate(ALUS)),
-        share * jnp.maximum(w.access_cycles / p.lsu_units, w.accesses / p.mem_port_width),
-        share * w.fetches / p.fetches_per_cycle,
-        issued.sum() / p.result_bus_width,
-    ]
+    bounds[UNITS] = alu_cycles(s, p, share, 0, p.sp_units, p.sp_port_width)
+    bounds[UNITS + 1] = alu_cycles(s, p, share, 1, p.sfu_units, p.sfu_port_width)
+    bounds[UNITS + 2] = alu_cycles(s, p, share, 2, p.int_units, p.int_port_width)
+    bounds[UNITS + 3] = alu_cycles(s, p, share, 3, p.dp_units, p.dp_port_width)
+    bounds[UNITS + 4] = alu_cycles(s, p, share, 4, p.tensor_units, p.tensor_port_width)
+    bounds[UNITS + 5] = share * larger(s.access_cycles / p.lsu_units, s.accesses / p.mem_port_width)
+    bounds[UNITS + 6] = share * s.fetches / p.fetches_per_cycle
+    bounds[UNITS + 7] = share * s.results / p.result_bus_width
 
 
-def alu_cycles(point: Point, unit: str, issued: Float[Array, " instruction_class"]) -> Array:
+@jit
+def alu_cycles(s, p, share, kind, units, width):
     """What the units of one kind need for the instructions of an SM; none, if the SM has no such units."""
-    units, width = getattr(point, f"{unit}_units"), getattr(point, f"{unit}_port_width")
-    return jnp.maximum((issued * point.initiation_cycles).sum() / jnp.maximum(units, 1), issued.sum() / width)
+    held = dot_of_three(s.by_class, p.on_unit[kind], p.initiation_cycles)
+    return share * larger(held / larger(units, 1.0), dot(s.by_class, p.on_unit[kind]) / width)
 
 
-def written_back(summary: Summary, point: Point, l2: Array, write: Array) -> Array:
+@jit
+def written_back(s, p, l2, written):
     """Sectors written to DRAM: what was written of all lines that came into L2 but the last, which are still there."""
-    w = summary.work
-    came = l2 * w.lines + write * w.store_lines
-    return write * w.store_sectors * jnp.maximum(0, 1 - l2_lines(point) / jnp.maximum(1, came))
+    came = l2 * s.lines + written * s.store_lines
+    return written * s.store_sectors * larger(0.0, 1 - l2_lines(p) / larger(1.0, came))
 
 
-def memory_cycles(
-    summary: Summary, point: Point, share: Array, misses: Array, sectors: Array, dram: Array
-) -> list[Array]:
+@jit
+def memory_cycles(s, p, share, misses, sectors, dram, bounds):
     """What the busiest SM's port, the L2 slices and the DRAM channels need for the traffic. A slice answers one sector
     a cycle, however many it reads (docs/timing-rules.md, rule 11)."""
-    w, p, real = summary.work, point, 1 - point.perfect_memory
-    answers = p.perfect_memory * (misses + w.stores + w.atomics) + real * sectors
-    sent = w.store_sectors * SECTOR_BYTES + w.stores * p.packet_header_bytes
-    served = (sectors - w.atomics) * jnp.maximum(1, p.l2_sector_cycles) + w.atomics * p.l2_atomic_cycles
+    real = 1 - p.perfect_memory
+    answers = p.perfect_memory * (misses + s.stores + s.atomics) + real * sectors
+    sent = s.store_sectors * SECTOR_BYTES + s.stores * p.packet_header_bytes
+    served = (sectors - s.atomics) * larger(1.0, p.l2_sector_cycles) + s.atomics * p.l2_atomic_cycles
     slices = p.dram_channels * p.l2_slices_per_channel
     # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
-    switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - jnp.maximum(p.crossbar_repeats, p.crossbar_output_queues))
-    return [
-        share * answers,
-        real * share * sent / p.flit_bytes,
-        real * jnp.maximum(served / slices, switch),
-        real * dram * p.dram_sector_cycles / p.dram_channels,
-        real * w.hottest_atomics * p.l2_atomic_cycles,
-    ]
+    switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
+    bounds[MEMORY] = share * answers
+    bounds[MEMORY + 1] = real * share * sent / p.flit_bytes
+    bounds[MEMORY + 2] = real * larger(served / slices, switch)
+    bounds[MEMORY + 3] = real * dram * p.dram_sector_cycles / p.dram_channels
+    bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 
 
-def in_flight_cycles(point: Point, misses: Array, beyond: Array) -> Array:
+@jit
+def in_flight_cycles(p, misses, beyond):
     """What L1D needs for its misses: one whose set is full of lines on their way blocks the tags.
 
     Lines drawn at random fill a set of `ways` after as many draws as it takes for `ways` + 1 people to share a birthday
     (Klamkin and Newman, 1967); so many are in flight. `beyond`: the share of misses that L2 has not.
     """
-    p, people = point, point.l1d_ways + 1
-    drawn = jnp.exp(gammaln(1 + 1 / people) + gammaln(people + 1) / people) * p.l1d_sets ** (p.l1d_ways / people)
-    l2, dram = miss_cycles(p)
-    return (1 - p.perfect_memory) * misses * (l2 + beyond * dram) / jnp.minimum(drawn, p.l1d_sets * p.l1d_ways)
+    people, (l2, dram) = p.l1d_ways + 1, miss_cycles(p)
+    drawn = exp(log_gamma(1 + 1 / people) + log_gamma(people + 1) / people) * power(p.l1d_sets, p.l1d_ways / people)
+    return (1 - p.perfect_memory) * misses * (l2 + beyond * dram) / smaller(drawn, p.l1d_sets * p.l1d_ways)

@@ -10,42 +10,43 @@ import numpy as np
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
 
-
-# Names and units are those of `Spec` and `Params`; flags are 1 or 0. Of the first three there is one a class of
-# instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS)
-class Point(
-    namedtuple(
-        "Point",
-        "latency_cycles initiation_cycles on_unit perfect_memory sm_count core_clock_hz max_threads_per_sm "
-        "max_warps_per_sm max_blocks_per_sm registers_per_sm register_allocation_granularity shared_bytes_per_sm "
-        "schedulers_per_sm sp_units sfu_units int_units dp_units tensor_units lsu_units l1d_banks "
-        "perfect_instruction_cache perfect_constant_cache fetches_per_cycle sp_port_width sfu_port_width "
-        "int_port_width dp_port_width tensor_port_width mem_port_width result_bus_width l1d_sets l1d_ways "
-        "l1d_sectored l1d_bypass l2_sets l2_ways l2_slices_per_channel dram_channels crossbar_repeats "
-        "crossbar_output_queues flit_bytes packet_header_bytes shared_latency_cycles l1d_latency_cycles "
-        "const_latency_cycles l1_miss_extra_cycles atomic_latency_cycles l1i_miss_extra_cycles l2_request_cycles "
-        "l2_reply_cycles l2_sector_cycles l2_atomic_cycles dram_latency_cycles dram_reply_cycles dram_activate_cycles "
-        "dram_sector_cycles launch_latency_cycles",
-    )
-):
-    """A GPU, or `n` of them (a leading axis everywhere), in floats."""
+CLASSES = len(INSTRUCTION_CLASSES)
 
 
-def points_of(gpus: Sequence[Gpu]) -> Point:
-    """`n` GPUs as one Point of float32 arrays, `n` rows each."""
-    rows = [_values(gpu) for gpu in gpus]
-    return Point(*(np.array(column, np.float32) for column in zip(*rows, strict=True)))
+# A GPU in floats. Names and units are those of `Spec` and `Params`; flags are 1 or 0. Of the first three there is one a
+# class of instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS)
+_NUMBERS = (
+    "perfect_memory", "sm_count", "core_clock_hz", "max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm",
+    "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm", "schedulers_per_sm", "sp_units",
+    "sfu_units", "int_units", "dp_units", "tensor_units", "lsu_units", "l1d_banks", "perfect_instruction_cache",
+    "perfect_constant_cache", "fetches_per_cycle", "sp_port_width", "sfu_port_width", "int_port_width",
+    "dp_port_width", "tensor_port_width", "mem_port_width", "result_bus_width", "l1d_sets", "l1d_ways",
+    "l1d_sectored", "l1d_bypass", "l2_sets", "l2_ways", "l2_slices_per_channel", "dram_channels",
+    "crossbar_repeats", "crossbar_output_queues", "flit_bytes", "packet_header_bytes", "shared_latency_cycles",
+    "l1d_latency_cycles", "const_latency_cycles", "l1_miss_extra_cycles", "atomic_latency_cycles",
+    "l1i_miss_extra_cycles", "l2_request_cycles", "l2_reply_cycles", "l2_sector_cycles", "l2_atomic_cycles",
+    "dram_latency_cycles", "dram_reply_cycles", "dram_activate_cycles", "dram_sector_cycles",
+    "launch_latency_cycles",
+)  # fmt: skip
+POINT = np.dtype([
+    ("latency_cycles", "f8", CLASSES), ("initiation_cycles", "f8", CLASSES), ("on_unit", "f8", (len(ALUS), CLASSES)),
+    *((name, "f8") for name in _NUMBERS),
+])  # fmt: skip
+Point = namedtuple("Point", list(POINT.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
 
 
-def _values(gpu: Gpu) -> list:
-    operations = [gpu.pipeline.operation(name) for name in INSTRUCTION_CLASSES]
-    classes = [
-        [o.latency_cycles for o in operations],
-        [o.initiation_cycles for o in operations],
-        [[o.unit == unit for o in operations] for unit in ALUS],
-    ]
-    spec, params = gpu.spec, gpu.params
-    return [*classes, *(float(getattr(spec if hasattr(spec, name) else params, name)) for name in Point._fields[3:])]
+def points_of(gpus: Sequence[Gpu]) -> np.ndarray:
+    """GPUs as POINTs."""
+    found = np.empty(len(gpus), POINT)
+    for row, gpu in zip(found, gpus, strict=True):
+        operations = [gpu.pipeline.operation(name) for name in INSTRUCTION_CLASSES]
+        row["latency_cycles"] = [o.latency_cycles for o in operations]
+        row["initiation_cycles"] = [o.initiation_cycles for o in operations]
+        row["on_unit"] = [[o.unit == unit for o in operations] for unit in ALUS]
+        spec, params = gpu.spec, gpu.params
+        for name in _NUMBERS:
+            row[name] = getattr(spec if hasattr(spec, name) else params, name)
+    return found
 
 
 # Each key is drawn evenly from its values, independently of the others. Sizes go in powers of two, rates and latencies

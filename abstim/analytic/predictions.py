@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.kept_programs import kept_programs
-from abstim.analytic.model import BOUNDS, SECTOR_BYTES, Prediction, predict
-from abstim.analytic.point import Point, points_of
-from abstim.analytic.summary import EVERYWHERE, Summary, nodes_near, summarize
+from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, predict_all
+from abstim.analytic.point import POINT, points_of
+from abstim.analytic.reuse_distance import miss_matrix
+from abstim.analytic.summary import EVERYWHERE, nodes_near, summarize, timed_code
+from abstim.brief import grouped
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
 from abstim.gpu.spec import Params, Spec
@@ -31,8 +33,7 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes",
     "l1d_dense_banks", "shared_bytes_per_cycle", "coalescing", "architecture",
 }  # fmt: skip
-UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(Point._fields) - _READ_BESIDE
-CHUNK = 4096  # design points a call: long runs use the same few compiled shapes
+UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +44,30 @@ class AnalyticLaunch(LaunchResult):
     bounds_cycles: dict[str, float]
 
 
-def summaries(session: Session, gpu: Gpu) -> list[Summary]:
-    """One a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
+def summaries(session: Session, gpu: Gpu) -> list[np.ndarray]:
+    """One SUMMARY a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
     return [summary_of(session, number, gpu, trace) for number, _, trace in session.each()]
 
 
-def summary_of(session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None) -> Summary:
-    """The summary of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
+def summary_of(
+    session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None
+) -> np.ndarray:
+    """The SUMMARY of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
     the GPU that it is for (None: any)."""
     own = without_phases(session.traces.trace(number)) if trace is None else trace
     registers, table = session.registers(number).count, session.table(number, gpu)
     refuse_commits(table, "analytic")
     nodes = EVERYWHERE if near is None else nodes_near(near.spec.sm_count, session.blocks_per_sm(number, near))
-    return summarize(session.launch(number), table, own, registers, gpu, nodes)
+    launch = session.launch(number)
+    timed = session.once(("formula", id(table), gpu), lambda: timed_code(launch.program, table, gpu))  # tables are held
+    return summarize(launch, table, own, registers, timed, nodes)
 
 
-def predict_points(summary: Summary, points: Point) -> Prediction:
-    """`predict` for any number of points, CHUNK at a time; fields are NumPy arrays."""
-    count = len(points.sm_count)
-    size = min(CHUNK, 1 << (count - 1).bit_length())
-    parts = []
-    for first in range(0, count, size):
-        rows = np.minimum(np.arange(first, first + size), count - 1)
-        with kept_programs():
-            part = predict(summary, Point(*(column[rows] for column in points)))
-        parts.append([np.asarray(column)[: count - first] for column in part])
-    return Prediction(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+def predict(summary: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """PREDICTION [point] of one launch on POINTs, each of which does not depend on the others."""
+    found = np.empty(len(points), PREDICTION)
+    predict_all(summary, points, miss_matrix(), found)
+    return found
 
 
 def whole_cycles(cycles: np.ndarray) -> np.ndarray:
@@ -88,14 +87,14 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
     """Predict every launch of a session on every GPU. Raises InputError for a thread block an SM cannot hold."""
     refuse(gpus, flush)
-    summarizing, predicting = 0.0, 0.0
+    summarizing, predicting, readings = 0.0, 0.0, by_reading(gpus)
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        by_reading = _by_reading(session, number, trace, gpus)
+        summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
         summarized = perf_counter()
-        for k, row in enumerate(_rows(session, number, trace, gpus, by_reading)):
+        for k, row in _rows(session, number, trace, readings, summaries):
             found[k].append(row)
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
@@ -107,67 +106,75 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
-    trace = without_phases(session.traces.trace(number))
-    return _rows(session, number, trace, gpus, _by_reading(session, number, trace, gpus))
+    trace, readings = without_phases(session.traces.trace(number)), by_reading(gpus)
+    summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
+    return [row for _, row in sorted(_rows(session, number, trace, readings, summaries), key=itemgetter(0))]
 
 
 def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
     """Cycles of one launch as a function of GPUs, whose summary is that of `around`; not rounded."""
     summary = summary_of(session, number, around)
-    return lambda gpus: np.asarray(predict_points(summary, points_of(gpus)).cycles, float)
+    return lambda gpus: predict(summary, points_of(gpus))["cycles"]
 
 
-def _by_reading(session: Session, number: int, trace: Trace, gpus: Sequence[Gpu]) -> dict[tuple, Summary]:
-    read: dict[tuple, list[Gpu]] = {}
-    for gpu in gpus:
-        read.setdefault(_reading(gpu), []).append(gpu)
-    return {
-        reading: summary_of(session, number, own[0], trace, own[0] if len(own) == 1 else None)
-        for reading, own in read.items()
-    }
+class SameReading(NamedTuple):
+    """GPUs that take a trace alike, which are at some places of a list."""
+
+    gpus: list[Gpu]
+    places: list[int]
+    points: np.ndarray  # POINT
+
+    @property
+    def near(self) -> Gpu | None:
+        """The GPU, if it is one."""
+        return self.gpus[0] if len(self.gpus) == 1 else None
 
 
-def _rows(
-    session: Session, number: int, trace: Trace, gpus: Sequence[Gpu], by_reading: dict[tuple, Summary]
-) -> list[AnalyticLaunch]:
-    rows: dict[int, AnalyticLaunch] = {}
-    for reading, summary in by_reading.items():
-        own = [k for k, gpu in enumerate(gpus) if _reading(gpu) == reading]
-        columns = zip(*predict_points(summary, points_of([gpus[k] for k in own])), strict=True)
-        rows |= {
-            k: _launch(session, number, trace, gpus[k], summary, Prediction(*column))
-            for k, column in zip(own, columns, strict=True)
-        }
-    return [rows[k] for k in range(len(gpus))]
+def by_reading(gpus: Sequence[Gpu]) -> list[SameReading]:
+    """All that agree in what a summary depends on together."""
+    found = grouped(range(len(gpus)), lambda k: reading(gpus[k])).values()
+    alike = [[gpus[k] for k in places] for places in found]
+    return [SameReading(own, list(places), points_of(own)) for own, places in zip(alike, found, strict=True)]
 
 
-def _reading(gpu: Gpu) -> tuple:
+def reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
     return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
-def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, summary: Summary, p: Prediction) -> AnalyticLaunch:
+def _rows(
+    session: Session, number: int, trace: Trace, readings: Sequence[SameReading], summaries: Sequence[np.ndarray]
+) -> Iterator[tuple[int, AnalyticLaunch]]:
+    """Of a launch on every GPU, and where that is in the list."""
+    for own, summary in zip(readings, summaries, strict=True):
+        for k, gpu, prediction in zip(own.places, own.gpus, predict(summary, own.points), strict=True):
+            yield k, _launch(session, number, trace, gpu, summary, prediction)
+
+
+def _launch(
+    session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray
+) -> AnalyticLaunch:
     spec = gpu.spec
-    cycles = int(whole_cycles(np.asarray(p.cycles, float)))
+    cycles = int(whole_cycles(p["cycles"]))
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
-    work, real = summary.work, not spec.perfect_memory
-    missed = float(p.l1d_misses) - work.stores
-    sectors, read = int(p.l2_sectors) if real else 0, int(p.dram_sectors) if real else 0
-    asked = sectors - work.store_sectors - work.atomics
+    real = not spec.perfect_memory
+    missed = float(p["l1d_misses"]) - summary["stores"]
+    sectors, read = int(p["l2_sectors"]) if real else 0, int(p["dram_sectors"]) if real else 0
+    asked = sectors - summary["store_sectors"] - summary["atomics"]
     return AnalyticLaunch(
         **launch_facts(session, number, session.launch(number), trace, gpu, cycles),
         occupancy=min(1.0, resident / spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={
-            "l1d_accesses": int(work.lookups + work.stores), "l1d_misses": int(p.l1d_misses), "l2_accesses": sectors,
-            "dram_reads": read,
+            "l1d_accesses": int(summary["lookups"] + summary["stores"]), "l1d_misses": int(p["l1d_misses"]),
+            "l2_accesses": sectors, "dram_reads": read,
         },
-        memory=_memory(1 - missed / work.lookups if work.lookups else None,
-                       1 - read / asked if real and asked >= 0.5 else None, sectors, read),
+        memory=_memory(float(1 - missed / summary["lookups"]) if summary["lookups"] else None,
+                       float(1 - read / asked) if real and asked >= 0.5 else None, sectors, read),
         windows={},
-        limit=BOUNDS[int(p.bounds_cycles.argmax())],
-        bounds_cycles={name: float(v) for name, v in zip(BOUNDS, p.bounds_cycles, strict=True)},
+        limit=BOUNDS[int(p["bounds_cycles"].argmax())],
+        bounds_cycles={name: v for name, v in zip(BOUNDS, p["bounds_cycles"].tolist(), strict=True)},
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Reuse distances, the distinct lines touched since the last use of a line, and miss ratios of caches from them.
+"""Reuse distances, the distinct lines touched since the last use of a line, and what caches miss from them.
 
 One pass over the accesses of a launch gives the hit rate of every LRU cache (Mattson et al., 1970). The order of
 accesses is that of thread blocks handed out breadth first, their resident warps taking turns, an instruction each."""
@@ -10,31 +10,79 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.lone_warp import NOTHING, UPDATE, WRITE
-from abstim.engine.accesses import fermi, more_follow, sectors_in, sectors_of
+from abstim.analytic.lone_warp import UPDATE, WRITE
+from abstim.engine.accesses import fermi, sectors_in
 from abstim.engine.warp_slots import EMPTY_SET, ONE
-from functional.jit.machine_code import compiled
-from functional.jit.marked import jit, ones
+from functional.jit.marked import jit, ones, zero
+from functional.keep.kept import Kept, key
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int32, Int64, UInt8, UInt32
-
+    from jaxtyping import Float, Int32, Int64, UInt8
 
 NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
 DISTANCE_BINS = 22 * BINS_AN_OCTAVE  # the last one: NEVER
-MOST_COUNTED = 1 << 12  # lines whose use is looked at, some of a launch's: those stand for all (Waldspurger, FAST 2015)
-MOST_MEASURED = 1 << 17  # records whose distances are asked for, those of some SMs
+L1_WAYS, L1_NODES = 4, 11  # of the L1Ds behind which misses of L2 are looked at: ways; sizes, two octaves each
+ROWS = 2 * (1 + L1_NODES) + 1  # of a table of misses: see `fill_rows`
+WRITE_ROW = ROWS - 1
 
 # Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, and
 # its distance for who waits; of a level: lines that are counted in its tree, and the next place
 LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4")], align=True)
 LEVEL = np.dtype([("live", "i8"), ("next", "i8")])
 FIRST_PLACE = 2
+MOST_BUSY = 128  # SMs
+
+
+SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])
+
+
+class Uses(NamedTuple):
+    """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
+    turn of their warp, by which line record. Of each thread block: turns it takes, and loads of
+    all lines. Lines that are `counted`,
+    one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a thread
+    block, one SIZES_OF_USES."""
+
+    lines: Int32[np.ndarray, " use"]
+    actions: UInt8[np.ndarray, " use"]
+    turns: Int32[np.ndarray, " use"]
+    records: Int32[np.ndarray, " use"]
+    sectors: UInt8[np.ndarray, " use"]
+    first: Int64[np.ndarray, " warp_plus_1"]
+    lengths: Int32[np.ndarray, " tb"]
+    loads: Int32[np.ndarray, " tb"]
+    counted: UInt8[np.ndarray, " line"]
+    sizes: np.ndarray
+
+
+class Found(NamedTuple):
+    """Of every use, for thread blocks resident on SMs: distinct lines touched since its line was last, in its SM, and
+    in all of them together; both for who waits, too: a line asked for by another warp in the same turn is still on its
+    way, so that its distance counts. NEVER: not touched before; -1: nothing is read, or asked."""
+
+    l1: Int32[np.ndarray, " use"]
+    l1_wait: Int32[np.ndarray, " use"]
+    l2: Int32[np.ndarray, " use"]
+    l2_wait: Int32[np.ndarray, " use"]
+
+
+class Order(NamedTuple):
+    """Scratch: the turn and the SM of each use; in which turn each thread block begins, and each place for one is free;
+    the uses in order of turns, and of SMs and turns; how many are before the end of each turn, and of each SM."""
+
+    at: Int32[np.ndarray, " use"]
+    sms: Int32[np.ndarray, " use"]
+    begins: Int32[np.ndarray, " tb"]
+    free: Int32[np.ndarray, " resident"]
+    in_turn: Int32[np.ndarray, " use"]
+    by_sm: Int32[np.ndarray, " use"]
+    turn_ends: Int32[np.ndarray, " turn"]
+    sm_ends: Int32[np.ndarray, " sm"]
 
 
 class Level(NamedTuple):
-    """A cache of any size, or several."""
+    """Scratch: a cache of any size."""
 
     state: np.ndarray  # LEVEL
     lines: np.ndarray  # LINE
@@ -42,24 +90,15 @@ class Level(NamedTuple):
     sums: np.ndarray  # Fenwick tree: how many there are by word of them
 
 
-class Distances(NamedTuple):
-    """Of every record, for thread blocks resident on SMs: distinct lines touched since its line was last, in its SM,
-    and in all of them together; both for who waits, too: a line asked for by another warp in the same turn is still on
-    its way, so that its distance counts. NEVER: not touched before; -1: nothing is read, or asked."""
+class Counts(NamedTuple):
+    """Scratch: how many uses, and batches of loads, have each pair of distances, in L1D and L2, and in L1D alone; rows
+    of a table of misses; bins of small distances, and what L1Ds miss of each: `misses_of_l1`."""
 
-    l1: Int32[np.ndarray, " record"]
-    l1_wait: Int32[np.ndarray, " record"]
-    l2: Int32[np.ndarray, " record"]
-    l2_wait: Int32[np.ndarray, " record"]
-
-
-class Launch(NamedTuple):
-    """Records of accesses in order of warps, what each does, and which line it touches; where those of a warp begin."""
-
-    records: UInt32[np.ndarray, " record"]
-    actions: UInt8[np.ndarray, " record"]
-    ids: Int32[np.ndarray, " record"]
-    first_record: Int64[np.ndarray, " warp_plus_1"]
+    pairs: Int32[np.ndarray, "bin bin"]
+    of_l1: Int64[np.ndarray, " bin"]
+    rows: Float[np.ndarray, "row bin"]
+    bins: UInt8[np.ndarray, " distance"]
+    l1_misses: Float[np.ndarray, "bin l1"]
 
 
 @jit
@@ -110,97 +149,113 @@ def touch(state, row, bits, sums, turn, counts, scale, drops):
 
 
 @jit
-def use_record(launch, first, second, found, place, r, turn, counted, scale):
-    """A record is used by an SM, the one at `place` of those measured (-1: none). The first level drops a line that is
-    written and does not see atomics; the second keeps what passes."""
-    k, action = launch.ids[r], launch.actions[r]
-    own, writes = counted[k], launch.actions[r] == WRITE
-    if place >= 0 and action != UPDATE:
-        row = first.lines[place, k]
-        bits, sums = first.counted[place], first.sums[place]
-        distance, chained = touch(first.state[place, 0], row, bits, sums, turn, own, scale, writes)
-        if not writes:
-            found.l1[r], found.l1_wait[r], row.chain = distance, chained, chained
-    row = second.lines[k]
-    distance, chained = touch(second.state[0], row, second.counted, second.sums, turn, own, scale, 0)
-    row.chain = 0 if writes else chained
-    if place >= 0:
-        found.l2[r] = distance
-        if not writes:
-            found.l2_wait[r] = chained
+def empty(level, lines, words):
+    """Of so many lines, and words of places."""
+    zero(level.lines[:lines])
+    zero(level.counted[:words])
+    zero(level.sums[: words + 1])
+    level.state[0].live, level.state[0].next = 0, FIRST_PLACE
 
 
 @jit
-def take_turn(launch, first, second, found, place, cursors, w, turn, counted, scale):
-    """A warp uses the records of its next instruction; returns whether it has more."""
-    r, stop = cursors[w], launch.first_record[w + 1]
-    while r < stop and launch.actions[r] == NOTHING:
-        r += 1
-    while r < stop:
-        if launch.actions[r] != NOTHING:
-            use_record(launch, first, second, found, place, r, turn, counted, scale)
-        r += 1
-        if not more_follow(launch.records[r - 1]):
-            break
-    cursors[w] = r
-    return r < stop
+def words_for(touches):
+    """Words of bits for so many places."""
+    return ((touches + FIRST_PLACE) >> 6) + 1
 
 
-@compiled
-def use_caches(launch, warps, places, slots, following, cursors, first, second, counted, scale, found):
-    """All SMs take turns, in each of which every resident warp has one.
-
-    `places`: of each SM, see `use_record`; `slots` [SM, resident]: its thread blocks, none (-1) before; `following`:
-    the next of each; `cursors`: the next record of each warp.
-    """
-    thread_blocks, sm_count, turn, busy = len(cursors) // warps, len(places), 1, True
-    while busy:
-        busy = False
-        for sm in range(sm_count):
-            for s in range(slots.shape[1]):
-                if slots[sm, s] < 0 and following[sm] < thread_blocks:
-                    slots[sm, s], following[sm] = following[sm], following[sm] + sm_count
-                if slots[sm, s] < 0:
-                    continue
-                busy, more = True, False
-                for w in range(slots[sm, s] * warps, (slots[sm, s] + 1) * warps):
-                    more |= take_turn(launch, first, second, found, places[sm], cursors, w, turn, counted, scale)
-                if not more:
-                    slots[sm, s] = -1
-        turn += 1
+@jit
+def deal_out(uses, sm_count, resident, order):
+    """When each thread block begins: every `sm_count`-th is an SM's, in the place that is free first; returns the last
+    turn."""
+    last, blocks = 0, uses.sizes[0].blocks
+    for sm in range(sm_count):
+        order.free[:resident] = 0
+        for block in range(sm, blocks, sm_count):
+            place = 0
+            for k in range(1, resident):
+                if order.free[k] < order.free[place]:
+                    place = k
+            order.begins[block] = order.free[place]
+            order.free[place] += uses.lengths[block]
+            last = max(last, order.free[place])
+    return last
 
 
-def _level(caches: int, lines: int, touches: int) -> Level:
-    words = (touches + FIRST_PLACE >> 6) + 1
-    shapes = ((1, LEVEL), (lines, LINE), (words, np.uint64), (words + 1, np.int32))
-    return Level(*(np.zeros((caches, count), kind) for count, kind in shapes))
+@jit
+def sort_uses(uses, sm_count, resident, order):
+    """Fill in `order`: by turns, then SMs, then thread blocks."""
+    last, blocks, warps = deal_out(uses, sm_count, resident, order), uses.sizes[0].blocks, uses.sizes[0].warps
+    order.turn_ends[: last + 2] = 0
+    order.sm_ends[: sm_count + 1] = 0
+    for block in range(blocks):
+        for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
+            order.at[n], order.sms[n] = order.begins[block] + uses.turns[n] + 1, block % sm_count
+            order.turn_ends[order.at[n] + 1] += 1
+            order.sm_ends[order.sms[n] + 1] += 1
+    for turn in range(1, last + 2):
+        order.turn_ends[turn] += order.turn_ends[turn - 1]
+    for sm in range(1, sm_count + 1):
+        order.sm_ends[sm] += order.sm_ends[sm - 1]
+    for sm in range(sm_count):
+        for block in range(sm, blocks, sm_count):
+            for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
+                order.in_turn[order.turn_ends[order.at[n]]] = n
+                order.turn_ends[order.at[n]] += 1
+    for k in range(uses.sizes[0].uses):
+        sm = order.sms[order.in_turn[k]]
+        order.by_sm[order.sm_ends[sm]] = order.in_turn[k]
+        order.sm_ends[sm] += 1
 
 
-def distances(
-    launch: Launch, lines: int, warps: int, sm_count: int, resident: int,
-    most_counted: int = MOST_COUNTED, most_measured: int = MOST_MEASURED,
-) -> Distances:  # fmt: skip
-    """Of `lines` lines, for `resident` thread blocks of so many warps on each of `sm_count` SMs. Of more than
-    `most_counted` lines one of so many counts as as many; of more than `most_measured` records those of SMs far apart
-    are measured."""
-    count = len(launch.records)
-    scale = 1 << max(0, -(-lines // most_counted) - 1).bit_length()
-    counted = (np.arange(lines) * SPREAD >> 20) % scale == 0
-    measured = min(sm_count, max(1, sm_count * most_measured // max(1, count)))
-    places = np.full(sm_count, -1)
-    places[np.arange(measured) * sm_count // measured] = np.arange(measured)
-    a_block = np.diff(launch.first_record[::warps])
-    most = int(np.bincount(np.arange(len(a_block)) % sm_count, a_block).max())
-    first, second = _level(measured, lines, most), _level(1, lines, count)
-    second = Level(*(column[0] for column in second))
-    for level in (first, second):
-        level.state["next"] = FIRST_PLACE
-    found = Distances(*np.full((4, count), -1, np.int32))
-    use_caches(
-        launch, warps, places, np.full((sm_count, resident), -1), np.arange(sm_count), launch.first_record[:-1].copy(),
-        first, second, counted.view(np.uint8), scale, found,
-    )  # fmt: skip
-    return found
+@jit
+def use_l2(uses, order, level, found):
+    """All uses, in order of turns: the second level keeps what passes."""
+    size, words = uses.sizes[0], words_for(uses.sizes[0].uses)
+    bits, sums = level.counted[:words], level.sums[: words + 1]
+    empty(level, size.lines, words)
+    for k in range(size.uses):
+        n = order.in_turn[k]
+        line, writes = uses.lines[n], uses.actions[n] == WRITE
+        row = level.lines[line]
+        found.l2[n], chained = touch(
+            level.state[0], row, bits, sums, order.at[n], uses.counted[line], size.scale, False
+        )
+        row.chain = 0 if writes else chained
+        found.l2_wait[n] = -1 if writes else chained
+
+
+@jit
+def use_l1(uses, order, first, stop, level, found):
+    """Those of one SM: the first level drops a line that is written and does not see atomics."""
+    size, words = uses.sizes[0], words_for(stop - first)
+    bits, sums = level.counted[:words], level.sums[: words + 1]
+    empty(level, size.lines, words)
+    for k in range(first, stop):
+        n = order.by_sm[k]
+        line, writes = uses.lines[n], uses.actions[n] == WRITE
+        if uses.actions[n] != UPDATE:
+            row = level.lines[line]
+            distance, chained = touch(
+                level.state[0], row, bits, sums, order.at[n], uses.counted[line], size.scale, writes
+            )
+            if not writes:
+                found.l1[n], found.l1_wait[n], row.chain = distance, chained, chained
+
+
+@jit
+def use_caches(uses, sm_count, resident, measured, order, level, found):
+    """Fill in `found`: for L1D of so many SMs far apart; returns how many loads of lines those make."""
+    sort_uses(uses, sm_count, resident, order)
+    found.l1[: uses.sizes[0].uses] = -1
+    found.l1_wait[: uses.sizes[0].uses] = -1
+    use_l2(uses, order, level, found)
+    loads = 0
+    for m in range(measured):
+        sm = m * sm_count // measured
+        use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], level, found)
+        for block in range(sm, uses.sizes[0].blocks, sm_count):
+            loads += uses.loads[block]
+    return loads
 
 
 SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
@@ -210,12 +265,6 @@ def bins_of(distances):
     """Bins of distances: a quarter octave each."""
     near = np.rint(np.log2(1.0 + distances) * BINS_AN_OCTAVE).astype(np.int64)
     return np.where(distances >= NEVER, DISTANCE_BINS - 1, np.minimum(DISTANCE_BINS - 2, near))
-
-
-@cache
-def _bins() -> UInt8[np.ndarray, " distance"]:
-    """Bins of small distances."""
-    return bins_of(np.arange(1 << 12)).astype(np.uint8)
 
 
 @jit
@@ -229,76 +278,129 @@ def bin_of(bins, distance):
     return min(bins[distance] + beyond, DISTANCE_BINS - 2)
 
 
-@compiled
-def count_pairs(found, actions, sectors, batches, bins, pairs, waits, writes):
-    """How many records have each pair of distances, in L1D and L2: `pairs`; the largest of each of `batches`: `waits`;
-    and how many written sectors a distance in L2: `writes`. Distances below 0 count for nothing."""
-    for r in range(len(actions)):
-        if found.l1[r] >= 0 and found.l2[r] >= 0:
-            pairs[bin_of(bins, found.l1[r]), bin_of(bins, found.l2[r])] += 1
-        elif actions[r] == WRITE and found.l2[r] >= 0:
-            writes[bin_of(bins, found.l2[r])] += sectors_in(fermi(sectors_of(sectors[r])))
-    for n in range(len(batches)):
+@jit
+def count_pair(counts, l1, l2):
+    """One more with these distances."""
+    k = bin_of(counts.bins, l1)
+    counts.of_l1[k] += 1
+    counts.pairs[k, bin_of(counts.bins, l2)] += 1
+
+
+@jit
+def fill_rows(counts, row, total):
+    """What was counted, as shares of `total`: by distance in L1D, and by distance in L2 of what misses L1Ds of each
+    size; from a row of a table on. Nothing is counted from now on."""
+    for i in range(DISTANCE_BINS):
+        if counts.of_l1[i]:
+            counts.rows[row, i] = counts.of_l1[i] / total
+            for j in range(DISTANCE_BINS):
+                if counts.pairs[i, j]:
+                    for size in range(L1_NODES):
+                        counts.rows[row + 1 + size, j] += counts.pairs[i, j] / total * counts.l1_misses[i, size]
+            counts.of_l1[i] = 0
+            counts.pairs[i][:] = 0
+
+
+@jit
+def fill_table(uses, batches, found, counts, loads, table):
+    """A table of misses [ROWS, bin]: of accesses, then of batches (ranges of uses), each by its largest distance, as
+    `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by
+    the SMs whose L1D was looked at. Negative distances count for nothing, and so
+    do lines that are not `counted`."""
+    zero(counts.rows)
+    total = written = 0
+    for n in range(uses.sizes[0].uses):
+        if uses.counted[uses.lines[n]]:
+            if found.l1[n] >= 0:
+                count_pair(counts, found.l1[n], found.l2[n])
+                total += 1
+            elif uses.actions[n] == WRITE:
+                own = sectors_in(fermi(uses.sectors[n]))
+                counts.rows[WRITE_ROW, bin_of(counts.bins, found.l2[n])] += own
+                written += own
+    for k in range(DISTANCE_BINS):
+        counts.rows[WRITE_ROW, k] /= max(1, written)
+    # where more or fewer `loads` are of lines that are not counted, those are hot ones (SHARDS_adj)
+    others = max(loads // uses.sizes[0].scale - total, -counts.pairs[0, 0])
+    counts.of_l1[0] += others
+    counts.pairs[0, 0] += others
+    fill_rows(counts, 0, max(1, total + others))
+    total = 0
+    for b in range(len(batches)):
         l1 = l2 = -1
-        for r in range(batches[n, 0], batches[n, 1]):
-            l1, l2 = max(l1, found.l1_wait[r]), max(l2, found.l2_wait[r])
+        for n in range(batches[b, 0], batches[b, 1]):
+            l1, l2 = max(l1, found.l1_wait[n]), max(l2, found.l2_wait[n])
         if l1 >= 0 and l2 >= 0:
-            waits[bin_of(bins, l1), bin_of(bins, l2)] += 1
+            count_pair(counts, l1, l2)
+            total += 1
+    fill_rows(counts, 1 + L1_NODES, max(1, total))
+    for row in range(ROWS):
+        for k in range(DISTANCE_BINS):
+            table[row, k] = counts.rows[row, k]
 
 
-class Histograms(NamedTuple):
-    """Of distances in L1D and L2: by bins of both, of accesses and of batches of loads that a warp waits for; of
-    written sectors by that in L2."""
-
-    pairs: Float[np.ndarray, "bin bin"]
-    waits: Float[np.ndarray, "bin bin"]
-    writes: Float[np.ndarray, " bin"]
-
-
-def histograms(found: Distances, launch: Launch, batches: Int64[np.ndarray, "batch 2"]) -> Histograms:
-    """`batches`: half-open ranges of records."""
-    counts = Histograms(*(np.zeros((DISTANCE_BINS,) * n) for n in (2, 2, 1)))
-    count_pairs(found, launch.actions, launch.records, batches, _bins(), *counts)
-    return counts
-
-
-SIZES = 2.0 ** np.arange(0, 20.5, 0.5)  # lines of the cache
+SIZES = 2.0 ** np.arange(-0.5, 21, 0.5)  # lines of the cache, and one node more at either end
 WAYS = 2.0 ** np.arange(0, 6)
-L1_STEP, L1_WAYS = 4, 4  # of the curve for both levels: two octaves a node
+LAST_SIZE, LAST_WAYS = len(SIZES) - 3, len(WAYS) - 1
 
 
 @cache
-def miss_matrix() -> Float[np.ndarray, "bin ways size"]:
-    """Probability that an access at a distance misses a cache of a size and associativity.
+def miss_matrix() -> Float[np.ndarray, "ways size bin"]:
+    """Probability that an access at a distance misses a cache of an associativity and a size; kept on disk.
 
     Of `distance` other lines each lies in the set with probability 1 / sets, and `ways` of them drive the line out: the
     binomial of Smith (1978) and Hill and Smith (1989). The last bin has not been touched before.
     """
+    made = Kept("misses").load_or_make(key((__name__,), "miss matrix"), lambda: _miss_matrix().tobytes())
+    return np.frombuffer(made).reshape(len(WAYS), len(SIZES), DISTANCE_BINS)
+
+
+def _miss_matrix() -> Float[np.ndarray, "ways size bin"]:
     from scipy.special import betainc  # scipy.stats would take a second and a half to import
 
-    distance = np.round(2.0 ** (np.arange(DISTANCE_BINS) / BINS_AN_OCTAVE) - 1)[:, None, None]
-    sets = np.maximum(1.0, SIZES[None, None, :] / WAYS[None, :, None])
-    ways = np.floor(np.minimum(WAYS[None, :, None], SIZES[None, None, :]))
+    distance = np.round(2.0 ** (np.arange(DISTANCE_BINS) / BINS_AN_OCTAVE) - 1)
+    sizes = SIZES.clip(SIZES[1], SIZES[-2])[:, None]
+    sets, ways = np.maximum(1.0, sizes / WAYS[:, None, None]), np.floor(np.minimum(WAYS[:, None, None], sizes))
     missed = np.where(distance >= ways, betainc(ways, np.maximum(1.0, distance - ways + 1), 1 / sets), 0.0)
-    missed[-1] = 1.0
+    missed[..., -1] = 1.0
     return missed
 
 
-def miss_curves(
-    histogram: Float[np.ndarray, "bin bin"],
-) -> tuple[Float[np.ndarray, "ways size"], Float[np.ndarray, "l1_size ways size"]]:
-    """Share of accesses that miss L1D, and that miss both L1D and L2, from a histogram of both distances.
+class Reuse(NamedTuple):
+    """What is found of the reuse of lines, and its scratch."""
 
-    0 everywhere without accesses. The second has every `L1_STEP`-th L1D size, of `L1_WAYS` ways.
-    """
-    shares, missed = histogram / max(1.0, histogram.sum()), miss_matrix()
-    not_in_l1 = missed[:, int(np.log2(L1_WAYS)), ::L1_STEP]
-    rows = np.concatenate([shares.sum(1)[None], not_in_l1.T @ shares]) @ missed.reshape(DISTANCE_BINS, -1)
-    found = rows.reshape(-1, *missed.shape[1:])
-    return found[0], found[1:]
+    uses: Uses
+    order: Order
+    level: Level
+    found: Found
+    counts: Counts
 
 
-def write_curve(writes: Float[np.ndarray, " bin"]) -> Float[np.ndarray, "ways size"]:
-    """Share of written sectors whose line L2 has not, from how many have each distance; 0 everywhere without any."""
-    missed = miss_matrix()
-    return (writes / max(1.0, writes.sum()) @ missed.reshape(DISTANCE_BINS, -1)).reshape(missed.shape[1:])
+def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
+    """Room for so many uses, warps and thread blocks."""
+
+    def numbers(count: int = count, kind: type = np.int32) -> np.ndarray:
+        return np.empty(count, kind)
+
+    uses = Uses(
+        numbers(), numbers(count, np.uint8), numbers(), numbers(), numbers(count, np.uint8),
+        numbers(warps + 1, np.int64), numbers(blocks), numbers(blocks), numbers(count, np.uint8),
+        np.zeros(1, SIZES_OF_USES),
+    )  # fmt: skip
+    order = Order(
+        numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
+        numbers(MOST_BUSY + 1),
+    )  # fmt: skip
+    words, shape = ((count + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
+    counts = Counts(
+        np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins()
+    )
+    level = Level(np.zeros(1, LEVEL), np.empty(count, LINE), np.empty(words, np.uint64), numbers(words + 1))
+    return Reuse(uses, order, level, Found(*np.empty((4, count), np.int32)), counts)
+
+
+@cache
+def _bins() -> tuple[UInt8[np.ndarray, " distance"], Float[np.ndarray, "bin l1"]]:
+    """Bins of small distances, and what L1Ds of all sizes miss of each bin."""
+    behind = miss_matrix()[int(np.log2(L1_WAYS)), 1:-1:4].T
+    return bins_of(np.arange(1 << 12)).astype(np.uint8), np.ascontiguousarray(behind)

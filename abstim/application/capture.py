@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
@@ -19,11 +19,9 @@ from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Sele
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.run_application import ApplicationResult, application_result, stream_clock
 from abstim.application.runtime_environment import DRIVER, MEMORY, SOCKET, driver_folder
+from abstim.gpu.config import Gpu, load_gpu
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
 
 
 class PythonDevice:
@@ -105,8 +103,6 @@ class Capture:
         """`gpu`: one or several; the first is what kernels are compiled for, and what events read. `only`: a part of
         the name of kernels that are timed (all are executed). Raises InputError for GPUs or a model that are not
         there."""
-        from abstim.gpu.config import Gpu, load_gpu
-
         given = [gpu] if isinstance(gpu, (str, Gpu)) else list(gpu)
         self.gpus = [load_gpu(each) if isinstance(each, str) else each for each in given]
         self._model = model

@@ -12,18 +12,14 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.gpu.config import Gpu
 from functional.errors import InputError
 from functional.files import rows_beside
 from functional.launches.memory import CONST_LIMIT_BYTES, GLOBAL_BASE, GLOBAL_LIMIT, Memory, Region
 from functional.ptx.ir import Variable
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-
 
 _NAME_BYTES = 256
 _LIMIT = 2**31 - 1
@@ -48,14 +44,14 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
     """Number (cudaDeviceAttr) -> value. What a description does not have is what every GPU since 7.0 has."""
     spec = gpu.spec
     major, minor = compute_capability(gpu, of_program)
-    l2_bytes = spec.l2_sets * spec.l2_ways * 128 * spec.l2_slices_per_channel * spec.dram_channels
+    l2_bytes = min(128 * spec.l2_lines, _LIMIT)
     own = dict(
         MaxRegistersPerBlock=min(65536, spec.registers_per_sm),
         MultiProcessorCount=spec.sm_count,
         ClockRate=round(spec.core_clock_hz / 1000),
         MemoryClockRate=round(spec.core_clock_hz / 1000),
         GlobalMemoryBusWidth=64 * spec.dram_channels,
-        L2CacheSize=min(l2_bytes, _LIMIT),
+        L2CacheSize=l2_bytes,
         MaxThreadsPerMultiProcessor=spec.max_threads_per_sm,
         MaxRegistersPerMultiprocessor=spec.registers_per_sm,
         ComputeCapabilityMajor=major,
@@ -65,7 +61,7 @@ def attributes(gpu: Gpu, of_program: int) -> dict[int, int]:
         MaxSharedMemoryPerBlockOptin=most_shared_bytes(gpu),
     )
     if major >= 8:  # parts of L2 that can be set aside: three quarters (CUDA's programming guide); not modelled
-        persisting = min(l2_bytes, _LIMIT) * 3 // 4
+        persisting = l2_bytes * 3 // 4
         own |= {"MaxPersistingL2CacheSize": persisting, "MaxAccessPolicyWindowSize": _ACCESS_WINDOW_BYTES}
     if major >= 9:
         own["ClusterLaunch"] = 1

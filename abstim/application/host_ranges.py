@@ -7,19 +7,14 @@ import gc
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 
+from abstim.application.device_memory import DeviceMemory
+from functional.arrays import UInt8, UInt64
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from jaxtyping import UInt8, UInt64
-
-    from abstim.application.device_memory import DeviceMemory
-
 
 _LOWEST = 1 << 32  # numbers below are no addresses of the host
 

@@ -11,42 +11,37 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from abstim.application.loaded_modules import ProgramCase
+from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.overlapping_kernels import overlapping, time_together
+from abstim.application.stream_clock import Operation
 from abstim.engine.kept_caches import Caches
+from abstim.engine.side_by_side import Kernel
 from abstim.gpu.config import Gpu
 from abstim.models import model_named
 from abstim.progress import silent
 from abstim.session.detailed import launch_result
+from abstim.session.result import LaunchResult
 from abstim.session.session import Session
 from abstim.session.side_by_side import kernel_of
 from abstim.session.turns import order_note, turns_of
 from abstim.session.warm_up import Flushed
 from abstim.targets.execution import Execution, default_budget, is_ordered
+from functional.arrays import UInt8
 from functional.errors import InputError
 from functional.execution.computer import default_threads
+from functional.execution.executor import Executor, Interleaving
 from functional.launches.case import Case
+from functional.launches.launch import Launch
+from functional.launches.memory import Memory, Region
+from functional.programs.registers import Registers
 from functional.ptx.source import shown_name
 from functional.terminal import note
 from functional.traces.store import StoreWriter
 from functional.traces.trace import OFFSETS, STREAMS, Trace
-
-if TYPE_CHECKING:
-    from jaxtyping import UInt8
-
-    from abstim.application.loaded_modules import LoadedModules
-    from abstim.application.stream_clock import Operation
-    from abstim.engine.side_by_side import Kernel
-    from abstim.session.result import LaunchResult
-    from functional.execution.executor import Executor, Interleaving
-    from functional.launches.launch import Launch
-    from functional.launches.memory import Memory, Region
-    from functional.programs.registers import Registers
-
 
 Result = TypeVar("Result")
 MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed

@@ -6,12 +6,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.fat_binary import Image, best_ptx, images, plain_image, registers_of
 from functional.errors import InputError
 from functional.launches.case import Case
+from functional.launches.launch import Launch
 from functional.launches.memory import Memory, function_address
 from functional.programs.link import link
 from functional.programs.program import Program
@@ -20,9 +20,6 @@ from functional.ptx.ir import Module
 from functional.ptx.joined_parts import joined_parts
 from functional.ptx.lazy_module import open_bytes
 from functional.ptx.parser import text_of
-
-if TYPE_CHECKING:
-    from functional.launches.launch import Launch
 
 
 @dataclass

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
 
 from abstim.application.stream_clock import KERNELS, PICOSECONDS, Operation, latest
+from abstim.engine.kept_caches import Caches
+from abstim.engine.side_by_side import Kernel, simulate_side_by_side
+from abstim.gpu.config import Gpu
 from functional.execution.computer import default_threads
-
-if TYPE_CHECKING:
-    from abstim.engine.kept_caches import Caches
-    from abstim.engine.side_by_side import Kernel
-    from abstim.gpu.config import Gpu
 
 
 def overlapping(operations: Sequence[Operation]) -> bool:
@@ -40,8 +37,6 @@ def time_together(
     """Give operations their start and end; the end of what others wait for from before is known. `kernel_of` makes a
     kernel of one that has a launch, of the places of what it waits for, and of the one that lets it be launched while
     it runs (-1: none does). Caches are left as they are after all."""
-    from abstim.engine.side_by_side import Kernel, simulate_side_by_side
-
     places: dict[Operation, int] = {}
     kernels: list[Kernel] = []
     cycle = PICOSECONDS / gpu.spec.core_clock_hz

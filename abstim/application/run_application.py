@@ -10,9 +10,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
@@ -21,15 +21,13 @@ from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
+from abstim.gpu.config import Gpu
 from abstim.models import DETAILED
 from abstim.session.result import code_notes
+from abstim.session.side_by_side import Overlap
 from abstim.targets.execution import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-    from abstim.session.side_by_side import Overlap
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,6 @@ class ApplicationResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        from dataclasses import asdict
-
         runs = []
         for k, (gpu, known, note) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
             launches = [asdict(timed.results[k]) for timed in self.launches]

@@ -11,15 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from abstim.gpu.config import Gpu
 from abstim.session.side_by_side import Overlap, StreamedLaunch
-from functional.traces.trace import SECTOR_BYTES
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-    from functional.launches.launch import Launch
-    from functional.traces.trace import Trace
+from functional.launches.launch import Launch
+from functional.traces.trace import SECTOR_BYTES, Trace
 
 # The host's link, one for all GPUs: PCI Express 4.0 (its base specification: 16 GT/s a lane, 128 bits of 130; a packet
 # of 256 bytes has 24 more of framing, sequence number, header and check) with 16 lanes. No machine was measured.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from triton.backends import backends
@@ -19,19 +19,16 @@ from triton.backends.driver import DriverBase
 from triton.runtime.driver import driver as drivers
 from triton.runtime.jit import JITFunction
 
-from abstim.application.call_server import CudaError, Shape
+from abstim.application.call_server import CallServer, CudaError, Shape
 from abstim.application.device_memory import compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
+from abstim.application.loaded_modules import LoadedModule
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
+from abstim.gpu.config import Gpu
 from functional.errors import InputError
 from functional.launches.launch import Dim3
 from functional.launches.views import placed
-
-if TYPE_CHECKING:
-    from abstim.application.call_server import CallServer
-    from abstim.application.loaded_modules import LoadedModule
-    from abstim.gpu.config import Gpu
-    from functional.programs.program import Program
+from functional.programs.program import Program
 
 Trial = Callable[[Callable[[], object]], float]  # seconds of what something launches
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from abstim import __version__
 from abstim.cli.advise import advise, coldstart
 from abstim.cli.application import app as application
 from abstim.cli.bench import bench
@@ -54,8 +55,6 @@ app.command(cls=Subcommand, context_settings={"ignore_unknown_options": True, "a
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from abstim import __version__
-
         typer.echo(f"abstim {__version__}")
         raise typer.Exit
 

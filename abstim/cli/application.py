@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from abstim.brief import grouped
 from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, Model, expanded, flags_of, refuse_options
+from abstim.cli.run_tables import print_overlap
+from abstim.cli.sample import print_sample
 from abstim.show.tables import duration, print_json, print_table, progress, say
 from functional.errors import InputError
+from functional.ptx.source import shown_name
 from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.application.launch_recorder import Timed
     from abstim.application.run_application import ApplicationResult
-    from abstim.study.sample import SampleResult
+    from abstim.study.sample.sample_result import SampleResult
 
 
 @dataclass(kw_only=True)
@@ -85,8 +90,6 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
 
     `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`
     """
-    import sys
-
     from abstim.application.run_application import run_application
 
     refuse_options("with --sample", flush=options.sample and options.flush)
@@ -157,8 +160,6 @@ def _stretch(text: str) -> tuple[int, int | None]:
 
 def _status(result: ApplicationResult) -> int:
     """130 after an interrupt, 2 where something could not be done, else the program's own."""
-    from signal import Signals
-
     if result.interrupted:
         return 130
     if (number := -result.status) > 0:
@@ -178,9 +179,6 @@ def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
-    from abstim.cli.run_tables import print_overlap
-    from abstim.cli.sample import print_sample
-
     if samples is not None:
         for found in samples:
             print_sample(found)
@@ -213,8 +211,6 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
 
 def _names(kernels: Sequence[str]) -> dict[str, str]:
     """What each is shown as; its whole name where two would look alike."""
-    from functional.ptx.source import shown_name
-
     shown = [shown_name(kernel) for kernel in kernels]
     return {kernel: name if shown.count(name) == 1 else kernel for kernel, name in zip(kernels, shown, strict=True)}
 

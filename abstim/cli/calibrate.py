@@ -12,6 +12,7 @@ import typer
 from abstim.cli.options import Json, Model, Overrides, expanded, refuse_options
 from abstim.show.tables import duration, print_json, print_records, print_table, progress, say
 from functional.errors import InputError
+from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,6 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
         found = run(device, o.only or (), progress=report)
     if o.output is not None:
         from abstim.study.calibrate.calibration import described
-        from functional.keep.folder import write_output
 
         write_output(o.output, described(found, device.facts).encode())
     print_json(found.to_json()) if as_json else _print(found)
@@ -144,7 +144,6 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
 
     `abstim fit --silicon times.csv --programs my_kernels --params l1d_latency_cycles,l2_request_cycles`"""
     from abstim.study import fit as library
-    from functional.keep.folder import check_output
 
     o = options
     if o.output is not None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from abstim.cli.options import GpuOptions, Json, expanded
 from abstim.show.tables import print_json, print_table
-from functional.ptx.source import shown_name
+from functional.ptx.source import ptx_text, shown_name
 
 MOST_LETTERS = 44  # of an instruction with its operands
 
@@ -56,7 +56,6 @@ def _print_summary(tables) -> None:
 
 
 def _print_listing(program, table) -> None:
-    from functional.ptx.source import ptx_text
     from precharacterize.table import UNITS
 
     bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abstim.cli.options import Json, LaunchOptions, Model, TimedGpuOptions, expanded, refuse_options
+from abstim.cli.sample import aim_of
+from abstim.extras import need
 from abstim.show import tables
 from abstim.show.tables import duration, known, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from functional.errors import InputError
@@ -71,7 +73,6 @@ class ExploreOptions:
 
     def sweep(self, base: Gpu) -> Sweep:
         """Raises InputError for options that have no effect, or contradict each other."""
-        from abstim.extras import need
         from abstim.study.explore import sweep_of
         from abstim.study.explore.result import check_format
 
@@ -153,8 +154,6 @@ def explore(
 
 def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
-    from abstim.cli.sample import aim_of
-
     if not (sample or error):
         refuse_options("without --error or --sample auto", confidence=confidence)
         return None
@@ -177,8 +176,6 @@ def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
 
 
 def _draw(found: Exploration, page: Path) -> None:
-    from dataclasses import asdict
-
     from abstim.show.report.page import write_sweep
 
     about = {"sensitivity": [asdict(one) for one in found.sensitivity], "note": found.note}

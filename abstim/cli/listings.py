@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from abstim.cli.options import Json, Overrides, expanded
 from abstim.show.tables import print_json, print_records, print_table, say
+from functional.keep.folder import write_output
 from functional.terminal import note
 
 
@@ -22,10 +24,7 @@ def import_config(
     Without `-o` the TOML goes to stdout and the list to stderr. Of an option given twice the last one counts.
 
     Example: `abstim import-config gpgpusim.config trace.config -o mine.toml`"""
-    from dataclasses import asdict
-
     from abstim.gpu.import_config import import_config as imported_from
-    from functional.keep.folder import write_output
 
     imported = imported_from(files, base)
     if output:

@@ -20,8 +20,10 @@ from abstim.cli.options import (
     expanded,
     refuse_marked,
 )
+from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 from abstim.show.tables import counted, print_json, progress, say
 from functional.errors import InputError
+from functional.keep.folder import check_output
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -104,8 +106,6 @@ class RunOptions:
 
     def check_together(self, gpus: Sequence[Gpu]) -> None:
         """Raises InputError for options that these GPUs, or the model, have no use for, before anything is executed."""
-        from functional.keep.folder import check_output
-
         refuse_marked(self, OF_DETAILED, self.model != "detailed", f"; leave out --model {self.model}")
         refuse_marked(self, OF_ONE_GPU, len(gpus) > 1, f", and {len(gpus)} were given; choose one")
         if self.timeline is not None:
@@ -238,8 +238,6 @@ def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, q
 
 
 def _print(found: Found) -> None:
-    from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
-
     print_results(found.results, [gpu for gpu, _ in found.refused])
     if found.energy:
         print_energy(found.energy)

@@ -11,6 +11,7 @@ from abstim.brief import grouped
 from abstim.show import tables
 from abstim.show.tables import counted, duration, known, on_gpu, print_table, quantity, say, scaled
 from functional.ptx.source import shown_name
+from functional.terminal import note
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -64,8 +65,6 @@ MOST_ROWS = 250  # launches of a target that are printed one by one
 def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None:
     """One result in full, several side by side; before it what the kernels wrote with `printf`. `refused`: GPUs that a
     thread block does not fit on."""
-    from functional.terminal import note
-
     tables.print_printf(results[0].printf)
     for line in [f"{_name(x)}: {line}" for x in results[0].launches for line in x.notes][:MOST_GRIDS]:
         note(f"abstim: {line}")

@@ -23,10 +23,11 @@ from abstim.cli.options import (
 from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from abstim.study.sample.methods import names_for_help
 from functional.errors import InputError
+from functional.keep.folder import check_output
 
 if TYPE_CHECKING:
-    from abstim.study.sample import Comparison, SampleResult
     from abstim.study.sample.automatic import Aim
+    from abstim.study.sample.sample_result import Comparison, SampleResult
     from sampling import Estimate
 
 _SIMULATING, _SELECTING = NoEffect(beside="select_only"), NoEffect(without="select_only")
@@ -165,9 +166,8 @@ def _found(
     target: str, gpu: TimedGpuOptions, launch: SizedLaunchOptions, o: SampleOptions, known: Any, report: Any
 ) -> Any:
     """A comparison, drawn if that is asked for, or one result."""
-    from abstim.study import sample as library
+    from abstim.study.sample import sampler as library
     from abstim.study.sample.sample_result import PICTURES, draw
-    from functional.keep.folder import check_output
 
     opened, point = launch.of(target), gpu.load()
     common: dict[str, Any] = {

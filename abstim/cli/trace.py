@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from abstim.cli.options import InstructionBudget, Json, LaunchOptions, expanded
@@ -60,9 +62,6 @@ def trace(
 
     `abstim trace k.ptx -o k.trace --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
-    from pathlib import Path
-    from time import perf_counter
-
     from abstim.targets.execution import chosen_executor, write_store
 
     case = launch.of(target)()
@@ -78,8 +77,6 @@ def trace(
 
 def summary(manifest: Manifest) -> dict[str, object]:
     """Totals of a store, and its launches one by one."""
-    from dataclasses import asdict
-
     keys = ("thread_instructions", "warp_instructions", "trace_bytes", "file_bytes")
     totals = {key: sum(getattr(launch, key) for launch in manifest.launches) for key in keys}
     names = ("kernel", "label", "grid", "block", "file", *keys)

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from abstim.cli.options import Json, Model, TimedCode, expanded, refuse_options
+from abstim.extras import need
 from abstim.show.tables import print_json, print_records, progress, say
 from functional.errors import InputError
+from functional.keep.folder import check_output
 from functional.terminal import note
 
 
@@ -98,9 +100,6 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
 
 def _check_plot(plot: Path | None) -> None:
     """Can it be drawn, and written? Asked before anything is timed."""
-    from abstim.extras import need
-    from functional.keep.folder import check_output
-
     if plot is not None:
         need("matplotlib")
         check_output(plot)

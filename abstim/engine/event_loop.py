@@ -347,6 +347,10 @@ def lead(gpu, drain, members):
         launch.limit += window_cycles(m, members)
     if drain and not (m.perfect_memory or busy):
         serve_requests(gpu)
+        while m.posted_stores and not is_all_served(gpu.shared):
+            exchange(gpu, launch.limit)
+            serve_requests(gpu)
+            launch.limit += window_cycles(m, members)
     if m.side_by_side:
         follow_kernels(gpu)
     launch.handed_out = handed_out

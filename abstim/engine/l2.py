@@ -101,7 +101,7 @@ def occupy(m, state, units, time):
 
 
 @jit
-def reply(shared, n, place):
+def reply(shared, n, place, time):
     """A request is answered; what nobody waits for ends here. What the other part of L2 asked for goes there."""
     request = shared.requests.rows[place - 1]
     if n != request.near:
@@ -111,6 +111,7 @@ def reply(shared, n, place):
         return
     if request.who == NOBODY:
         shared.traffic[request.sm].ended += 1
+        shared.traffic[request.sm].last_ended = time
         give_back(shared.requests.rows, shared.requests.unused, place)
     else:
         append(shared.requests.rows, shared.slices.replying[n], place)
@@ -139,7 +140,7 @@ def write(shared, n, queue, place, k, first, time):
     if m.l2_dirty_ways:
         write_back_early(shared, n, first, time)
     take(shared.requests.rows, queue)
-    reply(shared, n, place)
+    reply(shared, n, place, time)
     return True
 
 
@@ -161,7 +162,7 @@ def hit(shared, n, queue, place, k, time):
     count(shared, request, False)
     use(shared.l2, k)
     take(shared.requests.rows, queue)
-    reply(shared, n, place)
+    reply(shared, n, place, time)
 
 
 @jit
@@ -362,7 +363,7 @@ def advance_slice(shared, n, time):
         if slices.replying[n].count:
             send_reply(shared, n, time)
     if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
-        reply(shared, n, take(rows, slices.filled[n]))
+        reply(shared, n, take(rows, slices.filled[n]), time)
     changed = slices.from_dram[n].count > 0
     if changed:
         fill(shared, n, take(rows, slices.from_dram[n]))

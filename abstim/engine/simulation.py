@@ -238,9 +238,10 @@ class Simulation:
     def result(self) -> EngineResult:
         """Read a drained launch. Scheduler cycles nobody booked (before, between, after blocks) are empty ones."""
         sms, spec = self.state.sm, self.gpu.spec
-        # posted stores, for which no warp waits, are acknowledged before a launch is over
-        way = int(self.machine["slice_delay"] + self.machine["hit_delay"])
-        ends = np.maximum(sms["last_exit"], np.where(sms["last_store"] > 0, sms["last_store"] + way, 0))
+        ends = sms["last_exit"]
+        if self.machine["posted_stores"]:  # no warp waits for them, but a launch is not over before L2 has them
+            last = self.state.shared.traffic["last_ended"]
+            ends = np.maximum(ends, np.where(last > 0, last + self.machine["hit_delay"], 0))
         sm_cycles = ends + 1 + int(self.gpu.params.launch_latency_cycles)
         cycles = int(self.kernels["end"].max() if self.machine["side_by_side"] else sm_cycles.max())
         slots = sms["slots"].copy()

@@ -375,6 +375,7 @@ class Channels(NamedTuple):
 TRAFFIC = record(  # of an SM, as the memory side sees it
     "l2_accesses l2_misses dram_reads dram_writes",
     "ended",  # requests that nobody waits for, done with and not yet taken off SM.in_flight
+    "last_ended",  # when the last of them was
     "reply_free",  # when, in units of rules.py, its next reply may come
 )
 

@@ -221,6 +221,11 @@ class Spec:
         """What lies behind the first-level caches, as tables say it."""
         return PERFECT if self.perfect_memory else REAL
 
+    @property
+    def l2_lines(self) -> int:
+        """Those that L2 has room for."""
+        return self.dram_channels * self.l2_slices_per_channel * self.l2_sets * self.l2_ways
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:

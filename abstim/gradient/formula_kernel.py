@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from abstim.analytic.kept_programs import kept_programs
-from abstim.analytic.model import analytic_cycles
+from abstim.analytic.model import analytic_cycles, as_arrays
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.predictions import summary_of
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.timed_kernel import TimedKernel
+from abstim.occupancy_vector.kept_programs import kept_programs
 
 if TYPE_CHECKING:
     from jax import Array
@@ -28,8 +28,10 @@ class FormulaKernel(TimedKernel):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._own = Point(*(column[0] for column in points_of([self.gpu])))
-        self._summaries = [summary_of(self.session, number, self.gpu, near=self.gpu) for number in self.launches]
+        self._own: Any = as_arrays(points_of([self.gpu])[0])
+        self._summaries = [
+            as_arrays(summary_of(self.session, number, self.gpu, near=self.gpu)) for number in self.launches
+        ]
 
     def cycles(self, values: Float[Array, " name"]) -> Float[Array, ""]:
         """Cycles of all launches."""

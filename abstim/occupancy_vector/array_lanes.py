@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from abstim.analytic.kept_programs import kept_programs
 from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.kept_programs import kept_programs
 from functional.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,28 +7,26 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.engine.coupling import COLUMNS
 from abstim.engine.simulation import LaunchInputs, Simulation
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress
+from abstim.session.turns import Launches
 from abstim.targets.execution import Execution, came_along, execute_case, is_ordered
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import ExecutionError, InputError
 from functional.execution.executor import Executor, Request
+from functional.launches.case import Case
+from functional.llvm_executor import LlvmExecutor
+from functional.llvm_executor.in_turns import Stepped
+from functional.llvm_executor.streams import StreamPart
 from functional.traces.store import StoredCase
 from functional.traces.trace import DTYPES, OFFSETS, Trace, offsets_of
-
-if TYPE_CHECKING:
-    from abstim.gpu.config import Gpu
-    from abstim.progress import Progress
-    from abstim.session.turns import Launches
-    from functional.launches.case import Case
-    from functional.llvm_executor import LlvmExecutor
-    from functional.llvm_executor.in_turns import Stepped
-    from functional.llvm_executor.streams import StreamPart
 
 WINDOW_CYCLES = 8  # after which warps that wait are executed: what a turn of one may come too late
 _LONGEST_WAIT = 1 << 16  # windows in which no warp that waits can go on: nobody is left who could release them
@@ -161,8 +159,6 @@ def execute_coupled(
 ) -> Execution:
     """Every launch of a session, none of it kept. Raises InputError for a GPU that is timed from machine code, which is
     not executed, for an executor that runs kernels elsewhere, and for a target that is a trace."""
-    from functional.llvm_executor import LlvmExecutor
-
     started = perf_counter()
     if gpu.spec.timed_code != "ptx":
         raise InputError(f"--coupled executes what it times, and {gpu.name} times machine code; add --timed-code ptx")

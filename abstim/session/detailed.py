@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine import EngineResult, LaunchInputs
+from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session.limits import (
@@ -31,15 +32,10 @@ from abstim.session.session import Session
 from abstim.session.side_by_side import overlap_of
 from abstim.session.warm_up import Flushed, check_flush
 from abstim.targets.workloads.kernels import StreamedCase
+from functional.arrays import Float64
 from functional.execution.computer import default_threads
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
-
-    from abstim.engine import EngineResult, LaunchInputs
-    from abstim.engine.simulation import Simulation
-    from functional.launches.launch import Launch
-    from functional.traces.trace import Trace
+from functional.launches.launch import Launch
+from functional.traces.trace import Trace
 
 
 class RetiredBlocks:

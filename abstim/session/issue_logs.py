@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from abstim.brief import grouped
+from abstim.engine import LaunchInputs, Simulation
 from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
@@ -17,20 +18,16 @@ from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from abstim.session.side_by_side import timed_stretches
 from abstim.session.warm_up import Flushed
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.files import read_text
+from functional.launches.launch import Launch
+from functional.programs.program import Program
 from functional.ptx.source import SourceLine, ptx_text, shown_name, source_lines
 from functional.traces.line_record import sectors_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
-
-    from abstim.engine import LaunchInputs, Simulation
-    from functional.launches.launch import Launch
-    from functional.programs.program import Program
-    from functional.traces.trace import Trace
-    from precharacterize import LatencyTable
-    from precharacterize.timed_code import TimedCode
+from functional.traces.trace import Trace
+from precharacterize import LatencyTable
+from precharacterize.timed_code import TimedCode
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 

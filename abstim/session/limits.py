@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import hypot
-from typing import TYPE_CHECKING
+from statistics import NormalDist
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import Params, Spec
 from abstim.session.memory_accesses import atomic_transactions, transactions_of
+from functional.arrays import Int64
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 from precharacterize.classify import Kind
 from precharacterize.table import UNITS
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 # Execution units (precharacterize.table.UNITS) as limits
 UNIT_LIMITS = ("ALUs", "SFUs", "load/store unit", "ALUs", "FP64 units", "tensor units")
@@ -100,8 +98,6 @@ def waiting_lines(inputs: LaunchInputs, gpu: Gpu, counters: Mapping[str, float],
 
     The mean number is rate times latency (Little 1961). Places are Poisson's: one of the sets is full half of the time
     when each has the mean that Wilson and Hilferty (1931) give for that tail."""
-    from statistics import NormalDist
-
     spec, counts, misses = gpu.spec, executions(inputs), counters["l1d_misses"]
     full, tail = spec.l1d_ways + 1, NormalDist().inv_cdf(1 - 0.5 ** (1 / spec.l1d_sets))
     room = spec.l1d_sets * full * (1 - 1 / (9 * full) + tail / (3 * full**0.5)) ** 3

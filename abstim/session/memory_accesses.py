@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from abstim.engine import LaunchInputs
+from functional.arrays import Bool, Int, Int64, UInt32
 from functional.traces.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, more_follow, sectors_of
-from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
+from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
+from precharacterize import LatencyTable
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import FILLS, NONE
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int, Int64, UInt32
-
-    from abstim.engine import LaunchInputs
-    from functional.traces.trace import Trace
-    from precharacterize import LatencyTable
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from functional.traces.trace import SECTOR_BYTES
+from abstim.gpu.config import Gpu
+from functional.arrays import Int64
+from functional.programs.program import Program
+from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize.classify import ptx_operations_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
-
-    from abstim.gpu.config import Gpu
-    from functional.programs.program import Program
-    from functional.traces.trace import Trace
 
 FLOATS = ("fp32", "fp64", "tensor")
 TRAFFIC = ("l2_bytes", "dram_bytes", "dram_read_bytes", "dram_write_bytes")
@@ -26,7 +21,7 @@ def block_operations(program: Program) -> Int64[np.ndarray, "block kind"]:
     """A thread's floating-point operations (FLOATS) in each basic block. A fused multiply-add is two."""
     own = (ptx_operations_of(instruction)._asdict() for instruction in program.instructions)
     found = np.array([[each[kind] for kind in FLOATS] for each in own]).reshape(-1, len(FLOATS))
-    return np.array([found[block.start : block.stop].sum(0) for block in program.blocks]).reshape(-1, len(FLOATS))
+    return np.array(program.in_blocks(found)).reshape(-1, len(FLOATS))
 
 
 def work_of(trace: Trace, by_block: Int64[np.ndarray, "block kind"]) -> dict[str, int]:

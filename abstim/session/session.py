@@ -4,37 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np  # noqa: TC002  is loaded anyway
+
+from abstim.engine import Caches, EngineResult, LaunchInputs, simulate_point
+from abstim.engine.simulation import Simulation, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
-from abstim.targets.resolve import open_target
+from abstim.targets.resolve import Target, open_target
 from abstim.targets.workloads.kernels import StreamedCase
+from functional.arrays import Int64
 from functional.errors import InputError
+from functional.execution.executor import Executor
 from functional.launches.case import Case
-from functional.launches.launch import may_overlap
+from functional.launches.launch import Launch, may_overlap
+from functional.programs.program import Program
+from functional.programs.registers import Registers
 from functional.traces.store import StoredCase
-
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import Int64
-
-    from abstim.engine import Caches, EngineResult, LaunchInputs
-    from abstim.engine.simulation import Simulation
-    from abstim.targets.resolve import Target
-    from functional.execution.executor import Executor
-    from functional.launches.launch import Launch
-    from functional.programs.program import Program
-    from functional.programs.registers import Registers
-    from functional.traces.trace import Trace
-    from precharacterize import LatencyTable
-    from precharacterize.projection import Projected
-    from precharacterize.timed_code import TimedCode
-
+from functional.traces.trace import Trace
+from precharacterize import LatencyTable, characterize
+from precharacterize.projection import Projected, project
+from precharacterize.tensor_work import bound, columns_of, unknown_descriptors
+from precharacterize.timed_code import TimedCode
 
 Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
@@ -87,12 +83,12 @@ class Session:
         """Does what its launches do depend on the order of their thread blocks, and so on the GPU?"""
         if isinstance(self.case, StreamedCase | StoredCase) or self.case.traces or self._execute_on is None:
             return False
-        return self._once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
+        return self.once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
 
     @property
     def may_overlap(self) -> bool:
         """May any of its launches run side by side?"""
-        return not isinstance(self.case, StreamedCase) and self._once(
+        return not isinstance(self.case, StreamedCase) and self.once(
             ("overlap",), lambda: may_overlap(self.case.launches)
         )
 
@@ -109,7 +105,7 @@ class Session:
             found.execute_on(gpu, how)
             return found
 
-        return self._once(("on", gpu), other)
+        return self.once(("on", gpu), other)
 
     def alone(self, number: int) -> Session:
         """One launch as a session of its own, which another process can be sent: with all that is known of the kernel,
@@ -131,7 +127,7 @@ class Session:
         """A launch of the target."""
         return self.case.launches[number]
 
-    def _once(self, key: tuple, make: Callable[[], Made]) -> Made:
+    def once(self, key: tuple, make: Callable[[], Made]) -> Made:
         """What `make` gives, made when it is first asked for."""
         if key not in self._made:
             self._made[key] = make()
@@ -146,7 +142,7 @@ class Session:
             self._characterize_seconds += perf_counter() - started
             return made
 
-        return self._once(key, timed)
+        return self.once(key, timed)
 
     def first_launch_of(self, number: int) -> int:
         """The first launch of the same kernel."""
@@ -155,30 +151,29 @@ class Session:
             names = [launch.program.name for launch in self.case.launches]
             return {name: place for place, name in reversed([*enumerate(names)])}
 
-        return self._once(("firsts",), firsts)[self.launch(number).program.name]
+        return self.once(("firsts",), firsts)[self.launch(number).program.name]
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
         launch = self.launch(number)
-        return self._once(("registers", launch.program.name), lambda: self.case.registers(launch))
+        return self.once(("registers", launch.program.name), lambda: self.case.registers(launch))
 
     def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
         """Floating-point operations of each basic block of a launch's program."""
         program = self.launch(number).program  # other code may have the same name
-        return self._once(("operations", program.name, program.digest), lambda: block_operations(program))
+        return self.once(("operations", program.name, program.digest), lambda: block_operations(program))
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
-        from precharacterize.tensor_work import columns_of
-
         program = self.launch(number).program
-        return self._once(("tensor columns", program.name), lambda: columns_of(program))
+        return self.once(("tensor columns", program.name), lambda: columns_of(program))
 
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
         launch, registers, columns = self.launch(number), self.registers(number).count, self.tensor_columns(number)
+        shape = launch.grid, launch.block, registers, launch.shared_bytes, columns
         try:
-            return occupancy(gpu.spec, launch.grid, launch.block, registers, launch.shared_bytes, columns)
+            return self.once(("occupancy", gpu.spec, *shape), lambda: occupancy(gpu.spec, *shape))
         except InputError as error:
             name = launch.program.name
             raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None
@@ -204,25 +199,19 @@ class Session:
 
     def timed_program(self, number: int) -> Program:
         """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
-        from precharacterize.tensor_work import bound, unknown_descriptors
-
         launch = self.launch(number)
         program = launch.program
-        descriptors = self._once(("descriptors", program.name), lambda: unknown_descriptors(program))
+        descriptors = self.once(("descriptors", program.name), lambda: unknown_descriptors(program))
         return bound(program, descriptors, launch.parameters) if descriptors else program
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
-        from precharacterize import characterize
-
         program = self.timed_program(number)
         key = ("table", program.digest, program.name, program.constants, gpu.pipeline)
         return self._characterized(key, lambda: characterize(program, gpu.pipeline))
 
     def inputs(self, number: int, gpu: Gpu, trace: Trace | None = None) -> LaunchInputs:
         """What the engine needs of a launch. `trace`: of some of its thread blocks; None: of all."""
-        from abstim.engine import LaunchInputs
-
         found = self.traces.trace(number) if trace is None else trace
         shared_bytes, code = self.launch(number).shared_bytes, self.timed_code(number, gpu)
         if code is None:
@@ -244,8 +233,6 @@ class Session:
 
     def projected(self, trace: Trace, code: TimedCode) -> Projected:
         """A trace as one of timed code; the latest are held, for they are asked for again."""
-        from precharacterize.projection import project
-
         key = (id(trace), id(code))
         held = self._projected.get(key)
         if held is None or held[0] is not trace:
@@ -259,8 +246,6 @@ class Session:
     ) -> Simulation:
         """A launch on a GPU, ready to be run by the detailed engine. `caches`: what it finds in them (None: nothing);
         `record`: what to keep of it on the way (see `Simulation`)."""
-        from abstim.engine.simulation import Simulation
-
         inputs = self.inputs(number, gpu, trace)
         return Simulation(inputs, gpu, self.blocks_per_sm(number, gpu), caches=caches, **record)
 
@@ -270,22 +255,16 @@ class Session:
     ) -> EngineResult:  # fmt: skip
         """A whole launch on a GPU, run, its SMs on so many threads; `caches` are left as they are after it. `watch` is
         shown what is about to run."""
-        from abstim.engine import simulate_point
-
         inputs = self.inputs(number, gpu, trace)
         return simulate_point(inputs, gpu, self.blocks_per_sm(number, gpu), caches, threads, watch)
 
     def warm(self, number: int, gpu: Gpu, caches: Caches, share: float = 1.0) -> None:
         """Send the memory accesses of the last `share` of a launch's thread blocks through the caches, without time."""
-        from abstim.engine.simulation import warm
-
         inputs = self.inputs(number, gpu, self.traces.accesses(number))
         warm(inputs, gpu, self.blocks_per_sm(number, gpu), caches, share)
 
     def warm_code(self, number: int, gpu: Gpu, caches: Caches) -> None:
         """Send what a launch's first wave reads of instructions and constants through the caches, without time."""
-        from abstim.engine.simulation import warm_code
-
         inputs = self.inputs(number, gpu, self.traces.accesses(number))
         warm_code(inputs, gpu, self.blocks_per_sm(number, gpu), caches)
 

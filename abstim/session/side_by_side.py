@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from abstim.brief import brief
+from abstim.engine.side_by_side import Kernel, SideBySide, simulate_side_by_side
 from abstim.engine.state import RESOURCES
+from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import demands_of
+from abstim.session.session import Session
+from abstim.session.warm_up import WarmUp
 from functional.execution.computer import default_threads
 from functional.launches.launch import awaits_of, stretches
-
-if TYPE_CHECKING:
-    from abstim.engine.side_by_side import Kernel, SideBySide
-    from abstim.gpu.config import Gpu
-    from abstim.session.session import Session
-    from abstim.session.warm_up import WarmUp
 
 
 @dataclass(frozen=True)
@@ -52,8 +49,6 @@ def kernel_of(
     session: Session, number: int, gpu: Gpu, awaits: Sequence[int], priority: int = 0, programmatic: int = -1
 ) -> Kernel:
     """A launch as the engine takes it; `awaits`, `programmatic`: positions among those side by side."""
-    from abstim.engine.side_by_side import Kernel
-
     launch, registers = session.launch(number), session.registers(number).count
     needs = demands_of(gpu.spec, launch.block, registers, launch.shared_bytes, session.tensor_columns(number))
     taken = launch.shared_bytes * session.blocks_per_sm(number, gpu)
@@ -68,8 +63,6 @@ def timed_stretches(
 ) -> Iterator[tuple[range, SideBySide]]:
     """Launches of a session that may overlap, from one wait of all of them to the next, each stretch side by side on a
     GPU; `policy` says what caches the first of each finds, `log_rows` how many issues of it are logged."""
-    from abstim.engine.side_by_side import simulate_side_by_side
-
     launches, threads = session.case.launches, default_threads()
     awaits, programmatic = awaits_of(launches)
     for stretch in stretches(awaits, programmatic):

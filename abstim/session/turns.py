@@ -8,25 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import Gpu
 from abstim.targets.execution import Turns, is_ordered
+from functional.arrays import Int64
 from functional.execution.executor import PACE, Interleaving
 from functional.keep.kept import Kept, key
+from functional.launches.case import Case
+from functional.launches.launch import Launch
+from functional.programs.program import Program
+from functional.traces.trace import Trace
+from precharacterize import LatencyTable
 from precharacterize.classify import Kind
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
-
-    from abstim.engine.simulation import Simulation
-    from abstim.gpu.config import Gpu
-    from functional.launches.case import Case
-    from functional.launches.launch import Launch
-    from functional.programs.program import Program
-    from functional.traces.trace import Trace
-    from precharacterize import LatencyTable
 
 _MODULES = ("abstim.session.turns", "abstim.engine.simulation")
 _MOST_ISSUES = 4_000_000  # of a launch, that are looked at: 350 MB of log
@@ -146,7 +143,7 @@ def queue_notes(program: Program, trace: Trace) -> list[str]:
     an atomic whose result is read."""
     work = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)
     first = int(work.argmax()) if len(work) > 1 else 0
-    if len(work) < 2 or work[first] < UNLIKE * np.median(work) or work[first] < MOST * work.sum():
+    if len(work) < 2 or work[first] < MOST * work.sum() or work[first] < UNLIKE * np.median(work):
         return []
     lines = _taken_in_loops(program)
     if not lines:

@@ -6,15 +6,12 @@ chapter 6."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from abstim.engine.kept_caches import FLUSHES, Caches
+from abstim.engine.simulation import Simulation
+from abstim.gpu.config import Gpu
+from abstim.session.session import Session
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from abstim.engine.simulation import Simulation
-    from abstim.gpu.config import Gpu
-    from abstim.session.session import Session
 
 EMPTY, KEPT = "empty", "perfect"  # what `--warm-up` calls a flush of everything, and of nothing
 

@@ -10,77 +10,21 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from functools import partial
 from string import Formatter
-from textwrap import fill, wrap
+from textwrap import fill
+from threading import Event, Thread, Timer
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from functional.errors import InputError
-from functional.terminal import plain
+from functional.terminal import note, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-GAPS = (3, 2, 1)  # between two columns; smaller where the table then stays one
-LEAST_NAME = 14  # characters that a name is shortened to, at most so far
+LEAST_NAME = 14  # characters of a line of a name, at least
 MOST_WORD = 30  # characters of a word that is not to be cut
 MOST_PHRASE = 18  # characters of a line of several words, where a table would be too wide
-MOST_NAME = 60  # characters of a name with words in it; a template's can have thousands
-
-Cells = Sequence[Sequence[str]]
-
-
-class Fitted(NamedTuple):
-    """A part of a table: heads, which may have line breaks, cells, and the gap between its columns."""
-
-    heads: list[str]
-    rows: list[list[str]]
-    gap: int
-
-
-def fitted(heads: Sequence[str], rows: Cells, left: int, width: int, whole: Container[int] = ()) -> list[Fitted]:
-    """Tables of at most `width` columns that together hold all cells; the first `left` columns, names, stand in each.
-
-    Cells of the others, numbers, are as they were; words in columns that are `whole` are not cut."""
-    rows = told_apart(rows, left, whole)
-    wide = [max([len(row[k]) for row in rows] + [0]) for k in range(len(heads))]
-    if needed([max(len(head), w) for head, w in zip(heads, wide, strict=True)]) <= width:
-        return [Fitted(list(heads), [list(row) for row in rows], GAPS[0])]
-    wide[left:] = [_phrase_width([row[k] for row in rows], wide[k]) for k in range(left, len(heads))]
-    wide = [max(1, w, *map(len, head.split())) for head, w in zip(heads, wide, strict=True)]
-    words = [max((len(word) for row in rows for word in row[k].split()), default=0) for k in range(left)]
-    least = [min(words[k], MOST_WORD) if k in whole else LEAST_NAME for k in range(left)]
-    tried = [(gap, _name_widths(wide, least, width, gap)) for gap in GAPS]
-    gap, names = min(tried, key=lambda way: len(_groups(wide, way[1], width, way[0])))
-    widths = [*names, *wide[left:]]
-    heads = ["\n".join(wrap(head, w, break_long_words=False)) for head, w in zip(heads, widths, strict=True)]
-    rows = [[_cell(text, w) for text, w in zip(row, widths, strict=True)] for row in rows]
-    parts = [[*range(left), *group] for group in _groups(wide, names, width, gap)]
-    return [Fitted([heads[k] for k in part], [[row[k] for k in part] for row in rows], gap) for part in parts]
-
-
-def _phrase_width(cells: Sequence[str], wide: int) -> int:
-    """What a column behind the names takes: phrases go on in the next line where they are long, numbers never."""
-    longest = max((len(word) for cell in cells if len(cell) > MOST_PHRASE for word in cell.split()), default=0)
-    return min(wide, max(MOST_PHRASE, longest))
-
-
-def told_apart(rows: Cells, left: int, whole: Container[int] = ()) -> list[list[str]]:
-    """Names of more than MOST_NAME characters (the first `left` cells, but in columns that are `whole`) shortened to
-    what tells them apart: how they begin, and what stands where they first differ from the other long ones. Two that
-    would look alike are numbered."""
-    found = [list(row) for row in rows]
-    for k in (k for k in range(left) if k not in whole):
-        long = list(dict.fromkeys(row[k] for row in rows if len(row[k]) > MOST_NAME))
-        differ = next((k for k, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), None)
-        common = long[0][:differ] if len(long) > 1 else ""
-        start = max((m.start() for m in re.finditer(r"\b", common)), default=0)  # a word is not cut
-        begin = MOST_NAME // 3 if start > MOST_NAME // 3 else MOST_NAME - 1
-        short = {name: f"{name[:begin]}…{name[start:][: max(0, MOST_NAME - 2 - begin)]}" for name in long}
-        alike = [name for name in long if list(short.values()).count(short[name]) > 1]
-        short |= {name: f"{short[name][: MOST_NAME - 5]} #{alike.index(name) + 1}" for name in alike}
-        for row in found:
-            row[k] = short.get(row[k], row[k])
-    return found
+MOST_NAME = 60  # characters of a name; a template's can have thousands
 
 
 def shortened(name: str, width: int) -> str:
@@ -91,34 +35,22 @@ def shortened(name: str, width: int) -> str:
     return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
 
 
-def needed(widths: Sequence[int], gap: int = GAPS[0]) -> int:
-    """Columns of the terminal that a table of such columns takes."""
-    return sum(widths) + gap * (len(widths) - 1) + 2
+def _least(head: str, cells: Sequence[str], is_name: bool, is_whole: bool) -> int:
+    """What a column takes: heads, names and phrases go on in the next line where they are long, numbers never."""
+    long = [cell for cell in cells if is_whole or len(cell) > MOST_PHRASE]
+    words = max((len(word) for cell in long for word in cell.split()), default=0)
+    most = min(words, MOST_WORD) if is_whole else LEAST_NAME if is_name else max(MOST_PHRASE, words)
+    return max([1, min(most, max(map(len, cells), default=0)), *map(len, head.split())])
 
 
-def _name_widths(wide: Sequence[int], least: Sequence[int], width: int, gap: int) -> list[int]:
-    """What names get: all if the numbers leave it, else an even share, and never less than `least`."""
-    left = len(least)
-    room, found = width - needed([0] * left + list(wide[left:]), gap), list(wide[:left])
-    for cut, k in enumerate(sorted(range(left), key=lambda k: wide[k])):  # what short ones leave is for the long ones
-        found[k] = min(wide[k], max(least[k], room // (left - cut)))
-        room -= found[k]
-    return found
-
-
-def _groups(wide: Sequence[int], names: Sequence[int], width: int, gap: int) -> list[list[int]]:
-    """Columns of numbers, as many together as fit beside the names."""
-    groups: list[list[int]] = [[]]
-    for k in range(len(names), len(wide)):
-        if groups[-1] and needed([*names, *(wide[j] for j in (*groups[-1], k))], gap) > width:
-            groups.append([])
-        groups[-1].append(k)
-    return groups
-
-
-def _cell(text: str, width: int) -> str:
-    """Several words go on in the next line; one that is too long is shortened."""
-    return "\n".join(shortened(line, width) for line in wrap(text, width, break_long_words=False)) or text
+def _parts(least: Sequence[int], left: int, width: int) -> list[list[int]]:
+    """Columns of the tables that together hold all; names stand in each, and as many numbers as fit beside them."""
+    parts = [[*range(left)]]
+    for k in range(left, len(least)):
+        if len(parts[-1]) > left and sum(least[j] + 1 for j in (*parts[-1], k)) >= width:
+            parts.append([*range(left)])
+        parts[-1].append(k)
+    return parts
 
 
 WIDTH, PIPED_WIDTH = 100, 80  # columns at the most: of a terminal, and of what is no terminal
@@ -144,12 +76,33 @@ def print_table(
 ) -> None:
     """A table; the first `left` columns hold text, the others numbers (right-aligned), which are never cut: where they
     do not fit they go into a second table. Of the text only columns that are `whole` are not cut, either."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
 
     out = console()
     cells = [[plain(cell) if isinstance(cell, str) else quantity(cell) for cell in row] for row in rows]
-    for number, part in enumerate(fitted(columns, cells, left, out.width, whole)):
-        _print_part(out, "" if number else title, part, left)
-    if any(len(name) > MOST_NAME and k not in whole for row in cells for k, name in enumerate(row[:left])):
+    cut = {k for k in range(left) if k not in whole}
+    shown = [[shortened(cell, MOST_NAME) if k in cut else cell for k, cell in enumerate(row)] for row in cells]
+    below = [[row[k] for row in shown] for k in range(len(columns))]
+    wide = sum(max(map(len, (head, *column))) + 3 for head, column in zip(columns, below, strict=True))
+    fits, least = wide <= out.width + 1, [_least(h, below[k], k < left, k in whole) for k, h in enumerate(columns)]
+    if title:
+        out.print(f"[bold]{escape(plain(title))}[/bold]")
+    for part in [[*range(len(columns))]] if fits else _parts(least, left, out.width):
+        left_over = out.width - sum(least[k] + 1 for k in part)
+        apart = fits or left_over > len(part)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(apart), 0, int(fits)))
+        for k in part:
+            aligned: Any = ("left", None) if k < left else ("right", None if fits else least[k])
+            table.add_column(
+                columns[k], justify=aligned[0], width=aligned[1], no_wrap=fits, overflow="fold",
+                min_width=least[k] if k in whole and left_over > 0 else None,
+            )  # fmt: skip
+        for row in shown:
+            table.add_row(*(escape(row[k]) for k in part))
+        out.print(table)
+    if shown != cells:
         out.print("Names that are cut here are whole in --json")
 
 
@@ -202,25 +155,6 @@ class _Filled(Formatter):
             return duration(value)
         form, _, unit = form.partition(" ")
         return f"{_PER_SECOND[unit] * value:{form}} {unit}" if unit else format(value, form)
-
-
-def _print_part(out: Console, title: str, part: Fitted, left: int) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    if title:
-        out.print(f"[bold]{escape(plain(title))}[/bold]")
-    heads, rows, gap = part
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, (gap - 1) // 2 + (gap - 1) % 2, 0, (gap - 1) // 2))
-    widths = [max(map(len, "\n".join(column).split("\n"))) for column in zip(heads, *rows, strict=True)]
-    fits = needed(widths, gap) <= out.width
-    for number, name in enumerate(heads):
-        justify: Any = "left" if number < left else "right"
-        table.add_column(name, justify=justify, no_wrap=fits or number >= left, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    out.print(table)
 
 
 def on_gpu(result: Any) -> str:
@@ -328,10 +262,6 @@ def _seconds_between_lines() -> float:
 @contextmanager
 def _lines(shorter: str) -> Iterator[Any]:
     """Progress as lines, by a thread of its own: who works may be silent for long."""
-    from threading import Event, Thread
-
-    from functional.terminal import note
-
     seconds = _seconds_between_lines()
     over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()
 
@@ -367,8 +297,6 @@ def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "")
         with _lines(shorter) as told:
             yield told
         return
-    from threading import Timer
-
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
     far = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

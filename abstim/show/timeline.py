@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from abstim.engine.stalls import STALLS
 from abstim.session.issue_logs import LaunchLog
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
+from functional.arrays import Int64
+from functional.keep.folder import write_output
 
 MOST_SLICES = 200_000  # in a file, about 30 MB; more are merged
 MOST_WINDOWS = 500  # of a launch
@@ -94,8 +94,6 @@ def windows(log: np.recarray, cycles: int, most: int = MOST_WINDOWS) -> dict[str
 
 def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: int = MOST_SLICES) -> tuple[bytes, str]:
     """Launches one after the other as trace-event JSON, and what a user should know of it ("" if all is drawn)."""
-    import msgspec
-
     found = [slices(launch) for launch in launches]
     visits = sum(len(s.start) for s in found)
     merge = -(-visits // most_slices)
@@ -118,8 +116,6 @@ def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: i
 
 def write_timeline(path: Path, launches: Sequence[LaunchLog], core_clock_hz: float) -> str:
     """Write a timeline; returns what a user should know of it. Raises InputError if the file cannot be written."""
-    from functional.keep.folder import write_output
-
     data, said = timeline(launches, core_clock_hz)
     write_output(path, data)
     return said

@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from abstim.session.result import RunResult
 from functional.errors import InputError
 from functional.files import read_text
-
-if TYPE_CHECKING:
-    from abstim.session.result import RunResult
 
 
 @dataclass(frozen=True)

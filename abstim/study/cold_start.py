@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from abstim.session.detailed import engine_results
 from abstim.session.result import target_note
 from abstim.session.session import Session
 from abstim.session.warm_up import MemoryOfAll, Plan, warmed
+from functional.arrays import Float64, Int64
 from functional.errors import InputError
 from functional.traces.line_record import is_data, line_of, sectors_of
 from functional.traces.trace import LINE_BYTES
@@ -37,9 +38,6 @@ from sampling.cold_start import (
     forward_reuse,
     ipc_difference,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
 
 SECTORS = 4  # of a line
 PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at

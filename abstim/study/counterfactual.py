@@ -14,9 +14,10 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from abstim.brief import brief
+from abstim.engine import EngineResult, LaunchInputs, simulate_point
 from abstim.gpu.config import Gpu, changed, domains, gpu_of, gpus_of
 from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import launch_result
@@ -33,15 +34,11 @@ from abstim.session.result import (
 )
 from abstim.session.session import Session, open_session
 from abstim.session.warm_up import Flushed, check_flush
+from abstim.targets.resolve import Target
 from functional.errors import InputError
 from functional.files import toml_beside
-
-if TYPE_CHECKING:
-    from abstim.engine import EngineResult, LaunchInputs
-    from abstim.targets.resolve import Target
-    from functional.launches.launch import Launch
-    from functional.traces.trace import Trace
-
+from functional.launches.launch import Launch
+from functional.traces.trace import Trace
 
 Values = Mapping[str, Any]
 
@@ -147,8 +144,6 @@ def timed_with(
 ) -> Iterator[tuple[int, Launch, Trace, EngineResult, dict[str, int]]]:
     """Every launch in order: its number, the launch, its trace, the engine's result as things are, and its cycles with
     each of the resources twice as fast, by name."""
-    from abstim.engine import simulate_point
-
     tried = [Variant(Resource("nothing"), gpu), *variants(gpu, resources)]
     policies = [Flushed(flush) for _ in tried]
     prepared: list[LaunchInputs] = []
@@ -232,8 +227,6 @@ def advise(target: Target | Session, gpu: str | Gpu, progress: Progress = silent
 
 def _without_tail(session: Session, number: int, launch: Launch, gpu: Gpu, inputs: LaunchInputs, cycles: int) -> int:
     """A launch's cycles if its last wave were as full as the others: those of its whole waves, scaled to all blocks."""
-    from abstim.engine import simulate_point
-
     blocks, blocks_per_sm = prod(launch.grid), session.blocks_per_sm(number, gpu)
     whole = blocks // (gpu.spec.sm_count * blocks_per_sm) * gpu.spec.sm_count * blocks_per_sm
     if whole in (0, blocks):

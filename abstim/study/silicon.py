@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,13 +14,11 @@ from abstim.brief import grouped
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.progress import Progress, silent
+from abstim.session.result import LaunchResult
 from abstim.study.validate import scatter
 from functional.errors import InputError
 from functional.files import number_in, table_rows
 from sampling.statistics import spearman
-
-if TYPE_CHECKING:
-    from abstim.session.result import LaunchResult
 
 COLUMNS = ("target", "gpu", "core_clock_hz", "flush", "time_ns", "class")
 OPERATIONS = ("fp32", "fp64", "integer")  # optional columns, `_operations` behind each

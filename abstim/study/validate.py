@@ -9,7 +9,7 @@ from itertools import combinations
 from math import log
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +19,11 @@ from abstim.models import DETAILED, Model, model_named
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import open_session
+from abstim.targets.resolve import Target
+from functional.arrays import Float
 from functional.errors import InputError
 from functional.files import table_rows
 from sampling.statistics import spearman
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    from abstim.targets.resolve import Target
 
 
 @dataclass(frozen=True, slots=True)

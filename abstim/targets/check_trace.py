@@ -6,10 +6,11 @@ would have it read beyond arrays, or time nonsense."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.arrays import Int32, Int64
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.launch import Launch
@@ -26,9 +27,6 @@ from functional.traces.line_record import (
 )
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 from precharacterize.classify import Kind, kind_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64
 
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 LANES = 32
@@ -67,7 +65,7 @@ def block_counts(program: Program) -> BlockCounts:
     kinds = np.array([kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions])
     shared = np.isin(kinds, SHARED)
     chosen = (np.ones(len(kinds), bool), (kinds >= Kind.PARAM_LOAD) & ~shared, shared)
-    return BlockCounts(*(_in_blocks(each, program) for each in chosen))
+    return BlockCounts(*(np.array(program.in_blocks(each), np.int32) for each in chosen))
 
 
 def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
@@ -119,12 +117,6 @@ def _phases(trace: Trace) -> str:
     _, number = np.unique(phase, return_inverse=True)
     arrivals = np.bincount(number[count_of(lines) == 0], minlength=len(chosen) + 1)
     return "a warp waits for arrivals that nobody makes" if (count_of(lines) > arrivals[number]).any() else ""
-
-
-def _in_blocks(chosen: Bool[np.ndarray, " instruction"], program: Program) -> Int32[np.ndarray, " basic_block"]:
-    """How many of some instructions each basic block has."""
-    before = np.concatenate([[0], np.cumsum(chosen)])
-    return np.array([before[block.stop] - before[block.start] for block in program.blocks], np.int32)
 
 
 def _by_warp(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"]) -> Int64[np.ndarray, " warp"]:

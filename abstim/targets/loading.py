@@ -21,13 +21,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from functional.arrays import Bool
 from functional.errors import InputError
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import Argument, Order, Pointer, Scalar, Struct, device_address, make_launch
+from functional.launches.launch import Argument, Launch, Order, Pointer, Scalar, Struct, device_address, make_launch
 from functional.launches.launches_json import DTYPES, SCALARS
 from functional.launches.memory import Memory
 from functional.programs.link import link
@@ -35,11 +36,6 @@ from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Module, Parameter
 from functional.ptx.lazy_module import open_module
 from functional.ptx.source import naming_source
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool
-
-    from functional.launches.launch import Launch
 
 
 @dataclass(repr=False)

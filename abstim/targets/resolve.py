@@ -13,12 +13,14 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from abstim.gpu.config import config_dir, nearest, read_toml
 from functional.errors import InputError
 from functional.keep.folder import cache_dir, write_atomic
+from functional.ptx.ir import Module
 from functional.terminal import note
+from precharacterize.classify import latency_class
 
 if TYPE_CHECKING:
     from abstim.targets.loading import LoadedModule
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
     from functional.ptx.ir import Instruction
 
-    Target = str | Case | Callable[[], Case]
+Target: TypeAlias = "str | Case | Callable[[], Case]"
 
 
 def table_path() -> Path:
@@ -62,7 +64,6 @@ def trace_case(target: str) -> Case:
     from functional.accelsim import read
     from functional.launches.case import Case
     from functional.launches.memory import Memory
-    from functional.ptx.ir import Module
 
     launches, traces, registers = zip(*read(Path(target), opcodes()), strict=True)
     module, name = Module(target, "", "", "sass", 64, (), {}), Path(target).name or target
@@ -72,8 +73,6 @@ def trace_case(target: str) -> Case:
 
 def sass_opcode(instruction: Instruction, in_entry: bool) -> str:
     """The SASS opcode that stands for a PTX instruction in a trace, without the width of a memory access."""
-    from precharacterize.classify import latency_class
-
     names = _table(table_path())["write"]
     if instruction.is_memory:
         return names.get(f"{instruction.opcode}.{instruction.space}", names["other"])

@@ -135,6 +135,17 @@ class Staged:
         return assembled(unit.text())
 
 
+class Held:
+    """A named tuple that a Native is given again and again, whose arrays stay where they are."""
+
+    def __init__(self, value: Any) -> None:
+        shown: list[Any] = []
+        own = words_of(value, shown)
+        self.value: Any = value
+        self.block = (ctypes.c_int64 * len(own))(*own)
+        self.shown, self.address = (type(value), *shown), ctypes.addressof(self.block)
+
+
 class Native(Staged):
     """The same for whatever it is called with: C-contiguous arrays, records, named tuples of arrays and whole numbers,
     and whole numbers. Nothing else is known of it."""
@@ -147,6 +158,10 @@ class Native(Staged):
         shown: list[Any] = []
         words, blocks = [], []
         for argument in arguments:
+            if isinstance(argument, Held):
+                shown.append(argument.shown)
+                words.append(argument.address)
+                continue
             own = words_of(argument if isinstance(argument, tuple) else (argument,), shown)
             if isinstance(argument, tuple):
                 shown.append((type(argument), len(argument)))
@@ -155,7 +170,7 @@ class Native(Staged):
             words += own
         entry = self._entries.get(seen := tuple(shown))
         if entry is None:
-            kinds = tuple(map(kind_of, arguments))
+            kinds = tuple(kind_of(a.value if isinstance(a, Held) else a) for a in arguments)
             entry = self._entries[seen] = self._load(kinds, Known(), kinds, len(words))
         entry(*words)
 

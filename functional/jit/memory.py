@@ -12,6 +12,8 @@ from functional.jit.arithmetic import Arithmetic
 from functional.jit.marked import layout
 from functional.jit.values import INT, REAL, SET, At, Row, Rows, Tuple, Word
 
+_REALS = {np.dtype(np.float64): "double", np.dtype(np.float32): "float"}
+
 
 class Memory(Arithmetic):
     """What lies in memory."""
@@ -125,19 +127,20 @@ class Memory(Arithmetic):
         bits = 8 * place.dtype.itemsize
         constant = not self.unit.known.constant.isdisjoint((place.tag, place.tag[0]))
         more = ", !invariant.load !1" if constant else self.unit.tag(place.tag)
-        type_ = "double" if place.dtype == np.float64 else f"i{bits}"
+        type_ = _REALS.get(place.dtype) or f"i{bits}"
         found = self.new(f"load {type_}, ptr {place.name}, align {place.dtype.itemsize}{more}")
-        if type_ == "double":
-            return Word(found, REAL)
+        if place.dtype in _REALS:
+            return Word(self.new(f"fpext float {found} to double") if bits < 64 else found, REAL)
         if bits < 64:
             found = self.new(f"{'sext' if place.dtype.kind == 'i' else 'zext'} i{bits} {found} to i64")
         return Word(found, SET if place.dtype == np.uint64 else INT)
 
     def store(self, place: Rows, value: Any) -> None:
         """Write a number to a place."""
-        bits, type_ = 8 * place.dtype.itemsize, "double"
-        if place.dtype == np.float64:
+        bits, type_ = 8 * place.dtype.itemsize, _REALS.get(place.dtype, "")
+        if type_:
             found = self.converted(value, Word("", REAL)).name
+            found = self.new(f"fptrunc double {found} to float") if bits < 64 else found
         else:
             found, type_ = self.number(value), f"i{bits}"
             found = self.new(f"trunc i64 {found} to {type_}") if bits < 64 else found

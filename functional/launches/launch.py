@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -134,12 +135,12 @@ class Launch:
         """Warps of a thread block, the last of which may not be full."""
         return -(-self.block.total // WARP_THREADS)
 
-    @property
+    @cached_property
     def thread_blocks(self) -> int:
         """Thread blocks of the grid."""
         return self.grid.total
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Shared memory of a thread block, static and dynamic."""
         return static_bytes(self.program, "shared") + self.dynamic_shared_bytes

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from typing import Any
 
 from functional.ptx.ir import Instruction, Parameter, Register, Variable
 
@@ -132,6 +133,10 @@ class Program:
         """Basic blocks in front of which a warp's turn is decided: none if there are no order points."""
         told = told_to_others(self.instructions) if self.order_points else ()
         return frozenset(self.block_of(i.index) for i in told)
+
+    def in_blocks(self, values: Any) -> list[Any]:
+        """Sums of what instructions have, by basic block."""
+        return [sum(values[block.start : block.stop]) for block in self.blocks]
 
     @cached_property
     def numbers(self) -> dict[Register, int]:

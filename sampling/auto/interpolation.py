@@ -13,16 +13,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.auto.prediction import squared_distances
 from sampling.statistics import one_thread, t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 Pair = tuple[int, int]  # a point and a launch
 # How alike launches of different kernels are; of one kernel it is more, the more alike the logarithms of their work

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from sampling.arrays import Float64
 from sampling.estimate import Estimate, from_a_part
 from sampling.statistics import CONFIDENCE
 
 if TYPE_CHECKING:
     import numpy as np
-    from jaxtyping import Float64
 
 SHARES = (1 / 16, 1 / 8, 1 / 4)
 UNEVEN = 3.0  # times the mean: a warp so long may be alone at the end, whatever the others do

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.auto.prediction import (
     BY_ONE_SM,
     BY_WORK,
@@ -23,10 +23,6 @@ from sampling.auto.prediction import (
 )
 from sampling.estimate import Estimate, Part, around, weakest
 from sampling.statistics import CONFIDENCE, members, pooled_error, t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 # By what intervals are wider than errors of launches left out say, since launches are chosen until these look small:
 # without it they held in 125 of 128 rows of sixteen hard programs (four seeds, two GPUs), one 4.8 % off with +-2.0 %

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sampling.arrays import Bool, Float64, Int64
 from sampling.statistics import pooled_error
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
-    PerSample = Float64[np.ndarray, " sample"]
-    SampleWork = Float64[np.ndarray, "sample work"]
-    PerLaunch = Float64[np.ndarray, " launch"]
-    SampleKinds = Int64[np.ndarray, " sample"]
-    LaunchKinds = Int64[np.ndarray, " launch"]
-    LaunchWork = Float64[np.ndarray, "launch work"]
-    Apart = Float64[np.ndarray, "launch sample"]
-    PerRow = Float64[np.ndarray, " n"]
-    RowWork = Float64[np.ndarray, "n work"]
+PerSample = Float64[np.ndarray, " sample"]
+SampleWork = Float64[np.ndarray, "sample work"]
+PerLaunch = Float64[np.ndarray, " launch"]
+SampleKinds = Int64[np.ndarray, " sample"]
+LaunchKinds = Int64[np.ndarray, " launch"]
+LaunchWork = Float64[np.ndarray, "launch work"]
+Apart = Float64[np.ndarray, "launch sample"]
+PerRow = Float64[np.ndarray, " n"]
+RowWork = Float64[np.ndarray, "n work"]
 
 
 class Work(NamedTuple):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Int64
 from sampling.launch_in_progress import FULL, warm
 from sampling.protocol import LaunchShape, Observation, Simulator
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 FIRST_WAVES, LAST_WAVES = 2, 1  # always simulated: thread blocks in step on cold caches, and a launch that drains
 WARM_WAVES = 2  # simulated before each segment: one to be rid of what was in flight, one to fill the queues

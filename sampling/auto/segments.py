@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.auto.prediction import Prediction, choose_unlike, off_shares, predict, segment_work
 from sampling.auto.segment_simulation import (
     DEAREST,
@@ -21,10 +21,7 @@ from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, t_quantile
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
-    BlockWork = Float64[np.ndarray, "tb work"]
+BlockWork = Float64[np.ndarray, "tb work"]
 
 
 FEWEST = 4  # segments that a slope is read off

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64
 from sampling.auto.segment_simulation import BUSY, LAST_WAVES, WARM_WAVES, Batch, Beginning, SegmentSimulation
 from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, coefficient_of_variation, t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
 
 FIRST_WAVES, FIRST_SHARE = 4, 1 / 12  # at least: the first two fill the pipelines and are in step
 LOOKS = 1  # waves more that there must be room for: the first look alone seldom tells enough

@@ -6,17 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.estimate import Estimate, Part, around
 from sampling.protocol import Functional, LaunchShape
 from sampling.selection import MODEL_ERROR
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 FEWEST_BLOCKS = 4
 FEWEST = 8  # analysed thread blocks that say how memory was used of late

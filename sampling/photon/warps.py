@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sampling.arrays import Float64, Int64
 from sampling.estimate import Estimate, around
 from sampling.launch_in_progress import Run, dispatch, finish
 from sampling.photon.analysis import Analysis
 from sampling.protocol import BlockCode, Functional, Observation
 from sampling.statistics import batch_means, least_squares
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
-    PerClass = Float64[np.ndarray, " class"]
+PerClass = Float64[np.ndarray, " class"]
 
 
 @dataclass(frozen=True)

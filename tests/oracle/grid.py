@@ -72,7 +72,7 @@ def _finish(side: MemorySide) -> None:
     """Behind the switch work goes on for as long as what was asked for in the last window was on its way there."""
     window = _window(side)
     end = max(1, -(-(side.time - 1) // window)) * window
-    while side.time <= end + side.delay:
+    while side.time <= end + side.delay or (side.gpu.spec.posted_stores and not side.idle()):
         side.cycle()
 
 

@@ -208,6 +208,8 @@ class Slice:
         self.replies: deque[Request] = deque()
         self.sets: dict[int, list[Line]] = {}
         self.port_free = self.uses = 0
+        self.now = 0
+        self.last_unanswered: dict[int, int] = {}  # when the last request of an SM for which nobody waits was done
         self.registers = {True: 0, False: 0}  # in use: of lines that lie here, of those of the other part
         self.full = False  # at the end of the cycle before
 
@@ -217,7 +219,7 @@ class Slice:
         return not (before or self.missing or self.from_dram or self.filled or self.replies)
 
     def cycle(self, time: int) -> None:
-        spec = self.spec
+        spec, self.now = self.spec, time
         for _ in range(spec.l2_reply_sectors):
             if self.replies and self.back.flits(self.number) < spec.inject_queue_flits + spec.crossbar_queue_flits:
                 first = self.replies.popleft()
@@ -249,6 +251,8 @@ class Slice:
         if request.near == self.number:
             if request.answered:
                 self.replies.append(request)
+            else:
+                self.last_unanswered[request.sm] = self.now
         else:
             self.others[request.near].from_dram.append(request)
 
@@ -551,6 +555,16 @@ class MemorySide:
         self.inbox: list[deque[tuple[int, Request]]] = [deque() for _ in range(spec.sm_count)]
         self.reply_free = [0] * spec.sm_count  # in units
         self.time = self.channel_time = 0
+
+    def idle(self) -> bool:
+        """Is nothing on its way?"""
+        switches = (queue for switch in (self.there, self.back) for queue in (*switch.inputs, *switch.outputs))
+        return not any(switches) and all(each.idle() for each in (*self.slices, *self.channels))
+
+    def end_of(self, sm: int) -> int:
+        """When the SM would know of the last of its requests for which nobody waits."""
+        last = max(each.last_unanswered.get(sm, 0) for each in self.slices)
+        return last + max(0, self.gpu.params.l2_reply_cycles - 5) if last else 0
 
     def ask(
         self, time: int, sm: int, line: int, sectors: tuple[int, ...], kind: int, flits: int, answered: bool = True,

@@ -128,7 +128,6 @@ class L1d:
         self.sets: list[list[Sectored]] = [[] for _ in range(gpu.spec.l1d_sets)]
         self.queue: list[int] = []  # when each request that went through the miss queue leaves it
         self.accesses = self.misses = self.uses = self.registers = 0
-        self.last_store = 0
 
     def _set(self, number: int) -> list[Sectored]:
         return self.sets[set_of(number, self.spec.l1d_sets, self.spec.l1d_index)]
@@ -285,7 +284,6 @@ class L1d:
         if self.spec.posted_stores:
             self._send(number, sectors, WRITE, None, time)
             access.part(time, time)
-            self.last_store = time
             return
         access.waiting += len(sectors) - 1
         self._send(number, sectors, WRITE, lambda _, due: access.part(due, due), time)

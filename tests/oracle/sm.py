@@ -131,7 +131,7 @@ class Sm:
         number: int = 0, side: MemorySide | None = None,
     ) -> None:  # fmt: skip
         spec = gpu.spec
-        self.gpu, self.program, self.warps_per_block = gpu, program, warps_per_block
+        self.gpu, self.program, self.warps_per_block, self.number = gpu, program, warps_per_block, number
         self.warps: dict[int, Warp] = {}  # by warp slot, those that are not gone
         self.blocks: dict[int, Block] = {}  # by block slot
         self.slot_free = [0] * blocks_per_sm  # cycle from which a block slot is free; unknown while in `blocks`
@@ -173,10 +173,9 @@ class Sm:
             self.want(warp, self.program.pc(warp.next))
 
     def end(self) -> int:
-        """Its last cycle: a launch is not over before posted stores are acknowledged."""
-        if not self.side or not self.memory.l1d.last_store:
-            return self.last_exit
-        return max(self.last_exit, self.memory.l1d.last_store + self.side.way_there_and_back)
+        """Its last cycle: a launch is not over before L2 has posted stores."""
+        posted = self.side and self.gpu.spec.posted_stores
+        return max(self.last_exit, self.side.end_of(self.number)) if posted else self.last_exit
 
     # Rules 1 and 2
 

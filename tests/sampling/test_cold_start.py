@@ -16,7 +16,6 @@ from sampling.cold_start import (
     evenly_used_controllers,
     footprint,
     forward_reuse,
-    histogram,
     ipc_difference,
     previous_reference,
 )
@@ -47,7 +46,6 @@ def test_affected_share_is_weighted_by_instructions() -> None:
 
 def test_previous_reference() -> None:
     assert previous_reference(np.array([5, 7, 5, 5, 7])).tolist() == [-1, -1, 0, 2, 1]
-    assert histogram(np.array([0, 5, 15, 25]), 10).tolist() == [0.5, 0.25, 0.25]
 
 
 def test_warm_up_lengths_by_hand() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bokeh.models import ColumnDataSource, NumeralTickFormatter, Span, TeeHead, Whisker
+
 from abstim.brief import grouped
 from abstim.show.report.chart import COLORS, Chart, Section, Table, dots, figure, stacked_bars
 from abstim.show.tables import counted, duration, quantity
@@ -38,8 +40,6 @@ def _scatter_chart(found: Rows) -> Chart:
 
 
 def _error_chart(found: Rows, summaries: Rows) -> Chart:
-    from bokeh.models import NumeralTickFormatter
-
     plot = figure("benchmark", "error", [_NAME, _ERROR], x_range=list(dict.fromkeys(row["benchmark"] for row in found)))
     plot.yaxis.formatter = NumeralTickFormatter(format="0.0%")
     summary = "; ".join(f"{s['variant']} {s['group']}: mean {s['mean_error']:.2%}" for s in summaries) + "."
@@ -122,8 +122,6 @@ def _against_charts(rows: Rows) -> list[Chart]:
 
 
 def _compare_chart(verdicts: Rows) -> Chart:
-    from bokeh.models import ColumnDataSource, Span, TeeHead, Whisker
-
     names = [v["stage"] for v in verdicts]
     tooltips = [("stage", "@x"), ("speed", "@y{0.000}")]
     plot = figure("stage", "speed against the earlier result", tooltips, x_range=names)

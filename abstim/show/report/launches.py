@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bokeh.models import ColumnDataSource, LinearAxis, Range1d
+
 from abstim.brief import grouped
 from abstim.session.issue_logs import source_text
 from abstim.session.rates import dram_bytes
@@ -204,8 +206,6 @@ def _streams_chart(overlap: dict[str, Any] | None) -> Chart | None:
     """A bar a launch from its start to its end, a line a stream."""
     if not overlap:
         return None
-    from bokeh.models import ColumnDataSource
-
     shown = overlap["launches"][:SHOWN_LAUNCHES]
     data = {name: [x[name] for x in shown] for name in ("start_cycle", "end_cycle", "launch")}
     data |= {"kernel": [shown_name(x["kernel"]) for x in shown], "stream": [x["stream"] or "-" for x in shown]}
@@ -304,8 +304,6 @@ def _lost(run: Run) -> str:
 
 def _windows_chart(run: Run) -> Chart | None:
     """Issue over time, launches one after the other; None without `windows` (`abstim.show.timeline.windows`)."""
-    from bokeh.models import LinearAxis, Range1d
-
     starts, rows, start = [], [], 0
     for launch in run["launches"]:
         windows = launch.get("windows") or {"window_cycles": 1, "warp_instructions": [], "resident_warp_cycles": []}

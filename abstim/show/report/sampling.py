@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMapper, NumeralTickFormatter, Span
+from bokeh.palettes import Viridis256
+
 from abstim.show.report import chart
 from abstim.show.report.chart import (
     COLORS,
@@ -123,8 +126,6 @@ def _was(how: str) -> str:
 
 def _bars(bars: list[tuple[str, str, float]]) -> Any:
     """Horizontal ones, whose names may be long: (name, how, cycles)."""
-    from bokeh.models import NumeralTickFormatter
-
     names = unique([name for name, *_ in bars])
     plot = figure("cycles", "", [("", "@name"), ("cycles", "@cycles{0,0}")], y_range=names[::-1])
     for kind, color in KINDS.items():
@@ -139,8 +140,6 @@ def _bars(bars: list[tuple[str, str, float]]) -> Any:
 
 def _steadiness_chart(stability: dict[str, list[tuple[float, float]]]) -> Chart | None:
     """Of each stepped launch, instructions a cycle until its detailed simulation ended."""
-    from bokeh.models import Span
-
     longest = sorted(stability.items(), key=lambda item: -item[1][-1][0])[:SHOWN_STEPPED]
     if not longest:
         return None
@@ -205,7 +204,7 @@ def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
     for name, key in SPEED_UPS.items():
         points = error_points(plot, [ErrorPoint(r["method"], float(r[key]), r["error"], r["covered"]) for r in rows])
         shown.append(points)
-        for renderer in (points, chart.named_beside(plot, points, "xy")):
+        for renderer in (points, chart.named_beside(plot, points)):
             renderer.name, renderer.visible = name, name == first
     hover_on(plot, shown)
     plot.x_range.only_visible = plot.y_range.only_visible = True
@@ -248,8 +247,6 @@ def times(speed_up: float) -> str:
 
 def _interval_chart(data: Comparison) -> Chart | None:
     """Every method's interval around its estimate, as multiples of the true cycles; none if no method has one."""
-    from bokeh.models import ColumnDataSource, Span
-
     truth = data["true_cycles"]
     found = [each for each in data["results"] if each["estimate"]["high"] is not None]
     unbounded = [row["method"] for row in data["rows"][1:] if has_no_bound(row)]
@@ -318,9 +315,6 @@ def _mean(shares: list[float | None]) -> str:
 
 def _launches_chart(data: ColdStart) -> Chart:
     """A cell for every launch and policy."""
-    from bokeh.models import BasicTicker, ColorBar, LinearColorMapper
-    from bokeh.palettes import Viridis256
-
     instructions, policies = data["instructions"], data["policies"]
     most = sorted(range(len(instructions)), key=lambda k: -instructions[k])[:SHOWN_LAUNCHES]
     shown, names = sorted(most), [policy["name"] for policy in policies]

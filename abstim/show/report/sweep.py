@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas
+from bokeh.models import ColorBar, ColumnDataSource, LogColorMapper, Range1d
+from bokeh.palettes import Viridis256
 
 from abstim.gpu.spec import SECTIONS
 from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, bars, figure, turn_names
 from abstim.show.tables import Computed, counted, duration, quantity
 from abstim.study.explore.result import of_columns
-
-if TYPE_CHECKING:
-    import pandas
 
 SHOWN_POINTS = 4096  # drawn: the fastest of each Pareto front, then an even choice of the others
 TABLE_POINTS = 1024  # in tables: the fastest
@@ -34,8 +35,6 @@ def shared_source(
     table: pandas.DataFrame, varied: Sequence[str], fronts: dict[str, list[int]]
 ) -> tuple[Any, list[int]]:
     """The points that are drawn: all charts of a sweep share them, so a selection in one shows in the others."""
-    from bokeh.models import ColumnDataSource
-
     step = -(-len(table) // SHOWN_POINTS)
     # the fastest last: drawn on top
     shown = sorted({row for front in fronts.values() for row in front} | set(range(0, len(table), step)), reverse=True)
@@ -71,8 +70,6 @@ def pareto_chart(table: pandas.DataFrame, source: Any, fronts: dict[str, list[in
 
 def _levels(column: pandas.Series) -> pandas.Series:
     """A parameter's values as text in ascending order, as a categorical; bins if they are many."""
-    import pandas
-
     if column.nunique() <= MOST_LEVELS or not is_number(column):
         values = sorted(column.unique()) if is_number(column) else sorted(set(column.map(str)))
         return pandas.Series(pandas.Categorical(column.map(str), [str(v) for v in values]), column.index)
@@ -83,9 +80,6 @@ def _levels(column: pandas.Series) -> pandas.Series:
 
 def _colors(table: pandas.DataFrame) -> Any:
     """Time to colour: the middle of Viridis, whose ends vanish on white or on black."""
-    from bokeh.models import LogColorMapper
-    from bokeh.palettes import Viridis256
-
     return LogColorMapper(
         list(Viridis256[56:232]), low=float(table["time_us"].min()), high=float(table["time_us"].max())
     )
@@ -93,8 +87,6 @@ def _colors(table: pandas.DataFrame) -> Any:
 
 def heat_chart(table: pandas.DataFrame, varied: Sequence[str]) -> Chart:
     """For every pair of parameters, the least time over all others."""
-    from bokeh.models import ColorBar
-
     chosen = sorted(varied, key=lambda key: -table[key].nunique())[:HEAT_PARAMETERS]
     levels = {key: _levels(table[key]) for key in varied if key in chosen}
     pairs = list(combinations(levels, 2))
@@ -119,8 +111,6 @@ def heat_chart(table: pandas.DataFrame, varied: Sequence[str]) -> Chart:
 
 def parallel_chart(table: pandas.DataFrame, shown: Sequence[int], varied: Sequence[str], source: Any) -> Chart:
     """A line a point, an axis a parameter; the colour is its time."""
-    from bokeh.models import Range1d
-
     axes = [*varied, "seconds"]
     heights, ends = {}, {}
     for axis in axes:

@@ -12,6 +12,9 @@ from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
+from abstim import __version__
 from functional.execution.computer import default_threads
 
 LIBRARIES = ("numpy", "llvmlite", "jax", "jaxlib")
@@ -20,8 +23,6 @@ LIBRARIES = ("numpy", "llvmlite", "jax", "jaxlib")
 def describe_machine() -> dict[str, Any]:
     """Processor, CPUs this process may use, threads that it uses, Python, abstim and the libraries that decide its
     speed."""
-    from abstim import __version__
-
     return {
         "processor": processor_name(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -47,8 +48,6 @@ def yardstick_seconds() -> float:
 
     Interpreted code, a sort and a pass over memory, about 30 ms together; the fastest of three.
     """
-    import numpy as np
-
     values = np.random.default_rng(0).random(200_000)
 
     def work() -> float:

@@ -17,12 +17,17 @@ from typing import Any
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
+from abstim.session.detailed import engine_results
 from abstim.session.session import Session, open_session
 from abstim.study.bench.rate import STAGES, Against, BenchResult, Rate, yardstick_seconds
 from abstim.study.validate import Measured, known_variants, read_reference, select
+from abstim.targets.execution import execute_case
 from functional.errors import InputError
 from functional.execution.computer import so_many_threads
 from functional.files import number_in, table_rows
+from functional.programs.link import link
+from functional.ptx.parser import parse
+from precharacterize import characterize
 
 MIN_SECONDS = 0.2
 
@@ -52,9 +57,6 @@ def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Ra
 
 
 def _parse(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
-    from functional.programs.link import link
-    from functional.ptx.parser import parse
-
     case = session.case
     kernels = {launch.program.name for launch in case.launches}
 
@@ -67,14 +69,11 @@ def _parse(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
 
 
 def _characterize(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
-    from precharacterize import characterize
-
     programs = {launch.program.name: launch.program for launch in session.case.launches}
     return lambda: [characterize(program, gpus[0].pipeline) for program in programs.values()]
 
 
 def _execute(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
-    from abstim.targets.execution import execute_case
     from functional.execution.default_executor import default_executor
 
     return lambda: execute_case(session.case, default_executor())
@@ -92,8 +91,6 @@ def stage_rate(stage: str, session: Session, gpus: Sequence[Gpu], model: str) ->
 
 def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> tuple[Rate, list[int]]:
     """One round of timing every launch on every GPU, and cycles of all launches by GPU."""
-    from abstim.session.detailed import engine_results
-
     if model == DETAILED:
         rate, results = _rate(session, lambda: engine_results(session, gpus), len(gpus))
         launches = zip(session.traces.in_order(), results, strict=True)

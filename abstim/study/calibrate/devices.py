@@ -35,11 +35,10 @@ def facts_of(gpu: Gpu) -> Facts:
         raise InputError(
             f"{gpu.name}: calibrate measures memory, and perfect_memory is true; --set perfect_memory=false"
         )
-    lines = spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
     target = 70 if spec.architecture == "none" else int(spec.architecture.removeprefix("sm_"))
     if not spec.tensor_units:
         target = min(target, 70)
-    held = (spec.shared_bytes_per_sm, spec.max_threads_per_sm, lines * LINE_BYTES)
+    held = (spec.shared_bytes_per_sm, spec.max_threads_per_sm, spec.l2_lines * LINE_BYTES)
     return Facts(gpu.name, spec.core_clock_hz, spec.sm_count, target, *held)
 
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from abstim.gpu.config import Gpu
+from abstim.session.result import LaunchResult, RunResult
+from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import rows_beside
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
-
-    from abstim.gpu.config import Gpu
-    from abstim.session.result import LaunchResult, RunResult
 
 CLOCK_HZ = 1_417_000_000  # at which the powers were measured
 SMS = 80

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from abstim.extras import need
+from abstim.gpu.config import Gpu
+from abstim.progress import Progress
+from abstim.session.session import Session
 from abstim.study.explore.formula import AT_ONCE, DifferentLaunches, formula_cycles
 from abstim.study.explore.jobs import Chunk, Job, Planner, Results
+from functional.arrays import Float
 from functional.errors import InputError
 from functional.keep.kept import key
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-
-    from abstim.gpu.config import Gpu
-    from abstim.session.session import Session
 
 CONNECT_SECONDS = 10
 FAILURES = 5  # rounds in a row without a single result, after which the cluster is given up
@@ -64,9 +62,9 @@ class Cluster:
 
     def formula(
         self, targets: Sequence[DifferentLaunches], gpu: Gpu, columns: Mapping[str, np.ndarray],
-        rounded: Callable[[np.ndarray], np.ndarray], report: Callable[[int, int], None],
+        rounded: Callable[[np.ndarray], np.ndarray], progress: Progress,
     ) -> Float[np.ndarray, "point target"]:  # fmt: skip
-        """As of `formula_cycles`; `report` is told how many points of how many are done."""
+        """As of `formula_cycles`; `progress` is told how many points of how many are done."""
         count = len(next(iter(columns.values())))
         found, done = np.zeros((count, len(targets))), 0
         with self._connected() as client:
@@ -82,7 +80,7 @@ class Cluster:
             for some, cycles in self._all_of(client, pieces, send):
                 found[some] = cycles
                 done += len(cycles)
-                report(done, count)
+                progress(self.what, done, count)
         return found
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, in_cycles
 from abstim.session.session import Session
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED, Cycles, Screen
+from functional.arrays import Float
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
 
 AT_ONCE = 1 << 16  # points
 _DECIDE_CYCLES = (*FROM_TIME.values(), "core_clock_hz", "dram_channels")
@@ -36,7 +34,8 @@ def launches_of(sessions: Sequence[Session], gpu: Gpu) -> list[DifferentLaunches
     """What the formula asks of targets, around a GPU."""
     from abstim.analytic import summaries
 
-    return [_alike(summaries(session, gpu)) for session in sessions]
+    alike = [grouped(summaries(session, gpu), lambda one: one.tobytes()).values() for session in sessions]
+    return [[(same[0], len(same)) for same in launches] for launches in alike]
 
 
 def formula_cycles(
@@ -44,7 +43,7 @@ def formula_cycles(
     rounded: Callable[[np.ndarray], np.ndarray] = lambda cycles: cycles,
 ) -> Float[np.ndarray, "point target"]:  # fmt: skip
     """Of points around a GPU, whose varied keys are `columns`: sums of launches, each as `rounded` gives it."""
-    from abstim.analytic import predict_points
+    from abstim.analytic import predict
 
     count = len(next(iter(columns.values())))
     found = np.zeros((count, len(targets)))
@@ -53,38 +52,29 @@ def formula_cycles(
         points = analytic_points(gpu, {key: values[some] for key, values in columns.items()})
         for target, launches in enumerate(targets):
             for summary, often in launches:
-                found[some, target] += often * rounded(np.asarray(predict_points(summary, points).cycles, float))
+                found[some, target] += often * rounded(predict(summary, points)["cycles"])
     return found
 
 
-def _alike(summaries: Sequence[Any]) -> DifferentLaunches:
-    import jax
-
-    found = grouped(summaries, lambda one: b"".join(np.asarray(part).tobytes() for part in jax.tree.leaves(one)))
-    return [(same[0], len(same)) for same in found.values()]
-
-
-def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> Any:
+def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     """As many points of the analytic model as the columns have rows: the GPU with the columns put in."""
     from abstim.analytic import points_of
 
-    base = points_of([gpu])
-    count = len(next(iter(columns.values())))
-    arrays = {name: np.repeat(column, count, 0) for name, column in base._asdict().items()}
+    points = np.repeat(points_of([gpu]), len(next(iter(columns.values()))))
     for key, values in columns.items():
         section, _, name = key.rpartition(".")
         if section == "unit":
             found = np.stack([values == unit for unit in ALUS], 1)
-            arrays["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
+            points["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
         elif section:
-            arrays[section][:, INSTRUCTION_CLASSES.index(name)] = values
-        elif key in arrays:
-            arrays[key] = values.astype(np.float32)
-    own = {key: columns.get(key, gpu.settings[key].value) + np.zeros(count) for key in _DECIDE_CYCLES}
+            points[section][:, INSTRUCTION_CLASSES.index(name)] = values
+        elif key in (points.dtype.names or ()):
+            points[key] = values
+    own = {key: columns.get(key, gpu.settings[key].value) + np.zeros(len(points)) for key in _DECIDE_CYCLES}
     for key, source in FROM_TIME.items():
         if own[source].all():  # 0: not said by time
-            arrays[key] = in_cycles(key, own[source], own["core_clock_hz"], own["dram_channels"])
-    return type(base)(**{name: np.asarray(column, np.float32) for name, column in arrays.items()})
+            points[key] = in_cycles(key, own[source], own["core_clock_hz"], own["dram_channels"])
+    return points
 
 
 # Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
@@ -95,10 +85,10 @@ RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "reg
 def refuse_unknown(points: Points) -> None:
     """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a guide
     for a better model, its cycles would be wrong."""
-    from abstim.analytic.point import Point
+    from abstim.analytic.point import POINT
 
     for key in points.keys_of_gpu:
-        if "." not in key and key not in Point._fields and key not in FROM_TIME.values():
+        if "." not in key and key not in (POINT.names or ()) and key not in FROM_TIME.values():
             raise InputError(not_looked_at(f"--vary {key}", "analytic"))
 
 

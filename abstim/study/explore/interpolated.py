@@ -8,25 +8,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from abstim.engine.design_point import refuse_unsupported
+from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.formula import analytic_points
 from abstim.study.explore.jobs import Planner
+from abstim.study.explore.points import Points
 from abstim.study.explore.search import columns_at
 from abstim.study.explore.timing import Timer
+from abstim.study.sample.automatic import Aim
+from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
 from sampling.auto.interpolation import PairCycles, Pairs, all_timed, most_within, read_off
 from sampling.statistics import t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
-    from abstim.gpu.config import Gpu
-    from abstim.study.explore.points import Points
-    from abstim.study.sample.automatic import Aim
 
 MakeTimer = Callable[[Sequence[Session]], Timer]
 
@@ -63,7 +61,7 @@ class TimedPairs:
 # Of one core, reckoned rather than measured, so that the same sweep times the same points on every machine: a warp
 # instruction, a line of a memory access, a launch; and of the formula, loading it and summarising a launch
 INSTRUCTION_SECONDS, LINE_SECONDS, LAUNCH_SECONDS = 1.5e-7, 2e-7, 3e-3
-FORMULA_SECONDS, SUMMARY_SECONDS = 1.0, 0.1
+FORMULA_SECONDS, SUMMARY_SECONDS = 0.2, 0.01
 WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
@@ -218,21 +216,19 @@ class InterpolatedSweep:
         if self.pairs.gpus[0].spec.timed_code != "ptx":
             cycles = self.pairs.timed([(0, number) for number in range(len(self.session))])
             return np.tile(cycles, (len(self.points), 1)), np.zeros((len(self.points), len(cycles), 0))
-        from abstim.analytic import predict_points
+        from abstim.analytic import predict
         from abstim.analytic.predictions import summary_of
 
         base = self.points.space.gpu
         columns = analytic_points(base, self.points.keys_of_gpu)
-        found = [predict_points(summary_of(self.session, int(number), base), columns) for number in first]
-        cycles = np.stack([np.asarray(each.cycles, float) for each in found], 1)
-        limits = np.stack([np.asarray(each.bounds_cycles, float) for each in found], 1) / cycles[..., None]
+        found = [predict(summary_of(self.session, int(number), base), columns) for number in first]
+        cycles = np.stack([each["cycles"] for each in found], 1)
+        limits = np.stack([each["bounds_cycles"] for each in found], 1) / cycles[..., None]
         return cycles[:, kind], limits[:, :, limits.max((0, 1)) > LIMITS][:, kind]
 
 
 def refused_by(session: Session, gpu: Gpu) -> str:
     """Why a target cannot run on a GPU; nothing if it can. Of launches of one shape the first tells."""
-    from abstim.engine.design_point import refuse_unsupported
-
     shapes: dict[tuple, int] = {}
     for number, launch in enumerate(session.case.launches):
         shapes.setdefault((id(launch.program), launch.warps_per_block, launch.shared_bytes), number)

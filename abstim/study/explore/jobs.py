@@ -12,24 +12,21 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
 from threading import local
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from abstim.gpu.config import not_looked_at
+from abstim.engine import simulate
+from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
+from abstim.engine.simulation import LaunchInputs
+from abstim.engine.state import REAL_MEMORY, record
+from abstim.gpu.config import Gpu, not_looked_at
 from abstim.session.session import Session
+from abstim.study.explore.points import Points
 from functional.errors import InputError
 from functional.keep.kept import key
 from precharacterize.table import encoded
-
-if TYPE_CHECKING:
-    from hashlib import blake2b
-
-    from abstim.engine.simulation import LaunchInputs
-    from abstim.gpu.config import Gpu
-    from abstim.study.explore.points import Points
-
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
 CHUNK_POINTS = 64  # of the occupancy model: what they share is made once
@@ -76,8 +73,6 @@ class Planner:
     def jobs(self, target: int, gpu: Gpu, launches: Sequence[int] | None = None) -> Iterator[Job]:
         """One job a launch of a target, or of some `launches`. Raises InputError for a point on which one of them
         cannot run."""
-        from abstim.engine.design_point import refuse_unsupported
-
         session = self.sessions[target]
         limits = {n: session.blocks_per_sm(n, gpu) for n in (range(len(session)) if launches is None else launches)}
         bare = replace(gpu, settings={}, labels={})  # sources of values are of no use to a model, and large
@@ -206,8 +201,6 @@ def engine_digest() -> str:
 
 def time_chunk(inputs: LaunchInputs, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
     """Cycles of a launch on each GPU by the detailed engine, on one thread."""
-    from abstim.engine import simulate
-
     return [result.cycles for result in simulate(inputs, gpus, blocks_per_sm, threads=1)]
 
 
@@ -229,8 +222,6 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
     """Of a launch as the engine reads it; equal for launches that do the same on the same addresses."""
-    from abstim.engine.design_point import code_of, streams_of
-
     code, operands = code_of(inputs.table)
     digest = hashlib.blake2b(f"{engine_digest()}:{inputs.table.register_count}".encode(), digest_size=32)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
@@ -246,9 +237,6 @@ def _add(digest: blake2b, *arrays: np.ndarray) -> None:
 
 def _machine(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> np.ndarray:
     """The engine's record of a GPU, without what cannot change a launch's cycles there."""
-    from abstim.engine.design_point import machine_of
-    from abstim.engine.state import REAL_MEMORY, record
-
     machine = machine_of(gpu, inputs.trace.warps_per_block, blocks_per_sm, inputs.table, inputs.shared_bytes)
     machine["ring"] = 0  # where bookings lie, not what they are
     if gpu.spec.perfect_memory:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, changed, domains, full_key, nearest, parse_value
 from abstim.gpu.spec import FROM_TIME, Domain, check, in_cycles
 from abstim.study.explore.expressions import Expression
+from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
 
 TOLERANCE = 0.05
 POSITIVE = Domain(float, "a number above 0", lambda v: 0 < v < 1e15)

@@ -7,23 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from abstim.brief import brief
 from abstim.extras import need
 from abstim.study.explore.expressions import Expression
+from abstim.study.explore.interpolated import EstimatedTargets
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
+from functional.arrays import Bool, Float, Int64
 from functional.keep.folder import check_output, write_output
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
-
-    from abstim.study.explore.interpolated import EstimatedTargets
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,24 +242,13 @@ def _with_gaps(values: np.ndarray, whole: bool) -> list[Any]:
     return [None if value != value else int(value) if whole else value for value in values.tolist()]
 
 
-ROWS = 1 << 16  # written at a time
-
-
 def _arrow_bytes(columns: dict[str, np.ndarray], whole: Sequence[str], suffix: str) -> bytes:
-    """A file, some rows at a time: as text or objects a million points would take gigabytes."""
+    """A file of a table whose `whole` columns hold no fractions."""
     import pyarrow
     from pyarrow import csv, parquet
 
-    def part(first: int) -> Any:
-        arrays = {
-            name: pyarrow.array(values[first : first + ROWS], from_pandas=True) for name, values in columns.items()
-        }
-        arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
-        return pyarrow.table(arrays)
-
+    arrays = {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
+    arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
     file = BytesIO()
-    writer = (csv.CSVWriter if suffix == ".csv" else parquet.ParquetWriter)(file, part(0).schema)
-    with writer:
-        for first in range(0, len(columns["point"]), ROWS):
-            writer.write_table(part(first))
+    (csv.write_csv if suffix == ".csv" else parquet.write_table)(pyarrow.table(arrays), file)
     return file.getvalue()

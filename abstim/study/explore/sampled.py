@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,23 +27,18 @@ from abstim.study.explore.interpolated import (
     ReadPoints,
     TimedPairs,
 )
+from abstim.study.explore.points import Points
 from abstim.study.explore.search import columns_at
 from abstim.study.sample.automatic import Aim, check_turn, work_on
 from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.sampler import opened
-from abstim.targets.resolve import open_target
+from abstim.targets.resolve import Target, open_target
+from functional.arrays import Bool, Float64, Int64
 from sampling.auto.interpolation import Pair, Pairs, all_timed, all_within, read_off
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
 from sampling.estimate import Estimate, exact
 from sampling.statistics import t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
-    from abstim.study.explore.points import Points
-    from abstim.targets.resolve import Target
-
 
 # Of one core, reckoned: one unit of what simulating a launch costs; a kind of launches on one more GPU, looked at in
 # four rounds
@@ -77,12 +72,12 @@ def formula_of(launches: TimedPairs, kinds: Int64[np.ndarray, " launch"]) -> For
 
 def by_formula(launches: TimedPairs, number: int) -> Roughly:
     """By the analytic model. Of keys that it does not know it says that they change nothing."""
-    from abstim.analytic import points_of, predict_points
+    from abstim.analytic import points_of, predict
     from abstim.analytic.predictions import summary_of
 
-    found = predict_points(summary_of(launches.session, number, launches.gpus[0]), points_of(launches.gpus))
-    limits = found.bounds_cycles / found.cycles[:, None]
-    return Roughly(np.asarray(found.cycles, float), np.column_stack([limits, waves(launches, number)]))
+    found = predict(summary_of(launches.session, number, launches.gpus[0]), points_of(launches.gpus))
+    limits = found["bounds_cycles"] / found["cycles"][:, None]
+    return Roughly(found["cycles"], np.column_stack([limits, waves(launches, number)]))
 
 
 def as_on_first(launches: TimedPairs, number: int) -> Roughly:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
 
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points, Space
+from functional.arrays import Bool, Float, Int64
 from functional.errors import InputError
 
 MOST_POINTS = 1_000_000  # of one design
@@ -148,14 +148,8 @@ FAILED = -1  # cycles of a point that could not be timed
 RIDGE = 1e-2  # keeps the correction near the model where points are few
 
 
-class Screen(Protocol):
-    """A model quick enough for a million points."""
-
-    def __call__(self, columns: Mapping[str, np.ndarray]) -> Float[np.ndarray, "point target"]:
-        """Predicted cycles. `columns`: the varied keys of the GPU, as `--set` has them, one value a point each."""
-        ...
-
-
+# Cycles by a model quick enough for a million points, by the GPU's varied keys, as `--set` has them, a value a point
+Screen = Callable[[Mapping[str, np.ndarray]], Float[np.ndarray, "point target"]]
 ScreenMaker = Callable[[Sequence[Session], Gpu], Screen]  # the GPU has the values of all keys that are not varied
 Objectives = Callable[[Points, Float[np.ndarray, "point target"]], Float[np.ndarray, "point objective"]]
 # Cycles, negative where a target cannot run, and why

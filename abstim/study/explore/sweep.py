@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from abstim.session.result import target_note
 from abstim.session.session import Session, open_session
 from abstim.study.explore.cluster import Cluster
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.formula import Formula, analytic_screen, formula_cycles
+from abstim.study.explore.formula import analytic_screen, formula_cycles
 from abstim.study.explore.interpolated import EstimatedTargets, InterpolatedSweep, ReadPoints, refused_by
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local
 from abstim.study.explore.points import Points, Space, parse_axes
@@ -35,14 +34,11 @@ from abstim.study.explore.search import (
     ranked,
 )
 from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
+from abstim.study.sample.automatic import Aim
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.targets.resolve import Target
+from functional.arrays import Int64
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
-
-    from abstim.study.sample.automatic import Aim
-    from abstim.study.sample.sampled_program import SampledProgram
-    from abstim.targets.resolve import Target
 
 MULTI_FIDELITY = "multi-fidelity"
 DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
@@ -241,7 +237,8 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
     """A model as what times points, and keeps what it finds."""
     kind = SWEPT[model]
     if not issubclass(kind, Planner):
-        yield kind(sessions, sweep.space.gpu, _formula_of(sweep, progress))
+        formula = partial(Cluster(sweep.cluster).formula, progress=progress) if sweep.cluster else formula_cycles
+        yield kind(sessions, sweep.space.gpu, formula)
         return
     planner = kind(sessions)
     with closing(Store(planner.version)) as store:
@@ -250,13 +247,6 @@ def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Prog
 
 def _run_of(sweep: Sweep) -> Run:
     return Cluster(sweep.cluster) if sweep.cluster else run_local
-
-
-def _formula_of(sweep: Sweep, progress: Progress) -> Formula:
-    if not sweep.cluster:
-        return formula_cycles
-    cluster = Cluster(sweep.cluster)
-    return partial(cluster.formula, report=lambda done, total: progress(cluster.what, done, total))
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:

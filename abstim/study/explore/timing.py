@@ -14,7 +14,6 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,12 +24,10 @@ from abstim.study.explore.formula import Formula, by_formula, formula_cycles, re
 from abstim.study.explore.jobs import Job, Planner, Results
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.keep.folder import cache_dir, make_folder
 from functional.terminal import note
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 MOST_BYTES = 1 << 30  # of the file
 _KEYS_A_QUERY = 500

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,8 @@ from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.silicon import MeasuredTime, target_in
 from abstim.study.validate import Measured
+from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
 
 
 class Measurement(NamedTuple):

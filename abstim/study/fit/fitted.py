@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit  # scipy.stats would take a second and a half to import
 
 from abstim.brief import brief
+from abstim.gpu.config import Setting, description
+from functional.arrays import Bool, Float64
 from functional.keep.folder import check_output, write_output
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64
 
 CONFIDENCE = 0.95
 NEGLIGIBLE = 0.01  # error in log cycles that a doubled parameter must at least make somewhere, to count as seen
@@ -51,8 +50,6 @@ def knowledge(
     symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
     kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two.
     """
-    from scipy.special import stdtrit  # scipy.stats would take a second and a half to import
-
     _, singular, directions = np.linalg.svd(jacobian, full_matrices=False)
     singular = np.pad(singular, (0, len(names) - len(singular)))
     directions = _complete(directions, len(names))
@@ -166,36 +163,24 @@ class Fit:
         how = f"abstim fit to {self.reference} --split {self.split:g} --seed {self.seed}"
         how += f", variants {', '.join(self.variants)}, {len(self.fitted_benchmarks)} benchmarks fitted. {self.verdict}"
         done = "not changed by a fit" if self.kept_start else "fitted"
-        lines = [
-            f"base = {json.dumps(base)}",
-            f"title = {json.dumps(f'{Path(self.gpu).stem}, {done} to {self.reference}')}",
-            "",
-            "[sources]",
-            f"fit = {json.dumps(how)}",
-        ]
-        sections: dict[str, list[FittedParameter]] = {}
-        for parameter in self.parameters:
-            section = parameter.name.rpartition(".")[0] or "params"
-            sections.setdefault(section, []).append(parameter)
-        for section, own in sections.items():
-            lines += ["", f"[{section}]", *(self._setting(p) for p in own)]
-        return "\n".join(lines) + "\n"
+        settings = {p.name: Setting(_whole_if_it_is(p.value), self._source(p)) for p in self.parameters}
+        title = f"{Path(self.gpu).stem}, {done} to {self.reference}"
+        return description(base, title, {"fit": how}, settings)
 
-    def _setting(self, parameter: FittedParameter) -> str:
-        key = parameter.name.rpartition(".")[2]
-        value = int(parameter.value) if parameter.value == int(parameter.value) else parameter.value
-        source = f"fit from {parameter.start:g}"
+    def _source(self, parameter: FittedParameter) -> str:
         found = interval(parameter)
         if self.kept_start:
-            source += f", kept: {parameter.fitted:g} ({found}) is no better on what was held out"
-        else:
-            source += f", {found}"
-        return f"{key} = {{ value = {value!r}, source = {json.dumps(source)} }}"
+            found = f"kept: {parameter.fitted:g} ({found}) is no better on what was held out"
+        return f"fit from {parameter.start:g}, {found}"
 
     def save(self, path: Path) -> None:
         """Write the description. Raises InputError if that cannot be done."""
         check_output(path, ".toml")
         write_output(path, self.to_toml().encode())
+
+
+def _whole_if_it_is(value: float) -> float:
+    return int(value) if value == int(value) else value
 
 
 def interval(parameter: FittedParameter) -> str:

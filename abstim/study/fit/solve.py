@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from scipy import optimize
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, load_gpu
@@ -18,6 +18,7 @@ from abstim.study.fit.data import Observations, measurements, observations, prog
 from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParameter, Knowledge, finite, knowledge
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured
+from functional.arrays import Bool, Float64
 from functional.errors import InputError
 
 STEPS = (0.16, 0.08, 0.04, 0.03, 0.02, 0.01)  # of the pattern search, in logarithms
@@ -118,8 +119,6 @@ class Problem:
 
 def least_squares(problem: Problem, start: np.ndarray, free: Bool[np.ndarray, " name"]) -> np.ndarray:
     """The best grid point on the way of a trust-region least-squares solver from `start`; `free` parameters move."""
-    from scipy import optimize
-
     seen: list[np.ndarray] = [problem.on_grid(start)]
 
     def logs(moving: np.ndarray) -> np.ndarray:

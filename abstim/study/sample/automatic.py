@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_deci
 from abstim.study.sample.quick_estimates import CONTROLS, lasting_alike, with_control, with_one_sm
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, BlockWork, block_work, summed
+from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.launches.launch import Pointer
 from functional.programs.program import Program
@@ -31,10 +31,6 @@ from sampling.auto.segment_simulation import cut_into_segments
 from sampling.auto.segments import SegmentSampling, has_giants
 from sampling.auto.steady import SteadySampling, equal_blocks
 from sampling.statistics import CONFIDENCE
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
-
 
 MOST_RUNS = 8  # stretches of a warp's life that are kept: it may have phases
 SHORTEST_RUN = 4  # iterations of the shortest of them, at the smallest share
@@ -63,7 +59,7 @@ class Iterations:
 def iterations_of(program: Program, trace: Trace) -> Iterations:
     """See `Iterations`."""
     lengths = np.diff(trace.block_offsets)
-    passed = np.bincount(trace.blocks, minlength=len(program.blocks)) * (_in_blocks(program, _barriers(program)) > 0)
+    passed = np.bincount(trace.blocks, minlength=len(program.blocks)) * (_barriers(program) > 0)
     if not passed.any():
         place = np.arange(len(trace.blocks)) - np.repeat(trace.block_offsets[:-1], lengths)
         return Iterations(place, np.repeat(lengths, lengths))
@@ -79,8 +75,10 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     of_block = set(barriers_of(program.instructions, [Kind(kind) for kind in kinds])) <= {NONE, 0}
     if not (of_block and _meet(program, trace, kept)) or in_phases(trace.records).any():
         return None
-    accesses = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(ON_LINES)))[trace.blocks])
-    conflicts = np.repeat(kept, _in_blocks(program, np.isin(kinds, list(_SHARED)))[trace.blocks])
+    accesses, conflicts = (
+        np.repeat(kept, np.array(program.in_blocks(np.isin(kinds, list(of))))[trace.blocks])
+        for of in (ON_LINES, _SHARED)
+    )
     last = np.flatnonzero(more_follow(trace.records) == 0)
     records = np.repeat(accesses, np.diff(last, prepend=-1))
     issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
@@ -103,18 +101,13 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
 _SHARED = frozenset(kind for kind in Kind if kind.name.startswith("SHARED"))
 
 
-def _barriers(program: Program) -> Bool[np.ndarray, " instruction"]:
-    return np.array([instruction.opcode.startswith(BARRIER) for instruction in program.instructions])
-
-
-def _in_blocks(program: Program, which: Bool[np.ndarray, " instruction"]) -> Int64[np.ndarray, " basic_block"]:
-    """How many of these instructions each basic block has."""
-    return np.array([int(which[block.start : block.stop].sum()) for block in program.blocks])
+def _barriers(program: Program) -> Int64[np.ndarray, " basic_block"]:
+    return np.array(program.in_blocks([instruction.opcode.startswith(BARRIER) for instruction in program.instructions]))
 
 
 def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> bool:
     """Do warps of a thread block that passed as many barriers before still do so?"""
-    barriers = _in_blocks(program, _barriers(program))[trace.blocks]
+    barriers = _barriers(program)[trace.blocks]
     if not barriers.any():
         return True
     all_of, those = (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from abstim.gpu.spec import Params
 from abstim.session.memory_accesses import executed, first_records
 from abstim.study.sample.on_demand import ThreadBlocks
+from functional.arrays import Bool, Float64, Int64
 from functional.programs.program import Program
 from functional.traces.line_record import is_data, line_of, sectors_of
 from functional.traces.trace import LOCAL_WINDOW_LINE, Trace
@@ -16,10 +15,6 @@ from precharacterize.classify import Kind, kind_of
 from precharacterize.table import LatencyTable
 from sampling import WarpProfile
 from sampling.protocol import BlockCode
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
 
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 

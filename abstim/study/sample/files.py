@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from abstim.gpu.config import load_gpu
 from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
+from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import plain_estimate
+from abstim.targets.resolve import open_target, sass_opcode
+from abstim.targets.workloads.dependence import signatures
+from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import table_rows
 from sampling import Estimate, Profile, SamplingError, Selection
@@ -25,9 +30,6 @@ from sampling.selection_files import (
     write_kernelslist,
     write_simpoints,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:
@@ -113,8 +115,6 @@ def write_selection(
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
     """What takes the target's own launches."""
-    from abstim.targets.resolve import open_target, sass_opcode
-    from abstim.targets.workloads.dependence import signatures
     from functional.accelsim import write
 
     case = open_target(target)
@@ -129,10 +129,7 @@ def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, 
 
 
 def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
-    from abstim.gpu.config import load_gpu
-    from abstim.study.sample.profiling import profile_of
     from abstim.study.sample.sampler import opened
-    from abstim.targets.resolve import open_target
 
     return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
 

@@ -6,12 +6,11 @@ all units. A launch's last ones hold far more cycles than others, and a sample o
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +18,13 @@ import sampling
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.kept import MeasuredStore
 from abstim.study.sample.sampled_program import SampledProgram
+from functional.arrays import Float64, Int64
 from functional.errors import InputError
-from functional.keep.kept import Kept
+from functional.keep.kept import Kept, decode_arrays, encode_arrays
 from functional.programs.program import Program
 from sampling import Estimate, Profile, Selection
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 UNITS = 1000  # of a program, unless that makes them shorter or longer than
 LEAST_INSTRUCTIONS, MOST_INSTRUCTIONS = 1_000, 1_000_000  # TBPoint's are the longest
@@ -176,7 +172,7 @@ _SELECTED: dict[str, Callable[[Profile], Any]] = {
 def estimate(name: str, program: SampledProgram) -> Estimate:
     """What a baseline, one of `METHODS`, says of a program whose traces memory can hold together."""
     units = units_of(program)
-    program.spent("time", units.seconds)
+    program.spent("time", float(units.seconds))
     return from_units(name, units.profile)
 
 
@@ -205,20 +201,9 @@ def _error(selection: Selection, cycles: Float64[np.ndarray, " unit"]) -> float:
 
 def units_of(program: SampledProgram) -> Units:
     """Units of a program, simulated once: they are kept on disk."""
-    kept, name = Kept("units"), MeasuredStore(program.case, program.gpu).name
-    units = kept.load(name, _units)
-    if units is None:
-        units = simulate_units(program)
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **{name: getattr(units, name) for name in (*_KEPT_COLUMNS, "seconds")})
-        kept.save(name, buffer.getvalue())
-    return units
-
-
-def _units(content: bytes) -> Units:
-    """The units of a file."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return Units(seconds=float(file["seconds"]), **{name: file[name] for name in _KEPT_COLUMNS})
-
-
-_KEPT_COLUMNS = ("instructions", "cycles", "basic_blocks")
+    return Kept("units").load_or_make(
+        MeasuredStore(program.case, program.gpu).name,
+        lambda: simulate_units(program),
+        lambda content: Units(**decode_arrays(content)),  # type: ignore[arg-type]
+        lambda units: encode_arrays({name: np.asarray(column) for name, column in vars(units).items()}),
+    )

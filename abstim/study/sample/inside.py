@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 
 import sampling
+from abstim.gpu.config import nearest
 from abstim.progress import in_parallel
 from abstim.study.sample.counts import EngineFunctional, by_thread_block
 from abstim.study.sample.kept import Finished
@@ -90,8 +91,6 @@ INSIDE: dict[str, Inside] = {
 def inside_named(name: str) -> str:
     """The name. Raises InputError for one that is none of INSIDE."""
     if name not in INSIDE:
-        from abstim.gpu.config import nearest
-
         raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}")
     return name
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.targets.execution import Traces, chosen_executor, default_budget
 from abstim.targets.workloads.dependence import ignores_block_order, signatures
 from abstim.targets.workloads.kernels import execute_launch
+from functional.arrays import Bool, Int64
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer
 from functional.traces.trace import Trace, concatenate
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
-
 
 # A call of the executor costs a copy of memory: a batch is at least this share of what was executed, and of the grid.
 _OF_EXECUTED, _OF_GRID = 1 / 2, 1 / 64

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from abstim.study.sample.counts import (
 )
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.workloads.dependence import trace_inputs
+from functional.arrays import Float64, Int64
 from functional.programs.program import Program
 from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
@@ -30,10 +31,7 @@ from sampling import Profile
 from sampling.nsight import LightProfile, features, padded
 from sampling.statistics import coefficient_of_variation
 
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
-    Row = dict[str, float | np.ndarray]
+Row = dict[str, float | np.ndarray]
 
 
 Count = TypeVar("Count", float, np.ndarray)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,13 +23,10 @@ from abstim.study.sample.inside import INSIDE
 from abstim.study.sample.profiling import data_decide, kinds_of_launches
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import WORK, dram_cycles
+from functional.arrays import Bool, Float64, Int64
 from sampling import Part
 from sampling.auto.iterations import Timed
 from sampling.auto.launches import ProgramWork
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float64, Int64
-
 
 # Warp instructions an SM. Of six kinds of launches of ResNet-152, five each, those of so many lasted as long as each
 # other within 0.2 to 0.5 % on the GTX 480 and 0.2 to 1.2 % on the RTX 3070 (standard deviations), smaller ones within

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +15,10 @@ from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.session.session import Session
 from abstim.study.sample.counts import initial_latencies, instruction_classes, kinds_of, kinds_of_records, warps_of
 from abstim.study.sample.on_demand import ThreadBlocks
+from functional.arrays import Float64, Int64
 from functional.traces.trace import Trace, concatenate
 from precharacterize.classify import Kind
 from sampling import LaunchShape, Observation, Simulator
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,16 +15,13 @@ from abstim.engine.tags import find, victim
 from abstim.gpu.config import Gpu
 from abstim.study.sample.counts import before
 from abstim.study.sample.profiling import SomeBlocks
+from functional.arrays import Float64, Int64
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from functional.programs.program import Program
 from functional.traces.line_record import SECTORS_A_LINE, is_data
 from functional.traces.trace import SHARED_WINDOW_LINE, Trace
 from precharacterize.classify import latency_class
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 LINES = 1 << 27  # that there are numbers of
 REQUESTS, SECTORS, OWN_LINES, NEW_LINES, L1D_MISSES, L2_MISSES, BUSIEST_SLICE, ROWS, WANTED, BANK_PASSES, SPECIAL = (
@@ -174,13 +170,13 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
     """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2. An SM holds
     `blocks_per_sm` of its thread blocks."""
     spec, machine = gpu.spec, np.array([numbers_of(gpu)])[0]
-    lines = 0 if spec.perfect_memory else l2_lines(gpu)
+    lines = 0 if spec.perfect_memory else spec.l2_lines
     seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
     readers = np.zeros((2, RECENT), np.int64)
     l2 = np.zeros((2, max(lines // WAYS, 1) * WAYS), np.int64)
     rows = np.zeros(spec.dram_channels * spec.dram_banks, np.int64)
     slices = np.zeros(spec.dram_channels * spec.l2_slices_per_channel + 1, np.int64)
-    slow = _slow_instructions(program)
+    slow = np.array(program.in_blocks([any(p in latency_class(i) for p in SLOW) for i in program.instructions]))
     found = []
     for trace in traces:
         blocks, each = len(trace.thread_blocks), trace.warps_per_block
@@ -203,18 +199,6 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
 def _by_block(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"], each: int) -> Int64[np.ndarray, " tb"]:
     """Sums over the `each` warps of a thread block."""
     return np.diff(before(values.astype(np.int64))[offsets[::each]])
-
-
-def _slow_instructions(program: Program) -> Int64[np.ndarray, " basic_block"]:
-    """How many of each basic block go to units of which there are few."""
-    slow = [any(part in latency_class(i) for part in SLOW) for i in program.instructions]
-    return np.array([sum(slow[block.start : block.stop]) for block in program.blocks])
-
-
-def l2_lines(gpu: Gpu) -> int:
-    """Lines that L2 has room for."""
-    spec = gpu.spec
-    return spec.dram_channels * spec.l2_slices_per_channel * spec.l2_sets * spec.l2_ways
 
 
 def dram_cycles(misses: Float64[np.ndarray, " n"], gpu: Gpu) -> Float64[np.ndarray, " n"]:

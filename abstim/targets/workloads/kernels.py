@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from functional import suite
+from functional.arrays import UInt8
+from functional.execution.executor import Executor, Interleaving
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.launches_json import read_resources
@@ -20,13 +22,7 @@ from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
 from functional.ptx.parser import parse
-
-if TYPE_CHECKING:
-    from jaxtyping import UInt8
-
-    from functional.execution.executor import Executor, Interleaving
-    from functional.traces.trace import Trace
-
+from functional.traces.trace import Trace
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.targets.workloads.kernels import LAYERS, LaunchedProgram, LazyLaunches, StreamedCase
 from functional import suite
+from functional.arrays import Float64, Int64
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, Scalar, make_launch
 from functional.suite._recipe import Recipe
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 PAGERANK_NODES, PAGERANK_CHANGE = 61_200, 1e-6
 

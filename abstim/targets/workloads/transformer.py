@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.targets.workloads.kernels import TRANSFORMER, LaunchedProgram
+from functional.arrays import UInt8
 from functional.errors import InputError
 from functional.launches.launch import Pointer, Scalar
 from functional.launches.memory import Contents
-
-if TYPE_CHECKING:
-    from jaxtyping import UInt8
 
 TILE, THREADS, WARP = 16, 128, 32
 MOST_BATCH = 8  # sequences: rows of gemv_batch
