@@ -10,13 +10,14 @@ import abstim
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
+from abstim.models import model_named
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import TOLD_SM, Found
 from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
 from abstim.occupancy_vector.items import cut, warps_of
 from abstim.occupancy_vector.lanes import deal, run, run_compiled
 from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
-from abstim.occupancy_vector.records import ACCESS_WORD, ITEM, NEVER_LATE, Lanes, Layout, Streams
+from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, ITEM, NEVER_LATE, RECENT, Lanes, Layout, Streams
 from abstim.session.session import open_session
 from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space, parse_axes
@@ -29,6 +30,7 @@ from tests.oracle import occupancy_vector as oracle
 from tests.random_launches import straight_launch
 
 RANDOM = 8  # programs a GPU
+MODELS_BESIDE = ("detailed", "occupancy")
 MOST_SMS, KINDS = 3, 4  # of a random launch; fills of an SM's accesses, and as many of its instruction lines
 
 
@@ -100,7 +102,7 @@ def with_fills(rng, streams, cuts, warps):
     for n, (first, stop) in enumerate(pairwise(cuts)):
         base = 1 + 2 * KINDS * n
         streams.fill_words[base : base + KINDS] = random_accesses(rng, KINDS)
-        streams.fill_behind[base : base + KINDS] = rng.choice([0, *range(base, base + KINDS)], KINDS)
+        streams.fill_behind[base : base + KINDS] = rng.choice([0, 1, 2, 5 + (3 << BACK_BITS), RECENT], KINDS)
         streams.fill_trips[base : base + KINDS] = rng.integers(0, 3, KINDS)
         streams.fill_words[base + KINDS : base + 2 * KINDS] = rng.integers(1, 3, KINDS) + 4 * rng.integers(0, 64, KINDS)
         for block in streams.dealt[first:stop]:
@@ -201,6 +203,12 @@ def test_a_block_goes_to_the_slot_expected_to_be_free_first():
     assert [blocks.tolist() for blocks in dealt] == [[0], [1, 2, 3, 4, 5]]
 
 
+def test_blocks_of_nearly_the_same_length_are_spread_evenly():
+    """The oldest of an SM's ends first: two that end at almost the same time would both make room before other SMs."""
+    sizes = [len(own) for own in deal(np.random.default_rng(3).integers(95, 105, 64), 15, 2)]
+    assert sorted(set(sizes)) == [4, 5] and sum(sizes) == 64
+
+
 def test_items_hold_every_instruction_once():
     session = open_session("bitonic_sort", [])
     gpu = load_gpu("gtx480_perfect")
@@ -261,6 +269,29 @@ def test_near_the_detailed_engine(name, gpu):
     detailed, occupancy = (abstim.run(session, gpu, model=m) for m in ("detailed", "occupancy"))
     assert occupancy.totals["cycles"] == pytest.approx(detailed.totals["cycles"], rel=0.1)
     assert occupancy.launches[0].timed_code == detailed.launches[0].timed_code
+
+
+def test_who_passes_l1d_by_leaves_as_it_starts():
+    """One warp's dependent loads, which L2 answers: nothing but latencies."""
+    session = open_session("micro_pointer_chase", [])
+    detailed, occupancy = (model_named(m).launch_on(session, 0, [load_gpu("titanx")])[0] for m in MODELS_BESIDE)
+    assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.01)
+
+
+def test_as_many_sectors_are_asked_for_where_lines_of_l1d_leave_early():
+    """Loads of 32 lines each, of which L1D holds four: how many more of them are on their way decides who hits."""
+    session = open_session("kmeans_invert_mapping", [])
+    detailed, occupancy = (model_named(m).launch_on(session, 0, [load_gpu("gtx480")])[0] for m in MODELS_BESIDE)
+    assert occupancy.caches["l2_accesses"] == pytest.approx(detailed.caches["l2_accesses"], rel=0.05)
+    assert occupancy.cycles == pytest.approx(detailed.cycles, rel=0.1)
+
+
+def test_an_l2_slice_stands_still_when_too_many_wait_for_a_sector():
+    """Neighbouring blocks of hotspot read the same lines at the same time, up to six of them."""
+    cycles = [
+        abstim.run("hotspot", "rtx3070", [f"l2_mshr_merges={n}"], model="occupancy").totals["cycles"] for n in (2, 255)
+    ]
+    assert cycles[0] > 1.02 * cycles[1]
 
 
 def items_of_machine_code(kinds, **columns):

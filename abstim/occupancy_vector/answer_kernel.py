@@ -29,7 +29,7 @@ def level_of(nominal, wait):
     level = rec.L2 if wait <= nominal[rec.L2] else rec.DRAM
     before, own = nominal[level - 1], nominal[level]
     part = (rec.PARTS * (wait - before) + own - before - 1) // (own - before) - 1
-    return level, max(0, min(rec.PARTS - 1, part))
+    return level, max(0, min(rec.MOST_PARTS - 1, part))
 
 
 @jit
@@ -50,7 +50,7 @@ def tell_late(walk, told):
 
 
 @jit
-def asked_by(answer, access):
+def asked_by(answer):
     """The access that asked for what one waits for that is no part of a fill of its own, -1: none."""
     if answer.sectors > 0:
         return -1
@@ -62,13 +62,11 @@ def tell_followed(walk, followed):
     """`followed`: 1 for accesses that others wait for, or that wait for more than their own data."""
     for k in range(len(followed)):
         answer = walk.answers[k]
-        behind, asker = answer.behind - 1, asked_by(answer, k)
-        if answer.sectors > 0 and (behind >= 0 or answer.trips > 0):
+        asker = asked_by(answer)
+        if answer.sectors > 0 and (answer.behind > 0 or answer.trips > 0):
             followed[k] = 1
         if asker >= 0:
             followed[asker] = 1
-        if behind >= 0:
-            followed[behind] = 1
 
 
 @jit
@@ -85,12 +83,12 @@ def number_access(walk, told, numbers, followed, k, fills):
     """Access `k` as a word and a member of its fill; returns how many fills there are then, fill 0 included."""
     answer = walk.answers[k]
     behind = answer.behind - 1
-    asker = k if followed[k] else asked_by(answer, k)
+    asker = k if followed[k] else asked_by(answer)
     told.accesses[k], number = word_of(walk, k), 0
     if asker >= 0:
         if numbers[asker] == 0:
             numbers[asker] = fills
-            told.fill_words[fills], told.fill_behind[fills] = word_of(walk, asker), walk.answers[asker].behind
+            told.fill_words[fills], told.fill_behind[fills] = word_of(walk, asker), walk.answers[asker].back
             told.fill_trips[fills] = walk.answers[asker].trips
             fills += 1
         number = numbers[asker]
@@ -152,10 +150,8 @@ def sign(own, value):
 def sign_fill(told, own, number, first):
     """The same of a fill, by how many of its SM's came before it."""
     place = abs(number)
-    behind = told.fill_behind[place]
     sign(own, place - first + ((number < 0) << 32))
-    sign(own, told.fill_words[place] + (told.fill_trips[place] << 32))
-    sign(own, behind - first if behind else -1)
+    sign(own, told.fill_words[place] + (told.fill_trips[place] << 32) + (told.fill_behind[place] << 40))
 
 
 @jit
@@ -182,9 +178,6 @@ def tell(walk, told, scratch, counts):
     tell_followed(walk, followed)
     for sm in range(len(told.sms)):
         fills = tell_accesses(walk, told, numbers, followed, sm, fills)
-    for fill in range(1, fills):
-        if told.fill_behind[fill]:
-            told.fill_behind[fill] = numbers[told.fill_behind[fill] - 1]
     for sm in range(len(told.sms)):
         fills = tell_lines(walk, told, lines, sm, fills)
     counts[1] = fills

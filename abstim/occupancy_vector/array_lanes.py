@@ -71,6 +71,7 @@ class State(NamedTuple):
     picked: Int32[Array, "scheduler lane"]  # rows that are still to issue in this cycle; `rows`: none
     begins: Int32[Array, "scheduler lane"]  # when they do
     last: Int32[Array, "scheduler lane"]  # row issued last
+    ages: Int32[Array, " slot_lane"]  # row + rows x number of its thread block, from 1 on: lower is older
     clock: Int32[Array, "scheduler lane"]
     running: Int32[Array, "block lane"]  # warps of a block that are not gone; 0: the slot is free
     waiting: Int32[Array, "block lane"]  # of them, those at the barrier
@@ -78,6 +79,8 @@ class State(NamedTuple):
     memory_starts: Int32[Array, "place group lane"]  # of the last memory instructions of a group of schedulers
     unit_free: Int32[Array, "unit group lane"]  # of the SPECIALS, then of the pools
     servers: rec.Servers  # [lane] each
+    recent: Int32[Array, " place_lane"]  # when the latest loads that asked have what they asked for, a ring
+    asks: Ints  # loads that asked
     arrivals: Int32[Array, " point_fill"]  # of what the accesses of a fill wait for; NEVER: not asked for
     next_block: Ints  # position in Streams.dealt
     room: Ints  # slots of blocks that are free
@@ -114,13 +117,14 @@ def new_state(layout: rec.Layout, machine: Machine, sizes: Sizes) -> State:
     never = all_of(-rec.TICKS)
     zeros = rec.Servers(*(all_of(0) for _ in rec.Servers._fields))
     return State(
-        due=empty(1)[:, 0] + GONE, needs=empty(1)[:, 0],
+        due=empty(1)[:, 0] + GONE, needs=empty(1)[:, 0], ages=empty(1)[:, 0],
         warps=empty(len(Warp._fields)), far=empty(sizes.far), near=empty(sizes.near),
         picked=all_of(NONE, slots[1]), begins=all_of(0, slots[1]), last=all_of(0, slots[1]),
         clock=all_of(0, slots[1]), running=all_of(0, layout.blocks), waiting=all_of(0, layout.blocks),
         drained=all_of(-rec.TICKS, layout.blocks),
         memory_starts=all_of(-rec.TICKS, layout.memory_queue, layout.groups),
         unit_free=all_of(0, specials, layout.groups), servers=zeros._replace(dispatched=never, end=never),
+        recent=all_of(0, rec.RECENT).reshape(-1), asks=all_of(0),
         arrivals=jnp.full(sizes.fills, rec.NEVER, jnp.int32), next_block=jnp.asarray(machine.first),
         room=jnp.asarray(machine.residents), latest=all_of(0), issued=all_of(0),
     )  # fmt: skip
@@ -214,26 +218,26 @@ def earliest(fixed: Fixed, state: State) -> tuple[Int32[Array, "scheduler lane"]
     """(when each scheduler can issue next, the row whose turn it is then)."""
     limits, rows = bounds(fixed, state).items(), len(state.due) // state.clock.size
     shape = (-1, WRITTEN_OUT, *state.clock.shape)
-    due, needs = state.due.reshape(shape), state.needs.reshape(shape)
+    due, needs, ages = (values.reshape(shape) for values in (state.due, state.needs, state.ages))
 
-    def least(key: Callable[[Array, Array], Array]) -> Array:
+    def least(key: Callable[[Array, Array, int], Array]) -> Array:
         def with_rows(k: Array, found: Array) -> Array:
             for n in range(WRITTEN_OUT):  # written out: XLA takes the lanes of an array side by side, not its rows
                 can = jnp.maximum(due[k, n], state.clock)
                 for bit, bound in limits:
                     can = jnp.where(needs[k, n] & (1 << bit), jnp.maximum(can, bound), can)
-                found = jnp.minimum(found, key(can, k * WRITTEN_OUT + n))
+                found = jnp.minimum(found, key(can, k, n))
             return found
 
         return lax.fori_loop(0, len(due), with_rows, jnp.full_like(state.clock, GONE))
 
-    def turn(can: Array, row: Array) -> Array:
-        place = row if fixed.layout.priority else jnp.where(row > state.last, row, row + rows)
+    def turn(can: Array, k: Array, n: int) -> Array:
+        row = k * WRITTEN_OUT + n
+        place = ages[k, n] if fixed.layout.priority else jnp.where(row > state.last, row, row + rows)
         return jnp.where(can == begins, place, GONE)
 
-    begins = least(lambda can, row: can)
-    found = least(turn)
-    return begins, jnp.where(found < rows, found, found - rows)
+    begins = least(lambda can, k, n: can)
+    return begins, least(turn) % rows
 
 
 def next_turn(fixed: Fixed, state: State) -> tuple[State, Turn]:
@@ -260,22 +264,22 @@ def beyond_l1d(fixed: Fixed, state: State, kind: Ints, access: Access, here: Int
     a server of which the SM has a share."""
     servers, m = state.servers, fixed.machine.numbers
     asks, store, atomic = access.sectors > 0, kind == rec.STORE, kind == rec.ATOMIC
-    out = store | atomic
-    leave = here + rec.TICKS
-    port = jnp.maximum(servers.port_free, leave) + access.sectors * m.store_sector
-    cost = jnp.where(atomic, m.l2_atomic, m.l2_sector)
-    l2 = jnp.maximum(servers.l2_free, jnp.where(out, port, leave) + m.request) + access.sectors * cost
+    leaves = jnp.maximum(servers.port_free, here + rec.TICKS)
+    port = leaves + access.sectors * jnp.where(store | atomic, m.store_sector, m.load_sector)
+    cost = jnp.where(atomic, m.l2_atomic, jnp.where(store, m.l2_store, m.l2_sector))
+    l2 = jnp.maximum(servers.l2_free, leaves + m.request) + access.sectors * cost
+    l2 = jnp.maximum(l2, port + m.request)
     dram = jnp.maximum(servers.dram_free, l2) + access.dram_sectors * m.dram_sector
-    length = access.sectors * m.reply_sector
+    length = access.sectors * jnp.where(store, m.store_reply, m.reply_sector)
     reply = jnp.maximum(servers.reply_free, l2 - length) + length
-    read_by = jnp.where(access.dram_sectors > 0, dram, l2)
+    read_by = jnp.where((access.dram_sectors > 0) & ~store, dram, l2)
     beyond = jnp.where(access.level == rec.DRAM, portion(m.dram_latency, access.part), 0)
-    answer = jnp.where(store, l2, jnp.maximum(reply, read_by) + beyond) + m.l2_reply
+    answer = jnp.maximum(reply, read_by) + beyond + m.l2_reply
     return jnp.where(asks, answer, here), servers._replace(
         l2_free=jnp.where(asks, l2, servers.l2_free),
         dram_free=jnp.where(asks & (access.dram_sectors > 0), dram, servers.dram_free),
-        port_free=jnp.where(asks & out, port, servers.port_free),
-        reply_free=jnp.where(asks & ~store, reply, servers.reply_free),
+        port_free=jnp.where(asks, port, servers.port_free),
+        reply_free=jnp.where(asks, reply, servers.reply_free),
     )
 
 
@@ -293,25 +297,28 @@ def answered(
     signed = taken(words.fills, position)
     fill = jnp.abs(signed)
     place, number = machine.fill_base + fill, machine.fill_word_base + fill
-    before, trips = taken(words.fill_behind, number), taken(words.fill_trips, number)
-    arrival, other = lax.optimization_barrier(
-        (taken(state.arrivals, place), taken(state.arrivals, machine.fill_base + before))
-    )
+    behind, trips = taken(words.fill_behind, number), taken(words.fill_trips, number)
+    lanes = jnp.arange(len(here), dtype=jnp.int32)
+    back, ring = ((state.asks - n) % rec.RECENT * len(here) + lanes for n in (behind, 0))
+    arrival, other = lax.optimization_barrier((taken(state.arrivals, place), taken(state.recent, back)))
     own = read(rec.ACCESS_WORD, words.accesses, position)
     first = read(rec.ACCESS_WORD, words.fill_words, number)
     asked = Access(*(jnp.where(fill > 0, theirs, ours) for theirs, ours in zip(first, own, strict=True)))
     waits = (fill > 0) & (arrival < rec.NEVER)
-    last = jnp.where((fill > 0) & (before > 0) & (other < rec.NEVER), jnp.maximum(here, other), here)
+    other = other - portion(m.dram_latency, (behind >> rec.BACK_BITS) - 1)
+    last = jnp.where((fill > 0) & (behind > 0), jnp.maximum(here, other), here)
     answer, servers = beyond_l1d(fixed, state, kind, asked, jnp.maximum(here, last - asked.sectors * m.l2_sector))
     trip = m.request + m.l2_reply + rec.TICKS + jnp.where(asked.level == rec.DRAM, m.dram_latency, 0)
     more = jnp.where(fill > 0, trips * trip, 0)
+    loads = go & ~waits & (kind == rec.LOAD) & (asked.sectors > 0)
+    recent = put(state.recent, jnp.where(loads, ring, len(state.recent)), answer)
     answer = answer + more
     held = jnp.where(waits, jnp.where(signed < 0, jnp.maximum(arrival - here, 0), 0), last - here + more)
     asks = go & (fill > 0) & ~waits
     kept = rec.Servers(*(jnp.where(go & ~waits, new, old) for new, old in zip(servers, state.servers, strict=True)))
     kept = kept._replace(memory_free=state.servers.memory_free + jnp.where(go, held, 0))
     arrivals = put(state.arrivals, jnp.where(asks, place, len(state.arrivals)), answer)
-    state = state._replace(servers=kept, arrivals=arrivals)
+    state = state._replace(servers=kept, arrivals=arrivals, recent=recent, asks=state.asks + loads)
     return jnp.where(waits, jnp.maximum(here, arrival), answer), state
 
 
@@ -501,11 +508,14 @@ def enter(fixed: Fixed, state: State) -> State:
         is_late, ready, state = with_code(fixed, state, late, 0, ready, go)
         late = late + is_late
     slots = (free * layout.warps + kth) * lanes + jnp.arange(lanes, dtype=jnp.int32)
+    number = state.next_block - machine.first + 1
+    age = number * layout.rows(layout.blocks) + (free * layout.warps + kth) // layout.schedulers
     put_in = partial(put, place=jnp.where(go, slots, len(state.due)))
     new = Warp(position, taken(words.access_starts, warp), late, *[jnp.zeros_like(late)] * 2)
     return state._replace(
         due=put_in(state.due, new=ready),
         needs=put_in(state.needs, new=next(lane_items(taken(words.items, position), ["needs"]))),
+        ages=put_in(state.ages, new=age),
         warps=put_in(state.warps, new=jnp.stack(new, -1)),
         far=put_in(state.far, new=jnp.int32(0)),
         near=put_in(state.near, new=jnp.int32(0)),

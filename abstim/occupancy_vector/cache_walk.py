@@ -25,24 +25,26 @@ NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its ans
 
 # Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
 # other access has asked for what it waits for, + 1 (0: none); which one's data it waits for before the tags take it,
-# and how many times for data of its own
+# how many times for data of its own, and how many loads `back` that one asked (Streams.fill_behind); how many of the SM
+# had asked before; the nominal cycles its own data are there in, and `until` which it waits for another one's
 ANSWER = np.dtype([
     ("wait", "i4"), ("way", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i4"), ("behind", "i4"),
-    ("trips", "i4"),
+    ("trips", "i2"), ("back", "i2"), ("number", "i4"), ("there", "i4"), ("until", "i4"),
 ], align=True)  # fmt: skip
-# `joined`: accesses that wait for it; `there`: nominal cycle it comes in
+# `joined`: accesses that wait for it (of L2 a byte of `asker` a sector); `there`: nominal cycle it comes in
 LINE = np.dtype(
     [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4"),
      ("asker", "i8")], align=True,
 )  # fmt: skip
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
+PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
 SLOT = whole_numbers("item stop access fetch back state")
 # `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
 # `order`: thread-block slots, that of the oldest block first
 SM = np.dtype([
     ("ready", "u8"), ("due", "i8", MOST_SLOTS), ("order", "i8", MOST_BLOCKS),
-    *((name, "i8") for name in ("clock", "first", "last", "next", "stop", "memory_free", "started")),
+    *whole_numbers("clock first last next stop memory_free started piped entered tail asks").descr,
 ])  # fmt: skip
 TOTALS = whole_numbers(
     "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
@@ -63,9 +65,11 @@ class Caches(NamedTuple):
     servers: np.ndarray  # SERVERS, by SM: the nominal cycle each is free in
     shares: np.ndarray  # SERVERS: cycles a sector takes
     missed: np.ndarray  # by SM: misses so far
+    pipes: np.ndarray  # PIPED, by SM: the latest accesses on their way to the tags
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
     slice_sectors: np.ndarray  # of the window
+    slice_free: np.ndarray  # nominal cycle up to which a slice takes nothing
     channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
@@ -189,9 +193,11 @@ def _empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
         servers=np.zeros(sm_count, SERVERS),
         shares=np.array([(1 + sm_count / slices, sm_count / spec.dram_channels)], SERVERS),
         missed=np.zeros(sm_count, np.int64),
+        pipes=np.zeros((sm_count, 2 * NOMINAL_CYCLES[0]), PIPED),
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),
+        slice_free=np.zeros(slices, np.int64),
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),

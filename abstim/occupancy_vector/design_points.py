@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 from hashlib import blake2b
+from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from abstim.engine.design_point import touching
-from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES
+from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES, SECTORS
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.cache_walk import Found, Told, told_of, walk_caches, walk_of
@@ -35,7 +36,6 @@ from precharacterize.table import UNITS
 if TYPE_CHECKING:
     from jaxtyping import Float64, Int32, Int64
 
-STORE_CONTROL = 0.5  # of a packet's header, what a sector of a store carries on average: segments of two
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked
 
@@ -65,7 +65,7 @@ def reading(gpu: Gpu) -> tuple:
         gpu.pipeline, spec.coalescing, spec.l1d_bypass, POLICIES[spec.scheduler].in_turn, spec.issues_per_turn,
         spec.schedulers_per_sm, spec.sub_cores, spec.register_file_ports,
         *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
-        spec.result_bus_width, gpu.params.atomic_latency_cycles,
+        spec.result_bus_width, spec.perfect_memory, gpu.params.atomic_latency_cycles,
     )  # fmt: skip
 
 
@@ -169,23 +169,25 @@ def numbers_of(gpu: Gpu, found: Found, sms: np.ndarray) -> Float64[np.ndarray, "
     slices = spec.dram_channels * spec.l2_slices_per_channel
     asking = sharers(sms["sectors"])
     share = asking * found.slice_imbalance / slices
-    # Of a switch that queues at its m inputs, each line's packets in a row, m / n heads wait in the mean at each of n
-    # outputs, which serve them in turns, of a load r: r / (1 - r) = m / n, so that m n / (m + n) packets pass a cycle
-    # (Karol, Hluchyj, Morgan 1987, have r + r^2 / 2 (1 - r), of packets that come one by one).
-    switch = 0.0 if spec.crossbar_repeats or spec.crossbar_output_queues else 1 + asking / slices
+    reply = 1 / spec.l2_reply_sectors
+    runs, singles = _switch_cycles(gpu, asking)
     channel_share = sharers(sms["dram_sectors"]) * found.channel_imbalance / spec.dram_channels
     other_part = params.l2_partition_cycles * OTHER_PART if spec.l2_partitions > 1 else 0.0
+    packet = 1 if spec.coalescing == "sector" else SECTORS
     lanes = len(sms)
     cycles: dict[str, Any] = {
         "request": params.l2_request_cycles,
-        "l2_sector": np.maximum(_l2_sector_cycles(gpu, found) * share, switch),
+        "l2_sector": np.maximum(_l2_sector_cycles(gpu, found) * share, runs),
+        "l2_store": np.maximum(_l2_sector_cycles(gpu, found) * share, singles),
+        "l2_atomic": np.maximum(params.l2_atomic_cycles * share, singles),
         "l2_reply": params.l2_reply_cycles,
-        "l2_atomic": params.l2_atomic_cycles * share,
         "dram_sector": params.dram_sector_cycles * channel_share,
         "dram_latency": max(0.0, params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles
                             + found.rows_a_sector * params.dram_activate_cycles + other_part),
-        "reply_sector": 1.0,
-        "store_sector": (spec.packet_header_bytes * STORE_CONTROL + SECTOR_BYTES) / spec.flit_bytes,
+        "reply_sector": reply,
+        "store_reply": 0.0 if spec.posted_stores else reply,
+        "load_sector": 1 / packet,
+        "store_sector": ceil((spec.packet_header_bytes + SECTOR_BYTES * packet) / spec.flit_bytes) / packet,
         "fetch": 1 / spec.fetches_per_cycle,
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
@@ -200,9 +202,20 @@ def numbers_of(gpu: Gpu, found: Found, sms: np.ndarray) -> Float64[np.ndarray, "
     return numbers
 
 
+def _switch_cycles(gpu: Gpu, asking: Float64[np.ndarray, " lane"]) -> tuple[Any, Any]:
+    """Cycles of an SM for a sector of a line, and for a single one, where all send as fast as the switch takes them.
+
+    Where it queues at its m inputs, h = (m - 1) / n packets of other SMs stand in the mean at each of n outputs, which
+    serve them in turns: those of a line before as many others, single ones, of a load r an output, after
+    r + r^2 / (2 - 2 r) = h (Karol, Hluchyj, Morgan 1987)."""
+    spec = gpu.spec
+    heads = np.maximum(0.0, asking - 1) / (spec.dram_channels * spec.l2_slices_per_channel)
+    return (0.0, 0.0) if spec.crossbar_output_queues else (1 + heads, (1 + heads + np.sqrt(1 + heads * heads)) / 2)
+
+
 def _l2_sector_cycles(gpu: Gpu, found: Found) -> float:
-    """Of a slice for a sector, on average: one that misses takes a turn at the tags, and not the port."""
-    port = gpu.params.l2_sector_cycles
+    """Of a slice for a sector, on average: one that misses takes a turn at the tags, no port; all are replied to."""
+    port = max(gpu.params.l2_sector_cycles, 1 / gpu.spec.l2_reply_sectors)
     return found.port_share * port + (1 - found.port_share) * min(1.0, port)
 
 

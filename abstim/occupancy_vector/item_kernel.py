@@ -237,7 +237,7 @@ def use_memory(row, item, access, shape):
     elif not is_data(row, access):
         which = SHARED
     elif row.kind == Kind.GLOBAL_ATOMIC or (
-        (shape.bypass or row.kind == Kind.L2_LOAD) and access.space != LOCAL_MEMORY
+        (shape.bypass or (shape.perfect and row.kind == Kind.L2_LOAD)) and access.space != LOCAL_MEMORY
     ):
         which = ATOMIC_LATENCY
     item.latency = shape.latency[which] if access.active else 1

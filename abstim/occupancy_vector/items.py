@@ -13,6 +13,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from abstim.occupancy_vector.records import (
     ACCESS,
+    ATOMIC_LATENCY,
     CODE,
     ITEM,
     LANE_ITEM,
@@ -170,14 +171,19 @@ def shape_of(gpu: Gpu) -> Shape:
     """What of a GPU cuts items, beside its latency table."""
     spec, pipeline = gpu.spec, gpu.pipeline
     latencies = pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles
+    of = [LATENCIES.index(name) for name in MEMORY_LATENCIES]
+    passing = gpu.params.atomic_latency_cycles
+    if not spec.perfect_memory:  # what passes L1D by leaves as it starts
+        passing, of[ATOMIC_LATENCY] = 0, LATENCIES.index("none")
     return Shape(
         fetch_width=pipeline.instructions_per_fetch,
         fetch_line=pipeline.fetch_line_instructions,
         single=int(POLICIES[spec.scheduler].in_turn),
         dual_issue=int(spec.issues_per_turn > 1),
         bypass=int(spec.l1d_bypass),
-        latency=np.array([*latencies, gpu.params.atomic_latency_cycles], np.int64),
-        latency_of=np.array([LATENCIES.index(name) for name in MEMORY_LATENCIES], np.int64),
+        perfect=int(spec.perfect_memory),
+        latency=np.array([*latencies, passing], np.int64),
+        latency_of=np.array(of, np.int64),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from abstim.engine.warp_slots import ONE, bit, lowest
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.ready_slots import next_issue, prefetch, ready_at, units_changed
+from abstim.occupancy_vector.ready_slots import next_issue, prefetch, ready_at, units_changed, youngest
 from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put
 from functional.jit.marked import jit, zero
 
@@ -51,31 +51,40 @@ def begin_of(lane, streams, shape, m, s, slot):
 
 
 @jit
+def l2_cost(m, kind):
+    """Of the SM's share of L2, for a sector."""
+    if kind == rec.ATOMIC:
+        return get(m, rec.NUMBER.l2_atomic)
+    return get(m, rec.NUMBER.l2_store) if kind == rec.STORE else get(m, rec.NUMBER.l2_sector)
+
+
+@jit
 def beyond_l1d(lane, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
-    part, servers = ((word >> PART_SHIFT) & (rec.PARTS - 1)) + 1, lane.times
+    part, servers = ((word >> PART_SHIFT) & (rec.MOST_PARTS - 1)) + 1, lane.times
     if sectors == 0:
         return here
-    leave = here + rec.TICKS
-    if kind == rec.STORE or kind == rec.ATOMIC:
-        leave = later(get(servers, rec.SERVER.port_free), leave) + get(m, rec.NUMBER.store_sector) * sectors
-        put(servers, rec.SERVER.port_free, leave)
-    cost = get(m, rec.NUMBER.l2_atomic) if kind == rec.ATOMIC else get(m, rec.NUMBER.l2_sector)
-    answer = later(get(servers, rec.SERVER.l2_free), leave + get(m, rec.NUMBER.request)) + cost * sectors
+    writes = kind == rec.STORE or kind == rec.ATOMIC
+    leaves = later(get(servers, rec.SERVER.port_free), here + rec.TICKS)
+    left = leaves + (get(m, rec.NUMBER.store_sector) if writes else get(m, rec.NUMBER.load_sector)) * sectors
+    put(servers, rec.SERVER.port_free, left)
+    begin = later(get(servers, rec.SERVER.l2_free), leaves + get(m, rec.NUMBER.request))
+    answer = later(begin + l2_cost(m, kind) * sectors, left + get(m, rec.NUMBER.request))
     put(servers, rec.SERVER.l2_free, answer)
     read = answer
     if dram:
         read = later(get(servers, rec.SERVER.dram_free), answer) + get(m, rec.NUMBER.dram_sector) * dram
         put(servers, rec.SERVER.dram_free, read)
-    if kind == rec.STORE:
-        return answer + get(m, rec.NUMBER.l2_reply)
-    length = get(m, rec.NUMBER.reply_sector) * sectors
-    answer = later(get(servers, rec.SERVER.reply_free), answer - length) + length
-    put(servers, rec.SERVER.reply_free, answer)
-    answer = later(answer, read) + get(m, rec.NUMBER.l2_reply)
+    length = (get(m, rec.NUMBER.store_reply) if kind == rec.STORE else get(m, rec.NUMBER.reply_sector)) * sectors
+    replied = later(get(servers, rec.SERVER.reply_free), answer - length) + length
+    put(servers, rec.SERVER.reply_free, replied)
+    answer = (replied if kind == rec.STORE else later(replied, read)) + get(m, rec.NUMBER.l2_reply)
     if level == rec.DRAM:
         answer = answer + portion(get(m, rec.NUMBER.dram_latency), part)
+    if kind == rec.LOAD:
+        put(lane.recent, lane.progress[0].asks & (rec.RECENT - 1), answer)
+        lane.progress[0].asks += 1
     return answer
 
 
@@ -103,8 +112,9 @@ def ask(lane, streams, m, kind, fill, here):
     lane.asked[fill] = 1
     word, behind, trips = streams.fill_words[fill], streams.fill_behind[fill], streams.fill_trips[fill]
     first = last = here
-    if behind and lane.asked[behind]:
-        last = later(here, get(lane.arrivals, behind))
+    if behind:
+        last = get(lane.recent, (lane.progress[0].asks - behind) & (rec.RECENT - 1))
+        last = later(here, last - portion(get(m, rec.NUMBER.dram_latency), behind >> rec.BACK_BITS))
         first = later(here, last - get(m, rec.NUMBER.l2_sector) * ((word >> SECTORS_SHIFT) & 255))
     answer = beyond_l1d(lane, m, kind, word, first)
     if behind or trips:
@@ -350,6 +360,7 @@ def enter(lane, streams, shape, m, b, k, number, time):
     for n in range(slot * rec.SLOT_TIMES, (slot + 1) * rec.SLOT_TIMES):
         put(lane.slot_times, n, 0)
     ready = next_item(lane, streams, shape, m, s, row, slot, warp, time + get(m, rec.NUMBER.first_issue))
+    youngest(lane, shape, s, row)
     ready_at(lane, shape, s, row, at(ready))
 
 
@@ -403,6 +414,7 @@ def step(lane, streams, shape, m, progress):
 def clear(lane):
     """An SM before its first thread block."""
     zero(lane.times)
+    zero(lane.recent)
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
         put(lane.times, rec.DRAINED + b, -rec.TICKS)
@@ -430,7 +442,8 @@ def run_lanes(lane, streams, shapes, machines, own, ends, issued, stopped):
         if own[n].point != point:
             lane.asked[:] = 0
             point = own[n].point
-        progress.next, progress.stop, progress.issued, progress.running = own[n].first, own[n].stop, 0, 0
+        progress.next, progress.stop = own[n].first, own[n].stop
+        progress.issued = progress.running = progress.asks = 0
         refill(lane, streams, shape, m, progress)
         while progress.running:
             step(lane, streams, shape, m, progress)

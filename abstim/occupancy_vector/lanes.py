@@ -111,6 +111,7 @@ def new_lane(part: rec.Lanes) -> rec.Lane:
         starts=numbers(layout.groups * layout.memory_queue),
         arrivals=numbers(fills),
         asked=numbers(fills),
+        recent=numbers(rec.RECENT),
         due=numbers(slots),
         warps=np.zeros(slots, rec.SLOT),
         blocks=np.zeros(part.residents, rec.BLOCK),
@@ -118,11 +119,12 @@ def new_lane(part: rec.Lanes) -> rec.Lane:
         progress=np.zeros(1, rec.PROGRESS),
         needs=np.zeros(schedulers * rec.MOST_SLOTS, np.uint8),
         bounds=numbers(layout.groups * rec.NEEDS),
+        older=np.zeros(schedulers * rec.MOST_SLOTS, np.uint64),
     )
 
 
 # Of Lane: all arrays of times, which have derivatives beside them where they are asked for
-_TIMES = ("times", "slot_times", "starts", "arrivals")
+_TIMES = ("times", "slot_times", "starts", "arrivals", "recent")
 
 
 def run_with_derivatives(
@@ -170,11 +172,13 @@ def deal(instructions: Int64[np.ndarray, " tb"], sm_count: int, residents: int) 
     if instructions.min() == instructions.max() > 0:  # then they go round
         return [np.arange(sm, len(instructions), busy) for sm in range(busy)]
     dealt: list[list[int]] = [[] for _ in range(busy)]
-    slots = [(0, k, sm) for k in range(residents) for sm in range(len(dealt))]
-    for block, length in enumerate(instructions.tolist()):
-        time, k, sm = heapq.heappop(slots)
+    sms = [(0, 0, sm) for sm in range(busy)]  # when the next slot is free, thread blocks so far
+    for block in range(len(instructions)):
+        time, count, sm = heapq.heappop(sms)
         dealt[sm].append(block)
-        heapq.heappush(slots, (time + length, k, sm))
+        if count + 1 >= residents:
+            time += int(instructions[dealt[sm][count + 1 - residents]])
+        heapq.heappush(sms, (time, count + 1, sm))
     return [np.array(blocks, np.int64) for blocks in dealt]
 
 

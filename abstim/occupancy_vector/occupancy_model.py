@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
 
 UNREAD = frozenset(
-    {"two_level_active_warps", "posted_stores", "crossbar_output_queues", "l2_reply_sectors", "l1i_mshrs",
+    {"two_level_active_warps", "l1i_mshrs",
      "const_mshrs", "l1d_miss_queue", "inject_queue_flits", "crossbar_queue_flits",
-     "l2_mshrs", "l2_mshr_merges", "l2_miss_queue", "l2_dirty_ways", "l2_queue", "dram_bank_groups", "dram_queue",
+     "l2_mshrs", "l2_miss_queue", "l2_dirty_ways", "l2_queue", "dram_bank_groups", "dram_queue",
      "dram_requests", "dram_two_commands", "dram_burst_bytes", "dram_burst_cycles", "dram_group_burst_cycles",
      "dram_row_to_row_cycles", "dram_row_active_cycles", "dram_row_cycle_cycles", "dram_read_cycles",
      "dram_write_cycles", "dram_write_to_read_cycles", "dram_write_recovery_cycles", "dram_read_to_precharge_cycles",

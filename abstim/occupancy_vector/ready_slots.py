@@ -83,6 +83,26 @@ def ready_at(lane, shape, s, row, due):
 
 
 @jit
+def turn_of(lane, shape, s, can):
+    """The row that scheduler `s` issues, of those that can."""
+    if not shape.priority:
+        return first_after(can, lane.schedulers[s].last)
+    row = 0
+    while can:
+        row = lowest(can)
+        can &= lane.older[s * MOST_SLOTS + row]
+    return row
+
+
+@jit
+def youngest(lane, shape, s, row):
+    """A new warp is in a row: all others are older."""
+    for k in range(s * MOST_SLOTS, s * MOST_SLOTS + shape.rows):
+        lane.older[k] &= ~bit(row)
+    lane.older[s * MOST_SLOTS + row] = ~bit(row)
+
+
+@jit
 def look(lane, shape, s, g):
     """SCHEDULER.horizon, the tick of a scheduler's next issue (FAR_OFF: it has none), and `picked`, its slot's row."""
     own = lane.schedulers[s]
@@ -96,7 +116,7 @@ def look(lane, shape, s, g):
             break
         time = min(own.first, first_beyond(lane.bounds, g * TOGETHER, TOGETHER, time) if own.ready else FAR_OFF)
     own.horizon, own.sure = time, 1
-    own.picked = lowest(can) if shape.priority else first_after(can, own.last)
+    own.picked = turn_of(lane, shape, s, can)
 
 
 @jit

@@ -12,7 +12,7 @@ import numpy as np
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64, UInt8
+    from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
 
 
 # Units that hold one instruction at a time; all others are pools, whose work adds up
@@ -85,6 +85,7 @@ class Shape(NamedTuple):
     single: int  # 1: every instruction an item
     dual_issue: int
     bypass: int  # global loads pass L1D by
+    perfect: int  # memory
     latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY
     latency_of: np.ndarray  # the same, as an ITEM's
 
@@ -133,8 +134,9 @@ ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8
 OCCUPIES_BITS = ACCESS_WORD[0][1]
 NEVER_LATE = (1 << 31) - 1  # instructions of a warp before a late line: the end mark
 LATE_WORD = (("level", 2), ("part", 6))  # the same of an instruction line
+RECENT, BACK_BITS = 64, 7  # loads that an SM remembers, of those that asked; bits for which of them
 MOST_TRIPS = 64  # of an access, one after the other
-PARTS = 64  # `part` + 1 of so many: how much of the way from the level before an answer takes
+PARTS, MOST_PARTS = 32, 64  # `part` + 1 of so many: how often, at most, an answer takes the way from the level before
 
 
 class Layout(NamedTuple):
@@ -144,7 +146,7 @@ class Layout(NamedTuple):
     blocks: int  # thread-block slots
     warps: int  # of a thread block
     sub_cores: bool
-    priority: bool  # lower slots first (gto, oldest); else in turn (lrr, two_level)
+    priority: bool  # older warps first (gto, oldest); else in turn (lrr, two_level)
     perfect_memory: bool
     memory_queue: int  # memory instructions of a group of schedulers between issue and the load/store unit
     holding: int  # so many of them stop the group's other instructions: they hold all collectors; 0: have their own
@@ -168,12 +170,15 @@ class Numbers(NamedTuple):
 
     request: Any  # L1D to an L2 slice
     l2_sector: Any  # of the SM's share of L2
-    l2_reply: Any
+    l2_store: Any  # the same of one that is written
     l2_atomic: Any
+    l2_reply: Any
     dram_sector: Any  # of the SM's share of DRAM
     dram_latency: Any  # beyond L2's
     reply_sector: Any  # into the SM
-    store_sector: Any  # out of the SM
+    store_reply: Any  # for a sector that was written
+    load_sector: Any  # asked for, out of the SM
+    store_sector: Any  # the same of one that is written
     fetch: Any  # a slot of the fetch stage
     pool_slack: Any  # work that may wait before a pool
     special_slack: Any
@@ -242,7 +247,9 @@ class Streams(NamedTuple):
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
     late_fills: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
     fill_words: Int32[np.ndarray, " fill"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
-    fill_behind: Int32[np.ndarray, " fill"]  # whose data must be there before the tags take it; 0: none
+    # How many loads back a line was asked for that must be there first (0: none), and from BACK_BITS on how many PARTS
+    # of the way from L2 to DRAM it comes before all that load's
+    fill_behind: Int32[np.ndarray, " fill"]
     fill_trips: Int32[np.ndarray, " fill"]  # how often it waits for data of its own before it has asked for all
     dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
 
@@ -269,6 +276,7 @@ class Lane(NamedTuple):
     starts: Int64[np.ndarray, " group_place"]  # of the last memory instructions, a ring a group of schedulers
     arrivals: Int64[np.ndarray, " fill"]  # of what the accesses of a fill wait for
     asked: Int64[np.ndarray, " fill"]  # 1: it has been asked for
+    recent: Int64[np.ndarray, " place"]  # when the latest loads that asked have what they asked for, a ring
     due: Int64[np.ndarray, " slot"]  # the tick from which its warp can issue; FAR_OFF: it does not wait to
     warps: np.ndarray  # SLOT
     blocks: np.ndarray  # BLOCK
@@ -276,6 +284,7 @@ class Lane(NamedTuple):
     progress: np.ndarray  # PROGRESS
     needs: UInt8[np.ndarray, " scheduler_row"]  # LANE_ITEM.needs of its next item
     bounds: Int64[np.ndarray, " group_need"]  # the first tick at which what needs it can issue
+    older: UInt64[np.ndarray, " scheduler_row"]  # bits: rows of its scheduler whose warps came before its own
 
 
 FAR_OFF = 1 << 50
@@ -306,7 +315,7 @@ SCHEDULER = np.dtype(
 )
 # Of a lane: positions in Streams.dealt; lanes of one point ask for lines together
 OWN = whole_numbers("first stop point")
-PROGRESS = whole_numbers("next stop issued running freed")
+PROGRESS = whole_numbers("next stop issued running freed asks")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
 

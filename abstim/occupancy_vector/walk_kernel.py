@@ -8,6 +8,7 @@ from abstim.engine import accesses, tags
 from abstim.engine.accesses import line_of, sectors_in, sectors_of
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
+from abstim.engine.rules import SECTORS
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
@@ -19,6 +20,7 @@ WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unev
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 FAR_FUTURE = 1 << 60
+SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
 
 
 @jit
@@ -64,6 +66,8 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
+    held = caches.slice_free[number] > time
+    time = max(time, caches.slice_free[number])
     k, there = find(caches.l2, (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways, m.l2_ways, line)
     row = caches.l2[k]
     use(caches, row)
@@ -72,7 +76,7 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(row.dirty))
         caches.channel_sectors[channel] += sectors_in(row.dirty)
         caches.totals[0].port_sectors += sectors_in(row.dirty)
-        row.tag, row.valid, row.dirty, row.there = line + 1, 0, 0, 0
+        row.tag, row.valid, row.dirty, row.there, row.asker = line + 1, 0, 0, 0, 0
     missed = sectors & ~row.valid
     if row.there <= time:
         caches.totals[0].port_sectors += sectors_in(sectors & ~missed)
@@ -80,21 +84,44 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     if write:
         row.dirty |= sectors
         return time + walk.nominal[rec.L2]
+    is_coming = row.there - walk.nominal[rec.L2] > time
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
+        first = (missed * SPREAD) & ONE_EACH
+        row.asker = ((row.asker if is_coming else 0) & ~(first * 255)) | first
         row.there = time + walk.nominal[rec.DRAM]
+    elif is_coming and join(row, sectors, m.l2_mshr_merges) and not held:
+        # the slice takes nothing until what it waits for is there
+        caches.slice_free[number] = row.there - walk.nominal[rec.L2]
+        return row.there
+    elif held:
+        return max(row.there, time + walk.nominal[rec.L2])
     # SMs that come to a line while it is on its way go on together: who came later would else overtake who asked
     return time + walk.nominal[rec.DRAM if row.there > time else rec.L2]
 
 
 @jit
-def wait_for(found, row, access, time):
+def join(row, sectors, most):
+    """Who waits for each sector of a line of L2 that is on its way is counted, a byte of `asker` each; are there more
+    than may?"""
+    full = 0
+    for j in range(SECTORS):
+        count = (row.asker >> (8 * j)) & 255
+        if (sectors >> j) & 1 and count:
+            full |= count >= most
+            row.asker += (count < 255) << (8 * j)
+    return full
+
+
+@jit
+def wait_for(walk, found, row, access, time):
     """An access waits for a line, which another one may have asked for."""
+    found.there = max(found.there, row.there)
     if row.there - time > found.wait:
         found.wait, found.waits_for = row.there - time, row.asker
     if row.asker != access + 1:
-        found.way = max(found.way, row.there - time)
+        found.way = max(found.way, min(row.there - time, walk.nominal[rec.DRAM]))
 
 
 @jit
@@ -105,7 +132,7 @@ def held_up(found, row, access, time):
     if row.asker == access + 1:
         found.trips = min(rec.MOST_TRIPS, found.trips + 1)
     else:
-        found.behind = row.asker
+        found.behind, found.until = row.asker, row.there
     return row.there
 
 
@@ -153,7 +180,7 @@ def load(walk, caches, sm, line, sectors, time, access, found):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
         caches.missed[sm] += count
     use(caches, lines[k])
-    wait_for(found, lines[k], access, time)
+    wait_for(walk, found, lines[k], access, time)
     return time
 
 
@@ -199,7 +226,7 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
         row.tag = own + 1
         row.there, row.asker = ask_l2(walk, caches, line, wanted, False, time, found), access + 1
         found.way = max(found.way, row.there - time)
-    wait_for(found, row, access, time)
+    wait_for(walk, found, row, access, time)
 
 
 @jit
@@ -329,6 +356,22 @@ def go_on(walk, caches, number, sm, slot):
 
 
 @jit
+def enter_pipe(walk, pipe, sm, time, cycles):
+    """An access of so many transactions, which the tags have taken by `memory_free`, goes through the pipe in front of
+    them; returns when the first one enters, from `time` on."""
+    last = sm.piped - walk.nominal[rec.FIRST]  # the transaction that leaves it a stage
+    while sm.tail < sm.entered and pipe[sm.tail % len(pipe)].stop <= last:
+        sm.tail += 1
+    if sm.tail < sm.entered and last >= 0:
+        time = max(time, pipe[sm.tail % len(pipe)].taken)
+    row = pipe[sm.entered % len(pipe)]
+    sm.piped += cycles
+    row.stop, row.taken = sm.piped, sm.memory_free
+    sm.entered += 1
+    return time
+
+
+@jit
 def access_memory(walk, caches, number, sm, item, slot, time):
     """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may, and
     when the warp can go on."""
@@ -338,13 +381,20 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     slot.access += 1
     if item.access != rec.NONE:
         taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
+        found.number = sm.asks
+        if found.behind:
+            before = walk.answers[found.behind - 1]
+            early = (before.there - found.until) * rec.PARTS // (walk.nominal[rec.DRAM] - walk.nominal[rec.L2])
+            early = max(0, min(rec.MOST_PARTS, early))
+            found.back = min(rec.RECENT, sm.asks - before.number) | early << rec.BACK_BITS
+        sm.asks += item.access == rec.LOAD and found.sectors > 0
         answered = taken + max(walk.nominal[rec.FIRST], found.wait)
         if item.access != rec.STORE:
             slot.back = max(slot.back, answered)
         if item.access == rec.CONSTANT:
             ready = answered
     sm.memory_free = taken + own.cycles
-    starts[sm.started % len(starts)] = start
+    starts[sm.started % len(starts)] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
     sm.started += 1
     return starts[sm.started % len(starts)], ready
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from abstim.occupancy_vector.records import ACCESS_WORD, LATE_WORD, NUMBERS
+from abstim.occupancy_vector.records import ACCESS_WORD, LATE_WORD, NUMBERS, PARTS, RECENT
 
 CYCLE, NEVER = 64, 1 << 30
 MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4
-STORE, ATOMIC = 2, 3
+LOAD, STORE, ATOMIC = 1, 2, 3
 IN_CYCLES = {"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies", "fetch_by"}
 
 
@@ -37,7 +38,7 @@ def decode_access(word) -> dict[str, int]:
 
 
 def portion(time, part):
-    return time * (part + 1) // 64
+    return time * (part + 1) // PARTS
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Warp:
     late: int
     ready: int
     block: int
+    number: int  # of its thread block
     floor: int = 0
     drain: int = 0
     at_barrier: bool = False
@@ -68,6 +70,7 @@ class Sm:
         self.special = {(unit, g): 0 for unit in (SFU, DOUBLE, TENSOR) for g in range(layout.groups)}
         self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
         self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = 0
+        self.recent = []  # when the latest loads that asked have what they asked for
         self.arrivals = {}  # by fill: when what it waits for is there
         self.dispatched, self.end, self.issued = -CYCLE, -CYCLE, 0
 
@@ -92,7 +95,7 @@ class Sm:
             for k, w in enumerate(slots):
                 number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
                 places = (own.starts[number], own.access_starts[number], own.late_starts[number])
-                warp = self.slots[w] = Warp(*map(int, places), time + self.machine["first_issue"], b)
+                warp = self.slots[w] = Warp(*map(int, places), time + self.machine["first_issue"], b, self.next)
                 warp.ready += self.lateness(warp, warp.ready)
             self.drained[b], self.dispatched = -CYCLE, time
             self.next += 1
@@ -139,9 +142,13 @@ class Sm:
         for s in range(schedulers):
             if first[s] >= now + CYCLE or first[s] >= NEVER:
                 continue
-            begin = 0 if self.layout.priority else self.last[s] + 1
-            order = [(begin + k) % rows for k in range(rows)]
-            self.issue(s, next(k for k in order if can[s][k] <= first[s]), first[s])
+            self.issue(s, min((k for k in range(rows) if can[s][k] <= first[s]), key=partial(self.turn, s)), first[s])
+
+    def turn(self, s, row):
+        """Lower goes first."""
+        if not self.layout.priority:
+            return ((row - self.last[s] - 1) % self.layout.rows(self.layout.blocks),)
+        return self.slots[row * self.layout.schedulers + s].number, row
 
     def issue(self, s, row, start):
         slot, group = row * self.layout.schedulers + s, s if self.layout.sub_cores else 0
@@ -220,11 +227,12 @@ class Sm:
 
     def ask(self, fill, kind, here):
         m, word = self.machine, decode_access(self.streams.fill_words[fill])
-        behind = self.arrivals.get(int(self.streams.fill_behind[fill]), here)
-        last = max(here, behind)
+        early, back = divmod(int(self.streams.fill_behind[fill]), 128)
+        behind = self.recent[-back] if 0 < back <= len(self.recent) else 0
+        last = max(here, behind - portion(m["dram_latency"], early - 1))
         trip = m["request"] + m["l2_reply"] + CYCLE + (m["dram_latency"] if word["level"] == 2 else 0)
         trips = int(self.streams.fill_trips[fill]) * trip
-        answer = self.beyond_l1d(word, kind, max(here, behind - word["sectors"] * m["l2_sector"]))
+        answer = self.beyond_l1d(word, kind, max(here, last - word["sectors"] * m["l2_sector"]))
         self.memory += last - here + trips
         self.arrivals[fill] = answer + trips
 
@@ -232,20 +240,20 @@ class Sm:
         m, sectors = self.machine, asked["sectors"]
         if not sectors:
             return here
-        leave = here + CYCLE
-        if kind in (STORE, ATOMIC):
-            leave = self.port = max(self.port, leave) + sectors * m["store_sector"]
-        cost = m["l2_atomic"] if kind == ATOMIC else m["l2_sector"]
-        answer = read = self.l2 = max(self.l2, leave + m["request"]) + sectors * cost
+        leaves, writes = max(self.port, here + CYCLE), kind in (STORE, ATOMIC)
+        self.port = leaves + sectors * m["store_sector" if writes else "load_sector"]
+        cost = m[{STORE: "l2_store", ATOMIC: "l2_atomic"}.get(kind, "l2_sector")]
+        answer = read = self.l2 = max(max(self.l2, leaves + m["request"]) + sectors * cost, self.port + m["request"])
         if asked["dram_sectors"]:
             self.dram = max(self.dram, self.l2) + asked["dram_sectors"] * m["dram_sector"]
             read = self.dram
-        if kind == STORE:
-            return answer + m["l2_reply"]
-        length = sectors * m["reply_sector"]
+        length = sectors * m["store_reply" if kind == STORE else "reply_sector"]
         self.reply = max(self.reply, answer - length) + length
-        answer = max(self.reply, read) + m["l2_reply"]
-        return answer + (portion(m["dram_latency"], asked["part"]) if asked["level"] == 2 else 0)
+        answer = (self.reply if kind == STORE else max(self.reply, read)) + m["l2_reply"]
+        answer += portion(m["dram_latency"], asked["part"]) if asked["level"] == 2 else 0
+        if kind == LOAD:
+            self.recent = [*self.recent, answer][-RECENT:]
+        return answer
 
 
 def run(lanes) -> tuple[np.ndarray, np.ndarray]:
