@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Float64, Int, Int8, Int32, Int64, Shaped, UInt8, UInt32, UInt64
+    from jaxtyping import *  # noqa: F403
 else:
-    Bool = Float = Float64 = Int = Int8 = Int32 = Int64 = Shaped = UInt8 = UInt32 = UInt64 = list
 
-__all__ = ["Bool", "Float", "Float64", "Int", "Int8", "Int32", "Int64", "Shaped", "UInt8", "UInt32", "UInt64"]
+    def __getattr__(name: str) -> type:
+        return list

@@ -5,17 +5,15 @@ are linear in the latencies. A walk at given latencies finds the path that decid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from abstim.engine import accesses
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from functional.arrays import Float64, Int8, Int16, Int64, UInt8
 from functional.jit.marked import jit
 from precharacterize.classify import Kind
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int8, Int16, Int64, UInt8
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
 _BEYOND = ("shared", "const", "load", "store", "atomic", "fetch_miss", "const_miss", "one")

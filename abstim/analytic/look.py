@@ -3,7 +3,7 @@ lines that they touch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,11 @@ from abstim.analytic.lone_warp import (
 )
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, SPREAD, Reuse, fill_table, use_caches
 from abstim.engine.accesses import SHARED_LINE, fermi, line_of, more_follow, sectors_in, sectors_of
+from functional.arrays import Int32, Int64, UInt8
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from functional.traces.line_record import LINE_SHIFT
 from precharacterize.classify import Kind
-
-if TYPE_CHECKING:
-    from jaxtyping import Int32, Int64, UInt8
 
 SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken

@@ -6,7 +6,7 @@ time = launch latency + cold start + p-norm(waves of warps that hide each other'
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,11 +35,9 @@ from abstim.analytic.real_numbers import (
 )
 from abstim.analytic.reuse_distance import L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
 from abstim.analytic.summary import Summary
+from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
-
-if TYPE_CHECKING:
-    from jaxtyping import Array, Float
 
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import itemgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,11 @@ from abstim.gpu.spec import Params, Spec
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
+from functional.arrays import Float64
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize.tensor_work import refuse_commits
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes",

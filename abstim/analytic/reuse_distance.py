@@ -6,18 +6,16 @@ accesses is that of thread blocks handed out breadth first, their resident warps
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from abstim.analytic.lone_warp import UPDATE, WRITE
 from abstim.engine.accesses import fermi, sectors_in
 from abstim.engine.warp_slots import EMPTY_SET, ONE
+from functional.arrays import Float, Int32, Int64, UInt8
 from functional.jit.marked import jit, ones, zero
 from functional.keep.kept import Kept, key
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int32, Int64, UInt8
 
 NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4

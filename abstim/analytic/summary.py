@@ -31,6 +31,7 @@ from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, reuse_of
 from abstim.engine.design_point import caches_machine, streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from functional.arrays import Float
 from functional.jit.machine_code import Held
 from functional.launches.launch import Launch
 from functional.traces.trace import Trace
@@ -38,8 +39,6 @@ from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
-
     from functional.programs.program import Program
 
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all

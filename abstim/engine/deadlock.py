@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from abstim.engine.state import PHASE_RING, State
+from functional.arrays import UInt32
 from functional.traces.line_record import PHASES, barrier_of, count_of, is_phase, line_of, phase_of
 from precharacterize.table import BARRIERS
-
-if TYPE_CHECKING:
-    from jaxtyping import UInt32
 
 MOST_NAMED = 4  # waits that the error lists
 

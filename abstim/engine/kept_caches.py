@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from abstim.engine.state import NEVER, State
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
+from functional.arrays import Int64
 
 FLUSHES = ("all", "l1", "l1d", "none")  # before each launch: every cache, those of the SMs, L1D alone, none
 

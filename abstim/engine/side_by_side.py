@@ -13,13 +13,12 @@ from abstim.engine.initial_state import Beside
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import WINDOW_CYCLES, WINDOWS, EngineResult, LaunchInputs, Simulation
 from abstim.engine.state import KERNEL, NEVER
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.traces.trace import concatenate
 from precharacterize import LatencyTable
 
 if TYPE_CHECKING:
-    from jaxtyping import Int64
-
     from abstim.gpu.config import Gpu
 
 _CODE_ALIGNMENT = 1 << 10  # instructions: programs share no line of the instruction cache

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from abstim.engine.initial_state import Beside, States, new_record, new_state
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.execution.computer import default_threads
 from functional.jit.machine_code import Staged
@@ -23,10 +24,6 @@ from functional.jit.marked import INT, Array, Known, layout, words_of
 from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
-
 
 COUNTERS = (
     *(f"{cache}_{what}" for cache in ("l1d", "const", "l1i", "l2") for what in ("accesses", "misses")),

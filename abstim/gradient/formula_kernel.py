@@ -14,10 +14,10 @@ from abstim.analytic.predictions import summary_of
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.timed_kernel import TimedKernel
 from abstim.occupancy_vector.kept_programs import kept_programs
+from functional.arrays import Float, Float64
 
 if TYPE_CHECKING:
     from jax import Array
-    from jaxtyping import Float, Float64
 
 
 _with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))

@@ -17,10 +17,10 @@ from abstim.gradient.parameter_vector import is_whole
 from abstim.occupancy_vector.jax_lanes import Cut, bytes_of, ends_of
 from abstim.occupancy_vector.lanes import chosen
 from abstim.occupancy_vector.records import LANE_ITEM, NUMBERS, TERMS, TICKS, Lanes
+from functional.arrays import Float
 
 if TYPE_CHECKING:
     from jax import Array
-    from jaxtyping import Float
 
 WithGradient = Callable[["Array"], tuple["Array", "Array"]]  # values [..., name] -> cycles [...], slopes [..., name]
 

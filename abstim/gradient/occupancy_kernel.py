@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,8 @@ from abstim.occupancy_vector.items import LATENCIES, counted_in, units_of, work_
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
 from abstim.occupancy_vector.occupancy_model import DesignPoint, TimedLaunch
 from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE
+from functional.arrays import Float64, Int64
 from precharacterize.classify import latency_class
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 # The parameter that each latency of the load/store unit is
 MEMORY_PARAMETERS = {

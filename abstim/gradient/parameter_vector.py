@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, nearest, with_values
 from abstim.gpu.spec import INSTRUCTION_CLASSES, SECTIONS, Params
+from functional.arrays import Float64
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64
 
 # Order of a parameter vector everywhere in this package
 PARAMETERS = (

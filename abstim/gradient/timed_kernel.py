@@ -15,11 +15,10 @@ from abstim.gpu.config import Gpu, load_gpu, nearest, refuse_machine_code
 from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, is_whole, values_of
 from abstim.progress import in_parallel
 from abstim.session.session import Session, open_session
+from functional.arrays import Float64
 from functional.errors import InputError
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64
-
     from abstim.targets.resolve import Target
 
 BESIDE = 0.1  # of a value to either side: what a box is

@@ -12,7 +12,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,8 @@ from jax import Array, lax
 
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.kept_programs import kept_programs
+from functional.arrays import Bool, Int32
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32
 
 AnyArray = Array | np.ndarray  # on the host or not
 Ints = Any  # Int32[Array, " lane"], of numbers or of times in ticks; written out where an axis is another one

@@ -7,7 +7,7 @@ that a walk serves all design points with the same caches, residency and dealing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from abstim.engine.design_point import caches_machine
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.items import Items, Warps, check_field
 from abstim.occupancy_vector.records import GONE, ITEM, LANE_ITEM, MOST_BLOCKS, MOST_SLOTS, OCCUPIES_BITS, whole_numbers
+from functional.arrays import Int32
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
-
-if TYPE_CHECKING:
-    from jaxtyping import Int32
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from hashlib import blake2b
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,12 +29,10 @@ from abstim.occupancy_vector.records import (
     Layout,
     Streams,
 )
+from functional.arrays import Float64, Int32, Int64
 from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.table import UNITS
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int32, Int64
 
 BESIDE_COLLECTORS = 2  # instructions that wait for a unit and hold no collector: one issued, one dispatched
 OTHER_PART = 0.5  # of the lines that miss L2, where it has two parts, lie in the one that was not asked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from abstim.occupancy_vector.records import (
     Touched,
     Wait,
 )
+from functional.arrays import Bool, Int32, Int64
 from functional.errors import InputError
 from functional.jit.machine_code import Native
 from functional.traces.trace import Trace
@@ -38,9 +39,6 @@ from precharacterize import LatencyTable
 from precharacterize.bounds import cycles_an_instruction
 from precharacterize.synchronisation import splits_blocks
 from precharacterize.table import UNITS
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
 touch_warps, check_paths, cut_paths = (Native(_KERNEL, name) for name in ("touch_warps", "check_paths", "cut_paths"))

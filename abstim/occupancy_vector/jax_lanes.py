@@ -15,11 +15,11 @@ from jax import lax
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.array_lanes import Machine, Sizes, run_words
 from abstim.occupancy_vector.lanes import new_lane, run_lanes, shape_of
+from functional.arrays import Int64, UInt8
 from functional.jit.xla_handler import handler, words_of
 
 if TYPE_CHECKING:
     from jax import Array
-    from jaxtyping import Int64, UInt8
 
 TARGET = "abstim_lanes"
 ENDS = len(rec.Lane._fields) + len(rec.Streams._fields) + 3  # which array of run_lanes' they are; `issued` is the next

@@ -8,18 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from abstim.gpu.config import nearest
 from abstim.occupancy_vector import records as rec
+from functional.arrays import Float64, Int64
 from functional.errors import InputError
 from functional.jit.machine_code import Native
-
-if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
 
 run_lanes = Native("abstim.occupancy_vector.lane_kernel", "run_lanes", "abstim: compiling the occupancy-vector engine")
 

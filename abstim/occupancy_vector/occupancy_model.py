@@ -27,6 +27,7 @@ from abstim.occupancy_vector.records import NUMBER, TICKS, Lanes
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
+from functional.arrays import Float64, Int64
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
 from functional.traces.trace import SECTOR_BYTES
@@ -34,8 +35,6 @@ from precharacterize.table import UNITS
 from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
-    from jaxtyping import Float64, Int64
-
     from abstim.engine.simulation import LaunchInputs
 
 UNREAD = frozenset(

@@ -5,15 +5,12 @@ No compiler is needed to read them. Times of lanes are in ticks, 64 to a cycle, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int32, Int64, UInt8, UInt64
-
+from functional.arrays import Bool, Int32, Int64, UInt8, UInt64
 
 # Units that hold one instruction at a time; all others are pools, whose work adds up
 POOLED, MEMORY, SFU, DOUBLE, TENSOR = range(5)

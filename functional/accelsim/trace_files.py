@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from jaxtyping import Int64
 
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.files import read_text
 from functional.launches.launch import Dim3

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from functional.arrays import Int64
 from functional.launches.launch import Launch, ThreadBlocks, checked_blocks
 from functional.launches.memory import Memory
 from functional.programs.program import Program
 from functional.traces.trace import Trace
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
-
 
 PACE = 1 << 10  # of a place that takes as long as others do
 

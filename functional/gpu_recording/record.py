@@ -6,10 +6,10 @@ Stacks, barriers, coalescing and the log are the executor's own, so the trace is
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.arrays import Int64, UInt64
 from functional.errors import InputError
 from functional.gpu_recording.cuda import CudaDevice
 from functional.gpu_recording.instrument import (
@@ -40,10 +40,6 @@ from functional.numpy_executor.run import run_chunk
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.trace import Trace, concatenate, offsets_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64, UInt64
-
 
 _CHUNK_WARPS = 1024
 Translate = Callable[[str, np.ndarray], np.ndarray]  # (space, device addresses) -> addresses of our memory

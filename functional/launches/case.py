@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.arrays import Bool, Shaped
 from functional.errors import InputError
 from functional.launches.launch import Launch, Pointer, device_address
 from functional.launches.memory import Memory
@@ -18,8 +19,6 @@ from functional.terminal import note
 from functional.traces.trace import Trace
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Shaped
-
     from functional.programs.program import Program
 
 

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap, Texture, placed
 from functional.programs.link import launches_kernels, uses_heap
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Parameter
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 ThreadBlocks: TypeAlias = 'Sequence[int] | Int64[np.ndarray, " tb"]'  # linear ids, x fastest
 WARP_THREADS = 32

@@ -12,18 +12,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 
+from functional.arrays import Bool, Int64, Integer, UInt8
 from functional.errors import InputError
 from functional.launches.views import HANDLE, Texture
 from functional.ptx.ir import Symbol, Variable
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64, Integer, UInt8
-
 
 MOST_BYTES = 1 << 20  # CUDA's default for cudaLimitPrintfFifoSize
 

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from functional.arrays import Int64
 from functional.execution.executor import Interleaving
 from functional.isa.slots import Slots
 from functional.launches.launch import Launch
@@ -24,9 +25,6 @@ from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.streams import Buffers, Streams
 from functional.llvm_executor.undo import Undo
 from functional.traces.trace import Trace
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64
 
 GUARD = "ABSTIM_GUARD_PAGES"  # an environment variable: every storage lies between pages that nobody may touch
 _NOT_AT_ALL = 0  # PROT_NONE

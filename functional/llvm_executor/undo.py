@@ -6,16 +6,12 @@ its copy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from functional.arrays import UInt8
 from functional.jit.native import I32, I64, Flags, LanePointers, Lanes32, Lanes64, Pointer, inlined, op, routine
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor.context_layout import MOST_KEPT_BYTES, Context
-
-if TYPE_CHECKING:
-    from jaxtyping import UInt8
 
 PAGE_SHIFT = 12
 PAGE_BYTES = 1 << PAGE_SHIFT

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from functional.arrays import Int64, UInt32
 from functional.isa.memory import RANK_BYTES
 from functional.launches.launch import Launch, places
 from functional.numpy_executor.stack import DONE, WAITING, Stack
 from functional.traces import line_record
 from functional.traces.line_record import MORE, MOST_COUNT, SHARED_PASS, phase_record
-
-if TYPE_CHECKING:
-    from jaxtyping import Int64, UInt32
 
 
 def access_records(phases: list[int], passes: int) -> UInt32[np.ndarray, " record"]:

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.arrays import Bool, Int64, UInt8
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.numpy_executor.machine import Machine, Watch
 from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import TYPE_BYTES, Instruction
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64, UInt8
 
 _SEVERAL = -1
 _WORD_OPCODES = ("ld", "ldu", "st", "atom", "red")

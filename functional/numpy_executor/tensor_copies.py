@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
@@ -31,9 +32,6 @@ from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.spaces import SPACES, Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
 from functional.traces.trace import SECTOR_BYTES
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64
 
 ROWS = 4  # of a gather
 

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from functional.arrays import Bool, Int64, Integer, UInt8, UInt32
 from functional.launches.memory import GLOBAL_BASE
 from functional.traces.trace import (
     LINE_BYTES,
@@ -34,10 +35,6 @@ from functional.traces.trace import (
     SHARED_WINDOW_LINE,
     Trace,
 )
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Int64, Integer, UInt8, UInt32
-
 
 SECTORS_A_LINE = LINE_BYTES // SECTOR_BYTES
 ALL_SECTORS = (1 << SECTORS_A_LINE) - 1

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jaxtyping import Int64, UInt8, UInt16, UInt32
+from functional.arrays import Int64, UInt8, UInt16, UInt32
 
 # Memory is named by line; functional.traces.line_record packs what an access touches.
 LINE_BYTES = 128
