@@ -415,6 +415,7 @@ def clear(lane):
     """An SM before its first thread block."""
     zero(lane.times)
     zero(lane.recent)
+    zero(lane.older)
     for b in range(len(lane.blocks)):
         lane.blocks[b].running, lane.blocks[b].waiting = 0, 0
         put(lane.times, rec.DRAINED + b, -rec.TICKS)
