@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -171,12 +172,18 @@ def store(tmp_path):
     return tmp_path / "store"
 
 
+def write_manifest(store, whole) -> None:
+    """As the manifest of a store, its checksum right."""
+    text = msgspec.json.encode(whole)
+    document = {"version": stores.VERSION, "sha256": hashlib.sha256(text).hexdigest(), "store": msgspec.Raw(text)}
+    (store / stores.MANIFEST).write_bytes(msgspec.json.encode(document))
+
+
 def forge(store, **changes) -> None:
-    """Other entries in the manifest of a store, its checksums right."""
+    """Other entries in the manifest of a store."""
     whole = stores.read_manifest(store)
     first = msgspec.structs.replace(whole.launches[0], **changes)
-    text = stores._encoded(msgspec.structs.replace(whole, launches=(first,)))
-    (store / stores.MANIFEST).write_bytes(text)
+    write_manifest(store, msgspec.structs.replace(whole, launches=(first,)))
 
 
 @pytest.mark.parametrize("changes", [{"registers": 0}, {"registers": -3}, {"registers": 256}, {"shared_bytes": -5}])
@@ -189,11 +196,7 @@ def test_manifests_say_what_the_program_does(store, changes) -> None:
 def test_outputs_of_another_form(store) -> None:
     whole = msgspec.json.decode((store / stores.MANIFEST).read_bytes())["store"]
     for outputs in ([{"nope": 1}], [{"buffer": 1, "elements": "x", "mismatches": 0}], 5):
-        text = msgspec.json.encode(whole | {"outputs": outputs})
-        import hashlib
-
-        document = {"version": stores.VERSION, "sha256": hashlib.sha256(text).hexdigest(), "store": msgspec.Raw(text)}
-        (store / stores.MANIFEST).write_bytes(msgspec.json.encode(document))
+        write_manifest(store, whole | {"outputs": outputs})
         with pytest.raises(InputError, match="damaged"):
             open_store(store)
 

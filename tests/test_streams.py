@@ -69,8 +69,8 @@ def test_some_kernels_do_run_on_several_threads(several: LlvmExecutor, monkeypat
     found: list[bool] = []
     original = attempts.Shadow.clean
 
-    def watched(shadow, trace, machine):
-        found.append(original(shadow, trace, machine))
+    def watched(shadow, *arguments):
+        found.append(original(shadow, *arguments))
         return found[-1]
 
     monkeypatch.setattr(attempts.Shadow, "clean", watched)
