@@ -10,7 +10,7 @@ from call_command import call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abstim.show.tables import print_table, shortened
+from abstim.show.tables import print_table, shortened, told_apart
 
 
 def printed(monkeypatch, heads, rows, width=80, **options) -> list[str]:
@@ -80,6 +80,18 @@ def test_a_name_of_thousands_of_characters_takes_few_lines_and_is_told_from_the_
     assert all(any(end in line for line in found) for end in ("float", "double", "half"))
     alike = printed(monkeypatch, heads, [(f"{k} {'x' * 99}{n}", 1, 1, "", "", "", 1.0) for n, k in enumerate(kernels)])
     assert len(alike) < 30
+
+
+def test_names_that_would_look_alike_are_told_apart():
+    before, behind = (
+        "void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_f16_128x128_",
+        ">::run(Params const&, int, int)",
+    )
+    kernels = [f"{before}{layout}{behind}" for layout in ("32x4_nn_align8", "32x4_tn_align8", "32x4_nn_align8" * 9)]
+    short = told_apart([*kernels, *kernels, "relu"])
+    assert len({*short.values()}) == 4 and short["relu"] == "relu"
+    assert "nn_align8" in short[kernels[0]] and "tn_align8" in short[kernels[1]]
+    assert all(len(name) <= 60 for name in short.values())
 
 
 def test_a_long_sentence_alone_is_cut_once_and_never_in_a_column_that_is_whole(monkeypatch):

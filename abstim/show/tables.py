@@ -15,6 +15,7 @@ from threading import Event, Thread, Timer
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from abstim.brief import grouped
 from functional.errors import InputError
 from functional.terminal import note, plain
 
@@ -25,6 +26,7 @@ LEAST_NAME = 14  # characters of a line of a name, at least
 MOST_WORD = 30  # characters of a word that is not to be cut
 MOST_PHRASE = 18  # characters of a line of several words, where a table would be too wide
 MOST_NAME = 60  # characters of a name; a template's can have thousands
+BEFORE = 8  # of them, before the first that differs
 
 
 def shortened(name: str, width: int) -> str:
@@ -33,6 +35,21 @@ def shortened(name: str, width: int) -> str:
         return name
     end = (width - 1) // 2
     return f"{name[: width - 1 - end]}…{name[len(name) - end :]}"
+
+
+def told_apart(names: Sequence[str]) -> dict[str, str]:
+    """Names within MOST_NAME characters: by beginning and end, or, where several then look alike, by where they first
+    differ, with a number if that is not enough."""
+    short = {name: shortened(name, MOST_NAME) for name in names}
+    for alike in grouped(short, short.__getitem__).values():
+        if len(alike) > 1:
+            start = len(os.path.commonprefix(alike)) - BEFORE  # noqa: RUF071  these are no paths
+            parts = [f"{name[: MOST_NAME // 3]}…{name[start:]}"[: MOST_NAME - 5] for name in alike]
+            short |= {
+                name: part if parts.count(part) == 1 else f"{part} #{number}"
+                for number, (name, part) in enumerate(zip(alike, parts, strict=True), 1)
+            }
+    return short
 
 
 def _least(head: str, cells: Sequence[str], is_name: bool, is_whole: bool) -> int:
@@ -82,8 +99,8 @@ def print_table(
 
     out = console()
     cells = [[plain(cell) if isinstance(cell, str) else quantity(cell) for cell in row] for row in rows]
-    cut = {k for k in range(left) if k not in whole}
-    shown = [[shortened(cell, MOST_NAME) if k in cut else cell for k, cell in enumerate(row)] for row in cells]
+    short = {k: told_apart([row[k] for row in cells]) for k in range(left) if k not in whole}
+    shown = [[short[k][cell] if k in short else cell for k, cell in enumerate(row)] for row in cells]
     below = [[row[k] for row in shown] for k in range(len(columns))]
     wide = sum(max(map(len, (head, *column))) + 3 for head, column in zip(columns, below, strict=True))
     fits, least = wide <= out.width + 1, [_least(h, below[k], k < left, k in whole) for k, h in enumerate(columns)]
