@@ -20,7 +20,7 @@ from abstim.targets.resolve import Target, open_target
 from functional.errors import InputError
 from functional.execution.executor import Executor
 
-# Model -> the module that is it; imported when it is asked for, because the analytic one brings JAX.
+# Model -> the module that is it; imported when it is asked for.
 MODELS = {
     "detailed": "abstim.session.detailed",
     "occupancy": "abstim.occupancy_vector.occupancy_model",

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from abstim.analytic.line_sample import Lines, look_at_enough, most_updated, sectors_a_line
 from abstim.analytic.lone_warp import (
     CLASSES,
     LATENCIES,
     LOOK_UP,
     NOTHING,
-    UPDATE,
     WRITE,
     Kinds,
     Records,
@@ -20,7 +20,7 @@ from abstim.analytic.lone_warp import (
     access_of,
     walk_kind,
 )
-from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, SPREAD, Reuse, fill_table, use_caches
+from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, Reuse, fill_table, use_caches
 from abstim.engine.accesses import SHARED_LINE, fermi, line_of, more_follow, sectors_in, sectors_of
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.machine_code import compiled
@@ -33,12 +33,11 @@ RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
 WALKED, MOST_WALKED = 32, 1 << 17
-# Of a launch's lines one of every 2, 4, ... stands for all (SHARDS: Waldspurger, FAST 2015), so that a part of its line
-# records is looked at, within limits; likewise the records of batches of loads
-LOOKED_AT, LEAST_USES, MOST_USES = 8, 1 << 9, 1 << 14
-WAITED, LEAST_WAITED = 32, 1 << 10
-CROWDED = 1 << 9  # uses of a mean line
+MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
+WAITED, LEAST_WAITED = 32, 1 << 10  # of the line records, those of batches of loads that are looked at, or so many
 WALKS = 2
+FIRST_LOCAL = 1 << 31
+SHAPE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
 
 # What a launch asks of the units, all thread blocks together
 WORK = (
@@ -243,19 +242,10 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk):
                 leader = read.of_warps[w]
                 own = read.leaders[leader]
                 if not own.kind:
+                    kinds, walking = walk.kinds, walk.walking
                     walk_kind(
-                        code,
-                        streams,
-                        offsets,
-                        reading,
-                        leader,
-                        False,
-                        walk.kinds,
-                        count,
-                        begin,
-                        walk.walking,
-                        read.done,
-                    )
+                        code, streams, offsets, reading, leader, False, kinds, count, begin, walking, read.done
+                    )  # fmt: skip
                     begin, count = walk.kinds.batches[count, 1], count + 1
                     own.kind = count
                 looked.kind_of_warp[number] = own.kind - 1
@@ -344,165 +334,6 @@ def collect_batches(looked, blocks, offsets, kinds, step):
                 count += 1
             first += looked.warps
     return kept, records
-
-
-@jit
-def spread_of(line):
-    """32 bits of a line's number, mixed (Knuth's multiplicative hashing)."""
-    return (line * SPREAD) & 0xFFFFFFFF
-
-
-@jit
-def place_in(table, keys, line):
-    """Where a line is in a hash map, or is to be put."""
-    place = spread_of(line) >> 7 & (len(table) - 1)
-    while table[place] and keys[table[place] - 1] != line:
-        place = (place + 1) & (len(table) - 1)
-    return place
-
-
-@jit
-def add_line(lines, place, line, uses, counted):
-    """One more that is looked at."""
-    size = uses.sizes[0]
-    lines.keys[size.lines] = line
-    uses.counted[size.lines], lines.touched[size.lines] = counted, 0
-    size.lines += 1
-    lines.table[place] = size.lines
-
-
-@jit
-def want(streams, offsets, looked, batches, read, lines, uses):
-    """The lines of batches of loads are looked at."""
-    size = uses.sizes[0]
-    for b in range(batches):
-        w = looked.batches[b, 2]
-        to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
-        for r in range(looked.batches[b, 0], looked.batches[b, 1]):
-            if read.done.actions[r + to_leader] != NOTHING:
-                line = line_of(streams.records[r])
-                place = place_in(lines.table[: size.places], lines.keys, line)
-                if not lines.table[place]:
-                    bit = spread_of(line) >> WANTED_SHIFT
-                    lines.wanted[bit >> 3] |= 1 << (bit & 7)
-                    add_line(lines, place, line, uses, 0)
-
-
-@jit
-def collect_uses(streams, offsets, looked, read, lines, uses):
-    """The uses of every `scale`-th line, and of those that are wanted, by warps."""
-    size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
-    size.uses, others = 0, size.scale - 1
-    for block in range(blocks):
-        uses.lengths[block], uses.loads[block] = 1, 0
-        for w in range(block * warps, (block + 1) * warps):
-            leader = read.of_warps[w]
-            to_leader = offsets.records[leader] - offsets.records[w]
-            uses.lengths[block] = max(uses.lengths[block], read.leaders[leader].turns)
-            uses.loads[block] += read.leaders[leader].lines
-            uses.first[w] = size.uses
-            for r in range(offsets.records[w], offsets.records[w + 1]):
-                line = line_of(streams.records[r])
-                bits = spread_of(line)
-                counted, bit = not (bits >> 16) & others, bits >> WANTED_SHIFT
-                if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.done.actions[r + to_leader]:
-                    add_use(streams, lines, uses, read, r, r + to_leader, line, counted)
-    uses.first[blocks * warps] = size.uses
-
-
-@jit
-def add_use(streams, lines, uses, read, r, as_read, line, counted):
-    """One more, if its line is looked at."""
-    size = uses.sizes[0]
-    place = place_in(lines.table[: size.places], lines.keys, line)
-    if counted and not lines.table[place]:
-        add_line(lines, place, line, uses, 1)
-    k, n = lines.table[place] - 1, size.uses
-    if k >= 0:
-        uses.counted[k] |= counted
-        uses.lines[n], uses.actions[n], uses.records[n] = k, read.done.actions[as_read], r
-        uses.turns[n], uses.sectors[n] = read.turns[as_read], sectors_of(streams.records[r])
-        if uses.actions[n] == LOOK_UP:
-            lines.touched[k] |= uses.sectors[n]
-        size.uses += 1
-
-
-@jit
-def look_at(streams, offsets, looked, wanted, read, lines, uses):
-    """Collect uses of the lines that stand for all, and of `wanted` batches; returns how many the former are."""
-    size = uses.sizes[0]
-    lines.table[: size.places] = 0
-    lines.wanted[:] = 0
-    size.lines = 0
-    want(streams, offsets, looked, wanted, read, lines, uses)
-    others = size.lines
-    collect_uses(streams, offsets, looked, read, lines, uses)
-    return size.lines - others
-
-
-@jit
-def look_at_enough(streams, offsets, looked, blocks, batches, read, lines, uses):
-    """Look at as many lines as tell enough. Where all are used very often, so are those of batches: then the lines that
-    stand for all say when a batch comes."""
-    size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
-    size.warps, size.blocks, size.scale = looked.warps, blocks, 1
-    while size.scale * max(records // LOOKED_AT, LEAST_USES) < records:
-        size.scale *= 2
-    found = look_at(streams, offsets, looked, 0, read, lines, uses)
-    crowded = records > CROWDED * found * size.scale
-    if not crowded:
-        found = look_at(streams, offsets, looked, batches, read, lines, uses)
-        while size.scale > 1 and found < looked.least_lines:
-            size.scale = 1 if found < looked.least_lines // 8 else size.scale // 2
-            found = look_at(streams, offsets, looked, batches, read, lines, uses)
-    for b in range(batches):
-        w = looked.batches[b, 2]
-        for end in (0, 1):
-            looked.batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], looked.batches[b, end])
-
-
-@jit
-def use_at(uses, first, stop, record):
-    """Of some uses the first that is by a line record, or one behind."""
-    while first < stop:
-        middle = (first + stop) >> 1
-        if uses.records[middle] < record:
-            first = middle + 1
-        else:
-            stop = middle
-    return first
-
-
-@jit
-def sectors_a_line(lines, uses, out):
-    """Of the lines that stand for all: sectors that any load uses of one that any does."""
-    loaded = sectors = 0
-    for k in range(uses.sizes[0].lines):
-        if uses.counted[k]:
-            loaded += lines.touched[k] != 0
-            sectors += sectors_in(lines.touched[k])
-    out.line_sectors = sectors / max(1, loaded)
-
-
-@jit
-def most_updated(streams, offsets, looked, blocks, read, lines, size):
-    """Atomics on the line that most are on."""
-    most = count = 0
-    lines.table[: size.places] = 0
-    for w in range(blocks * looked.warps):
-        leader = read.of_warps[w]
-        if read.leaders[leader].atomics:
-            for r in range(offsets.records[w], offsets.records[w + 1]):
-                if read.done.actions[r + offsets.records[leader] - offsets.records[w]] == UPDATE:
-                    line = line_of(streams.records[r])
-                    place = place_in(lines.table[: size.places], lines.keys, line)
-                    if not lines.table[place]:
-                        lines.keys[count], lines.updates[count] = line, 0
-                        count += 1
-                        lines.table[place] = count
-                    lines.updates[lines.table[place] - 1] += 1
-                    most = max(most, lines.updates[lines.table[place] - 1])
-    return most
 
 
 @jit
@@ -603,24 +434,6 @@ def stand_for_all(looked, blocks, out):
     out.store_sectors *= times
     out.atomics *= times
     out.hottest_atomics *= times
-
-
-SHAPE = (
-    1 << 31 | (1 << LINE_SHIFT) - 1
-)  # of a line record: its sectors, whether another one follows, is it of no array?
-FIRST_LOCAL = 1 << 31
-WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
-
-
-class Lines(NamedTuple):
-    """Scratch: the lines that are looked at, by a hash map; sectors of each that loads touch, atomics on it; bits of
-    those that are wanted, whatever stands for all."""
-
-    table: Int32[np.ndarray, " place"]
-    keys: Int64[np.ndarray, " line"]
-    touched: UInt8[np.ndarray, " line"]
-    updates: Int32[np.ndarray, " line"]
-    wanted: UInt8[np.ndarray, " byte"]
 
 
 class Scratch(NamedTuple):

@@ -37,9 +37,8 @@ SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "
 
 class Uses(NamedTuple):
     """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
-    turn of their warp, by which line record. Of each thread block: turns it takes, and loads of
-    all lines. Lines that are `counted`,
-    one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a thread
+    turn of their warp, by which line record. Of each thread block: turns it takes, and loads of all lines. Lines that
+    are `counted`, one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a thread
     block, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
@@ -256,9 +255,6 @@ def use_caches(uses, sm_count, resident, measured, order, level, found):
     return loads
 
 
-SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
-
-
 def bins_of(distances):
     """Bins of distances: a quarter octave each."""
     near = np.rint(np.log2(1.0 + distances) * BINS_AN_OCTAVE).astype(np.int64)
@@ -302,9 +298,8 @@ def fill_rows(counts, row, total):
 @jit
 def fill_table(uses, batches, found, counts, loads, table):
     """A table of misses [ROWS, bin]: of accesses, then of batches (ranges of uses), each by its largest distance, as
-    `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by
-    the SMs whose L1D was looked at. Negative distances count for nothing, and so
-    do lines that are not `counted`."""
+    `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by the SMs whose L1D was
+    looked at. Negative distances count for nothing, and so do lines that are not `counted`."""
     zero(counts.rows)
     total = written = 0
     for n in range(uses.sizes[0].uses):

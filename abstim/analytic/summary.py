@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abstim.analytic import lone_warp
+from abstim.analytic.line_sample import WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, Kinds, Reading, Records, TimedCode, Walking
 from abstim.analytic.look import (
     LEADER,
@@ -18,9 +19,7 @@ from abstim.analytic.look import (
     RESIDENT_NODES,
     SM_NODES,
     WALKS,
-    WANTED_SHIFT,
     WORK,
-    Lines,
     Looked,
     Read,
     Scratch,
