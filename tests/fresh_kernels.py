@@ -35,26 +35,40 @@ def _module(name: str) -> Module:
     return parse(Path(__file__).with_name(name))
 
 
+class Draw:
+    """Data of kernels, drawn one after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = np.random.default_rng(seed)
+
+    def real(self, count: int) -> np.ndarray:
+        """Below 1."""
+        return self.generator.random(count).astype(np.float32)
+
+    def whole(self, count: int, stop: int = 1 << 32) -> np.ndarray:
+        """Below `stop`."""
+        return self.generator.integers(0, stop, count).astype(np.uint32)
+
+    def small(self, count: int, stop: int = 2) -> np.ndarray:
+        """The same in bytes."""
+        return self.generator.integers(0, stop, count).astype(np.uint8)
+
+
+def words(count: int) -> np.ndarray:
+    """Zeros."""
+    return np.zeros(count, np.uint32)
+
+
+def floats(count: int) -> np.ndarray:
+    """The same of reals."""
+    return np.zeros(count, np.float32)
+
+
 @cache
 def cases() -> dict[str, Case]:
     """All of them; drawn in this order, since one generator makes their data."""
-    draw = np.random.default_rng(11)
-
-    def real(count: int) -> np.ndarray:
-        return draw.random(count).astype(np.float32)
-
-    def whole(count: int, stop: int = 1 << 32) -> np.ndarray:
-        return draw.integers(0, stop, count).astype(np.uint32)
-
-    def bits(count: int) -> np.ndarray:
-        return draw.integers(0, 2, count).astype(np.uint8)
-
-    def words(count: int) -> np.ndarray:
-        return np.zeros(count, np.uint32)
-
-    def floats(count: int) -> np.ndarray:
-        return np.zeros(count, np.float32)
-
+    draw = Draw(11)
+    real, whole, bits = draw.real, draw.whole, draw.small
     given = {
         "mcpi": (60, 256, whole(60 * 256) | 1, words(60), 24),
         "rhist": (45, 128, whole(200000), words(64 * 45), 200000),
@@ -79,28 +93,19 @@ def cases() -> dict[str, Case]:
 
 def _looked_at_last() -> dict[str, tuple]:
     """Those that nobody had seen when the models were last changed."""
-    draw = np.random.default_rng(77)
-
-    def real(count: int) -> np.ndarray:
-        return draw.random(count).astype(np.float32)
-
-    def whole(count: int, stop: int = 1 << 32) -> np.ndarray:
-        return draw.integers(0, stop, count).astype(np.uint32)
-
-    def floats(count: int) -> np.ndarray:
-        return np.zeros(count, np.float32)
-
-    lengths = np.minimum(1 + draw.geometric(0.03, 2400), 400)
+    draw = Draw(77)
+    real, whole, generator = draw.real, draw.whole, draw.generator
+    lengths = np.minimum(1 + generator.geometric(0.03, 2400), 400)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
-    table, keys = np.zeros(32768, np.uint32), np.unique(whole(20000) | 1)[:18000]
-    draw.shuffle(keys)
+    table, keys = words(32768), np.unique(whole(20000) | 1)[:18000]
+    generator.shuffle(keys)
     for key in keys.tolist():
         place = (key * 2654435761 & 0xFFFFFFFF) >> 16 & 32767
         while table[place]:
             place = (place + 1) & 32767
         table[place] = key
     asked = np.concatenate([keys[:12000], whole(6000) | 1])
-    draw.shuffle(asked)
+    generator.shuffle(asked)
     entries = int(starts[-1])
     blurs = {
         "blurrow": ((12, 24), (32, 8), real(384 * 192), floats(384 * 192), 384, 192),
@@ -111,13 +116,13 @@ def _looked_at_last() -> dict[str, tuple]:
         "csrwarp": (300, 256, starts, whole(entries, 2400), real(entries), real(2400), floats(2400), 2400),
         "jaccard": ((8, 8), (16, 16), whole(40 * 128), whole(40 * 128), floats(128 * 128), 40, 128),
         "cgdot": (48, 256, real(150000), real(150000), floats(1), 150000),
-        "probe": (71, 256, asked, table, np.zeros(18000, np.uint32), 18000, 32767),
+        "probe": (71, 256, asked, table, words(18000), 18000, 32767),
         "gemvt": (28, 96, real(2688 * 220), real(220), floats(2688), 220, 2688),
         "asian": (44, 192, whole(44 * 192) | 1, floats(44 * 192), 30),
         "gravity": (24, 96, real(2304), real(2304), real(2304), floats(2304), floats(2304), 576),
-        "edit": (64, 128, draw.integers(0, 4, 6400).astype(np.uint8), draw.integers(0, 4, 6400).astype(np.uint8),
-                 np.zeros(64, np.uint32), 100),
-        "permute": (157, 256, draw.permutation(40000).astype(np.uint32), real(120000), floats(120000), 40000),
+        "edit": (64, 128, draw.small(6400, 4), draw.small(6400, 4),
+                 words(64), 100),
+        "permute": (157, 256, generator.permutation(40000).astype(np.uint32), real(120000), floats(120000), 40000),
         "fft64": (600, 32, real(38400), real(38400), floats(38400), floats(38400)),
         "trisolve": (60, 160, real(160 * 160), real(60 * 160), floats(60 * 160), 160),
     }  # fmt: skip

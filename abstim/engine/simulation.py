@@ -240,7 +240,8 @@ class Simulation:
             last = self.state.shared.traffic["last_ended"]
             ends = np.maximum(ends, np.where(last > 0, last + self.machine["hit_delay"], 0))
         sm_cycles = ends + 1 + int(self.gpu.params.launch_latency_cycles)
-        cycles = int(max(ends.max() + 1, self.kernels["end"].max()) if self.machine["side_by_side"] else sm_cycles.max())
+        together = max(ends.max() + 1, self.kernels["end"].max())
+        cycles = int(together if self.machine["side_by_side"] else sm_cycles.max())
         slots = sms["slots"].copy()
         slots[:, EMPTY] += cycles * spec.schedulers_per_sm - slots.sum(1)
         resident = sms["resident_warp_cycles"].copy()
