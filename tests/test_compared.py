@@ -30,7 +30,7 @@ def test_gpus_side_by_side_are_compared_by_time(capsys):
 @pytest.fixture
 def no_assembler(monkeypatch):
     """As where NVIDIA's wheels are not installed: one tool is there, the other is not."""
-    monkeypatch.setattr(assemble, "_find", lambda name: "/bin/true" if name == "nvdisasm" else None)
+    monkeypatch.setattr(assemble, "tool", lambda name: "/bin/true" if name == "nvdisasm" else None)
     monkeypatch.setattr(assemble, "find_tools", lambda: None)
 
 

@@ -63,7 +63,7 @@ def outcome(capsys, line: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def no_assembler(monkeypatch):
-    monkeypatch.setattr(assemble, "_find", lambda name: None)
+    monkeypatch.setattr(assemble, "tool", lambda name: None)
     monkeypatch.setattr(assemble, "find_tools", lambda: None)
 
 

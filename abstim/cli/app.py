@@ -19,6 +19,7 @@ from abstim.cli.report import report
 from abstim.cli.run import run
 from abstim.cli.sample import sample
 from abstim.cli.trace import export_trace, trace
+from abstim.cli.tune import tune
 from abstim.cli.validate import validate
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
-TIMING = (run, advise, explore, fit, sample, coldstart, report, gpus, suite, trace, characterize)
+TIMING = (run, advise, explore, tune, fit, sample, coldstart, report, gpus, suite, trace, characterize)
 for command in (*TIMING, validate, calibrate, bench, import_config, export_trace):
     app.command(cls=Subcommand)(command)
 # What follows the program's name is the program's

@@ -4,7 +4,6 @@ one launch of a .ptx or .cu file."""
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -87,12 +86,14 @@ def sass_opcode(instruction: Instruction, in_entry: bool) -> str:
 OPTIONS = ("-ptx", "-lineinfo", "-arch=sm_75")  # with the source's lines in the PTX
 
 
-def ptx_of(source: str) -> Path:
-    """The path of the PTX, which is kept. Raises InputError without a compiler, with what to type where there is one,
-    and with the compiler's first error for a source that it refuses."""
+def ptx_of(source: str, defined: Mapping[str, Any] = MappingProxyType({})) -> Path:
+    """The path of the PTX, which is kept, compiled with macros `defined`. Raises InputError without a compiler, with
+    what to type where there is one, and with the compiler's first error for a source that it refuses."""
     if not Path(source).is_file():
         raise InputError(f"{source}: no such file")
-    compiler = shutil.which("nvcc")
+    from precharacterize.machine_code.assemble import tool
+
+    compiler = tool("nvcc")
     if compiler is None:
         made = Path(source).with_suffix(".ptx").name
         raise InputError(
@@ -101,7 +102,9 @@ def ptx_of(source: str) -> Path:
         )
     with TemporaryDirectory() as folder:
         ptx = Path(folder) / f"{Path(source).stem}.ptx"
-        done = subprocess.run([compiler, *OPTIONS, source, "-o", str(ptx)], capture_output=True, text=True, check=False)
+        macros = [f"-D{name}={value}" for name, value in defined.items()]
+        command = [compiler, *OPTIONS, *macros, source, "-o", str(ptx)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
             errors = [line for line in lines if re.search("error|fatal", line, re.IGNORECASE)]
@@ -196,15 +199,17 @@ def resolve(
 
 
 def ptx_case(
-    path: str, kernel: str, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str], dynamic_bytes: int = 0
-) -> Case:
+    path: str, kernel: str, grid: Sequence[int], block: Sequence[int], arguments: Sequence[str],
+    dynamic_bytes: int = 0, defined: Mapping[str, Any] = MappingProxyType({}),
+) -> Case:  # fmt: skip
     """One launch of an entry of a PTX file or a CUDA source (`kernel` may be "" if it has only one).
 
-    `arguments` are texts, see `loading.parse_argument`. A resources.json beside the file gives the registers a thread.
+    `arguments` are texts, see `loading.parse_argument`; `defined`: macros of a CUDA source. A resources.json beside the
+    file gives the registers a thread.
     """
     from functional.launches.launches_json import read_resources
 
-    loaded = _loaded(path).kernel(kernel or None)
+    loaded = _loaded(path, defined).kernel(kernel or None)
     case = loaded.launch(grid, block, loaded.parse_arguments(arguments), dynamic_bytes)
     beside = Path(path).with_name("resources.json")
     case.resources = read_resources(beside)
@@ -222,10 +227,10 @@ def programs_of(target: str) -> list[Program]:
     return list({launch.program.name: launch.program for launch in launches}.values())
 
 
-def _loaded(path: str) -> LoadedModule:
+def _loaded(path: str, defined: Mapping[str, Any] = MappingProxyType({})) -> LoadedModule:
     from abstim.targets.loading import load
 
-    return load(path) if path.lower().endswith(".ptx") else replace(load(str(ptx_of(path))), source=path)
+    return load(path) if path.lower().endswith(".ptx") else replace(load(str(ptx_of(path, defined))), source=path)
 
 
 def _extents(option: str, text: str) -> list[int]:

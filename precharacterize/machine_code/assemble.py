@@ -122,7 +122,7 @@ class Tools:
 @cache
 def find_tools() -> Tools | None:
     """Both tools, or None if either is missing."""
-    ptxas, nvdisasm = _find("ptxas"), _find("nvdisasm")
+    ptxas, nvdisasm = tool("ptxas"), tool("nvdisasm")
     if ptxas is None or nvdisasm is None:
         return None
     return Tools(ptxas, nvdisasm, _version(Path(ptxas).resolve()))
@@ -146,7 +146,8 @@ def run(command: list[str]) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _find(name: str) -> str | None:
+def tool(name: str) -> str | None:
+    """The path of one of CUDA's programs: on the PATH, or among pip's packages."""
     return shutil.which(name) or next((str(path) for path in _from_pip(name) if path.is_file()), None)
 
 
@@ -178,7 +179,7 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
     """Machine code of the PTX file at `path`, whose text has the SHA-256 `digest`, for "sm_86" or so."""
     tools = find_tools()
     if tools is None:
-        lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if _find(name) is None)
+        lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if tool(name) is None)
         return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
     text = unchanged(path, digest)
     if text is None:

@@ -145,7 +145,7 @@ def parse_axis(text: str) -> Axis:
         key = key_of(key)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    found = [value for part in values.split(",") for value in _expand(part.strip(), where)]
+    found = [value for part in values.split(",") for value in expand(part.strip(), where)]
     domain = POSITIVE if key in DERIVED else domains()[key]
     checked = [check(key, domain, _fit(value, domain.type), where) for value in found]
     if twice := next((value for value in checked if checked.count(value) > 1), None) if len(checked) < 1000 else None:
@@ -161,8 +161,8 @@ def _fit(value: Any, kind: type) -> Any:
     return int(value) if kind is int and isinstance(value, float) and value.is_integer() else value
 
 
-def _expand(part: str, where: str) -> list[Any]:
-    """The values of a single value or range."""
+def expand(part: str, where: str) -> list[Any]:
+    """The values of a single value or range. Raises InputError, which begins with `where`, for what is neither."""
     pieces = [piece.strip() for piece in part.split(":")]
     if len(pieces) == 1:
         if not part:

@@ -219,14 +219,20 @@ class Exploration:
 
         Raises InputError if the file cannot be written; what was there before is then still there.
         """
-        if path.suffix == ".json":
-            write_output(path, (json.dumps(_rows(self.table()), indent=1) + "\n").encode())
-        else:
-            write_output(path, _arrow_bytes(self.columns(), self.whole, path.suffix))
+        save_table(path, self.columns(), self.whole)
+
+
+def save_table(path: Path, columns: dict[str, np.ndarray], whole: Sequence[str]) -> None:
+    """Write columns, NaN where there is nothing, those that are `whole` as whole numbers. Errors as of `save`."""
+    if path.suffix == ".json":
+        table = {name: _with_gaps(values, name in whole) for name, values in columns.items()}
+        write_output(path, (json.dumps(_rows(table), indent=1) + "\n").encode())
+    else:
+        write_output(path, _arrow_bytes(columns, whole, path.suffix))
 
 
 def check_format(path: Path) -> None:
-    """Raises InputError for a file that `save` cannot write."""
+    """Raises InputError for a file that `save_table` cannot write."""
     check_output(path, *FORMATS)
     if path.suffix != ".json":
         need("pyarrow")
