@@ -24,12 +24,12 @@ from precharacterize.timed_code import (
     HOISTED,
     Access,
     Cover,
-    Mode,
     Source,
     TimedBlock,
     TimedCode,
     access_numbers,
     consumes,
+    mode_of,
     timed_code,
 )
 
@@ -222,7 +222,7 @@ def _fallbacks(
     blocks = []
     for block in program.blocks:
         order = hoisted(block, program, kinds)
-        modes = {i: Mode.PASSES if consumes(kinds[i]) else Mode.RECORDS for i in order if i in numbers}
+        modes = {i: mode_of(kinds[i]) for i in order if i in numbers}
         accesses = [Access(mode, (Source(0, numbers[i]),)) for i, mode in modes.items()]
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)

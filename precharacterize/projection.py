@@ -53,7 +53,7 @@ _walk = Native("precharacterize.projection_walk", "walk")
 @dataclass(frozen=True)
 class Projected:
     """A trace of timed blocks, with counts over its warps: instructions timed, those of them that are machine code,
-    memory accesses of the PTX other than parameters (those to shared memory last), those of them that a timed
+    memory accesses of the PTX other than constants (those to shared memory last), those of them that a timed
     instruction makes, and operations of all threads. `waits_kept`: the share of waits at `mbarrier`s; the others take
     no time."""
 

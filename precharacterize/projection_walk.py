@@ -10,7 +10,7 @@ from precharacterize.timed_code import Mode
 
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
 PASSES, ONCE_A_LINE, ONE_PASS = int(Mode.PASSES), int(Mode.ONCE_A_LINE), int(Mode.ONE_PASS)
-ROUNDS = int(Mode.ROUNDS)
+ROUNDS, CONSTANTS = int(Mode.ROUNDS), int(Mode.CONSTANTS)
 LEADER, TIMES, MACHINE, ROWS = 0, 1, 2, 3  # columns of TimedCode.numbers
 # Of the counts: of accesses two, those with records and those with bank passes, of operations four kinds
 INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 4, 6
@@ -165,7 +165,8 @@ def gather(given, rules, scratch, made, access):
         number = scratch.first_access[event - scratch.span[0], 0] + rules.sources[s, 1]
         if number >= scratch.span[3]:
             continue
-        match(scratch, made, number, 0)
+        if rules.accesses[access, 0] != CONSTANTS:
+            match(scratch, made, number, 0)
         for k in range(scratch.record_start[number], scratch.record_start[number + 1]):
             if count < len(scratch.gathered):
                 scratch.gathered[count] = given.records[k]

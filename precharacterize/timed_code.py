@@ -45,6 +45,7 @@ class Mode(IntEnum):
     ONCE_A_LINE = 2  # an atomic that a warp has added up before: a line once, however many lanes name it
     ONE_PASS = 3  # the same of shared memory
     ROUNDS = 4  # of a loop of compare-and-swap on a word that all lanes name: one lane a round
+    CONSTANTS = 5  # line records, of constants, which mostly are operands and no accesses
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class TimedCode:
     origins: Int32[np.ndarray, " instr"]  # the PTX instruction that each row of the table was made of
     choices_at: Int32[np.ndarray, " ptx_block_plus_1"]
     choices: Int32[np.ndarray, " choice"]
-    # Accesses with records, with bank passes; all but parameters; is the first block timed, the fallback, where no
+    # Accesses with records, with bank passes; all but constants; is the first block timed, the fallback, where no
     # other one was? Timed block n is the fallback of PTX block n
     streams: Int32[np.ndarray, "ptx_block 4"]
     covers_at: Int32[np.ndarray, " timed_plus_1"]
@@ -111,6 +112,13 @@ def consumes(kind: int) -> int:
     if kind < Kind.PARAM_LOAD:
         return -1
     return 1 if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC else 0
+
+
+def mode_of(kind: int) -> Mode:
+    """What an access takes from the trace, as a rule."""
+    if consumes(kind) == 1:
+        return Mode.PASSES
+    return Mode.CONSTANTS if kind == Kind.CONST_LOAD else Mode.RECORDS
 
 
 def access_numbers(program: Program, kinds: Sequence[int]) -> dict[int, int]:
@@ -165,7 +173,7 @@ def _streams(program: Program, kinds: Sequence[int], needed: Sequence[bool]) -> 
         for i in range(block.start, block.stop):
             if consumes(kinds[i]) >= 0:
                 streams[block.index, consumes(kinds[i])] += 1
-                streams[block.index, 2] += kinds[i] != Kind.PARAM_LOAD
+                streams[block.index, 2] += kinds[i] > Kind.CONST_LOAD
     return streams
 
 

@@ -15,6 +15,7 @@ from abstim.engine.accesses import (
     mixed,
     pipe_cycles,
     sectors_of,
+    shared_hold,
 )
 from abstim.engine.rules import DECODE_CYCLES, READ_OPERANDS_CYCLES
 from abstim.occupancy_vector.records import (
@@ -85,7 +86,7 @@ def touch_warps(code, touched, machine, digests):
                 access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
                 if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                     access.active = touched.conflicts[conflict] > 0
-                    access.cycles = max(1, touched.conflicts[conflict] * m.shared_pass_cycles)
+                    access.cycles = max(1, shared_hold(m, touched.conflicts[conflict], row.bytes))
                     conflict += 1
                 elif row.kind == Kind.FENCE:
                     pass

@@ -89,7 +89,7 @@ class LaunchResult:
     timed_code: str = "PTX"  # what was timed: the PTX, PTX with loads hoisted, machine code, and what made that
     machine_code_share: float = 0.0  # of the instructions timed
     operations: dict[str, int] = field(default_factory=dict)  # timed, of threads (fma: 2): `Operations`; {}: of PTX
-    matched_access_share: float = 1.0  # of the PTX's memory accesses, parameters apart, that a timed instruction makes
+    matched_access_share: float = 1.0  # of the PTX's memory accesses, constants apart, that a timed instruction makes
     timed_shares: dict[str, float] = field(default_factory=dict)  # of what was executed, by class; {}: PTX, all of it
     shared_accesses: int = 0  # of warps, to shared memory; passes for bank conflicts are not counted
     notes: list[str] = field(default_factory=list)  # why its cycles may not be a GPU's

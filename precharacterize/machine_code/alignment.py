@@ -14,7 +14,7 @@ from precharacterize.classify import Kind
 from precharacterize.machine_code.assemble import MachineInstruction
 from precharacterize.machine_code.timing_classes import access_bytes, ends_block, falls_through, kind_of
 from precharacterize.synchronisation import BULK, COMMITS, FILLS, LAST_PRODUCT, MEETS, MEETS_LATER, copies_of, starts
-from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes
+from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes, mode_of
 
 # PTX instructions that the assembler neither leaves out nor makes one with others, mostly; some become several
 _SIMPLE = frozenset(
@@ -338,7 +338,7 @@ class Matching:
         return self.kinds[i] != Kind.PARAM_LOAD
 
     def _access(self, block: MachineBlock, wanted: list[int], i: int, instance: int, covers: list[Cover]) -> Access:
-        mode = Mode.PASSES if consumes(self.kinds[i]) == 1 else Mode.RECORDS
+        mode = mode_of(self.kinds[i])
         alone = copies_of(self.program.instructions[i]) in _ALONE
         if self.kinds[i] in _ATOMICS and not alone and is_aggregated(block, i):
             mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE

@@ -124,9 +124,7 @@ class LoadStoreUnit:
                     continue
                 const = p.what.kind in CONST_KINDS
                 p.left = p.what.const_lines() if const else p.what.transactions()
-                p.entry = p.start + (
-                    self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes * p.what.pass_cycles
-                )
+                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes)
             p.entry = max(p.entry, time)
             while p.left and self._enters(p, p.left[0], time):
                 p.left.pop(0)
@@ -144,8 +142,7 @@ class LoadStoreUnit:
         elif what.kind == Kind.FENCE or what.is_idle:
             busy, result = 1, start + 1
         elif what.passes == len(what.records):
-            held = len(what.records) * what.pass_cycles
-            busy, result = max(1, held), start + shared + held - what.pass_cycles
+            busy, result = what.held(what.passes), start + shared + what.late(what.passes)
         elif what.kind in CONST_KINDS and self.spec.perfect_constant_cache:
             busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
         else:

@@ -44,7 +44,6 @@ class Access:
     ) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
-        self.pass_cycles = 128 // gpu.spec.shared_bytes_per_cycle
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
         self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
         self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
@@ -57,7 +56,17 @@ class Access:
 
     def shared_busy(self) -> int:
         """Cycles an access of shared memory keeps the load/store unit."""
-        return max(1, (1 if self.loop else self.conflicts) * self.pass_cycles)
+        return self.held(min(1, self.conflicts) if self.loop else self.conflicts)
+
+    def held(self, passes: int) -> int:
+        """Cycles that passes hold the unit: as many as all lanes, and all bytes, take, at least."""
+        spec = self.gpu.spec
+        moved = min(128 * passes, 32 * self.access_bytes)
+        return max(passes, 32 // spec.shared_lanes_per_cycle, moved // spec.shared_bytes_per_cycle) if passes else 1
+
+    def late(self, passes: int) -> int:
+        """How much later the last pass's data come than those of an access that takes as long as its lanes alone."""
+        return max(0, self.held(passes) - 32 // self.gpu.spec.shared_lanes_per_cycle)
 
     def shared_result(self, start: int) -> int:
         """Cycle in which it is complete; of a loop of compare-and-swap (rule 5) after those before it at its word."""
@@ -65,7 +74,7 @@ class Access:
         if not self.conflicts:
             return start + 1
         if not self.loop:
-            return start + shared + (self.conflicts - 1) * self.pass_cycles
+            return start + shared + self.late(self.conflicts)
         length = self.loop.round_cycles + self.gpu.params.retry_cycles * self._retrying_warps(start)
         first, next_one = start + shared, self.loop.free[self.loop.word] + length
         result = max(first, next_one) + (self.conflicts - 1) * length
@@ -99,7 +108,7 @@ class Access:
     def entries(self) -> list[int]:
         """The cycle, from 0, in which each transaction enters the L1D, behind passes of shared memory: the first that
         finds its bank taken waits."""
-        cycle, taken, found = self.passes * self.pass_cycles - 1, set(), []
+        cycle, taken, found = self.passes - 1, set(), []
         for _, sectors in self.transactions():
             banks = self._banks(sectors)
             if not found or banks & taken:
@@ -135,7 +144,9 @@ class Memory:
             return access.shared_busy()
         if access.kind in CONST_KINDS:
             return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
-        return max([0, access.passes * access.pass_cycles - 1, *access.entries()]) + 1
+        if access.passes == len(access.records):
+            return access.held(access.passes)
+        return max([0, access.passes - 1, *access.entries()]) + 1
 
     def result(self, access: Access, start: int) -> int:
         """Cycle in which an access that starts at `start` is complete."""
@@ -145,7 +156,7 @@ class Memory:
         if access.kind == Kind.FENCE or access.is_idle:
             return start + 1
         if access.passes == len(access.records):
-            return start + shared + (len(access.records) - 1) * access.pass_cycles
+            return start + shared + access.late(access.passes)
         if access.kind in CONST_KINDS:
             return self._constant(access, start + self.gpu.pipeline.const_hit_cycles)
         return max(
