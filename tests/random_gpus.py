@@ -32,7 +32,7 @@ MORE = {
     "atomic_latency_cycles": (0,),
     "dispatch_interval_cycles": (0.5, 7.25),
     "shared_bytes_per_cycle": (32, 64),
-    "shared_lanes_per_cycle": (8, 16),
+    "load_store_lanes": (8, 16),
 }
 # Caches that fill up
 SMALL = {

@@ -29,7 +29,7 @@ from precharacterize.tensor_work import refuse_commits
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes",
-    "l1d_dense_banks", "shared_bytes_per_cycle", "shared_lanes_per_cycle", "coalescing", "architecture",
+    "l1d_dense_banks", "shared_bytes_per_cycle", "load_store_lanes", "coalescing", "architecture",
 }  # fmt: skip
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
 

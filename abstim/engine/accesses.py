@@ -71,13 +71,13 @@ def shared_hold(m, passes, access_bytes):
     """Cycles that passes of shared memory hold the load/store unit: no fewer than a warp's lanes take, and no fewer
     than what they bring takes, elements of so many bytes."""
     moved = min(passes * LINE_BYTES, WARP_LANES * access_bytes)
-    return max(passes, m.shared_lane_cycles, moved // m.shared_bytes_per_cycle) if passes else np.int64(0)
+    return max(passes, m.lane_cycles, moved // m.shared_bytes_per_cycle) if passes else np.int64(0)
 
 
 @jit
 def shared_late(m, passes, access_bytes):
     """Cycles by which the last pass's data come behind those of an access without conflicts."""
-    return max(0, shared_hold(m, passes, access_bytes) - m.shared_lane_cycles)
+    return max(0, shared_hold(m, passes, access_bytes) - m.lane_cycles)
 
 
 @jit
@@ -181,7 +181,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
             sectors, later, busy = enter_next(banks, busy, left, size)
             left &= ~sectors
             count += later
-    return count
+    return max(count, m.lane_cycles) if count else count
 
 
 def fermi_segment(sectors: Any) -> Any:

@@ -130,7 +130,7 @@ def touching(gpu: Gpu) -> tuple:
     """What of a GPU decides how long an access holds the load/store unit."""
     spec = gpu.spec
     caches = spec.coalescing, spec.l1d_banks, spec.l1d_dense_banks, spec.const_line_bytes, spec.perfect_constant_cache
-    return *caches, spec.shared_bytes_per_cycle, spec.shared_lanes_per_cycle
+    return *caches, spec.shared_bytes_per_cycle, spec.load_store_lanes
 
 
 @lru_cache(maxsize=128)
@@ -186,7 +186,7 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
         "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
         "l1d_write": state.L1D_WRITES.index(spec.l1d_write), "l1d_fifo": spec.l1d_replacement == "fifo",
         "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
-        "shared_lane_cycles": WARP_LANES // spec.shared_lanes_per_cycle,
+        "lane_cycles": WARP_LANES // spec.load_store_lanes,
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,
     }  # fmt: skip

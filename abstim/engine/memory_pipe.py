@@ -245,7 +245,8 @@ def go_on(c, time):
             kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
             line, _ = line_and_sectors(c.streams.records, row.record)
             ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
-            occupy(c, max(row.start + 1, row.entry - 1 if ahead else row.entry))
+            least = 1 if kind <= Kind.CONST_LOAD else c.machine.lane_cycles
+            occupy(c, max(row.start + least, row.entry - 1 if ahead else row.entry))
             finish(c, row.access, 0, time)
         sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)
         sm.issued_count -= 1

@@ -158,7 +158,7 @@ def global_result(c, i, first, end, start):
             left &= ~sectors
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))
-    return max(1, time - start - m.l1d_latency_cycles), done
+    return max(m.lane_cycles, time - start - m.l1d_latency_cycles), done
 
 
 @jit

@@ -168,7 +168,7 @@ class Spec:
     l1t_ways: int = _whole(1, 4096)
     shared_banks: int = _whole(32, 32, "32: the trace holds conflicts on 32 banks")
     shared_bytes_per_cycle: int = _power_of_two(128, low=32)  # of an SM; a bank pass has 128 B
-    shared_lanes_per_cycle: int = _power_of_two(32, low=8)
+    load_store_lanes: int = _power_of_two(32, low=8)
     l1i_mshrs: int = _whole(1, 8)
     const_mshrs: int = _whole(1, 8)
     l1d_mshrs: int = _whole(1, 4096)

@@ -130,7 +130,8 @@ class LoadStoreUnit:
                 p.left.pop(0)
             if p.left:
                 return
-            self.free = max(p.start + 1, p.last_entry)
+            least = 1 if p.what.kind in CONST_KINDS else 32 // self.spec.load_store_lanes
+            self.free = max(p.start + least, p.last_entry)
             self.queue.popleft()
             p.part(0, time)
 

@@ -62,11 +62,11 @@ class Access:
         """Cycles that passes hold the unit: as many as all lanes, and all bytes, take, at least."""
         spec = self.gpu.spec
         moved = min(128 * passes, 32 * self.access_bytes)
-        return max(passes, 32 // spec.shared_lanes_per_cycle, moved // spec.shared_bytes_per_cycle) if passes else 1
+        return max(passes, 32 // spec.load_store_lanes, moved // spec.shared_bytes_per_cycle) if passes else 1
 
     def late(self, passes: int) -> int:
         """How much later the last pass's data come than those of an access that takes as long as its lanes alone."""
-        return max(0, self.held(passes) - 32 // self.gpu.spec.shared_lanes_per_cycle)
+        return max(0, self.held(passes) - 32 // self.gpu.spec.load_store_lanes)
 
     def shared_result(self, start: int) -> int:
         """Cycle in which it is complete; of a loop of compare-and-swap (rule 5) after those before it at its word."""
@@ -146,7 +146,9 @@ class Memory:
             return 1 if self.gpu.spec.perfect_constant_cache else max(1, len(access.const_lines()))
         if access.passes == len(access.records):
             return access.held(access.passes)
-        return max([0, access.passes - 1, *access.entries()]) + 1
+        if access.kind == Kind.FENCE or access.is_idle:
+            return 1
+        return max([32 // self.gpu.spec.load_store_lanes - 1, access.passes - 1, *access.entries()]) + 1
 
     def result(self, access: Access, start: int) -> int:
         """Cycle in which an access that starts at `start` is complete."""
