@@ -15,7 +15,9 @@ from abstim.show.tables import counted, on_gpu, print_json, print_table, progres
 from functional.terminal import note
 
 if TYPE_CHECKING:
-    from abstim.study.tune import Tuning
+    from collections.abc import Sequence
+
+    from abstim.study.tune import Tuning, Variant
 
 
 @dataclass(kw_only=True)
@@ -105,16 +107,8 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
 
 def _print(found: Tuning, top: int) -> None:
     best = found.best()
-    rows = best[:top]
-    if rows:
-        estimated = rows[0].half_width is not None
-        last = "+-: {half_width:.2%}" if estimated else "blocks an SM: {blocks_per_sm} | registers"
-        columns, cells = cells_of(f"cycles | time: {{seconds:time}} | of the best: {{ratio:.2f}}x | {last}", rows,
-                                  ratio=lambda one: one.cycles / best[0].cycles)  # fmt: skip
-        cells = [[*one.values.values(), *row] for one, row in zip(rows, cells, strict=True)]
-        print_table(
-            f"Quickest variants of {found.source} on {on_gpu(found)}", [*rows[0].values, *columns], cells, left=0
-        )
+    if best:
+        _print_quickest(found, best[:top])
     failed = [one for one in found.variants if one.reason]
     for one in failed[:1]:
         named = ", ".join(f"{name}={value}" for name, value in one.values.items())
@@ -126,3 +120,15 @@ def _print(found: Tuning, top: int) -> None:
         say(f"Note: {text}")
     if found.known_error:
         say(f"Error on this GPU: {found.known_error}")
+
+
+def _print_quickest(found: Tuning, rows: Sequence[Variant]) -> None:
+    """A row a variant: of what is varied what has several values, and what was found."""
+    several = {name for name in rows[0].values if len({one.values[name] for one in found.variants}) > 1}
+    last = "blocks an SM: {blocks_per_sm} | registers" if rows[0].half_width is None else "+-: {half_width:.2%}"
+    shown = f"cycles | time: {{seconds:time}} | of the best: {{ratio:.2f}}x | {last}"
+    heads, cells = cells_of(shown, rows, ratio=lambda one: one.cycles / (rows[0].cycles or 1))
+    varied = [[value for name, value in one.values.items() if name in several] for one in rows]
+    names = [name for name in rows[0].values if name in several]
+    title = f"Quickest variants of {found.source} on {on_gpu(found)}"
+    print_table(title, [*names, *heads], [own + row for own, row in zip(varied, cells, strict=True)], left=0)
