@@ -161,7 +161,7 @@ def expand(code, streams, offsets, reading, warp, cold, walking, done_by):
             left = fetch_of(node, row.pc, previous_pc, left, reading, walking.lines, cold)
             node.instr, node.latency, node.work, node.record = i, row.latency, 1, record
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                node.work = accesses.shared_hold(reading.machine[0], streams.conflicts[conflict], row.bytes)
+                node.work = accesses.shared_hold(reading.machine[0], streams.conflicts[conflict])
                 conflict += 1
             elif row.kind >= Kind.PARAM_LOAD:
                 record = access_of(node, row, streams.records, reading, record, done_by, walking.constants, cold)

@@ -67,17 +67,15 @@ def shared_passes(records, first, end):
 
 
 @jit
-def shared_hold(m, passes, access_bytes):
-    """Cycles that passes of shared memory hold the load/store unit: no fewer than a warp's lanes take, and no fewer
-    than what they bring takes, elements of so many bytes."""
-    moved = min(passes * LINE_BYTES, WARP_LANES * access_bytes)
-    return max(passes, m.lane_cycles, moved // m.shared_bytes_per_cycle) if passes else np.int64(0)
+def shared_hold(m, passes):
+    """Cycles that passes of shared memory hold the load/store unit: no fewer than a warp's lanes take."""
+    return max(passes * m.shared_pass_cycles, m.lane_cycles) if passes else np.int64(0)
 
 
 @jit
-def shared_late(m, passes, access_bytes):
+def shared_late(m, passes):
     """Cycles by which the last pass's data come behind those of an access without conflicts."""
-    return max(0, shared_hold(m, passes, access_bytes) - m.lane_cycles)
+    return max(0, shared_hold(m, passes) - m.lane_cycles)
 
 
 @jit
@@ -158,7 +156,7 @@ def enter_next(banks, busy, left, size):
 def pipe_cycles(m, records, first, end, kind, access_bytes):
     """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe; `access_bytes`: of an
     element."""
-    count = shared_hold(m, shared_passes(records, first, end), access_bytes) if kind > Kind.CONST_LOAD else np.int64(0)
+    count = shared_hold(m, shared_passes(records, first, end)) if kind > Kind.CONST_LOAD else np.int64(0)
     if count:
         return count
     if kind <= Kind.CONST_LOAD:
@@ -173,7 +171,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(records, k)
         if line == SHARED_LINE:
-            count += 1
+            count += m.shared_pass_cycles
             continue
         if is_phase(line):
             continue
@@ -217,7 +215,7 @@ def simple_result(c, w, i, first, end, conflict, start):
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
         degree = np.int64(c.streams.conflicts[conflict])
         # A round of a loop of compare-and-swap is one pass; those behind the first find the unit free
-        busy = shared_hold(m, min(1, degree) if c.code[i].round_cycles else degree, c.code[i].access_bytes)
+        busy = shared_hold(m, min(1, degree) if c.code[i].round_cycles else degree)
         return max(1, busy), shared_result(c, w, i, start, degree)
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
@@ -225,8 +223,8 @@ def simple_result(c, w, i, first, end, conflict, start):
     if not sectors:
         return 1, start + 1
     if line == SHARED_LINE or is_phase(line):
-        passes, size = shared_passes(records, first, end), c.code[i].access_bytes
-        return max(1, shared_hold(m, passes, size)), start + m.shared_cycles + shared_late(m, passes, size)
+        passes = shared_passes(records, first, end)
+        return max(1, shared_hold(m, passes)), start + m.shared_cycles + shared_late(m, passes)
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
         return 1, start + m.const_hit_cycles
     return 0, 0
@@ -256,7 +254,7 @@ def shared_result(c, w, i, start, degree):
     if not degree:
         return start + 1
     if not row.round_cycles:
-        return start + c.machine.shared_cycles + shared_late(c.machine, degree, row.access_bytes)
+        return start + c.machine.shared_cycles + shared_late(c.machine, degree)
     block = c.sm.block_of[w]
     round_cycles = row.round_cycles + c.machine.retry_cycles * retrying_warps(c, start, row.round_cycles)
     alone = start + c.machine.shared_cycles + (degree - 1) * round_cycles

@@ -18,7 +18,7 @@ from abstim.gpu.spec import NUMBER_OF_POLICY, POLICIES, Params, Spec
 from functional.errors import InputError
 from functional.execution.computer import memory_bytes
 from functional.jit.marked import Known
-from functional.traces.line_record import BARRIERS
+from functional.traces.line_record import BANK_BYTES, BANKS, BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
 from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, NONE, starts
@@ -186,6 +186,7 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
         "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
         "l1d_write": state.L1D_WRITES.index(spec.l1d_write), "l1d_fifo": spec.l1d_replacement == "fifo",
         "coalesced_bytes": {"fermi": 0, "sector": SECTOR_BYTES, "line": LINE_BYTES}[spec.coalescing],
+        "shared_pass_cycles": BANKS * BANK_BYTES // spec.shared_bytes_per_cycle,
         "lane_cycles": WARP_LANES // spec.load_store_lanes,
         "dispatch_interval_units": round(params.dispatch_interval_cycles * UNITS_A_CYCLE),
         "posted_stores": spec.posted_stores and not spec.perfect_memory,

@@ -111,7 +111,7 @@ def begin(c, row, time):
     line, row.left = line_and_sectors(c.streams.records, row.record)
     while line == accesses.SHARED_LINE or accesses.is_phase(line):
         row.record -= 1
-        row.entry += line == accesses.SHARED_LINE
+        row.entry += c.machine.shared_pass_cycles if line == accesses.SHARED_LINE else 0
         line, row.left = line_and_sectors(c.streams.records, row.record)
     return False
 

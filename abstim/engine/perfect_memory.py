@@ -149,7 +149,7 @@ def global_result(c, i, first, end, start):
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams.records, k)
         if line == accesses.SHARED_LINE:
-            time += 1
+            time += m.shared_pass_cycles
             continue
         if accesses.is_phase(line):
             continue

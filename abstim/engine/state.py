@@ -93,7 +93,7 @@ MACHINE = record(
     "l1d_index l1d_sectored l1d_banks l1d_dense_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",
     "coalesced_bytes",  # 0: by the size of an element
     "block_launch_cycles dispatch_interval_units posted_stores shared_cycles const_hit_cycles l1d_latency_cycles",
-    "shared_bytes_per_cycle lane_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
+    "shared_pass_cycles lane_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "register_count ring",  # registers a warp; length of the rings in cycles

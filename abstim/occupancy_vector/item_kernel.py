@@ -86,7 +86,7 @@ def touch_warps(code, touched, machine, digests):
                 access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
                 if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                     access.active = touched.conflicts[conflict] > 0
-                    access.cycles = max(1, shared_hold(m, touched.conflicts[conflict], row.bytes))
+                    access.cycles = max(1, shared_hold(m, touched.conflicts[conflict]))
                     conflict += 1
                 elif row.kind == Kind.FENCE:
                     pass

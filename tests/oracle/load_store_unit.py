@@ -124,7 +124,8 @@ class LoadStoreUnit:
                     continue
                 const = p.what.kind in CONST_KINDS
                 p.left = p.what.const_lines() if const else p.what.transactions()
-                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1 + p.what.passes)
+                before = 1 + p.what.passes * p.what.pass_cycles
+                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else before)
             p.entry = max(p.entry, time)
             while p.left and self._enters(p, p.left[0], time):
                 p.left.pop(0)

@@ -42,6 +42,7 @@ class Access:
         loop: Loop | None = None,
         lanes: int = 0,
     ) -> None:
+        self.pass_cycles = 128 // gpu.spec.shared_bytes_per_cycle
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
@@ -59,10 +60,8 @@ class Access:
         return self.held(min(1, self.conflicts) if self.loop else self.conflicts)
 
     def held(self, passes: int) -> int:
-        """Cycles that passes hold the unit: as many as all lanes, and all bytes, take, at least."""
-        spec = self.gpu.spec
-        moved = min(128 * passes, 32 * self.access_bytes)
-        return max(passes, 32 // spec.load_store_lanes, moved // spec.shared_bytes_per_cycle) if passes else 1
+        """Cycles that passes hold the unit: as many as all lanes take, at least."""
+        return max(passes * self.pass_cycles, 32 // self.gpu.spec.load_store_lanes) if passes else 1
 
     def late(self, passes: int) -> int:
         """How much later the last pass's data come than those of an access that takes as long as its lanes alone."""
@@ -108,7 +107,7 @@ class Access:
     def entries(self) -> list[int]:
         """The cycle, from 0, in which each transaction enters the L1D, behind passes of shared memory: the first that
         finds its bank taken waits."""
-        cycle, taken, found = self.passes - 1, set(), []
+        cycle, taken, found = self.passes * self.pass_cycles - 1, set(), []
         for _, sectors in self.transactions():
             banks = self._banks(sectors)
             if not found or banks & taken:
@@ -148,7 +147,8 @@ class Memory:
             return access.held(access.passes)
         if access.kind == Kind.FENCE or access.is_idle:
             return 1
-        return max([32 // self.gpu.spec.load_store_lanes - 1, access.passes - 1, *access.entries()]) + 1
+        least = max(32 // self.gpu.spec.load_store_lanes, access.passes * access.pass_cycles)
+        return max([least - 1, *access.entries()]) + 1
 
     def result(self, access: Access, start: int) -> int:
         """Cycle in which an access that starts at `start` is complete."""
