@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from random_gpus import gpus
 
-from abstim.engine import LaunchInputs
+from abstim.engine import EngineResult, LaunchInputs, simulate_point
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES, Spec
 from functional.traces.line_record import phase_record
@@ -341,3 +341,8 @@ def launches(
     blocks_per_sm = draw(st.integers(1, min(8, point.spec.max_warps_per_sm // warps)))
     shared_bytes = draw(st.integers(0, point.spec.shared_bytes_per_sm // blocks_per_sm))
     return Launch(LaunchInputs(table, trace, shared_bytes), point, blocks_per_sm)
+
+
+def simulate(inputs: LaunchInputs, points: list[Gpu], blocks_per_sm: list[int], threads: int = 1) -> list[EngineResult]:
+    """A launch on every design point, each on so many threads."""
+    return [simulate_point(inputs, *point, threads=threads) for point in zip(points, blocks_per_sm, strict=True)]

@@ -222,11 +222,11 @@ def simple_result(c, w, i, first, end, conflict, start):
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
     line, sectors = line_and_sectors(records, first)
-    if not sectors:
-        return 1, start + 1
     if line == SHARED_LINE or is_phase(line):
         passes, size = shared_passes(records, first, end), c.code[i].access_bytes
         return max(1, shared_hold(m, passes, size)), start + m.shared_cycles + shared_late(m, passes, size)
+    if not sectors:
+        return 1, start + 1
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
         return 1, start + m.const_hit_cycles
     return 0, 0

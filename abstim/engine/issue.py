@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abstim.engine import operand_collectors as collectors
-from abstim.engine.barriers_and_exits import arrive, leave, settle
+from abstim.engine.barriers_and_exits import arrive, change_registers, leave, settle
 from abstim.engine.fetch import want_fetch
+from abstim.engine.kernel_queue import await_primary, trigger
 from abstim.engine.mbarriers import follow_groups, follow_phases
 from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
@@ -15,7 +16,7 @@ from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import bit, visit_from
 from functional.jit.marked import add, jit
 from precharacterize.classify import Kind
-from precharacterize.synchronisation import LAST_PRODUCT, NONE
+from precharacterize.synchronisation import AWAITS, COMMITS, LAST_PRODUCT, NONE, REGISTERS, TRIGGERS
 
 
 @jit
@@ -188,8 +189,16 @@ def note(c, w, i, time, result, missed):
 
 @jit
 def follow_copies(c, w, row, record, result, time):
-    """What an instruction issued at `time` does with asynchronous work; `record` is the first of its access."""
-    if row.copies < LAST_PRODUCT:
+    """What an instruction issued at `time` does with asynchronous work, registers and other kernels; `record` is the
+    first of its access."""
+    if row.copies < COMMITS:
+        if row.copies == REGISTERS:
+            change_registers(c, w, row.word, time)
+        elif c.machine.side_by_side and row.copies == TRIGGERS:
+            trigger(c, c.sm.block_of[w], time)
+        elif c.machine.side_by_side and row.copies == AWAITS:
+            await_primary(c, w)
+    elif row.copies < LAST_PRODUCT:
         follow_phases(c, w, row.copies, record, result, time)
     elif row.copies != NONE:
         follow_groups(c, w, row, result)

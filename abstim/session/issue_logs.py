@@ -105,7 +105,7 @@ def _drawn(name: str, log: np.ndarray, table: LatencyTable, lines: list[int], cy
 def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
     """Time every launch in order, logging it, or those side by side that overlap. Raises InputError for more than can
     be logged."""
-    if session.may_overlap and not session.serial:
+    if session.overlaps:
         yield from _logs_side_by_side(session, gpu, flush)
         return
     for launch, code, run, log in _logged(session, gpu, flush, "log", "a timeline", progress):

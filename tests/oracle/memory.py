@@ -45,14 +45,16 @@ class Access:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
-        self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
+        met = [(barrier_of(k), phase_of(k), count_of(k), 15 - (r >> 1 & 15)) for r in records if is_phase(k := r >> 5)]
+        self.phases = [phase for *phase, away in met if not away]
+        self.elsewhere = [(away, barrier, phase) for barrier, phase, _, away in met if away]  # ranks on
         self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
         self.passes = sum(line == SHARED_WINDOW_LINE for line, _ in self.records)  # of shared memory
 
     @property
     def is_idle(self) -> bool:
         """Is no lane active?"""
-        return not any(sectors for _, sectors in self.records) and not self.phases
+        return not any(sectors for _, sectors in self.records) and not self.phases and not self.elsewhere
 
     def shared_busy(self) -> int:
         """Cycles an access of shared memory keeps the load/store unit."""
