@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functional.ptx.ir import Immediate, Instruction
+from functional.ptx.ir import CLUSTER_SHARED, Immediate, Instruction
 from precharacterize.classify import Kind
 from precharacterize.table import BARRIERS
 
@@ -27,9 +27,9 @@ LAST_PRODUCT = COPY - 2 * FAMILIES  # a product that closes its group (machine c
 # copy, when it is itself
 MEETS, MEETS_LATER, FILLS = LAST_PRODUCT - 1, LAST_PRODUCT - 2, LAST_PRODUCT - 3
 COMMITS = LAST_PRODUCT - 4  # when all products before it are
-# Of registers, as many as `LatencyTable.word` says; of kernels side by side, one that waits for the one before it, and
-# one that lets the next begin
-REGISTERS, AWAITS, TRIGGERS = COMMITS - 1, COMMITS - 2, COMMITS - 3
+# Asks for registers, or gives some back, as `LatencyTable.word` says; of kernels side by side, waits for the one before
+# its own, or lets the next begin; an access of the shared memory of another thread block of the cluster
+REGISTERS, AWAITS, TRIGGERS, ELSEWHERE = COMMITS - 1, COMMITS - 2, COMMITS - 3, COMMITS - 4
 _MOST_PENDING = GROUPS - 1
 
 
@@ -74,6 +74,8 @@ def copies_of(instruction: Instruction) -> int:
         return {"mma": starts(PRODUCTS), "cp": starts(PRODUCTS), "commit": COMMITS}.get(modifiers[0], NONE)
     if instruction.meets or (instruction.opcode == "mbarrier" and instruction.is_memory):
         return MEETS
+    if CLUSTER_SHARED in modifiers and "async" not in modifiers and instruction.opcode in ("ld", "st", "atom", "red"):
+        return ELSEWHERE
     if instruction.opcode != "cp" or "prefetch" in modifiers:
         return NONE
     if "bulk" in modifiers:

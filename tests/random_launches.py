@@ -22,6 +22,7 @@ from precharacterize.synchronisation import (
     BULK,
     COMMITS,
     COPIES,
+    ELSEWHERE,
     FILLS,
     LAST_PRODUCT,
     MEETS,
@@ -122,6 +123,7 @@ def _copies(rng: np.random.Generator, kind: Kind) -> int:
         Kind.GLOBAL_LOAD: [starts(COPIES), starts(COPIES), FILLS, COMMITS],
         Kind.GLOBAL_STORE: [starts(BULK)],
         Kind.GLOBAL_ATOMIC: [MEETS, MEETS, MEETS_LATER],
+        Kind.SHARED_LOAD: [ELSEWHERE], Kind.SHARED_ATOMIC: [ELSEWHERE],
         Kind.ALU: [NONE, starts(PRODUCTS), LAST_PRODUCT, *map(closes, families)]
         + [waits_for(f, int(rng.integers(3))) for f in families],
     }

@@ -12,6 +12,7 @@ from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
+from precharacterize.synchronisation import ELSEWHERE
 from precharacterize.table import WORDS
 
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -256,7 +257,8 @@ def shared_result(c, w, i, start, degree):
     if not degree:
         return start + 1
     if not row.round_cycles:
-        return start + c.machine.shared_cycles + shared_late(c.machine, degree, row.access_bytes)
+        way = c.machine.cluster_cycles if row.copies == ELSEWHERE else 0
+        return start + c.machine.shared_cycles + shared_late(c.machine, degree, row.access_bytes) + way
     block = c.sm.block_of[w]
     round_cycles = row.round_cycles + c.machine.retry_cycles * retrying_warps(c, start, row.round_cycles)
     alone = start + c.machine.shared_cycles + (degree - 1) * round_cycles

@@ -21,7 +21,7 @@ from functional.jit.marked import Known
 from functional.traces.line_record import BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
-from precharacterize.synchronisation import BULK, COMMITS, FILLS, LAST_PRODUCT, NONE, starts
+from precharacterize.synchronisation import BULK, COMMITS, ELSEWHERE, FILLS, LAST_PRODUCT, NONE, starts
 from precharacterize.table import UNITS
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
@@ -267,6 +267,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     }
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
     memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
+    memory += params.cluster_cycles * int((table.copies == ELSEWHERE).any())
     used = [kind for kind in range(state.KINDS) if kind == MEM or (table.unit == kind).any()]
     operands = table.read_banks.shape[1] * max(waiting.values())
     ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64

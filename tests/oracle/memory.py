@@ -41,9 +41,11 @@ class Access:
         conflicts: int = 0,
         loop: Loop | None = None,
         lanes: int = 0,
+        way: int = 0,
     ) -> None:
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
+        self.way = way  # to another thread block's shared memory
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
         met = [(barrier_of(k), phase_of(k), count_of(k), 15 - (r >> 1 & 15)) for r in records if is_phase(k := r >> 5)]
         self.phases = [phase for *phase, away in met if not away]
@@ -76,7 +78,7 @@ class Access:
         if not self.conflicts:
             return start + 1
         if not self.loop:
-            return start + shared + self.late(self.conflicts)
+            return start + shared + self.late(self.conflicts) + self.way
         length = self.loop.round_cycles + self.gpu.params.retry_cycles * self._retrying_warps(start)
         first, next_one = start + shared, self.loop.free[self.loop.word] + length
         result = max(first, next_one) + (self.conflicts - 1) * length

@@ -19,6 +19,7 @@ from precharacterize.synchronisation import (
     COMMITS,
     COPIES,
     COPY,
+    ELSEWHERE,
     FILLS,
     GROUPS,
     LAST_PRODUCT,
@@ -330,7 +331,8 @@ class Sm:
         if self.program.round(i):
             free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
             loop = Loop(self.program.round(i), self.program.word(i), free, self.word_free)
-        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes)
+        way = self.way if self.program.copies(i) == ELSEWHERE else 0
+        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes, way)
         return self.accessed
 
     def complete(self, p) -> None:
@@ -489,6 +491,8 @@ class Sm:
     def follow_copies(self, warp: Warp, i: int, result: int, time: int) -> None:
         """What an instruction does with groups of asynchronous work, at barriers, and with registers."""
         copies = self.program.copies(i)
+        if copies == ELSEWHERE:
+            return
         if copies == REGISTERS:
             self.change_registers(warp, self.program.word(i), time)
         elif copies < LAST_PRODUCT:
