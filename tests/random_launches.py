@@ -123,7 +123,8 @@ def _copies(rng: np.random.Generator, kind: Kind) -> int:
         Kind.GLOBAL_LOAD: [starts(COPIES), starts(COPIES), FILLS, COMMITS],
         Kind.GLOBAL_STORE: [starts(BULK)],
         Kind.GLOBAL_ATOMIC: [MEETS, MEETS, MEETS_LATER],
-        Kind.SHARED_LOAD: [ELSEWHERE], Kind.SHARED_ATOMIC: [ELSEWHERE],
+        Kind.SHARED_LOAD: [ELSEWHERE],
+        Kind.SHARED_ATOMIC: [ELSEWHERE],
         Kind.ALU: [NONE, starts(PRODUCTS), LAST_PRODUCT, *map(closes, families)]
         + [waits_for(f, int(rng.integers(3))) for f in families],
     }

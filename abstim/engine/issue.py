@@ -11,9 +11,9 @@ from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
 from abstim.engine.perfect_memory import access
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
-from abstim.engine.scoreboard import count_up, entry_of, hold_register, make_ready, write_results
+from abstim.engine.scoreboard import count_up, entry_of, fence_over, hold_register, make_ready, write_results
 from abstim.engine.state import MEM, NEVER, SP
-from abstim.engine.warp_slots import bit, visit_from
+from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
 from functional.jit.marked import add, jit
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import AWAITS, COMMITS, LAST_PRODUCT, NONE, REGISTERS, TRIGGERS
@@ -236,9 +236,8 @@ def issue(c, w, time):
     elif kind == Kind.FENCE:
         if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
             settle(sm, w, time + c.machine.slice_delay + c.machine.hit_delay)
-        sm.not_before[w] = sm.drained[w]
-        if sm.outstanding[w]:
-            sm.fenced |= bit(w)
+        sm.not_before[w] = fence_over(c, w)
+        sm.fenced |= bit(w) if sm.not_before[w] == NEVER else EMPTY_SET
     else:
         sm.not_before[w] = time + row.stall_cycles if row.stall_cycles > 1 else 0
     follow_copies(c, w, row, record, result, time)

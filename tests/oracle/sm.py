@@ -358,8 +358,14 @@ class Sm:
         elif p in self.copying:
             self.copying.remove(p)
             self.count_copy(p, result)
-        if warp.fenced and not warp.outstanding:
-            warp.fenced, warp.not_before = False, warp.complete
+        if warp.fenced and self.fence_over(warp) < NEVER:
+            warp.fenced, warp.not_before = False, self.fence_over(warp)
+
+    def fence_over(self, warp: Warp) -> int:
+        """When a fence lets its warp go on; NEVER if that is not known."""
+        if self.side and self.gpu.spec.posted_stores:
+            return NEVER if warp.outstanding else warp.complete
+        return max([0, *warp.registers.values()])
 
     def count_copy(self, p, result: int) -> None:
         """A `cp.async`, or an arrival that waits for some, is complete."""
@@ -481,7 +487,8 @@ class Sm:
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
                 warp.complete = max(warp.complete, time + self.side.way_there_and_back)
-            warp.not_before, warp.fenced = (NEVER, True) if warp.outstanding else (warp.complete, False)
+            warp.not_before = self.fence_over(warp)
+            warp.fenced = warp.not_before == NEVER
         self.follow_copies(warp, i, result, time)
         self.follow(warp, i, kind, time)
         if kind == Kind.BARRIER:
