@@ -57,9 +57,9 @@ class ApplicationResult:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         runs = []
-        for k, (gpu, known, said) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
+        for k, (gpu, known, text) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
             launches = [asdict(timed.results[k]) for timed in self.launches]
-            runs.append({"gpu": gpu, "known_error": known, "note": said, "launches": launches})
+            runs.append({"gpu": gpu, "known_error": known, "note": text, "launches": launches})
         said = ("program", "status", "executed", "seconds", "busy_seconds", "kernels_waited_seconds", "problems")
         own = {name: getattr(self, name) for name in (*said, "interrupted", "model")}
         overlap = None if self.overlap is None else asdict(self.overlap)
