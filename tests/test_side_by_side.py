@@ -37,6 +37,7 @@ from functional.traces.store import StoreWriter, open_store
 # Nothing but the SMs takes time, so that SMs do not know of each other
 ALONE = ["perfect_memory=true", "perfect_instruction_cache=true", "perfect_constant_cache=true"]
 REAL, PERFECT, ISOLATED = load_gpu("gtx480"), load_gpu("gtx480", ["perfect_memory=true"]), load_gpu("gtx480", ALONE)
+POSTED = load_gpu("rtx3080", ["timed_code=ptx", "launch_latency_ns=0", "launch_latency_cycles=0"])
 NAMES = ("nn_euclid", "micro_barrier", "bitonic_sort", "transpose", "micro_block_launch:tiny_240x32")
 
 
@@ -53,12 +54,13 @@ def alone(name, gpu):
     return session(name).simulate(0, gpu).cycles
 
 
-@pytest.mark.parametrize("gpu", [REAL, PERFECT])
+@pytest.mark.parametrize("gpu", [REAL, PERFECT, POSTED])
 def test_a_kernel_by_itself_takes_what_it_takes_alone(gpu):
     timed = simulate_side_by_side([kernel("nn_euclid", gpu)], gpu)
     whole = session("nn_euclid").simulate(0, gpu)
     assert timed.ends.tolist() == [whole.cycles] and timed.whole.counters == whole.counters
-    assert (timed.whole.issue_slots == whole.issue_slots).all()
+    latency = int(gpu.params.launch_latency_cycles)
+    assert (timed.whole.issue_slots[:, 0] == whole.issue_slots[:, 0]).all() and timed.starts.tolist() == [latency]
 
 
 def test_kernels_that_wait_for_each_other_take_the_sum_of_what_each_takes():
