@@ -11,12 +11,12 @@ import numpy as np
 
 from abstim.brief import grouped
 from abstim.engine import LaunchInputs, Simulation
-from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from abstim.session.side_by_side import timed_stretches
+from abstim.session.stalls import STALLS, add_stalls
 from abstim.session.warm_up import Flushed
 from functional.arrays import Int64
 from functional.errors import InputError
