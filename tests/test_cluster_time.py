@@ -156,6 +156,12 @@ def test_a_cluster_that_no_gpc_holds_is_refused(folder):
         abstim.run(session, load_gpu("gtx480_perfect", ["sm_count=8", "gpcs=4"]))
 
 
+@pytest.mark.parametrize("model", ["analytic", "occupancy", "detailed"])
+def test_models_that_know_no_clusters_say_so(folder, model):
+    said = abstim.run(meeting(folder, 8, 32, 4), "gtx480_perfect", model=model).note
+    assert ("wait for each other by the detailed model alone" in said) == (model != "detailed")
+
+
 @pytest.mark.skipif(find_tools() is None, reason="no assembler")
 def test_machine_code_meets_at_the_same_phases(folder):
     session, gpu = meeting(folder, 8, 64, 4), load_gpu("h100")

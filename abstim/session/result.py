@@ -225,7 +225,14 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
 
 def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
     """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
-    return "; ".join(filter(None, (target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap)))
+    notes = target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap, clusters_note(session, model)
+    return "; ".join(filter(None, notes))
+
+
+def clusters_note(session: Session, model: str) -> str:
+    """What models leave out of launches in clusters; "" if it is nothing."""
+    left_out = session.in_clusters and model != "detailed"
+    return "thread blocks of a cluster wait for each other by the detailed model alone" if left_out else ""
 
 
 def target_code_note(session: Session, gpu: Gpu, model: str) -> str:
@@ -255,6 +262,7 @@ def run_result(
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
     known, note = code_notes(gpu, model, launches)
+    one_by_one = ONE_BY_ONE * (session.may_overlap and overlap is None)
     return RunResult(
         target=session.case.name,
         gpu=gpu.name,
@@ -264,9 +272,7 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known,
-        note="; ".join(
-            filter(None, (note, session.order_note, ONE_BY_ONE * (session.may_overlap and overlap is None)))
-        ),
+        note="; ".join(filter(None, (note, session.order_note, one_by_one, clusters_note(session, model)))),
         overlap=overlap,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),

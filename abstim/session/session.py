@@ -97,6 +97,12 @@ class Session:
             ("overlap",), lambda: may_overlap(self.case.launches)
         )
 
+    @property
+    def in_clusters(self) -> bool:
+        """Do thread blocks of any of its launches come in clusters?"""
+        launches = () if isinstance(self.case, StreamedCase) else self.case.launches
+        return self.once(("clusters",), lambda: any(launch.cluster.total > 1 for launch in launches))
+
     def on(self, gpu: Gpu) -> Session:
         """The session with what a GPU executes: another one where that depends on the GPU, and this one has another's
         traces."""
