@@ -272,8 +272,8 @@ def hand_out(gpu, handed_out):
             gpc = -1 if launch.changed or earliest > launch.limit else gpc_with_room(gpu, kernel)
             if gpc < 0:
                 break
-            since = (launch.limit - window_cycles(m, 1)) * UNITS_A_CYCLE
-            launch.next_dispatch_units = max(launch.next_dispatch_units, since)
+            since = launch.limit - window_cycles(m, 1)  # when the window began
+            launch.next_dispatch_units = max(launch.next_dispatch_units, since * UNITS_A_CYCLE)
             for _ in range(kernel.cluster_blocks):
                 enter_sm(gpu, kernel, emptiest(gpu, gpc), launch.limit)
             launch.gpc, handed_out = gpc + 1, handed_out + kernel.cluster_blocks

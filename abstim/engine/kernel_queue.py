@@ -26,8 +26,7 @@ def await_primary(c, w):
     """A warp waits until the kernel has ended that let its own begin."""
     sm, primary = c.sm, c.record.kernels[c.sm.block_kernel[c.sm.block_of[w]]].programmatic
     if primary >= 0:
-        sm.awaiting |= bit(w)
-        sm.not_before[w] = NEVER
+        sm.awaiting, sm.not_before[w] = sm.awaiting | bit(w), NEVER
 
 
 @outlined
@@ -69,12 +68,10 @@ def end_of(gpu, k):
     before = record.kernels[kernel.programmatic].end if kernel.programmatic >= 0 else 0
     if kernel.ready == NEVER or load(record.left, k) or (m.posted_stores and load(gpu.shared.posted, k)):
         return NEVER
-    if kernel.first_block == kernel.stop:
-        return max(kernel.ready, before)
-    last = load(record.retired, k)
+    end = load(record.retired, k) + 1 if kernel.first_block < kernel.stop else kernel.ready
     if m.posted_stores and gpu.shared.posted_end[k]:
-        last = max(last, gpu.shared.posted_end[k] + m.hit_delay)
-    return max(last + 1, before)
+        end = max(end, gpu.shared.posted_end[k] + m.hit_delay + 1)
+    return max(end, before)
 
 
 @outlined

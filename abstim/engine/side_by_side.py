@@ -75,9 +75,7 @@ def simulate_side_by_side(
 
 def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
     if len(kernels) > POSTED:
-        raise InputError(
-            f"{len(kernels):,} kernels side by side; the engine takes {POSTED:,}; --serial times one by one"
-        )
+        raise InputError(f"{len(kernels):,} kernels side by side, more than {POSTED:,}; --serial times one by one")
     there = [kernel.inputs for kernel in kernels if kernel.inputs is not None]
     table, first_basic_blocks = _joined_tables([inputs.table for inputs in there])
     traces = [replace(one.trace, blocks=one.trace.blocks + np.uint16(first_basic_blocks[one.table])) for one in there]

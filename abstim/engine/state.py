@@ -144,7 +144,6 @@ SM = record(
     ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
     "stamp",  # for least-recently-used
     "last_exit last_dispatch",
-    "crossings",  # rows of Context.crossings in use
     # sets of warp slots
     ("running", np.uint64),  # instructions left
     ("visitable", np.uint64),  # `ready` has come
@@ -188,7 +187,7 @@ SM = record(
     ("phase_record", np.int64, SLOTS),  # for what: the first record of the access
     ("phase_there", np.int64, SLOTS),  # when it is there; NEVER: not known yet
     ("copies_issued", np.int64, SLOTS),  # `cp.async`, and arrivals that wait for them
-    "later",  # rows of Context.later in use
+    "later crossings",  # rows of Context.later and .crossings in use
     ("triggered", np.uint64),  # thread block slots that have let the next kernel begin
     ("awaiting", np.uint64),  # warp slots that wait until the kernel before theirs has ended
     ("wanting", np.uint64),  # warp slots that wait for registers,
