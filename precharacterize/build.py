@@ -17,7 +17,7 @@ from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import TYPE_BYTES, Address, Instruction, registers_of
 from precharacterize.classify import Kind, kind_of, latency_class
-from precharacterize.synchronisation import NONE, barrier_of, copies_of, settled
+from precharacterize.synchronisation import NONE, REGISTERS, barrier_of, copies_of, register_count, settled
 from precharacterize.table import (
     UNITS,
     WRITE_BACK_CYCLES,
@@ -179,6 +179,7 @@ def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind
     row.read_banks = read_banks_of(instruction)
     row.write_banks = [NONE if r.type == "pred" else r.number for r in instruction.writes()]
     row.barrier, row.copies = barrier_of(instruction), copies_of(instruction)
+    row.word = register_count(instruction) if row.copies == REGISTERS else 0
     return row
 
 

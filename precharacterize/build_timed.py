@@ -131,7 +131,7 @@ def ptx_rows(
         row = build.row_of(kind, operation if kind < Kind.PARAM_LOAD else MEMORY, pcs=first + n, origin=i)
         row.waits = build.unique(copies.get(r, r) for r in table.waits[i].tolist() if r >= 0)
         row.writes = [r for r in table.writes[i].tolist() if r >= 0]
-        for name in ("access_bytes", "barrier", "copies", "fp64_atomic"):
+        for name in ("access_bytes", "barrier", "copies", "word", "fp64_atomic"):
             setattr(row, name, int(getattr(table, name)[i]))
         rows.append(row)
     return rows

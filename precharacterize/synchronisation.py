@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from functional.ptx.ir import Immediate, Instruction
+from functional.ptx.ir import CLUSTER_SHARED, Immediate, Instruction
 from precharacterize.classify import Kind
 from precharacterize.table import BARRIERS
 
@@ -27,6 +27,9 @@ LAST_PRODUCT = COPY - 2 * FAMILIES  # a product that closes its group (machine c
 # copy, when it is itself
 MEETS, MEETS_LATER, FILLS = LAST_PRODUCT - 1, LAST_PRODUCT - 2, LAST_PRODUCT - 3
 COMMITS = LAST_PRODUCT - 4  # when all products before it are
+# Asks for registers, or gives some back, as `LatencyTable.word` says; of kernels side by side, waits for the one before
+# its own, or lets the next begin; an access of the shared memory of another thread block of the cluster
+REGISTERS, AWAITS, TRIGGERS, ELSEWHERE = COMMITS - 1, COMMITS - 2, COMMITS - 3, COMMITS - 4
 _MOST_PENDING = GROUPS - 1
 
 
@@ -65,10 +68,14 @@ def copies_of(instruction: Instruction) -> int:
     modifiers = instruction.modifiers
     if instruction.opcode == "wgmma":
         return starts(PRODUCTS) if "mma_async" in modifiers else _group(instruction, modifiers[0], PRODUCTS)
+    if instruction.opcode in ("griddepcontrol", "setmaxnreg"):
+        return {"wait": AWAITS, "launch_dependents": TRIGGERS}.get(modifiers[0], REGISTERS)
     if instruction.opcode == "tcgen05":
         return {"mma": starts(PRODUCTS), "cp": starts(PRODUCTS), "commit": COMMITS}.get(modifiers[0], NONE)
     if instruction.meets or (instruction.opcode == "mbarrier" and instruction.is_memory):
         return MEETS
+    if CLUSTER_SHARED in modifiers and "async" not in modifiers and instruction.opcode in ("ld", "st", "atom", "red"):
+        return ELSEWHERE
     if instruction.opcode != "cp" or "prefetch" in modifiers:
         return NONE
     if "bulk" in modifiers:
@@ -78,6 +85,12 @@ def copies_of(instruction: Instruction) -> int:
     if modifiers[1] == "mbarrier":
         return MEETS_LATER
     return _group(instruction, modifiers[1], COPIES) if modifiers[1] in _GROUP else starts(COPIES)
+
+
+def register_count(instruction: Instruction) -> int:
+    """`LatencyTable.word` of a `setmaxnreg`: registers a thread that its warp wants, or, negative, keeps."""
+    count = instruction.sources[0]
+    return (1 if "inc" in instruction.modifiers else -1) * int(count.value) if isinstance(count, Immediate) else 0
 
 
 _GROUP = ("commit_group", "wait_all", "wait_group")
@@ -92,7 +105,6 @@ def _group(instruction: Instruction, what: str, family: int) -> int:
     return waits_for(family, int(pending.value)) if isinstance(pending, Immediate) else NONE
 
 
-OF_CLUSTER = 16  # the number of a cluster's barrier
 _WARP_THREADS = 32
 
 
@@ -124,10 +136,8 @@ def barrier_of(instruction: Instruction) -> int | None:
     modifiers = instruction.modifiers
     if instruction.opcode not in ("bar", "barrier") or "warp" in modifiers or instruction.meets:
         return NONE
-    if "cluster" in modifiers:
-        return code_of(OF_CLUSTER, 0) if "wait" in modifiers else NONE
     operands = instruction.sources[:-1] if "red" in modifiers else instruction.sources
     if not 1 <= len(operands) <= 2 or not all(isinstance(o, Immediate) and 0 <= o.value < 1 << 16 for o in operands):
         return None
     number, threads = [int(o.value) for o in operands if isinstance(o, Immediate)] + [0] * (2 - len(operands))
-    return code_of(number, threads) if number < OF_CLUSTER else None
+    return code_of(number, threads) if number < BARRIERS else None

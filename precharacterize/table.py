@@ -57,7 +57,7 @@ WRITE_BACK_CYCLES = 2  # of an arithmetic result, after the unit's latency
 FORWARDED_CYCLES = -2
 SCOREBOARDS = 6  # of a warp
 WORDS = 16  # of a thread block that its warps change by loops of compare-and-swap
-BARRIERS = 32  # places of a block's barriers: 16 that have numbers, and its cluster's
+BARRIERS = 16  # of a thread block, by number
 
 
 @dataclass(frozen=True, eq=False)  # equal only to itself: it can be a key
@@ -76,7 +76,8 @@ class LatencyTable:
     of the barrier that a warp reaches, and BARRIERS times the warps that it is for (0: all that run). `copies`: what an
     instruction does with groups of asynchronous copies (precharacterize.synchronisation). `round_cycles`: of the
     compare-and-swap of a loop that is one atomic of the PTX, how long one of its rounds takes, `word` which of the
-    block's WORDS it changes; its bank passes are the rounds it takes by itself. 0 of all others. `fp64_atomic`: does it
+    block's WORDS it changes (of `setmaxnreg` the registers a thread, negative where they get
+    fewer); its bank passes are the rounds it takes by itself. 0 of all others. `fp64_atomic`: does it
     add to doubles in L2?"""
 
     unit: Int8[np.ndarray, " instr"]

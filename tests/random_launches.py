@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from random_gpus import gpus
 
-from abstim.engine import LaunchInputs
+from abstim.engine import EngineResult, LaunchInputs, simulate_point
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES, Spec
 from functional.traces.line_record import phase_record
@@ -22,6 +22,7 @@ from precharacterize.synchronisation import (
     BULK,
     COMMITS,
     COPIES,
+    ELSEWHERE,
     FILLS,
     LAST_PRODUCT,
     MEETS,
@@ -122,6 +123,8 @@ def _copies(rng: np.random.Generator, kind: Kind) -> int:
         Kind.GLOBAL_LOAD: [starts(COPIES), starts(COPIES), FILLS, COMMITS],
         Kind.GLOBAL_STORE: [starts(BULK)],
         Kind.GLOBAL_ATOMIC: [MEETS, MEETS, MEETS_LATER],
+        Kind.SHARED_LOAD: [ELSEWHERE],
+        Kind.SHARED_ATOMIC: [ELSEWHERE],
         Kind.ALU: [NONE, starts(PRODUCTS), LAST_PRODUCT, *map(closes, families)]
         + [waits_for(f, int(rng.integers(3))) for f in families],
     }
@@ -341,3 +344,8 @@ def launches(
     blocks_per_sm = draw(st.integers(1, min(8, point.spec.max_warps_per_sm // warps)))
     shared_bytes = draw(st.integers(0, point.spec.shared_bytes_per_sm // blocks_per_sm))
     return Launch(LaunchInputs(table, trace, shared_bytes), point, blocks_per_sm)
+
+
+def simulate(inputs: LaunchInputs, points: list[Gpu], blocks_per_sm: list[int], threads: int = 1) -> list[EngineResult]:
+    """A launch on every design point, each on so many threads."""
+    return [simulate_point(inputs, *point, threads=threads) for point in zip(points, blocks_per_sm, strict=True)]

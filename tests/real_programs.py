@@ -10,9 +10,9 @@ import sys
 
 import numpy as np
 import oracle
-from random_launches import Launch, table_of, trace_of
+from random_launches import Launch, simulate, table_of, trace_of
 
-from abstim.engine import LaunchInputs, simulate
+from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu, changed, gpu_names, load_gpu
 
 # So few that queues, ways and miss registers run out, and lines leave with what was written of them

@@ -112,7 +112,7 @@ def test_bad_input_is_one_line(gpu, overrides, message):
         ("[spac]\nsm_count = 3", r"unknown section or key 'spac'; did you mean spec\?"),
         ("[spec]\nsm_cuont = 3", r"\[spec\]: unknown key 'sm_cuont'; did you mean sm_count\?"),
         ("[spec]\nsm_count = {value = 3}", r'sm_count needs exactly \{ value = ..., source = "..." \}'),
-        ("[spec]\nsm_count = 3", r"no value for core_clock_hz"),
+        ("[spec]\nsm_count = 3", r"no value for gpcs, core_clock_hz"),
         ('base = "gtx470"', r"unknown GPU 'gtx470'; did you mean gtx480\?"),
         ('base = "mine.toml"', r"leads back to this file"),
         ("base = 3", r"is not the name of a GPU"),

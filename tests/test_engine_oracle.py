@@ -11,10 +11,10 @@ from algorithm_1_lanes import algorithm_1_cycles, algorithm_1_lanes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_gpus import configured, gpus, mixtures
-from random_launches import Launch, launches, straight_launch
+from random_launches import Launch, launches, simulate, straight_launch
 from real_programs import differences, real_launch
 
-from abstim.engine import EngineResult, LaunchInputs, simulate
+from abstim.engine import EngineResult, LaunchInputs
 from abstim.gpu.config import gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
 from abstim.occupancy_vector.lanes import cycles_of, run

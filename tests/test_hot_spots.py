@@ -9,10 +9,10 @@ import pytest
 from call_command import call
 
 import abstim
-from abstim.engine.stalls import STALLS, attribute
 from abstim.gpu.config import load_gpu
 from abstim.session.issue_logs import by_source_line, hot_spots, issue_logs
 from abstim.session.session import open_session
+from abstim.session.stalls import STALLS, attribute
 from abstim.targets.resolve import ptx_case
 from functional.ptx.source import SourceLine, source_lines
 

@@ -10,10 +10,10 @@ import pytest
 from both_executors import run
 from hypothesis import given
 from hypothesis import strategies as st
+from random_launches import simulate
 from test_bulk_copies import PIPELINE, SIZE
 
 import abstim
-from abstim.engine import simulate
 from abstim.gpu.config import load_gpu
 from abstim.session.session import Session, open_session
 from functional.errors import InputError

@@ -234,7 +234,7 @@ run nokey.json                                      | unknown key 'module'; a la
 run result.json                                     | a result of abstim, and no launches.json
 run relu --gpu folder                               | folder: no GPU description
 run relu --gpu none.toml                            | none.toml: no such GPU description
-run relu --gpu lacks.toml                           | no value for core_clock_hz
+run relu --gpu lacks.toml                           | no value for gpcs, core_clock_hz
 run relu --gpu empty.toml                           | no value for sm_count
 run relu --gpu binary.toml                          | binary.toml: not TOML
 run relu --gpu circle.toml                          | `base` leads back to this file

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ptx_kernels import HEADER, REGISTERS
 from test_timeline import check_trace_events
 
+import abstim
 from abstim.application.overlapping_kernels import overlapping, time_together
 from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock
 from abstim.engine.side_by_side import Kernel, _joined, simulate_side_by_side
@@ -22,7 +24,7 @@ from abstim.engine.state import RESOURCES
 from abstim.gpu.config import load_gpu
 from abstim.models import run
 from abstim.session.issue_logs import issue_logs
-from abstim.session.session import open_session
+from abstim.session.session import Session, open_session
 from abstim.session.side_by_side import kernel_of
 from abstim.show.timeline import timeline
 from abstim.targets.loading import load
@@ -35,6 +37,7 @@ from functional.traces.store import StoreWriter, open_store
 # Nothing but the SMs takes time, so that SMs do not know of each other
 ALONE = ["perfect_memory=true", "perfect_instruction_cache=true", "perfect_constant_cache=true"]
 REAL, PERFECT, ISOLATED = load_gpu("gtx480"), load_gpu("gtx480", ["perfect_memory=true"]), load_gpu("gtx480", ALONE)
+POSTED = load_gpu("rtx3080", ["timed_code=ptx", "launch_latency_ns=0", "launch_latency_cycles=0"])
 NAMES = ("nn_euclid", "micro_barrier", "bitonic_sort", "transpose", "micro_block_launch:tiny_240x32")
 
 
@@ -51,12 +54,13 @@ def alone(name, gpu):
     return session(name).simulate(0, gpu).cycles
 
 
-@pytest.mark.parametrize("gpu", [REAL, PERFECT])
+@pytest.mark.parametrize("gpu", [REAL, PERFECT, POSTED])
 def test_a_kernel_by_itself_takes_what_it_takes_alone(gpu):
     timed = simulate_side_by_side([kernel("nn_euclid", gpu)], gpu)
     whole = session("nn_euclid").simulate(0, gpu)
     assert timed.ends.tolist() == [whole.cycles] and timed.whole.counters == whole.counters
-    assert (timed.whole.issue_slots == whole.issue_slots).all()
+    latency = int(gpu.params.launch_latency_cycles)
+    assert (timed.whole.issue_slots[:, 0] == whole.issue_slots[:, 0]).all() and timed.starts.tolist() == [latency]
 
 
 def test_kernels_that_wait_for_each_other_take_the_sum_of_what_each_takes():
@@ -126,6 +130,39 @@ def test_a_programmatic_launch_is_ready_when_the_one_before_it_ends():
     slow = load_gpu("gtx480", [*ALONE, "launch_latency_cycles=9000"])  # longer than the first kernel
     kernels = [kernel("micro_int_add", slow), kernel("micro_sfu", slow, (0,), programmatic=0)]
     assert simulate_side_by_side(kernels, slow).ends[1] == pytest.approx(18000 + second, abs=8)
+
+
+def going_round(folder, first: str, times: int, then: str) -> Session:
+    """A kernel of one warp that does something, goes round a loop, and does something else."""
+    path = folder / f"{first}{times}{then}.ptx"
+    loop = "L: mad.lo.u32 %r1, %r1, %r0, %r2;\nsub.u32 %r0, %r0, 1;\nsetp.ne.u32 %p0, %r0, 0;\n@%p0 bra L;"
+    loop = f"mov.u32 %r0, {times};\nmov.u32 %r2, %tid.x;\n{loop}"
+    text = f"{REGISTERS}\n{first}\n{loop}\n{then}\nld.param.u64 %rd0, [o];\nst.global.u32 [%rd0], %r1;\nret;"
+    path.write_text(f"{HEADER}.visible .entry k(.param .u64 o) {{ {text} }}")
+    return open_session(abstim.load(path).kernel().launch(4, 32, [np.zeros(1, np.uint32)]))
+
+
+@pytest.mark.parametrize("gpu", ["gtx480_perfect", "rtx3080 timed_code=ptx", "h100 launch_latency_ns=50"])
+def test_a_dependent_kernel_begins_when_it_is_let_and_waits_for_the_end(tmp_path, gpu):
+    name, *changes = gpu.split()
+    gpu, triggers, waits = load_gpu(name, changes), "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"
+
+    def timed(first: str, second: str, programmatic: int):
+        sessions = going_round(tmp_path, first, 2000, ""), going_round(tmp_path, "", 1000, second)
+        kernels = [kernel_of(sessions[0], 0, gpu, ()), kernel_of(sessions[1], 0, gpu, (0,), programmatic=programmatic)]
+        return simulate_side_by_side(kernels, gpu)
+
+    plain, late, early, free = timed("", "", -1), timed("", waits, 0), timed(triggers, waits, 0), timed(triggers, "", 0)
+    first, second = int(plain.ends[0] - plain.starts[0]), int(plain.ends[1] - plain.starts[1])
+    latency = int(gpu.params.launch_latency_cycles)
+    assert plain.starts[1] >= plain.ends[0] + latency
+    assert late.starts[1] >= late.ends[0] - 1000 and late.ends[1] >= late.ends[0] + second - 1000
+    assert early.starts[1] == free.starts[1] < min(early.ends[0], early.starts[0] + latency + first // 4 + 600)
+    assert early.ends[1] == pytest.approx(max(early.ends[0], early.starts[1] + second), abs=1500)
+    assert early.ends[1] >= early.ends[0]
+    if gpu.spec.timed_code == "ptx":  # an assembler moves the wait in front of what touches no memory
+        assert early.ends[1] < late.ends[1] - second // 2
+    assert free.ends[1] >= free.ends[0]  # a stream is in order: who follows waits for both
 
 
 kernels_of_a_program = st.lists(

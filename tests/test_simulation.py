@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
-from abstim.engine import Caches, LaunchInputs, Simulation, simulate, simulate_point, simulation
+from abstim.engine import Caches, LaunchInputs, Simulation, simulate_point, simulation
 from abstim.engine.initial_state import States, bytes_of
 from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of
 from abstim.engine.state import NEVER, Team
@@ -80,7 +81,9 @@ def test_any_number_of_threads_gives_the_same_cycles(threads):
     gpus = [load_gpu("gtx480", [f"sm_count={n}"]) for n in range(8, 16)]
     blocks = [open_session("nn_euclid").blocks_per_sm(0, gpu) for gpu in gpus]
     alone = [simulate_point(inputs, gpu, n) for gpu, n in zip(gpus, blocks, strict=True)]
-    for one, result in zip(alone, simulate(inputs, gpus, blocks, threads=threads), strict=True):
+    with ThreadPoolExecutor(threads) as pool:
+        beside = [*pool.map(partial(simulate_point, inputs), gpus, blocks)]
+    for one, result in zip(alone, beside, strict=True):
         assert (one.cycles, one.counters) == (result.cycles, result.counters)
         assert (one.sm_cycles == result.sm_cycles).all() and (one.issue_slots == result.issue_slots).all()
 

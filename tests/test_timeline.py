@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.cli import main
-from abstim.engine.stalls import STALLS
 from abstim.gpu.config import load_gpu
 from abstim.session import session
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
+from abstim.session.stalls import STALLS
 from abstim.show.timeline import LaunchLog, slices, timeline, windows, write_timeline
 from precharacterize.classify import Kind
 

@@ -185,8 +185,8 @@ def answered(value: Result) -> Future[Result]:
 
 def likeness_of(launch: Launch, trace: Trace) -> str:
     """Equal for launches that take the same time: the same code did the same to the same lines."""
-    shape = f"{launch.program.digest}:{launch.program.name}:{launch.grid}:{launch.block}:{launch.shared_bytes}"
-    digest = hashlib.blake2b(shape.encode())
+    shape = f"{launch.grid}:{launch.block}:{launch.cluster}:{launch.shared_bytes}"
+    digest = hashlib.blake2b(f"{launch.program.digest}:{launch.program.name}:{shape}".encode())
     for name in (*STREAMS, *OFFSETS, "warp_instructions", "thread_instructions"):
         digest.update(memoryview(getattr(trace, name)).cast("B"))
     return digest.hexdigest()

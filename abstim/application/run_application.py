@@ -28,6 +28,7 @@ from abstim.session.side_by_side import Overlap
 from abstim.targets.execution import inherited
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
+from functional.terminal import note
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class ApplicationResult:
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
         runs = []
-        for k, (gpu, known, note) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
+        for k, (gpu, known, text) in enumerate(zip(self.gpus, self.known_errors, self.notes, strict=True)):
             launches = [asdict(timed.results[k]) for timed in self.launches]
-            runs.append({"gpu": gpu, "known_error": known, "note": note, "launches": launches})
+            runs.append({"gpu": gpu, "known_error": known, "note": text, "launches": launches})
         said = ("program", "status", "executed", "seconds", "busy_seconds", "kernels_waited_seconds", "problems")
         own = {name: getattr(self, name) for name in (*said, "interrupted", "model")}
         overlap = None if self.overlap is None else asdict(self.overlap)
@@ -102,6 +103,8 @@ def run_application(
         result = application_result(path.name, server, gpus, model, status, interrupted)
         if stores is not None:
             stores.finish(path.name)
+            if clock.is_overlapping:
+                note(f"abstim: {record} keeps no streams: abstim run times its launches one after the other")
     return result
 
 

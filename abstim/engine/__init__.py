@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abstim.engine.kept_caches import Caches
-    from abstim.engine.simulation import EngineResult, LaunchInputs, Simulation, simulate, simulate_point
+    from abstim.engine.simulation import EngineResult, LaunchInputs, Simulation, simulate_point
 
-__all__ = ["Caches", "EngineResult", "LaunchInputs", "Simulation", "simulate", "simulate_point"]
+__all__ = ["Caches", "EngineResult", "LaunchInputs", "Simulation", "simulate_point"]
 
 
 def __getattr__(name: str) -> Any:

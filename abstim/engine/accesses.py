@@ -12,6 +12,7 @@ from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
+from precharacterize.synchronisation import ELSEWHERE
 from precharacterize.table import WORDS
 
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -220,11 +221,11 @@ def simple_result(c, w, i, first, end, conflict, start):
     if kind < Kind.PARAM_LOAD:
         return 1, start + 1
     line, sectors = line_and_sectors(records, first)
-    if not sectors:
-        return 1, start + 1
     if line == SHARED_LINE or is_phase(line):
         passes = shared_passes(records, first, end)
         return max(1, shared_hold(m, passes)), start + m.shared_cycles + shared_late(m, passes)
+    if not sectors:
+        return 1, start + 1
     if kind <= Kind.CONST_LOAD and m.perfect_constant_cache:
         return 1, start + m.const_hit_cycles
     return 0, 0
@@ -254,7 +255,8 @@ def shared_result(c, w, i, start, degree):
     if not degree:
         return start + 1
     if not row.round_cycles:
-        return start + c.machine.shared_cycles + shared_late(c.machine, degree)
+        way = c.machine.cluster_cycles if row.copies == ELSEWHERE else 0
+        return start + c.machine.shared_cycles + shared_late(c.machine, degree) + way
     block = c.sm.block_of[w]
     round_cycles = row.round_cycles + c.machine.retry_cycles * retrying_warps(c, start, row.round_cycles)
     alone = start + c.machine.shared_cycles + (degree - 1) * round_cycles

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abstim.engine.kernel_queue import trigger
+from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_room
 from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
 from abstim.engine.warp_slots import ONE, bit, lowest, visit_from
-from functional.jit.marked import add, jit
+from functional.jit.marked import add, jit, raise_to
 from precharacterize.table import BARRIERS
 
 
@@ -65,6 +67,29 @@ def leave(c, w, time):
 
 
 @jit
+def change_registers(c, w, count, time):
+    """The warp wants `count` registers a thread, or gives all but -count back; warps that want some take what their
+    thread block has to spare, in order of slots."""
+    sm, block = c.sm, c.sm.block_of[w]
+    if count < 0:
+        sm.block_spare[block] += sm.registers[w] + count
+        sm.registers[w] = -count
+    else:
+        sm.registers_wanted[w], sm.not_before[w] = count, NEVER
+        sm.wanting |= bit(w)
+    left = sm.wanting & sm.block_slots[block]
+    while left:
+        k = lowest(left)
+        left &= left - ONE
+        needed = sm.registers_wanted[k] - sm.registers[k]
+        if needed <= sm.block_spare[block]:
+            sm.block_spare[block] -= needed
+            sm.registers[k], sm.not_before[k] = sm.registers_wanted[k], time + 1
+            sm.wanting &= ~bit(k)
+            wake(c, k, time)
+
+
+@jit
 def notice(c, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
     sm, block = c.sm, c.sm.block_of[w]
@@ -78,6 +103,8 @@ def notice(c, w, time):
         free = time + c.machine.block_launch_cycles
         sm.block_free[block] = free
         if c.machine.side_by_side:
+            trigger(c, block, time)
+            raise_to(c.record.retired, sm.block_kernel[block], time)
             add(c.record.left, sm.block_kernel[block], -1)
             free = next_room(c, free) if sm.more_blocks else free
         if sm.more_blocks:

@@ -48,7 +48,7 @@ def clear_shared(shared):
         zero(shared.held)
     for array in (
         l2.uses, shared.requests.unused, shared.there, shared.back, shared.slices, shared.channels, shared.inbox,
-        shared.received, shared.arriving, shared.traffic, shared.clock,
+        shared.received, shared.arriving, shared.traffic, shared.clock, shared.posted, shared.posted_end,
     ):  # fmt: skip
         zero(array)
 

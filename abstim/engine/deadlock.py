@@ -49,6 +49,10 @@ def _place(state: State, sm: np.ndarray, w: int, slot: int, records: np.ndarray)
         row = state.barriers[sm["number"], slot, number]
         needed = int(row["needed"]) or int(sm["block_running"][slot])
         return f"barrier {number % BARRIERS} ({int(row['arrived'])} of {needed} warps came)"
+    if int(sm["wanting"]) >> w & 1:
+        return f"{int(sm['registers_wanted'][w] - sm['registers'][w])} registers more"
+    if int(sm["awaiting"]) >> w & 1:
+        return "the end of the kernel before"
     return "a copy that is not complete" if int(sm["copying"]) >> w & 1 else "an operand"
 
 

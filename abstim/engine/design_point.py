@@ -21,7 +21,7 @@ from functional.jit.marked import Known
 from functional.traces.line_record import BANK_BYTES, BANKS, BARRIERS
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 from precharacterize import LatencyTable, PipelineParameters
-from precharacterize.synchronisation import BULK, FILLS, LAST_PRODUCT, NONE, starts
+from precharacterize.synchronisation import BULK, COMMITS, ELSEWHERE, FILLS, LAST_PRODUCT, NONE, starts
 from precharacterize.table import UNITS
 
 _TAG_BYTES = 24  # of a line: its tag, its last use, when it is there
@@ -98,7 +98,7 @@ AS_THEY_ARE: dict[type, list[str]] = {
 
 def machine_of(
     gpu: Gpu, warps_per_block: int, blocks_per_sm: int, table: LatencyTable, shared_bytes: int = 0,
-    side_by_side: bool = False,
+    side_by_side: bool = False, cluster_blocks: int = 1,
 ) -> np.ndarray:  # fmt: skip
     """The numbers of a design point for a launch, or several `side_by_side`: a 0-dimensional MACHINE record.
 
@@ -107,11 +107,12 @@ def machine_of(
     spec, m = gpu.spec, caches_machine(gpu, warps_per_block, blocks_per_sm, shared_bytes)
     there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
-        "side_by_side": side_by_side, "capacity": [there[name][1] * side_by_side for name in state.RESOURCES],
+        "side_by_side": side_by_side, "cluster_blocks": cluster_blocks,
+        "capacity": [side_by_side * n for n in (blocks_per_sm, *(there[name][1] for name in state.RESOURCES[1:]))],
         "register_count": table.register_count, "ring": ring_cycles(gpu, table),
         "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
-        "phase_rows": BARRIERS * state.PHASE_RING * int((table.copies < LAST_PRODUCT).any()),
+        "phase_rows": BARRIERS * state.PHASE_RING * int(np.isin(table.copies, range(COMMITS, LAST_PRODUCT)).any()),
     }  # fmt: skip
     for name, value in values.items():
         m[name] = value
@@ -267,6 +268,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     }
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
     memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
+    memory += params.cluster_cycles * int((table.copies == ELSEWHERE).any())
     used = [kind for kind in range(state.KINDS) if kind == MEM or (table.unit == kind).any()]
     operands = table.read_banks.shape[1] * max(waiting.values())
     ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
@@ -307,11 +309,12 @@ class Prepared(NamedTuple):
 
 @lru_cache(maxsize=128)
 def prepared(
-    gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int, side_by_side: bool
-) -> Prepared:
+    gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int, shared_bytes: int, side_by_side: bool,
+    cluster_blocks: int,
+) -> Prepared:  # fmt: skip
     """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
-    machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side)
+    machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side, cluster_blocks)
     code, operands = code_of(table)
     return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from abstim.engine.clear import begin, context_of
+from abstim.engine.clusters import deliver_arrivals, emptiest, gpc_with_room
 from abstim.engine.fetch import fetch, next_fetch
 from abstim.engine.issue import enter_block, park, store_window
-from abstim.engine.kernel_queue import choose_kernel, follow_kernels, is_any_coming
+from abstim.engine.kernel_queue import choose_kernel, follow_kernels, is_any_coming, release_dependents
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.room import first_warp_slot, next_dispatch
@@ -117,10 +118,9 @@ def advance(c):
 
 
 @outlined
-def launch_block(c, kernel, block, time):
-    """Thread block `block` (a position in the trace) of a kernel enters the lowest free slot at the end of cycle
-    `time`."""
-    sm, m, warps = c.sm, c.machine, kernel.warps_per_block
+def launch_block(c, kernel, place, time):
+    """The thread block at a place in the order enters the lowest free slot at the end of cycle `time`."""
+    sm, m, warps, block = c.sm, c.machine, kernel.warps_per_block, c.order[place]
     slot = 0
     while sm.block_free[slot] > time:
         slot += 1
@@ -128,17 +128,19 @@ def launch_block(c, kernel, block, time):
     sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
     sm.block_live[slot], sm.block_running[slot] = warps, warps
     sm.block_kernel[slot], sm.block_slots[slot] = c.record.launch.kernel, span(first, warps)
+    sm.block_spare[slot] = 0
     for number in range(BARRIERS):
         c.barriers[slot, number].arrived = 0
     for k in range(m.phase_rows):
         c.phases[slot, k].tag = 0
-    sm.block_order[sm.resident], sm.block_position[slot] = slot, block
+    sm.block_order[sm.resident], sm.block_position[slot], sm.block_place[slot] = slot, block, place
+    sm.triggered &= ~bit(slot)
     c.record.blocks[block].sm = sm.number
     c.record.blocks[block].dispatch_cycle = time
     sm.resident += 1
     warp = kernel.first_warp + (block - kernel.first_block) * warps
     for k in range(warps):
-        sm.block_of[first + k] = slot
+        sm.block_of[first + k], sm.registers[first + k] = slot, kernel.registers
         start_warp(c, first + k, warp + k)
     sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
     sm.live += warps
@@ -246,6 +248,17 @@ def first_free(gpu):
 
 
 @jit
+def enter_sm(gpu, kernel, n, time):
+    """The next thread block of a kernel goes to SM `n`."""
+    launch = gpu.record.launch
+    launch.next_dispatch_units += gpu.machine.dispatch_interval_units
+    launch_block(context_of(gpu, n), kernel, kernel.next, time)
+    launch.first, launch.clock = n + 1 if n + 1 < gpu.machine.sm_count else 0, time
+    gpu.free[n] = next_dispatch(context_of(gpu, n))
+    kernel.next += 1
+
+
+@jit
 def hand_out(gpu, handed_out):
     """Thread blocks go to SMs that can take them in this window, which then run on. Returns how many have gone there
     so far."""
@@ -254,11 +267,21 @@ def hand_out(gpu, handed_out):
         if m.side_by_side and not choose_kernel(gpu):
             break
         kernel = gpu.record.kernels[launch.kernel]
+        earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
+        if m.side_by_side and kernel.cluster_blocks > 1:
+            gpc = -1 if launch.changed or earliest > launch.limit else gpc_with_room(gpu, kernel)
+            if gpc < 0:
+                break
+            since = launch.limit - window_cycles(m, 1)  # when the window began
+            launch.next_dispatch_units = max(launch.next_dispatch_units, since * UNITS_A_CYCLE)
+            for _ in range(kernel.cluster_blocks):
+                enter_sm(gpu, kernel, emptiest(gpu, gpc), launch.limit)
+            launch.gpc, handed_out = gpc + 1, handed_out + kernel.cluster_blocks
+            continue
         n = first_free(gpu)
         time = gpu.free[n]
         if time > launch.limit:
             break
-        earliest = (launch.next_dispatch_units + UNITS_A_CYCLE - 1) // UNITS_A_CYCLE
         if m.dispatch_interval_units and time < earliest:
             gpu.sm[n].last_dispatch = earliest - 1  # until then the SM, which has a slot free, runs on
             gpu.free[n] = next_dispatch(context_of(gpu, n))
@@ -267,11 +290,7 @@ def hand_out(gpu, handed_out):
             continue
         if time > earliest:  # later than it might
             launch.next_dispatch_units = time * UNITS_A_CYCLE
-        launch.next_dispatch_units += m.dispatch_interval_units
-        launch_block(context_of(gpu, n), kernel, gpu.order[kernel.next], time)
-        launch.first, launch.clock = n + 1 if n + 1 < m.sm_count else 0, time
-        gpu.free[n] = next_dispatch(context_of(gpu, n))
-        kernel.next += 1
+        enter_sm(gpu, kernel, n, time)
         handed_out += 1
         if kernel.next < kernel.stop and aim(gpu, n, True):
             run_sm(gpu, n)
@@ -307,10 +326,10 @@ def is_deadlocked(gpu, more):
     """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Mostly something goes on,
     so the glances come first."""
     m, time = gpu.machine, gpu.record.launch.limit
-    if m.side_by_side and is_any_coming(gpu):
+    if m.side_by_side and (is_any_coming(gpu) or gpu.record.launch.next_dispatch_units > time * UNITS_A_CYCLE):
         return False
-    for n in range(m.sm_count):
-        if is_going_on(gpu.sm[n], m, gpu.free[n], more):
+    for n in range(m.sm_count):  # a cluster may find no room, though some SMs have some
+        if is_going_on(gpu.sm[n], m, gpu.free[n], more and (m.cluster_blocks == 1 or gpu.free[n] > time)):
             return False
     if not (m.perfect_memory or is_all_served(gpu.shared)):
         return False
@@ -327,18 +346,23 @@ def lead(gpu, drain, members):
     m, launch, handed_out, busy = gpu.machine, gpu.record.launch, 0, True
     if launch.limit == 0:
         begin(gpu)
-        launch.limit = window_cycles(m, members)
+        launch.limit = window_cycles(m, members) if m.cluster_blocks == 1 else 0  # at the end of which clusters come
         if not m.perfect_memory:
             exchange(gpu, 0)
     while (handed_out < len(gpu.order) or (drain and busy)) and launch.limit <= launch.pause:
         more = handed_out < len(gpu.order)
-        busy = run_all(gpu, more or not drain)
+        busy = run_all(gpu, (more or not drain) and m.cluster_blocks == 1)  # clusters come between two windows
         handed_out = hand_out(gpu, handed_out)
         if (more and handed_out == len(gpu.order)) or launch.changed:  # SMs need not wait for what they waited for
             launch.changed, busy = 0, True
             continue
         if not m.perfect_memory:
             exchange(gpu, launch.limit)
+        if m.side_by_side:
+            deliver_arrivals(gpu, launch.limit)
+            follow_kernels(gpu)
+            for n in range(m.sm_count):
+                release_dependents(gpu, n, launch.limit)
         due = m.perfect_memory or gpu.team.round[0] % ROUNDS_A_LOOK == 0
         more = handed_out < len(gpu.order)
         if (busy or more) and due and not launch.coupled and is_deadlocked(gpu, more):

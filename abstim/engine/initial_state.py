@@ -142,6 +142,7 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
         **{f"{what}_word": -(-places >> state.BOOKED_LOG2) for what, places in booked.items()},
         "barrier": BARRIERS, "word": WORDS, "family": FAMILIES, "group": GROUPS, "copying_warp": m["copying_warps"],
         "block_slot": m["blocks_per_sm"], "phase": m["phase_rows"], "later": state.LATER * real * (m["phase_rows"] > 0),
+        "crossing": state.CROSSINGS * (m["cluster_blocks"] > 1), "posted": state.POSTED * m["side_by_side"],
         "slice": slices, "held_cycle": 1 << (2 * m["slice_delay"] + 64).bit_length(),
         "sm_word": -(-m["sm_count"] * real // 64), "slice_word": -(-slices // 64),
         "l2_line": slices * m["l2_sets"] * m["l2_ways"],
@@ -160,25 +161,29 @@ def _waiters(m: Mapping[str, int]) -> int:
 
 
 class Beside(NamedTuple):
-    """What is special about a launch that is several, side by side."""
+    """The launches that are run as one, side by side, or a single one."""
 
     kernels: np.ndarray  # KERNEL
     awaited: np.ndarray
     warps: int  # of all
 
 
-def new_record(
-    warps_per_block: int, thread_blocks: int, windows: int = 0, window_cycles: int = 64, beside: Beside | None = None
-) -> Record:
+def new_kernels(count: int) -> np.ndarray:
+    """KERNELs that wait for nothing, and of which nothing is known."""
+    rows = np.zeros(count, state.KERNEL)
+    rows["ready"] = rows["end"] = NEVER
+    rows["programmatic"], rows["cluster_blocks"] = -1, 1
+    return rows
+
+
+def new_record(thread_blocks: int, beside: Beside, windows: int = 0, window_cycles: int = 64) -> Record:
     """Of a launch of so many thread blocks."""
-    if beside is None:
-        beside = Beside(np.zeros(1, state.KERNEL), np.zeros(0, np.int64), thread_blocks * warps_per_block)
-        beside.kernels["warps_per_block"] = warps_per_block
     launch = np.zeros((), state.LAUNCH)
     launch["window_log2"], launch["pause"] = window_cycles.bit_length() - 1, NEVER
     blocks, warps = np.empty(thread_blocks, state.THREAD_BLOCK), np.empty(beside.warps, state.WARP)
     for rows in (blocks, warps):
         rows.view(np.int64)[:] = -1
     left = beside.kernels["stop"] - beside.kernels["next"]
-    log = np.empty(0, state.ISSUE)
-    return Record(launch, blocks, warps, np.zeros(windows, np.int64), log, beside.kernels, beside.awaited, left)
+    log, history = np.empty(0, state.ISSUE), np.zeros(windows, np.int64)
+    of_kernels = left, np.zeros_like(left), left.copy(), np.zeros_like(left)
+    return Record(launch, blocks, warps, history, log, beside.kernels, beside.awaited, *of_kernels)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abstim.engine import operand_collectors as collectors
-from abstim.engine.barriers_and_exits import arrive, leave, settle
+from abstim.engine.barriers_and_exits import arrive, change_registers, leave, settle
 from abstim.engine.fetch import want_fetch
+from abstim.engine.kernel_queue import await_primary, trigger
 from abstim.engine.mbarriers import follow_groups, follow_phases
 from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
 from abstim.engine.perfect_memory import access
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
-from abstim.engine.scoreboard import count_up, entry_of, hold_register, make_ready, write_results
+from abstim.engine.scoreboard import count_up, entry_of, fence_over, hold_register, make_ready, write_results
 from abstim.engine.state import MEM, NEVER, SP
-from abstim.engine.warp_slots import bit, visit_from
+from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
 from functional.jit.marked import add, jit
 from precharacterize.classify import Kind
-from precharacterize.synchronisation import LAST_PRODUCT, NONE
+from precharacterize.synchronisation import AWAITS, COMMITS, LAST_PRODUCT, NONE, REGISTERS, TRIGGERS
 
 
 @jit
@@ -188,8 +189,16 @@ def note(c, w, i, time, result, missed):
 
 @jit
 def follow_copies(c, w, row, record, result, time):
-    """What an instruction issued at `time` does with asynchronous work; `record` is the first of its access."""
-    if row.copies < LAST_PRODUCT:
+    """What an instruction issued at `time` does with asynchronous work, registers and other kernels; `record` is the
+    first of its access."""
+    if row.copies < COMMITS:
+        if row.copies == REGISTERS:
+            change_registers(c, w, row.word, time)
+        elif c.machine.side_by_side and row.copies == TRIGGERS:
+            trigger(c, c.sm.block_of[w], time)
+        elif c.machine.side_by_side and row.copies == AWAITS:
+            await_primary(c, w)
+    elif row.copies < LAST_PRODUCT:
         follow_phases(c, w, row.copies, record, result, time)
     elif row.copies != NONE:
         follow_groups(c, w, row, result)
@@ -227,9 +236,8 @@ def issue(c, w, time):
     elif kind == Kind.FENCE:
         if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
             settle(sm, w, time + c.machine.slice_delay + c.machine.hit_delay)
-        sm.not_before[w] = sm.drained[w]
-        if sm.outstanding[w]:
-            sm.fenced |= bit(w)
+        sm.not_before[w] = fence_over(c, w)
+        sm.fenced |= bit(w) if sm.not_before[w] == NEVER else EMPTY_SET
     else:
         sm.not_before[w] = time + row.stall_cycles if row.stall_cycles > 1 else 0
     follow_copies(c, w, row, record, result, time)

@@ -4,23 +4,74 @@ one that could first, until it has no more; then the next gets the room that is 
 from __future__ import annotations
 
 from abstim.engine.clear import context_of
+from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_dispatch
 from abstim.engine.state import NEVER
-from functional.jit.marked import jit, load, outlined
+from abstim.engine.warp_slots import ONE, bit, lowest
+from functional.jit.marked import add, jit, load, outlined, raise_to
 
 
 @jit
-def end_of(gpu, kernel):
-    """When a kernel is over of which no thread block is left: with its last one, and with the acknowledgement of the
-    last posted store that an SM has made until then."""
-    m, last = gpu.machine, kernel.ready
-    for k in range(kernel.first_block, kernel.stop):
-        last = max(last, gpu.record.blocks[k].retire_cycle)
-    end = last
-    for n in range(m.sm_count):
-        if gpu.sm[n].last_store > 0:
-            end = max(end, min(last, gpu.sm[n].last_store) + m.slice_delay + m.hit_delay)
-    return end + 1
+def trigger(c, block, time):
+    """A thread block lets the next kernel begin: the first of its warps that says so, or its end."""
+    kernel = c.sm.block_kernel[block]
+    if not c.sm.triggered & bit(block):
+        c.sm.triggered |= bit(block)
+        raise_to(c.record.triggered, kernel, time)
+        add(c.record.untriggered, kernel, -1)
+
+
+@jit
+def await_primary(c, w):
+    """A warp waits until the kernel has ended that let its own begin."""
+    sm, primary = c.sm, c.record.kernels[c.sm.block_kernel[c.sm.block_of[w]]].programmatic
+    if primary >= 0:
+        sm.awaiting, sm.not_before[w] = sm.awaiting | bit(w), NEVER
+
+
+@outlined
+def release_dependents(gpu, n, time):
+    """Warps of SM `n` for which it is known, after the window up to `time`, when the kernel before theirs has ended."""
+    left = gpu.sm[n].awaiting
+    while left:
+        c, w = context_of(gpu, n), lowest(left)
+        left &= left - ONE
+        end = gpu.record.kernels[gpu.record.kernels[c.sm.block_kernel[c.sm.block_of[w]]].programmatic].end
+        if end < NEVER:
+            c.sm.awaiting &= ~bit(w)
+            c.sm.not_before[w] = end
+            wake(c, w, time)
+            c.sm.clock = min(c.sm.clock, time + 1)
+
+
+@jit
+def ready_of(gpu, kernel):
+    """When a kernel may begin; NEVER: that is not known."""
+    record, ready = gpu.record, kernel.delay_cycles
+    for j in range(kernel.awaits_at, kernel.awaits_end):
+        k = record.awaited[j]
+        other = record.kernels[k]
+        if k != kernel.programmatic:
+            ready = max(ready, other.end + kernel.delay_cycles)
+        elif load(record.untriggered, k) or other.ready == NEVER:
+            ready = NEVER
+        else:
+            ready = max(ready, load(record.triggered, k), other.ready + kernel.delay_cycles)
+    return min(ready, NEVER)
+
+
+@jit
+def end_of(gpu, k):
+    """When a kernel is over: with its last thread block and its last posted store, and not before the one that let it
+    begin. NEVER: that is not known."""
+    m, record, kernel = gpu.machine, gpu.record, gpu.record.kernels[k]
+    before = record.kernels[kernel.programmatic].end if kernel.programmatic >= 0 else 0
+    if kernel.ready == NEVER or load(record.left, k) or (m.posted_stores and load(gpu.shared.posted, k)):
+        return NEVER
+    end = load(record.retired, k) + 1 if kernel.first_block < kernel.stop else kernel.ready
+    if m.posted_stores and gpu.shared.posted_end[k]:
+        end = max(end, gpu.shared.posted_end[k] + m.hit_delay + 1)
+    return max(end, before)
 
 
 @outlined
@@ -28,18 +79,10 @@ def follow_kernels(gpu):
     """Kernels that are over, and those that may begin after them. Those that others wait for come before them."""
     kernels = gpu.record.kernels
     for k in range(len(kernels)):
-        kernel = kernels[k]
-        if kernel.ready == NEVER:
-            ready = kernel.delay_cycles
-            for j in range(kernel.awaits_at, kernel.awaits_end):
-                other = kernels[gpu.record.awaited[j]]
-                if gpu.record.awaited[j] == kernel.programmatic:  # which lets it be launched when it begins itself
-                    ready = max(ready, other.end, other.ready + kernel.delay_cycles)
-                else:
-                    ready = max(ready, other.end + kernel.delay_cycles)
-            kernel.ready = min(ready, NEVER)
-        if kernel.end == NEVER and kernel.ready < NEVER and load(gpu.record.left, k) == 0:
-            kernel.end = kernel.ready if kernel.first_block == kernel.stop else end_of(gpu, kernel)
+        if kernels[k].ready == NEVER:
+            kernels[k].ready = ready_of(gpu, kernels[k])
+        if kernels[k].end == NEVER:
+            kernels[k].end = end_of(gpu, k)
 
 
 @outlined

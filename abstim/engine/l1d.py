@@ -10,7 +10,7 @@ from abstim.engine.address_map import hashed
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
 from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, touch
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import add, jit, outlined
 
 
 @jit
@@ -187,9 +187,11 @@ def store_below(c, line, sectors, place, time):
     access = c.l1d.accesses[place - 1]
     if c.machine.posted_stores:
         access.l2_accesses += sectors_in(sectors)
-        send_miss(c, line, sectors, state.WRITE, state.NOBODY, 0, time)
+        kernel = c.sm.block_kernel[c.sm.block_of[access.warp]]
+        if c.machine.side_by_side:
+            add(c.shared.posted, kernel, sectors_in(sectors))
+        send_miss(c, line, sectors, state.WRITE, state.NOBODY, kernel + 1, time)
         finish(c, place, time, time)
-        c.sm.last_store = time
         return
     access.waiting += sectors_in(sectors) - 1
     access.l2_accesses += sectors_in(sectors)

@@ -8,7 +8,7 @@ from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import add, jit, outlined
 
 
 @jit
@@ -112,6 +112,9 @@ def reply(shared, n, place, time):
     if request.who == NOBODY:
         shared.traffic[request.sm].ended += 1
         shared.traffic[request.sm].last_ended = time
+        if shared.machine.side_by_side and request.place:
+            add(shared.posted, request.place - 1, -1)
+            shared.posted_end[request.place - 1] = time
         give_back(shared.requests.rows, shared.requests.unused, place)
     else:
         append(shared.requests.rows, shared.slices.replying[n], place)

@@ -68,8 +68,9 @@ def follow_groups(c, w, row, result):
         sm.not_before[w] = max(sm.not_before[w], there)
 
 
-is_phase, barrier_of, phase_of, count_of = map(
-    jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of)
+is_phase, barrier_of, phase_of, count_of, away_of = map(
+    jit,
+    (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of, line_record.away_of),
 )
 line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
 AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
@@ -109,6 +110,19 @@ def arrive_in_phase(c, block, line, time):
 
 
 @jit
+def cross(c, block, away, line, there):
+    """An arrival in the thread block so many ranks `away`, which knows of it after the window (clusters.py)."""
+    sm = c.sm
+    if sm.crossings == len(c.crossings):
+        c.record.launch.crowded = 1
+        return
+    row, kernel, place = c.crossings[sm.crossings], c.record.kernels[sm.block_kernel[block]], sm.block_place[block]
+    rank = (place - kernel.first_block) % kernel.cluster_blocks
+    row.block, row.line, row.there = c.order[place - rank + (rank + away) % kernel.cluster_blocks], line, there
+    sm.crossings += 1
+
+
+@jit
 def phase_over(c, block, line):
     """When a phase is over that is waited for; NEVER: not known yet."""
     row, phase = place_of(c, block, line), phase_of(line)
@@ -131,15 +145,19 @@ def phases_over(c, w, record):
 
 
 @jit
-def arrive_in_phases(c, w, record, result, time):
-    """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on."""
-    k, more, some = record, 1, False
+def arrive_in_phases(c, w, copies, record, result, time):
+    """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on. In other
+    thread blocks of the cluster they are made later, unless it is a copy, whose data come to all."""
+    k, more, some, way = record, 1, False, 0 if copies == sync.FILLS else c.machine.cluster_cycles
     while more:
-        one = c.streams.records[k]
+        one = np.int64(c.streams.records[k])
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line) == 0:
-            arrive_in_phase(c, c.sm.block_of[w], line, result)
-            some = True
+            if c.machine.side_by_side and away_of(one):
+                cross(c, c.sm.block_of[w], away_of(one), line, result + way)
+            else:
+                arrive_in_phase(c, c.sm.block_of[w], line, result)
+                some = True
         k += 1
     if some:
         release_phases(c, c.sm.block_of[w], time)
@@ -165,7 +183,7 @@ def release_phases(c, block, time):
 def meet(c, w, record, result, time):
     """An access at `mbarrier`s is complete at `result`: its arrivals count, and its warp waits from then on."""
     sm = c.sm
-    arrive_in_phases(c, w, record, result, time)
+    arrive_in_phases(c, w, sync.MEETS, record, result, time)
     over = phases_over(c, w, record)
     sm.phase_there[w] = max(result - 1, over)
     if over == NEVER:
@@ -226,7 +244,7 @@ def count_copy(c, w, number, result, time):
             )  # fmt: skip
             kept += 1
         else:
-            arrive_in_phases(c, row.warp, row.record, row.there, time)
+            arrive_in_phases(c, row.warp, sync.MEETS_LATER, row.record, row.there, time)
     sm.later = kept
 
 
@@ -236,9 +254,9 @@ def meet_when_complete(c, w, copies, number, record, result, time):
     if copies == sync.MEETS:
         meet(c, w, record, result, time)
     elif copies == sync.FILLS or (copies == sync.MEETS_LATER and number == AT_ONCE):
-        arrive_in_phases(c, w, record, result, time)
+        arrive_in_phases(c, w, copies, record, result, time)
     elif copies == sync.COMMITS:
-        arrive_in_phases(c, w, record, max(result, number), time)
+        arrive_in_phases(c, w, copies, record, max(result, number), time)
     elif copies in (sync.COPY, sync.MEETS_LATER) and c.sm.later:
         count_copy(c, w, number, result, time)
 
@@ -253,8 +271,8 @@ def follow_phases(c, w, copies, record, result, time):
     elif copies == sync.MEETS:
         meet(c, w, record, result, time)
     elif copies == sync.MEETS_LATER:
-        arrive_in_phases(c, w, record, max(result, work_done(c, w, sync.COPIES)), time)
+        arrive_in_phases(c, w, copies, record, max(result, work_done(c, w, sync.COPIES)), time)
     elif copies == sync.COMMITS:
-        arrive_in_phases(c, w, record, max(result, work_done(c, w, sync.PRODUCTS)), time)
+        arrive_in_phases(c, w, copies, record, max(result, work_done(c, w, sync.PRODUCTS)), time)
     elif copies == sync.FILLS:
-        arrive_in_phases(c, w, record, result, time)
+        arrive_in_phases(c, w, copies, record, result, time)

@@ -7,8 +7,8 @@ from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address
 from abstim.engine.rules import UNITS_A_CYCLE
-from abstim.engine.scoreboard import count_down, write_registers
-from abstim.engine.state import IN_FLIGHT, READ
+from abstim.engine.scoreboard import count_down, fence_over, write_registers
+from abstim.engine.state import IN_FLIGHT, NEVER, READ
 from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
 from functional.jit.marked import jit, outlined
@@ -118,9 +118,9 @@ def complete(c, place, time):
         if mbarriers.starts_work(row.copies):
             mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
-    if sm.fenced & bit(w) and sm.outstanding[w] == 0:
+    if sm.fenced & bit(w) and fence_over(c, w) < NEVER:
         sm.fenced &= ~bit(w)
-        sm.not_before[w] = sm.settled[w]
+        sm.not_before[w] = fence_over(c, w)
     give_back(c.l1d.accesses, sm.accesses_unused, place)
     mbarriers.wake(c, w, time)
 

@@ -13,7 +13,7 @@ def next_dispatch(c):
     """Cycle in which this SM can take a block, as far as known."""
     sm, m = c.sm, c.machine
     if m.side_by_side:  # it has run to its horizon already
-        return next_room(c, max(sm.last_dispatch + 1, sm.horizon if sm.live else 0))
+        return next_room(c, max(sm.last_dispatch + 1, sm.horizon if sm.live else sm.last_exit))
     free = sm.block_free[0]
     for k in range(1, m.blocks_per_sm):
         free = min(free, sm.block_free[k])

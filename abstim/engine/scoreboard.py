@@ -47,6 +47,18 @@ def write_registers(c, w, row, result):
 
 
 @jit
+def fence_over(c, w):
+    """When a fence lets its warp go on: when all is complete that it has issued, or, as GPGPU-Sim 4.2 has it
+    (warp_waiting_at_mem_barrier), when its registers are free, whatever its stores do. NEVER: not known."""
+    over = 0
+    if c.machine.posted_stores:
+        return c.sm.drained[w]
+    for r in range(c.machine.register_count):
+        over = max(over, free_from(c.scoreboard[w, r]))
+    return over
+
+
+@jit
 def count_up(c, w, row):
     """An instruction whose result is not known yet counts on a scoreboard of machine code, which is free when none
     does. Behind a scoreboard's entry (at r) stand how many are under way and the latest result known."""

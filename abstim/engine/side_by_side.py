@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from abstim.engine.initial_state import Beside
+from abstim.engine.initial_state import Beside, new_kernels
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import WINDOW_CYCLES, WINDOWS, EngineResult, LaunchInputs, Simulation
-from abstim.engine.state import KERNEL, NEVER
+from abstim.engine.state import POSTED
 from functional.arrays import Int64
 from functional.errors import InputError
 from functional.traces.trace import concatenate
@@ -31,8 +31,8 @@ class Kernel:
 
     `needs`: what a thread block takes of an SM (engine.state.RESOURCES); `shared_bytes` of all on an SM at most;
     `awaits`: those before it, by position, that must be over; `delay_cycles` from then to its first thread block, or to
-    the end of a copy; of a `programmatic` one of them, from when that could begin, and not before its end. Of several
-    that may begin those of higher `priority` do."""
+    the end of a copy; of a `programmatic` one of them, from when that could begin, and not before all of its thread
+    blocks have let this one begin, or ended. Of several that may begin those of higher `priority` do."""
 
     inputs: LaunchInputs | None
     needs: tuple[int, ...] = (0, 0, 0, 0, 0)
@@ -74,19 +74,23 @@ def simulate_side_by_side(
 
 
 def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
+    if len(kernels) > POSTED:
+        raise InputError(f"{len(kernels):,} kernels side by side, more than {POSTED:,}; --serial times one by one")
     there = [kernel.inputs for kernel in kernels if kernel.inputs is not None]
     table, first_basic_blocks = _joined_tables([inputs.table for inputs in there])
     traces = [replace(one.trace, blocks=one.trace.blocks + np.uint16(first_basic_blocks[one.table])) for one in there]
-    rows, block, warp = np.zeros(len(kernels), KERNEL), 0, 0
+    rows, block, warp = new_kernels(len(kernels)), 0, 0
+    orders = list[np.ndarray]()
     for row, kernel in zip(rows, kernels, strict=True):
-        row["ready"] = row["end"] = NEVER
         row["next"] = row["first_block"] = row["stop"] = block
         row["first_warp"], row["needs"] = warp, kernel.needs
         row["delay_cycles"], row["priority"] = kernel.delay_cycles, kernel.priority
         row["programmatic"] = kernel.programmatic
         if kernel.inputs is not None:
             trace = kernel.inputs.trace
-            row["warps_per_block"] = trace.warps_per_block
+            row["warps_per_block"], row["registers"] = trace.warps_per_block, kernel.inputs.registers
+            row["cluster_blocks"], order = kernel.inputs.cluster_blocks, kernel.inputs.order
+            orders.append(block + (np.arange(len(trace.thread_blocks)) if order is None else order))
             block, warp = block + len(trace.thread_blocks), warp + len(trace.block_offsets) - 1
             row["stop"] = block
     counts = np.cumsum([0, *(len(kernel.awaits) for kernel in kernels)])
@@ -94,7 +98,8 @@ def _joined(kernels: Sequence[Kernel], gpu: Gpu) -> tuple[LaunchInputs, Beside]:
     awaited = np.array([k for kernel in kernels for k in kernel.awaits], np.int64)
     shared_bytes = min(gpu.spec.shared_bytes_per_sm, sum(kernel.shared_bytes for kernel in kernels))
     each = -(-shared_bytes // gpu.spec.max_blocks_per_sm)  # if an SM held as many as it can
-    return LaunchInputs(table, concatenate(traces, 0), each), Beside(rows, awaited, warp)
+    together = concatenate(traces, 0), each, 0, int(rows["cluster_blocks"].max()), np.concatenate(orders)
+    return LaunchInputs(table, *together), Beside(rows, awaited, warp)
 
 
 def _joined_tables(tables: Sequence[LatencyTable]) -> tuple[LatencyTable, dict[LatencyTable, int]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
@@ -12,13 +11,12 @@ import numpy as np
 
 from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
-from abstim.engine.initial_state import Beside, States, new_record, new_state
+from abstim.engine.initial_state import Beside, States, new_kernels, new_record, new_state
 from abstim.engine.kept_caches import Caches
-from abstim.engine.state import EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
+from abstim.engine.state import CROSSINGS, EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
 from functional.arrays import Int64
 from functional.errors import InputError
-from functional.execution.computer import default_threads
 from functional.jit.machine_code import Staged
 from functional.jit.marked import INT, Array, Known, layout, words_of
 from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of
@@ -38,6 +36,9 @@ class LaunchInputs:
     table: LatencyTable
     trace: Trace
     shared_bytes: int = 0  # static and dynamic, a thread block
+    registers: int = 0  # a thread
+    cluster_blocks: int = 1  # thread blocks of a cluster
+    order: Int64[np.ndarray, " tb"] | None = None  # positions by cluster and rank; None: that of the trace
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,10 @@ class Simulation:
         windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False, coupled_cycles: int = 0,
         beside: Beside | None = None,
     ) -> None:  # fmt: skip
-        trace = inputs.trace
+        trace, self._alone = inputs.trace, beside is None
         shape = trace.warps_per_block, blocks_per_sm, inputs.shared_bytes
-        self._prepared = prepared(gpu, inputs.table, *shape, beside is not None)
+        turns = not self._alone or inputs.cluster_blocks > 1
+        self._prepared = prepared(gpu, inputs.table, *shape, turns, inputs.cluster_blocks)
         self.machine = self._prepared.machine  # the numbers of the design point, a MACHINE
         if coupled_cycles:
             self.machine = self.machine.copy()
@@ -102,7 +104,7 @@ class Simulation:
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
         self._members = members_of(trace, gpu, threads)
-        used, record = False, new_record(trace.warps_per_block, self.room, windows, window_cycles, beside)
+        used, record = False, new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
         if kept:
             state, used = STATES.take(self.machine)
         else:
@@ -124,15 +126,23 @@ class Simulation:
     def run(self, positions: Int64[np.ndarray, " tb"], *, drain: bool, log_rows: int = 0) -> np.ndarray:
         """Hand out thread blocks (positions in the trace) in this order, as slots free; with `drain` run to the end,
         else to the dispatch of the last one. Returns the log: an ISSUE an issue, the first `log_rows` of them."""
+        if self.inputs.order is not None:
+            if len(positions) < len(self.inputs.order):
+                raise InputError("a launch whose thread blocks come in clusters is timed as a whole")
+            positions = self.inputs.order
         log, launch = np.empty(log_rows, ISSUE), self.state.record.launch
         if launch["logged"]:  # what is still on its way has its row in the log of an earlier call
             self.state.l1d.accesses["row"] = 0
         launch["logged"] = 0
         members = 1 if log_rows else self._members  # rows of the log stand in the order in which SMs are gone through
         known = self._put(np.ascontiguousarray(positions, np.int64), log)
-        if not self.machine["side_by_side"]:
+        if self._alone:
             self.state.record.kernels[0]["next"], self.state.record.kernels[0]["stop"] = 0, len(positions)
         _run_together(members, known, self.state, int(drain))
+        if launch["crowded"]:
+            raise InputError(
+                f"an SM makes more than {CROSSINGS:,} arrivals in other thread blocks in a window of cycles"
+            )
         if launch["deadlocked"]:
             raise InputError(deadlock(self.state, self.inputs.trace.records))
         return log[: int(launch["logged"])]
@@ -240,13 +250,20 @@ class Simulation:
             last = self.state.shared.traffic["last_ended"]
             ends = np.maximum(ends, np.where(last > 0, last + self.machine["hit_delay"], 0))
         sm_cycles = ends + 1 + int(self.gpu.params.launch_latency_cycles)
-        together = max(ends.max() + 1, self.kernels["end"].max())
-        cycles = int(together if self.machine["side_by_side"] else sm_cycles.max())
+        cycles = int(sm_cycles.max() if self._alone else max(ends.max() + 1, self.kernels["end"].max()))
         slots = sms["slots"].copy()
         slots[:, EMPTY] += cycles * spec.schedulers_per_sm - slots.sum(1)
         resident = sms["resident_warp_cycles"].copy()
         history = self.history() if len(self.windows) else {}
         return EngineResult(cycles, sm_cycles, slots, resident, self.counters, history)
+
+
+def alone(inputs: LaunchInputs, room: int) -> Beside:
+    """A launch that nothing is beside, of so many thread blocks at most."""
+    kernels, warps_per_block = new_kernels(1), inputs.trace.warps_per_block
+    kernels["warps_per_block"], kernels["registers"] = warps_per_block, inputs.registers
+    kernels["stop"], kernels["cluster_blocks"], kernels["needs"][:, 0] = room, inputs.cluster_blocks, 1
+    return Beside(kernels, np.zeros(0, np.int64), room * warps_per_block)
 
 
 def members_of(trace: Trace, gpu: Gpu, threads: int) -> int:
@@ -279,27 +296,6 @@ def _run_together(members: int, known: Known, state: State, drain: int) -> None:
         for other in others:
             if other.ident:
                 other.join()
-
-
-def simulate(
-    inputs: LaunchInputs,
-    points: Sequence[Gpu],
-    blocks_per_sm: Sequence[int],
-    caches: Sequence[Caches] | None = None,
-    threads: int | None = None,
-) -> list[EngineResult]:
-    """Time a launch on every design point, on `threads` threads (default: `default_threads`); `blocks_per_sm[k]` is the
-    occupancy of `points[k]`, `caches[k]` what it finds there (see `simulate_point`)."""
-    count = threads or default_threads()
-    each = max(1, count // max(1, len(points)))
-
-    def one(k: int) -> EngineResult:
-        return simulate_point(inputs, points[k], blocks_per_sm[k], caches[k] if caches else None, each)
-
-    if len(points) == 1 or count == 1:
-        return [one(k) for k in range(len(points))]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(len(points))))
 
 
 def simulate_point(

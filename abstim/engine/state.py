@@ -36,6 +36,8 @@ PORT_WIDTH = 16
 COLLECTORS = 64
 ACCESSES = 2048  # memory instructions of an SM on their way
 ISSUED_ACCESSES = 256  # of them, issued and not through the load/store unit
+CROSSINGS = 4096  # arrivals in other thread blocks of clusters that an SM makes in a window
+POSTED = 1024  # kernels side by side
 LATER = 1024  # arrivals at an `mbarrier` of an SM that wait for `cp.async`; of more, some come too early
 PHASE_RING = 4  # phases of an `mbarrier` that are told apart by place
 IN_FLIGHT = 4096  # sectors an SM has asked for and not got; beyond, it asks for no more
@@ -85,7 +87,7 @@ REAL_MEMORY = (
 MACHINE = record(
     "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
     "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
-    "side_by_side",
+    "side_by_side gpcs cluster_blocks cluster_cycles",
     "instructions_per_fetch fetch_line_instructions fetch_line_log2 fetches_per_cycle perfect_memory",
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",
@@ -141,7 +143,7 @@ SM = record(
     "code_place",  # of the instruction line looked up last, in L1I
     ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
     "stamp",  # for least-recently-used
-    "last_exit last_store last_dispatch",
+    "last_exit last_dispatch",
     # sets of warp slots
     ("running", np.uint64),  # instructions left
     ("visitable", np.uint64),  # `ready` has come
@@ -185,13 +187,18 @@ SM = record(
     ("phase_record", np.int64, SLOTS),  # for what: the first record of the access
     ("phase_there", np.int64, SLOTS),  # when it is there; NEVER: not known yet
     ("copies_issued", np.int64, SLOTS),  # `cp.async`, and arrivals that wait for them
-    "later",  # rows of Context.later in use
+    "later crossings",  # rows of Context.later and .crossings in use
+    ("triggered", np.uint64),  # thread block slots that have let the next kernel begin
+    ("awaiting", np.uint64),  # warp slots that wait until the kernel before theirs has ended
+    ("wanting", np.uint64),  # warp slots that wait for registers,
+    ("registers registers_wanted", np.int64, SLOTS),  # of which a thread of each has so many, and is to have
     # thread block slots
     ("block_running", np.int64, SLOTS),  # warps that have instructions left
     ("block_live", np.int64, SLOTS),  # warps not noticed as gone
     ("block_free", np.int64, SLOTS),  # cycle in which the slot is free; NEVER while unknown
-    ("block_start block_position", np.int64, SLOTS),  # the latter in the trace
+    ("block_start block_position block_place", np.int64, SLOTS),  # the latter two in the trace, in State.order
     ("block_kernel", np.int64, SLOTS),  # of Record.kernels
+    ("block_spare", np.int64, SLOTS),  # registers, a lane, that its warps have given back
     ("block_slots", np.uint64, SLOTS),  # set of its warp slots
     # schedulers
     ("block_order", np.int64, SLOTS),  # resident blocks, oldest first
@@ -253,6 +260,7 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
+CROSSING = record("block line there")  # an arrival in another thread block (a position in the trace), and when it is
 LATER_ARRIVAL = record(  # one that waits for `cp.async`: whose; of those before `limit` how many are to come; when
     "warp limit left there record",
 )
@@ -400,6 +408,8 @@ class Shared(NamedTuple):
     received: np.ndarray = of("real_sm", QUEUE)  # those that it has taken in this window,
     arriving: np.ndarray = of("real_sm", QUEUE)  # and those that come into its inbox with the next
     traffic: np.ndarray = of("real_sm", TRAFFIC)
+    posted: np.ndarray = of("posted")  # by kernel side by side: sectors of posted stores that are on their way,
+    posted_end: np.ndarray = of("posted")  # and when L2 had the last
     held: np.ndarray = of("slice held_cycle")  # of each slice a ring: == cycle: takes no packet then
     clock: np.ndarray = of("three")  # next cycle of the switch to the slices, of all behind it; is any slice ever held?
 
@@ -414,10 +424,11 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
 # coupled: not 0 if warps may wait for those who execute them; of a state that another launch has used, how far behind
-# its last exit bookings lie; the kernel whose thread blocks are handed out (-1: none may be), and has it changed?
+# its last exit bookings lie; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
+# GPC whose turn it is; not 0 if an SM had no room for a crossing
 LAUNCH = record(
     "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles",
-    "kernel changed",
+    "kernel changed gpc crowded",
 )
 
 
@@ -426,9 +437,10 @@ KERNEL = record(  # one of those side by side; alone, the first row
     "first_block first_warp warps_per_block",  # the first two in the trace
     "priority",  # the higher comes first
     "awaits_at awaits_end",  # Record.awaited: the kernels that must have ended,
-    "programmatic",  # of them, the one whose launch does not hold up its own; -1: there is none
+    "programmatic",  # of them, the one that need only have triggered; -1: there is none
     "delay_cycles",  # and how long after that its first thread block comes; of one without, how long it takes
     "ready end",  # from when it may be handed out; when it was over; NEVER: not known
+    "cluster_blocks registers",  # thread blocks of a cluster; registers a thread
     ("needs", np.int64, len(RESOURCES)),  # of a thread block
 )
 
@@ -443,7 +455,10 @@ class Record(NamedTuple):
     log: np.ndarray = of("issue", ISSUE)  # ISSUE, an issue a row, as long as there are rows
     kernels: np.ndarray = of("kernel", KERNEL)  # those after which others wait before them
     awaited: np.ndarray = of("awaited")  # kernels, cut by KERNEL's `awaits_*`
-    left: np.ndarray = of("kernel")  # thread blocks of each that have not retired
+    left: np.ndarray = of("kernel")  # thread blocks of each that have not retired,
+    retired: np.ndarray = of("kernel")  # when the latest of the others did,
+    untriggered: np.ndarray = of("kernel")  # those that have not let the next kernel begin,
+    triggered: np.ndarray = of("kernel")  # and when the latest of the others did
 
 
 class Streams(NamedTuple):
@@ -497,6 +512,7 @@ class State(NamedTuple):
     copies: np.ndarray = of("sm copying_warp family group", COPIES)  # none for a program without
     phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING
     later: np.ndarray = of("sm later", LATER_ARRIVAL)
+    crossings: np.ndarray = of("sm crossing", CROSSING)
     shared: Shared = part(Shared)
     free: np.ndarray = of("sm")  # cycle in which it can take a thread block, as far as known
     contexts: np.ndarray = of("sm context_word")  # the words of each SM's CONTEXT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from abstim.gpu.spec import Spec
@@ -59,3 +60,20 @@ def occupancy(
     limits["grid"] = max(1, -(-prod(grid) // spec.sm_count))
     limiter = min(limits, key=limits.__getitem__)
     return Occupancy(limits[limiter], limiter)
+
+
+_TPC_SMS = 2  # SMs come in pairs, which are dealt evenly to GPCs (NVIDIA H100 white paper)
+
+
+def first_sm(sm_count: int, gpcs: int, gpc: int) -> int:
+    """The first SM of a GPC, on a GPU of so many."""
+    pairs = (sm_count + _TPC_SMS - 1) // _TPC_SMS
+    return min(sm_count, (gpc * pairs + gpcs - 1) // gpcs * _TPC_SMS)
+
+
+def check_cluster(spec: Spec, cluster_blocks: int) -> None:
+    """Raises InputError for a cluster of more thread blocks than any GPC has SMs."""
+    starts = [first_sm(spec.sm_count, spec.gpcs, gpc) for gpc in range(spec.gpcs + 1)]
+    most = max(stop - start for start, stop in pairwise(starts))
+    if cluster_blocks > most:
+        raise InputError(f"a cluster has {cluster_blocks} thread blocks, each for an SM of one GPC, which has {most}")

@@ -99,6 +99,7 @@ class Spec:
 
     name: str = field(compare=False)
     sm_count: int = _whole(1, 4096)
+    gpcs: int = _whole(1, 64)  # groups of SMs, one of which holds all thread blocks of a cluster
     core_clock_hz: float = _number(1e6, 1e11)
     perfect_memory: bool = _flag()
 
@@ -250,6 +251,7 @@ class Params:
     dram_activate_cycles: float = _number(0, 4096)
     dram_sector_cycles: float = _number(0, 64)
     block_launch_cycles: int = _whole(0, 4096)
+    cluster_cycles: int = _whole(0, 4096)  # an arrival's way to another SM of its cluster
     dispatch_interval_cycles: float = _number(0, 64)  # of the GPU, from one thread block to the next
     launch_latency_cycles: int = _whole(0, 1_000_000)
 

@@ -11,12 +11,12 @@ import numpy as np
 
 from abstim.brief import grouped
 from abstim.engine import LaunchInputs, Simulation
-from abstim.engine.stalls import STALLS, add_stalls
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from abstim.session.side_by_side import timed_stretches
+from abstim.session.stalls import STALLS, add_stalls
 from abstim.session.warm_up import Flushed
 from functional.arrays import Int64
 from functional.errors import InputError
@@ -105,7 +105,7 @@ def _drawn(name: str, log: np.ndarray, table: LatencyTable, lines: list[int], cy
 def issue_logs(session: Session, gpu: Gpu, flush: str = "all", progress: Progress = silent) -> Iterator[LaunchLog]:
     """Time every launch in order, logging it, or those side by side that overlap. Raises InputError for more than can
     be logged."""
-    if session.may_overlap and not session.serial:
+    if session.overlaps:
         yield from _logs_side_by_side(session, gpu, flush)
         return
     for launch, code, run, log in _logged(session, gpu, flush, "log", "a timeline", progress):

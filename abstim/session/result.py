@@ -200,6 +200,7 @@ class RunResult:
         return {"kind": "run"} | asdict(self) | limits | {"timed_code": self.timed_code}
 
 
+NO_CLUSTERS = "thread blocks of a cluster wait for each other by the detailed model alone"
 ONE_BY_ONE = "kernels of different streams are timed one by one; `abstim run` times them side by side"
 FORMULA_TIMES_PTX = "the formula times PTX, not the machine code that this GPU runs"
 ENOUGH_TIMED = 0.85  # of what was executed of a class, less is said
@@ -225,7 +226,8 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
 
 def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
     """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
-    return "; ".join(filter(None, (target_code_note(session, gpu, model), ONE_BY_ONE * session.may_overlap)))
+    left_out = ONE_BY_ONE * session.may_overlap, NO_CLUSTERS * (session.in_clusters and model != "detailed")
+    return "; ".join(filter(None, (target_code_note(session, gpu, model), *left_out)))
 
 
 def target_code_note(session: Session, gpu: Gpu, model: str) -> str:
@@ -255,6 +257,8 @@ def run_result(
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
     known, note = code_notes(gpu, model, launches)
+    one_by_one = ONE_BY_ONE * (session.may_overlap and overlap is None)
+    left_out = one_by_one, NO_CLUSTERS * (session.in_clusters and model != "detailed")
     return RunResult(
         target=session.case.name,
         gpu=gpu.name,
@@ -264,9 +268,7 @@ def run_result(
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
         known_error=known,
-        note="; ".join(
-            filter(None, (note, session.order_note, ONE_BY_ONE * (session.may_overlap and overlap is None)))
-        ),
+        note="; ".join(filter(None, (note, session.order_note, *left_out))),
         overlap=overlap,
         model=model,
         gpu_values=asdict(gpu.spec) | asdict(gpu.params),

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np  # noqa: TC002  is loaded anyway
+import numpy as np
 
 from abstim.engine import Caches, EngineResult, LaunchInputs, simulate_point
 from abstim.engine.simulation import Simulation, warm, warm_code
 from abstim.gpu.config import Gpu
-from abstim.gpu.occupancy import Occupancy, occupancy
+from abstim.gpu.occupancy import Occupancy, check_cluster, occupancy
 from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
@@ -22,7 +22,7 @@ from functional.arrays import Int64
 from functional.errors import InputError
 from functional.execution.executor import Executor
 from functional.launches.case import Case
-from functional.launches.launch import Launch, may_overlap
+from functional.launches.launch import Launch, may_overlap, places
 from functional.programs.program import Program
 from functional.programs.registers import Registers
 from functional.traces.store import StoredCase
@@ -86,11 +86,22 @@ class Session:
         return self.once(("ordered",), lambda: any(map(is_ordered, self.case.launches)))
 
     @property
+    def overlaps(self) -> bool:
+        """Are launches of it timed side by side?"""
+        return self.may_overlap and not self.serial
+
+    @property
     def may_overlap(self) -> bool:
         """May any of its launches run side by side?"""
         return not isinstance(self.case, StreamedCase) and self.once(
             ("overlap",), lambda: may_overlap(self.case.launches)
         )
+
+    @property
+    def in_clusters(self) -> bool:
+        """Do thread blocks of any of its launches come in clusters?"""
+        launches = () if isinstance(self.case, StreamedCase) else self.case.launches
+        return self.once(("clusters",), lambda: any(launch.cluster.total > 1 for launch in launches))
 
     def on(self, gpu: Gpu) -> Session:
         """The session with what a GPU executes: another one where that depends on the GPU, and this one has another's
@@ -173,6 +184,7 @@ class Session:
         launch, registers, columns = self.launch(number), self.registers(number).count, self.tensor_columns(number)
         shape = launch.grid, launch.block, registers, launch.shared_bytes, columns
         try:
+            check_cluster(gpu.spec, launch.cluster.total)
             return self.once(("occupancy", gpu.spec, *shape), lambda: occupancy(gpu.spec, *shape))
         except InputError as error:
             name = launch.program.name
@@ -213,10 +225,13 @@ class Session:
     def inputs(self, number: int, gpu: Gpu, trace: Trace | None = None) -> LaunchInputs:
         """What the engine needs of a launch. `trace`: of some of its thread blocks; None: of all."""
         found = self.traces.trace(number) if trace is None else trace
-        shared_bytes, code = self.launch(number).shared_bytes, self.timed_code(number, gpu)
-        if code is None:
-            return LaunchInputs(self.table(number, gpu), found, shared_bytes)
-        return LaunchInputs(code.table, self.projected(found, code).trace, shared_bytes)
+        launch, code = self.launch(number), self.timed_code(number, gpu)
+        table, timed = (
+            (self.table(number, gpu), found) if code is None else (code.table, self.projected(found, code).trace)
+        )
+        size = launch.cluster.total
+        order = np.lexsort(places(launch, timed.thread_blocks)[::-1]) if size > 1 else None
+        return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order)
 
     def timed_code(self, number: int, gpu: Gpu) -> TimedCode | None:
         """What is timed in place of a launch's PTX on a GPU that asks for it (`timed_code = machine`)."""

@@ -80,7 +80,7 @@ def timed_stretches(
 def overlap_of(session: Session, gpu: Gpu, policy: WarmUp, alone_cycles: Sequence[int]) -> Overlap | None:
     """The launches of a session side by side on a GPU, if they may be (`timed_stretches`); `alone_cycles`: what each
     takes by itself."""
-    if session.serial or not session.may_overlap:
+    if not session.overlaps:
         return None
     launches, cycle, found = session.case.launches, 0, list[StreamedLaunch]()
     for stretch, timed in timed_stretches(session, gpu, policy):

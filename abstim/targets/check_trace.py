@@ -13,11 +13,12 @@ import numpy as np
 from functional.arrays import Int32, Int64
 from functional.errors import InputError
 from functional.launches.case import Case
-from functional.launches.launch import Launch
+from functional.launches.launch import Launch, places
 from functional.programs.program import Program
 from functional.traces.line_record import (
     BARRIERS,
     PHASES,
+    away_of,
     barrier_of,
     count_of,
     in_phases,
@@ -57,7 +58,7 @@ def check_traces(case: Case, traces: Sequence[Trace]) -> None:
 
 def problem(trace: Trace, launch: Launch, counts: BlockCounts, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
     """What shows that a trace is not one of these thread blocks of a launch, "" if nothing does."""
-    return _shape(trace, launch, thread_blocks) or _offsets(trace) or _contents(trace, counts)
+    return _shape(trace, launch, thread_blocks) or _offsets(trace) or _contents(trace, launch, counts)
 
 
 def block_counts(program: Program) -> BlockCounts:
@@ -89,7 +90,7 @@ def _offsets(trace: Trace) -> str:
     return ""
 
 
-def _contents(trace: Trace, counts: BlockCounts) -> str:
+def _contents(trace: Trace, launch: Launch, counts: BlockCounts) -> str:
     if (trace.block_offsets[1:] == trace.block_offsets[:-1]).any():
         return "a warp has no basic blocks"
     if len(trace.blocks) and int(trace.blocks.max()) >= len(counts.instructions):
@@ -105,15 +106,20 @@ def _contents(trace: Trace, counts: BlockCounts) -> str:
         return "its line records are not those of its memory accesses"
     if not np.array_equal(shared, np.diff(trace.conflict_offsets)):
         return "its bank conflicts are not those of its accesses to shared memory"
-    return _phases(trace)
+    return _phases(trace, launch)
 
 
-def _phases(trace: Trace) -> str:
-    """Nobody waits at an `mbarrier` for more arrivals than its thread block makes in that phase."""
+def _phases(trace: Trace, launch: Launch) -> str:
+    """Arrivals are made in the own cluster, and nobody waits at an `mbarrier` for more than are made in that phase."""
     chosen = np.flatnonzero(in_phases(trace.records))
     lines = line_of(trace.records[chosen].astype(np.int64))
     warp = np.searchsorted(trace.record_offsets, chosen, side="right") - 1
-    phase = (warp // trace.warps_per_block * BARRIERS + barrier_of(lines)) * PHASES + phase_of(lines)
+    away = away_of(trace.records[chosen].astype(np.int64))
+    if (away >= launch.cluster.total).any():
+        return "a warp arrives in a thread block that is not in its cluster"
+    cluster, rank = (place[warp // trace.warps_per_block] for place in places(launch, trace.thread_blocks))
+    block = cluster * launch.cluster.total + (rank + away) % launch.cluster.total
+    phase = (block * BARRIERS + barrier_of(lines)) * PHASES + phase_of(lines)
     _, number = np.unique(phase, return_inverse=True)
     arrivals = np.bincount(number[count_of(lines) == 0], minlength=len(chosen) + 1)
     return "a warp waits for arrivals that nobody makes" if (count_of(lines) > arrivals[number]).any() else ""

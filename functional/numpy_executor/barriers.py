@@ -34,7 +34,7 @@ PHASE_BIT = 40  # of an object (mbarrier.py): the parity of the running phase
 
 @dataclass
 class Known:
-    """A barrier: its number in its thread block, its running phase, arrivals of that block in it and in the last."""
+    """A barrier: its number in its thread block, its running phase, arrivals in it and in the last."""
 
     number: int
     phase: int = 0
@@ -43,10 +43,12 @@ class Known:
 
 
 class Phases:
-    """Of all barriers of a chunk, by the place of their object in the storage of shared memory."""
+    """Of all barriers of a chunk, by the place of their object in the storage of shared memory. A cluster's own barrier
+    is one of each of its thread blocks."""
 
-    def __init__(self, block_of_row: np.ndarray, shared_stride: int) -> None:
+    def __init__(self, block_of_row: np.ndarray, shared_stride: int, clusters: Clusters) -> None:
         self._block_of_row, self._stride = block_of_row, shared_stride  # bytes of shared memory of a thread block
+        self._clusters = clusters
         self._known: dict[int | tuple[int, int], Known] = {}
         self._numbers: dict[int, int] = {}  # barriers of each thread block
         self._noted: dict[int, list[int]] = {}  # by warp, of the instruction that runs
@@ -62,8 +64,8 @@ class Phases:
         None: nobody does."""
         if row is not None:
             known = self._of(word)
-            if self._own(row, word):
-                known.arrived += self._note(row, phase_record(known.number, known.phase, 0), known.number)
+            record = phase_record(known.number, known.phase, 0, self._away(row, 8 * word // self._stride))
+            known.arrived += self._note(row, record, known.number)
         if (before ^ after) >> PHASE_BIT & 1:
             known = self._of(word)
             known.phase, known.arrived_before, known.arrived = known.phase + 1, known.arrived, 0
@@ -71,7 +73,8 @@ class Phases:
     def wait(self, row: int, word: int) -> None:
         """A thread of warp `row` has seen that the last phase is over."""
         known = self._of(word)
-        if self._own(row, word) and 0 < known.arrived_before <= MOST_COUNT:
+        own = not self._away(row, 8 * word // self._stride)
+        if own and 0 < known.arrived_before <= MOST_COUNT:
             self._note(row, phase_record(known.number, known.phase - 1, known.arrived_before), known.number)
 
     def take(self) -> dict[int, list[int]]:
@@ -86,14 +89,24 @@ class Phases:
         noted += [record] if new else []
         return new
 
-    def _own(self, row: int, word: int) -> bool:
-        return 8 * word // self._stride == int(self._block_of_row[row])
+    def _away(self, row: int, block: int) -> int:
+        """From a warp's thread block to another one of its cluster, in ranks."""
+        ranks = self._clusters.rank
+        return int(ranks[block] - ranks[self._block_of_row[row]]) % self._clusters.size
 
     def meet(self, row: int, name: int, phase: int, count: int) -> None:
         """Warp `row` arrives at a barrier of its thread block that has a name, and waits for so many; 0: for none."""
         number = self._of((int(self._block_of_row[row]), name)).number
         for record in (phase_record(number, phase, 0), phase_record(number, phase, count)):
             self._note(row, record, number)
+
+    def meet_cluster(self, row: int, phase: int, count: int) -> None:
+        """Warp `row` arrives at the barrier of its cluster, in each of the thread blocks; or, with a count, has waited
+        for so many arrivals in its own."""
+        own = int(self._block_of_row[row])
+        for block in [own] if count else self._clusters.members[self._clusters.cluster[own]].tolist():
+            number = self._of((block, CLUSTER)).number
+            self._note(row, phase_record(number, phase, count, self._away(row, block)), number)
 
     def _of(self, which: int | tuple[int, int]) -> Known:
         """Of the word of an object, or of (thread block, name)."""
@@ -158,13 +171,17 @@ class Barriers:
     """Barrier state of the blocks of a chunk. `block_of_row` maps warps to blocks."""
 
     def __init__(
-        self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack, completed: Callable[[np.ndarray], None]
-    ) -> None:
+        self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack, completed: Callable[[np.ndarray], None],
+        met: Callable[[np.ndarray, bool], None],
+    ) -> None:  # fmt: skip
         self.completed = completed  # told rows whose barrier has just been completed
+        self.met = met  # told rows that arrive at their cluster's barrier, or (true) have waited for it
         self.block_of_row, self.stack = block_of_row, stack
         self.cluster_of_row = clusters.cluster[block_of_row]
         warps, blocks = len(block_of_row), len(clusters.cluster)
         self.in_cluster = np.zeros(warps, bool)  # has arrived in a phase of its cluster's barrier that goes on
+        self.cluster_phase = np.zeros(len(clusters.members), np.int64)  # how often that has been completed,
+        self.cluster_arrived = np.zeros(len(clusters.members), np.int64)  # and by how many warps the last time
         self.waiting = np.full(warps, NONE, np.int32)  # barrier id a warp waits at
         self.resume = np.zeros(warps, np.int32)  # block to continue at
         self.instruction = np.zeros(warps, np.int32)  # where it waits, for messages and results
@@ -220,12 +237,14 @@ class Barriers:
 
     def arrive_in_cluster(self, rows: np.ndarray) -> None:
         """Warps `rows` arrive at the barrier of their cluster, and go on."""
+        self.met(rows, False)
         self.in_cluster[rows] = True
         self._release_clusters(rows)
 
     def wait_in_cluster(self, rows: np.ndarray, instruction: int, resume: int) -> None:
         """Warps `rows` go to `resume` once the phase in which they arrived has ended."""
         waits = self.in_cluster[rows]
+        self.met(rows[~waits], True)
         self.stack.advance(rows[~waits], resume)
         held = rows[waits]
         self.waiting[held], self.resume[held], self.instruction[held] = CLUSTER, resume, instruction
@@ -236,9 +255,14 @@ class Barriers:
         if not self.in_cluster.any():
             return
         late = np.bincount(self.cluster_of_row, ~self.in_cluster & (self.stack.block != DONE))
-        complete = np.isin(self.cluster_of_row, np.unique(self.cluster_of_row[rows])) & (late == 0)[self.cluster_of_row]
+        arrived = np.bincount(self.cluster_of_row, self.in_cluster).astype(np.int64)
+        over = np.intersect1d(self.cluster_of_row[rows], np.flatnonzero((late == 0) & (arrived > 0)))
+        self.cluster_phase[over] += 1
+        self.cluster_arrived[over] = arrived[over]
+        complete = np.isin(self.cluster_of_row, over)
         self.in_cluster[complete] = False
         free = np.flatnonzero(complete & (self.waiting == CLUSTER))
+        self.met(free, True)
         self.waiting[free] = NONE
         self.stack.resume(free, self.resume[free])
 

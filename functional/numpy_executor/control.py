@@ -259,7 +259,9 @@ def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Term
 
     def step(frame: Frame) -> None:
         here, barriers = frame.executing != 0, frame.machine.barriers
-        frame.machine.stack.advance(frame.index[~here] if waits else frame.rows, after)
+        _pass_by(frame, inst, frame.index[~here], after)
+        if not waits:
+            frame.machine.stack.advance(frame.rows if here.all() else frame.index[here], after)
         if waits:
             barriers.wait_in_cluster(frame.index[here], inst.index, after)
         else:

@@ -19,6 +19,7 @@ from functional.numpy_executor.stack import FULL, Stack, unpack
 from functional.numpy_executor.tensor_memory import TensorMemory
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Symbol
+from functional.traces.line_record import MOST_COUNT
 from functional.traces.trace import Trace, offsets_of
 
 
@@ -188,7 +189,7 @@ class Machine:
         masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
         self.stack = Stack(np.tile(masks, len(self.thread_blocks)), 0)
         self.clusters = Clusters(launch, thread_blocks)
-        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._completed)
+        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._completed, self._met_cluster)
         self.launched_registers = code.program.directives.get("maxnreg", (0,))[0]  # a thread; 0: not known
         self.registers_held = np.full(self.warps, self.launched_registers)  # a thread of each warp, now
         self.registers_changed: Instruction | None = None  # by which, last
@@ -206,7 +207,7 @@ class Machine:
         for slot, symbol in code.symbol_slots.items():
             self.registers[slot] = self._address_of(symbol)
         self._memories()
-        self.phases = Phases(self.block_of_row, self.shared_stride)
+        self.phases = Phases(self.block_of_row, self.shared_stride, self.clusters)
         self.watch = watch
         watch.begin(self)
 
@@ -289,8 +290,21 @@ class Machine:
         """Log that a warp has arrived at a barrier, and waited for so many (0: not at all)."""
         phase = int(self.barriers.phase[self.block_of_row[row], name])
         self.phases.meet(row, name, phase, count)
+        self._log_met(row)
+
+    def _log_met(self, row: int) -> None:
         records = access_records(self.phases.take().get(row, []), 1)
         self.log.records(np.full(len(records), row), records)
+
+    def _met_cluster(self, rows: np.ndarray, waited: bool) -> None:
+        """Log that warps arrive at the barrier of their cluster, or have waited for those of its last phase."""
+        for row, cluster in zip(rows.tolist(), self.barriers.cluster_of_row[rows].tolist(), strict=True):
+            phase, count = int(self.barriers.cluster_phase[cluster]), int(self.barriers.cluster_arrived[cluster])
+            if not waited:
+                self.phases.meet_cluster(row, phase, 0)
+            elif 0 < count <= MOST_COUNT:
+                self.phases.meet_cluster(row, phase - 1, count)
+            self._log_met(row)
 
     def _reduce(self, rows: np.ndarray) -> None:
         """The results of `bar.red`, for warps whose barrier has just been completed."""

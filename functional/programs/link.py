@@ -132,12 +132,14 @@ def link(module: ir.Module, kernel_name: str) -> Program:
 
 
 def _meeting(instructions: list[ir.Instruction]) -> list[ir.Instruction]:
-    """Where a barrier's number or count is in a register, the trace says of all barriers who meets whom."""
-    named = [i for i in instructions if i.opcode in ("bar", "barrier") and not {"warp", "cluster"} & {*i.modifiers}]
+    """The trace says who meets whom at a cluster's barrier, and, where a barrier's number or count is in a register, at
+    all barriers."""
+    barriers = [i for i in instructions if i.opcode in ("bar", "barrier") and "warp" not in i.modifiers]
+    named = [i for i in barriers if "cluster" not in i.modifiers]
     operands = (i.sources[:-1] if "red" in i.modifiers else i.sources for i in named)
     if all(isinstance(operand, ir.Immediate) for each in operands for operand in each):
-        return instructions
-    return [replace(i, meets=True) if i in named else i for i in instructions]
+        barriers = [i for i in barriers if i not in named]
+    return [replace(i, meets=True) if i in barriers else i for i in instructions]
 
 
 def _blocks(

@@ -9,8 +9,8 @@ transaction each, GPGPU-Sim 4.2).
 Arrivals and waits at `mbarrier`s are records among those of memory. Their line is PHASE_WINDOW_LINE + (barrier << 17 |
 phase << 9 | count). Barriers are numbered within their thread block in the order of their first use, phases from 0
 modulo 256. A count of 0 is an arrival of the warp, or of a copy of its own, in that phase; else the warp waits until so
-many arrivals of its thread block have been made in it. What thread blocks of a cluster do for each other is not in the
-trace.
+many arrivals have been made in it. All sectors are set; of an arrival in another thread block of the cluster, whose
+rank is k more (modulo their number), their bits are 15 - k, and the barrier is numbered in that one.
 
 The functions on single records take numbers and arrays, and can be compiled as they are. Those that make
 records take one access a row and treat every column as an active lane: a caller replaces the address of an inactive
@@ -80,10 +80,15 @@ MOST_COUNT, PHASES, BARRIERS = (1 << _COUNT_BITS) - 1, 1 << _PHASE_BITS, 1 << _B
 _BARRIER_SHIFT = _COUNT_BITS + _PHASE_BITS
 
 
-def phase_record(barrier: int, phase: int, count: int) -> int:
-    """The record of an arrival (count 0), or of a wait for so many."""
+def phase_record(barrier: int, phase: int, count: int, away: int = 0) -> int:
+    """The record of an arrival (count 0) in the thread block so many ranks `away`, or of a wait for so many."""
     line = PHASE_WINDOW_LINE + (barrier << _BARRIER_SHIFT | phase % PHASES << _COUNT_BITS | count)
-    return line << LINE_SHIFT | ALL_SECTORS << SECTOR_SHIFT
+    return line << LINE_SHIFT | (ALL_SECTORS ^ away) << SECTOR_SHIFT
+
+
+def away_of(record: Any) -> Any:
+    """How many ranks on in its cluster the thread block is that an arrival is made in; 0: it is the own."""
+    return ((record >> SECTOR_SHIFT) & ALL_SECTORS) ^ ALL_SECTORS
 
 
 def is_phase(line: Any) -> Any:

@@ -51,6 +51,7 @@ class LaunchEntry(msgspec.Struct, forbid_unknown_fields=True):
     warp_instructions: int
     trace_bytes: int  # of the streams in memory
     order: Order = Order()
+    cluster: tuple[int, int, int] | None = None  # as it was launched; None: as the kernel says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,7 @@ class StoreWriter:
             dynamic_shared_bytes=launch.dynamic_shared_bytes, shared_bytes=launch.shared_bytes,
             registers=registers.count, registers_source=registers.source, file=name, file_bytes=size,
             checksum=checksum, thread_instructions=threads, warp_instructions=warps, trace_bytes=trace_bytes,
-            order=launch.order,
+            order=launch.order, cluster=launch.requested_cluster[:] if launch.requested_cluster else None,
         )  # fmt: skip
         self._launches.append(entry)
 
@@ -257,9 +258,12 @@ def open_store(folder: str | Path) -> StoredCase:
     launches: list[Launch] = []
     for entry in whole.launches:
         program, grid, block = programs[entry.kernel], Dim3(*entry.grid), Dim3(*entry.block)
-        check_shape(program, grid, block, entry.dynamic_shared_bytes)
+        cluster = None if entry.cluster is None else Dim3(*entry.cluster)
+        check_shape(program, grid, block, entry.dynamic_shared_bytes, cluster)
         check_after(entry.order.after, len(launches))
-        launch = Launch(program, grid, block, b"", entry.dynamic_shared_bytes, entry.label, order=entry.order)
+        launch = Launch(
+            program, grid, block, b"", entry.dynamic_shared_bytes, entry.label, (), 0, cluster, order=entry.order
+        )
         if entry.shared_bytes != launch.shared_bytes or not 0 < entry.registers <= MOST_REGISTERS:
             said = f"{entry.shared_bytes} B of shared memory, {entry.registers} registers"
             raise damaged(folder, f"launch {len(launches)} of its manifest has {said}")

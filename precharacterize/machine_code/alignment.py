@@ -23,6 +23,7 @@ _SIMPLE = frozenset(
 )
 _FLOAT = frozenset({"add", "sub", "mul"})
 ENOUGH = 3  # different instructions to tell how often a loop was unrolled
+MEETING = ("BAR", "UCGABAR_ARV", "UCGABAR_WAIT")  # the last two: a cluster's
 _BRANCHES = frozenset({"bra", "brx", "ret", "exit", "call"})
 
 
@@ -66,7 +67,7 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     labels = {block[0].label: n for n, block in enumerate(blocks) if block[0].label}
     ptx = [_ptx_of(block, at_line, program) for block in blocks]
     slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
-    slow |= _waiting_again(blocks, ptx, program, labels)
+    slow |= _waiting_again(blocks, ptx, program, labels) | _without_clusters(blocks, ptx, program)
     seen, left = set(), [0] if blocks else []
     while left:
         n = left.pop()
@@ -84,6 +85,18 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
         else:
             made.append(block)
     return made
+
+
+def _without_clusters(blocks: list[list[MachineInstruction]], ptx: list[list[int]], program: Program) -> set[int]:
+    """Blocks that a launch without clusters takes at a cluster's barrier, beside those of one with them. What chooses
+    between them comes to no PTX instruction: only the barrier does."""
+    of_cluster, found = {i.index for i in program.instructions if i.meets and "cluster" in i.modifiers}, set[int]()
+    for n, block in enumerate(blocks):
+        for k, instruction in enumerate(block):
+            if ptx[n][k] in of_cluster and not instruction.name.startswith("UCGABAR"):
+                found |= {n} if instruction.name in ("BAR", "NOP") else set()
+                ptx[n][k] = -1
+    return found
 
 
 def _waiting_again(
@@ -217,7 +230,7 @@ def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) 
     if source.opcode in _BRANCHES:
         return ends_block(instruction)
     if source.meets:
-        return instruction.name == "BAR"
+        return instruction.name in MEETING
     if copies_of(source) < LAST_PRODUCT:
         return kind_of(instruction) >= Kind.PARAM_LOAD
     stores = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC, Kind.BARRIER)
@@ -327,7 +340,7 @@ class Matching:
     def _makes(self, instruction: MachineInstruction, i: int) -> bool:
         """Is it a memory instruction that makes the access of PTX instruction `i`?"""
         if i >= 0 and self.program.instructions[i].meets:
-            return instruction.name == "BAR"
+            return instruction.name in MEETING
         if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:
             return False
         made_by = _ALONE.get(copies_of(self.program.instructions[i]))

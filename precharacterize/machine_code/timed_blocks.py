@@ -13,7 +13,7 @@ from precharacterize.build import MEMORY, Row, row_of
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class
 from precharacterize.machine_code import alignment
 from precharacterize.machine_code import timing_classes as classes
-from precharacterize.machine_code.alignment import BULK_COPIES, MachineBlock, Matching
+from precharacterize.machine_code.alignment import BULK_COPIES, MEETING, MachineBlock, Matching
 from precharacterize.machine_code.assemble import NO_SCOREBOARD, MachineInstruction
 from precharacterize.table import SCOREBOARDS, UNITS, WORDS, PipelineParameters
 from precharacterize.tensor_work import sized
@@ -23,6 +23,7 @@ INSTRUCTION_BYTES = 16
 CONSTANT_LINE_BYTES = 256  # of the first, which a kernel without parameters reads too, no more is said than of its code
 MOST_LINE_INSTRUCTIONS = 4096  # of the instruction cache
 _COPIES = dict(LDGSTS=sync.starts(sync.COPIES), LDGDEPBAR=sync.closes(sync.COPIES), UTMACMDFLUSH=sync.closes(sync.BULK))
+_COPIES |= dict(ACQBULK=sync.AWAITS, PREEXIT=sync.TRIGGERS, USETMAXREG=sync.REGISTERS)
 _TENSOR_WORK = re.compile(r"UTC\w*MMA|UTCCP|LDTM|STTM")
 _PRODUCTS = ("HGMMA", "IGMMA", "QGMMA", "BGMMA")
 
@@ -50,7 +51,9 @@ def machine_timed_blocks(
             row.pcs = first_row + block.code[k].address // INSTRUCTION_BYTES
             source = program.instructions[block.ptx[k]] if block.ptx[k] >= 0 else None
             row.copies = _copies(block.code[k], source, k in found)
-            if k in found and block.code[k].name == "BAR":
+            if row.copies == sync.REGISTERS and source is not None:
+                row.word = sync.register_count(source)
+            if k in found and block.code[k].name in MEETING:
                 row.barrier = sync.NONE  # the trace says who meets whom
             if source is not None and source.opcode == "tcgen05" and _TENSOR_WORK.fullmatch(block.code[k].name):
                 _mark_tensor_work(row, source, program, pipeline)

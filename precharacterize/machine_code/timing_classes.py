@@ -7,7 +7,8 @@ import re
 from functional.files import toml_beside
 from precharacterize.classify import NO_OPERATIONS, Kind, Operations
 from precharacterize.machine_code.assemble import MachineInstruction
-from precharacterize.synchronisation import NONE, OF_CLUSTER, code_of
+from precharacterize.synchronisation import NONE, code_of
+from precharacterize.table import BARRIERS
 
 _TABLE = toml_beside(__file__, "opcodes.toml")
 _CLASS = {opcode: name for name, opcodes in _TABLE["class"].items() for opcode in opcodes.split()}
@@ -61,7 +62,7 @@ def barrier_of(instruction: MachineInstruction) -> int | None:
     if not operands or not all(re.fullmatch(r"0x[0-9a-f]+", o) for o in operands[:2]):
         return None
     number, threads = ([int(o, 16) for o in operands[:2]] + [0])[:2]
-    return code_of(number, threads) if number < OF_CLUSTER else None
+    return code_of(number, threads) if number < BARRIERS else None
 
 
 def access_bytes(instruction: MachineInstruction) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import ceil
 
 from abstim.engine import LaunchInputs
@@ -28,18 +29,25 @@ def simulate(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int) -> OracleResult
     program, width = Program(inputs.table), inputs.trace.warps_per_block
     side = None if gpu.spec.perfect_memory else MemorySide(gpu)
     sms = [Sm(gpu, program, width, blocks_per_sm, inputs.shared_bytes, n, side) for n in range(gpu.spec.sm_count)]
-    waiting = list(range(len(inputs.trace.thread_blocks)))
-    last, time, next_dispatch = len(sms) - 1, 0, 0.0
+    clusters = _clusters(inputs)
+    waiting, size = [*clusters], len(clusters[0])
+    window = 32 if side is None else _window(side)
+    choose = _taker if size == 1 else partial(_takers, clusters=size, window=window)
+    interval = round(gpu.params.dispatch_interval_cycles * 64) / 64
+    last, time, next_dispatch = -1, 0, 0.0
     while waiting or any(sm.warps for sm in sms):
         for sm in sms:
             if sm.warps:  # an SM without warps has nothing to look at
                 sm.cycle(time)
-        while waiting and (taker := _taker(sms, last, time, next_dispatch)) is not None:
-            block = waiting.pop(0)
-            interval = round(gpu.params.dispatch_interval_cycles * 64) / 64
-            next_dispatch = (time if time > ceil(next_dispatch) else next_dispatch) + interval
-            sms[taker].launch([stream_of(program, inputs.trace, block * width + k) for k in range(width)], time)
-            last = taker
+        while waiting and (taken := choose(sms, last, time, next_dispatch)) is not None:
+            last, takers = taken
+            since = time if time > ceil(next_dispatch) else next_dispatch
+            next_dispatch = (since if size == 1 else max(next_dispatch, time - window)) + size * interval
+            for taker, block in zip(takers, waiting.pop(0), strict=True):
+                streams = [stream_of(program, inputs.trace, block * width + k) for k in range(width)]
+                sms[taker].launch(streams, time, block, inputs.registers)
+        if size > 1 and time % window == 0:
+            _deliver(sms, clusters, time)
         if side:
             _work_on(side, sms)
         time += 1
@@ -76,12 +84,47 @@ def _finish(side: MemorySide) -> None:
         side.cycle()
 
 
-def _taker(sms: list[Sm], last: int, time: int, next_dispatch: float) -> int | None:
+def _taker(sms: list[Sm], last: int, time: int, next_dispatch: float) -> tuple[int, list[int]] | None:
     """The SM that takes the next block in cycle `time`, if any can: the earliest, ties round robin after `last`."""
     order = [(last + 1 + k) % len(sms) for k in range(len(sms))]
     free = {n: max(next_dispatch, found) for n in order if (found := sms[n].earliest_dispatch()) is not None}
     able = [n for n in free if free[n] <= time]
-    return min(able, key=lambda n: ceil(free[n]), default=None)
+    taker = min(able, key=lambda n: ceil(free[n]), default=None)
+    return None if taker is None else (taker, [taker])
+
+
+def _clusters(inputs: LaunchInputs) -> list[list[int]]:
+    """Thread blocks by cluster and rank, as positions in the trace."""
+    order, size = inputs.order, inputs.cluster_blocks
+    blocks = [*range(len(inputs.trace.thread_blocks))] if order is None else order.tolist()
+    return [blocks[first : first + size] for first in range(0, len(blocks), size)]
+
+
+def _takers(
+    sms: list[Sm], last: int, time: int, next_dispatch: float, *, clusters: int, window: int
+) -> tuple[int, list[int]] | None:
+    """The GPC that takes the next cluster at the end of a window, the first after `last` that can, and the SM of each
+    of its blocks: those with the fewest."""
+    gpcs, pairs = sms[0].gpu.spec.gpcs, (len(sms) + 1) // 2
+    for gpc in ((last + 1 + k) % gpcs for k in range(gpcs) if next_dispatch <= time and time % window == 0):
+        own = [n for n in range(len(sms)) if n // 2 * gpcs // pairs == gpc]
+        able = [n for n in own if (free := sms[n].earliest_dispatch()) is not None and free <= time]
+        if len(able) >= clusters:
+            return gpc, sorted(able, key=lambda n: (len(sms[n].blocks), n))[:clusters]
+    return None
+
+
+def _deliver(sms: list[Sm], clusters: list[list[int]], time: int) -> None:
+    """At the end of a window: what thread blocks have done for each other."""
+    for position, away, barrier, number, there in [sent for sm in sms for sent in sm.sent]:
+        own = next(cluster for cluster in clusters if position in cluster)
+        other = own[(own.index(position) + away) % len(own)]
+        for sm in sms:
+            for block in sm.blocks.values():
+                if block.position == other:
+                    sm.arrive_in_phases(block, [(barrier, number, 0)], max(there, time + 1))
+    for sm in sms:
+        sm.sent.clear()
 
 
 def _counters(sms: list[Sm]) -> dict[str, int]:

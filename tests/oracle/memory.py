@@ -41,19 +41,23 @@ class Access:
         conflicts: int = 0,
         loop: Loop | None = None,
         lanes: int = 0,
+        way: int = 0,
     ) -> None:
         self.pass_cycles = 128 // gpu.spec.shared_bytes_per_cycle
         self.gpu, self.kind, self.access_bytes, self.conflicts = gpu, kind, access_bytes, conflicts
         self.loop, self.lanes = loop, lanes  # lanes that add to doubles in L2
+        self.way = way  # to another thread block's shared memory
         lines = [(r >> 5, [s for s in range(4) if r >> 1 + s & 1]) for r in reversed(records)]
-        self.phases = [(barrier_of(k), phase_of(k), count_of(k)) for k, _ in reversed(lines) if is_phase(k)]
+        met = [(barrier_of(k), phase_of(k), count_of(k), 15 - (r >> 1 & 15)) for r in records if is_phase(k := r >> 5)]
+        self.phases = [phase for *phase, away in met if not away]
+        self.elsewhere = [(away, barrier, phase) for barrier, phase, _, away in met if away]  # ranks on
         self.records = [(line, sectors) for line, sectors in lines if not is_phase(line)]
         self.passes = sum(line == SHARED_WINDOW_LINE for line, _ in self.records)  # of shared memory
 
     @property
     def is_idle(self) -> bool:
         """Is no lane active?"""
-        return not any(sectors for _, sectors in self.records) and not self.phases
+        return not any(sectors for _, sectors in self.records) and not self.phases and not self.elsewhere
 
     def shared_busy(self) -> int:
         """Cycles an access of shared memory keeps the load/store unit."""
@@ -73,7 +77,7 @@ class Access:
         if not self.conflicts:
             return start + 1
         if not self.loop:
-            return start + shared + self.late(self.conflicts)
+            return start + shared + self.late(self.conflicts) + self.way
         length = self.loop.round_cycles + self.gpu.params.retry_cycles * self._retrying_warps(start)
         first, next_one = start + shared, self.loop.free[self.loop.word] + length
         result = max(first, next_one) + (self.conflicts - 1) * length

@@ -19,6 +19,7 @@ from precharacterize.synchronisation import (
     COMMITS,
     COPIES,
     COPY,
+    ELSEWHERE,
     FILLS,
     GROUPS,
     LAST_PRODUCT,
@@ -26,6 +27,7 @@ from precharacterize.synchronisation import (
     MEETS_LATER,
     NONE,
     PRODUCTS,
+    REGISTERS,
     WAITS,
     closes_group,
     family_of,
@@ -69,6 +71,8 @@ class Warp:
     awaits: list[tuple[int, int]] = field(default_factory=list)  # groups it waits for
     at_phases: list[tuple[int, int, int]] = field(default_factory=list)  # what it waits for at `mbarrier`s
     meets_from: int = 0  # and the access that waits is complete a cycle later
+    held: int = 0  # registers a thread,
+    wants: int = 0  # and those that it waits for
     registers: dict[int, int] = field(default_factory=dict)  # register -> free cycle
     written_by: dict[int, Kind] = field(default_factory=dict)
 
@@ -108,18 +112,21 @@ class Later:
     """Arrivals of a warp that wait for its `cp.async`: those of `left`, complete at `there` as far as is known."""
 
     warp: Warp
-    phases: list[tuple[int, int, int]]
+    access: Access
     left: list
     there: int
 
 
 @dataclass
 class Block:
-    """A resident thread block: its slot, the cycle it came in, its warps, phases of its barriers."""
+    """A resident thread block: its slot, the cycle it came in, its place in the trace, its warps, phases of its
+    barriers, registers that its warps have given back."""
 
     slot: int
     start: int
-    warps: list[Warp]
+    position: int
+    warps: list[Warp] = field(default_factory=list)
+    spare: int = 0
     phases: dict[tuple[int, int], Phase] = field(default_factory=dict)  # by barrier and phase modulo 4
 
 
@@ -149,6 +156,7 @@ class Sm:
         self.due: dict[int, int] = {}  # cycle -> results due on the buses
         self.copying: list = []  # accesses that are `cp.async`, or wait for those before them
         self.later: list[Later] = []
+        self.sent: list[tuple[int, int, int, int, int]] = []  # arrivals elsewhere: by whom, ranks on, where, and when
         self.accessed: Access | None = None  # by the instruction issued last
         self.issued, self.last_fetched = 0, -1
         self.word_free: dict[int, dict[int, int]] = {}  # by block slot: when no loop changes each word any more
@@ -160,14 +168,14 @@ class Sm:
         known = [free for slot, free in enumerate(self.slot_free) if slot not in self.blocks]
         return max(min(known), self.last_dispatch + 1) if known else None
 
-    def launch(self, streams: list[WarpStream], time: int) -> None:
+    def launch(self, streams: list[WarpStream], time: int, position: int, registers: int) -> None:
         """Take a thread block at the end of cycle `time`."""
         slot = next(b for b, free in enumerate(self.slot_free) if b not in self.blocks and free <= time)
-        block = Block(slot, time, [])
+        block = Block(slot, time, position)
         self.blocks[slot], self.last_dispatch = block, time
         for k, stream in enumerate(streams):
             warp = Warp(slot * self.warps_per_block + k, self.launched, self.program, stream, stream.advance(None))
-            self.launched += 1
+            self.launched, warp.held = self.launched + 1, registers
             self.warps[warp.slot] = warp
             block.warps.append(warp)
             self.want(warp, self.program.pc(warp.next))
@@ -283,7 +291,7 @@ class Sm:
             self.copying.append(pending)
         pending.products_done = self.done(warp, PRODUCTS)
         if copies == MEETS_LATER:
-            self.later.append(Later(warp, pending.what.phases, [*before, pending], self.done(warp, COPIES)))
+            self.later.append(Later(warp, pending.what, [*before, pending], self.done(warp, COPIES)))
         self.memory.go(pending, time)
         return NEVER if pending.waiting else pending.result
 
@@ -323,7 +331,8 @@ class Sm:
         if self.program.round(i):
             free = self.word_free.setdefault(warp.slot // self.warps_per_block, defaultdict(int))
             loop = Loop(self.program.round(i), self.program.word(i), free, self.word_free)
-        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes)
+        way = self.way if self.program.copies(i) == ELSEWHERE else 0
+        self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes, way)
         return self.accessed
 
     def complete(self, p) -> None:
@@ -341,16 +350,22 @@ class Sm:
         if warp.awaits and warp.copies_complete() < NEVER:
             warp.not_before, warp.awaits = warp.copies_complete(), []
         if copies == MEETS:
-            self.meet(warp, p.what.phases, result)
+            self.meet(warp, p.what, result)
         elif copies == FILLS:
-            self.arrive_in_phases(warp, p.what.phases, result)
+            self.arrive(warp, p.what, result, 0)
         elif copies == COMMITS:
-            self.arrive_in_phases(warp, p.what.phases, max(result, p.products_done))
+            self.arrive(warp, p.what, max(result, p.products_done), self.way)
         elif p in self.copying:
             self.copying.remove(p)
             self.count_copy(p, result)
-        if warp.fenced and not warp.outstanding:
-            warp.fenced, warp.not_before = False, warp.complete
+        if warp.fenced and self.fence_over(warp) < NEVER:
+            warp.fenced, warp.not_before = False, self.fence_over(warp)
+
+    def fence_over(self, warp: Warp) -> int:
+        """When a fence lets its warp go on; NEVER if that is not known."""
+        if self.side and self.gpu.spec.posted_stores:
+            return NEVER if warp.outstanding else warp.complete
+        return max([0, *warp.registers.values()])
 
     def count_copy(self, p, result: int) -> None:
         """A `cp.async`, or an arrival that waits for some, is complete."""
@@ -359,22 +374,32 @@ class Sm:
             later.there = max(later.there, result)
             if not later.left:
                 self.later.remove(later)
-                self.arrive_in_phases(later.warp, later.phases, later.there)
+                self.arrive(later.warp, later.access, later.there, self.way)
 
     # Rule 8, phases of an `mbarrier`
 
-    def meet(self, warp: Warp, phases: list[tuple[int, int, int]], result: int) -> None:
+    @property
+    def way(self) -> int:
+        """Cycles to another SM of a cluster."""
+        return int(self.gpu.params.cluster_cycles)
+
+    def meet(self, warp: Warp, access: Access, result: int) -> None:
         """An access at barriers is complete at `result`: its arrivals count, and its warp waits from then on."""
-        self.arrive_in_phases(warp, phases, result)
-        warp.at_phases = [phase for phase in phases if phase[2]]
+        self.arrive(warp, access, result, self.way)
+        warp.at_phases = [phase for phase in access.phases if phase[2]]
         warp.meets_from = result - 1
         warp.not_before = max(warp.not_before, warp.meets_from, self.phases_over(warp))
         if warp.not_before < NEVER:
             warp.at_phases, warp.meets_from = [], warp.not_before
 
-    def arrive_in_phases(self, warp: Warp, phases: list[tuple[int, int, int]], time: int) -> None:
-        """Arrivals (those without a count) at `time`; whoever's phases are now known to be over goes on."""
+    def arrive(self, warp: Warp, access: Access, time: int, way: int) -> None:
+        """The arrivals of an access: those in the own thread block at `time`, in others `way` cycles later."""
         block = self._block_of(warp)
+        self.sent += [(block.position, *where, time + way) for where in access.elsewhere]
+        self.arrive_in_phases(block, access.phases, time)
+
+    def arrive_in_phases(self, block: Block, phases: list[tuple[int, int, int]], time: int) -> None:
+        """Arrivals (those without a count) at `time`; whoever's phases are now known to be over goes on."""
         for barrier, number, count in phases:
             if not count:
                 phase = block.phases.setdefault((barrier, number % 4), Phase(number))
@@ -454,7 +479,7 @@ class Sm:
         following = warp.stream.advance(i)
         if following is None:
             self.exit(warp, time)
-            self.follow_copies(warp, i, result)
+            self.follow_copies(warp, i, result, time)
             return
         warp.issued, warp.next, warp.not_before = i, following, 0
         if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
@@ -462,18 +487,23 @@ class Sm:
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
                 warp.complete = max(warp.complete, time + self.side.way_there_and_back)
-            warp.not_before, warp.fenced = (NEVER, True) if warp.outstanding else (warp.complete, False)
-        self.follow_copies(warp, i, result)
+            warp.not_before = self.fence_over(warp)
+            warp.fenced = warp.not_before == NEVER
+        self.follow_copies(warp, i, result, time)
         self.follow(warp, i, kind, time)
         if kind == Kind.BARRIER:
             warp.at_barrier = True
             self.release_if_complete(warp, time)
 
-    def follow_copies(self, warp: Warp, i: int, result: int) -> None:
-        """What an instruction does with groups of asynchronous work, and at barriers."""
+    def follow_copies(self, warp: Warp, i: int, result: int, time: int) -> None:
+        """What an instruction does with groups of asynchronous work, at barriers, and with registers."""
         copies = self.program.copies(i)
-        if copies < LAST_PRODUCT:
-            self.follow_phases(warp, copies, result, self.accessed.phases)
+        if copies == ELSEWHERE:
+            return
+        if copies == REGISTERS:
+            self.change_registers(warp, self.program.word(i), time)
+        elif copies < LAST_PRODUCT:
+            self.follow_phases(warp, copies, result, self.accessed)
         elif copies >= 0:
             family, allowed = divmod(copies, WAITS)
             warp.awaits = [((self.group(warp, family)[0] - age) % GROUPS, family) for age in range(allowed, GROUPS)]
@@ -488,16 +518,32 @@ class Sm:
             if closes_group(copies) or copies == LAST_PRODUCT:
                 warp.group[family] = (group + 1) % GROUPS
 
-    def follow_phases(self, warp: Warp, copies: int, result: int, phases: list[tuple[int, int, int]]) -> None:
+    def change_registers(self, warp: Warp, count: int, time: int) -> None:
+        """The warp gives some back, and others take them; or it wants some, and has them or waits."""
+        block = self._block_of(warp)
+        if count < 0:
+            block.spare, warp.held = block.spare + warp.held + count, -count
+        else:
+            warp.wants = count
+        for other in block.warps:
+            if other.wants and other.wants - other.held <= block.spare:
+                block.spare, other.held, other.wants = block.spare - other.wants + other.held, other.wants, 0
+                other.not_before = other.not_before if other is warp else time + 1
+            elif other.wants:
+                other.not_before = NEVER
+
+    def follow_phases(self, warp: Warp, copies: int, result: int, access: Access) -> None:
         """With real memory what is not known yet is done in `complete`."""
         if self.side:
             if copies == MEETS and result < NEVER:
                 warp.not_before = NEVER if warp.at_phases else max(warp.not_before, warp.meets_from)
         elif copies == MEETS:
-            self.meet(warp, phases, result)
+            self.meet(warp, access, result)
+        elif copies == FILLS:
+            self.arrive(warp, access, result, 0)
         else:
-            family = {MEETS_LATER: COPIES, COMMITS: PRODUCTS}.get(copies)
-            self.arrive_in_phases(warp, phases, max(result, 0 if family is None else self.done(warp, family)))
+            done = self.done(warp, {MEETS_LATER: COPIES, COMMITS: PRODUCTS}[copies])
+            self.arrive(warp, access, max(result, done), self.way)
 
     def follow(self, warp: Warp, i: int, kind: Kind, time: int) -> None:
         """What the front end does after `i`."""

@@ -17,7 +17,7 @@ from threading import local
 
 import numpy as np
 
-from abstim.engine import simulate
+from abstim.engine import simulate_point
 from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
 from abstim.engine.simulation import LaunchInputs
 from abstim.engine.state import REAL_MEMORY, record
@@ -201,7 +201,7 @@ def engine_digest() -> str:
 
 def time_chunk(inputs: LaunchInputs, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
     """Cycles of a launch on each GPU by the detailed engine, on one thread."""
-    return [result.cycles for result in simulate(inputs, gpus, blocks_per_sm, threads=1)]
+    return [simulate_point(inputs, gpu, n).cycles for gpu, n in zip(gpus, blocks_per_sm, strict=True)]
 
 
 def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
