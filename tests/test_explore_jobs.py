@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from nightly import of
 
 from abstim.gpu.config import changed, domains, load_gpu
 from abstim.session.session import open_session
@@ -99,7 +100,7 @@ def test_several_changes_at_once_too(name):
         "l2_ways": (8, 16),
         "core_clock_hz": (7e8, 1e9),
     }
-    for _ in range(40):
+    for _ in range(of(15, 40)):
         values = {key: some[generator.integers(len(some))] for key, some in choices.items()}
         gpu = changed(base(name), values, "")
         for job in jobs(gpu):

@@ -171,7 +171,7 @@ INTERRUPTED = [("run", "lavamd_16x", "--limits"), ("run", "lavamd_16x", "--hot")
 @pytest.mark.parametrize("words", INTERRUPTED)  # each works for a minute and more
 def test_an_interrupt_ends_it_within_two_seconds(words):
     process = command(*words, stdout=subprocess.PIPE)
-    at_work(process, 2)
+    at_work(process, 1.5)
     out, err, used = interrupted(process)
     assert used < 2.0
     assert process.returncode == 130 and b"interrupted" in err and b"Traceback" not in err and out == b""

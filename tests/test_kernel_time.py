@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 
 import abstim
 from abstim.gpu.config import load_gpu
@@ -105,7 +106,7 @@ def test_barriers_of_a_part_of_a_block_have_derivatives(tmp_path):
     assert own(own.defaults())[1].tolist() == [1]
 
 
-@settings(max_examples=30)
+@examples(8, 30)
 @given(st.integers(0, 1000), st.integers(0, 1000), st.sampled_from(["nn_euclid", "reduction"]))
 def test_within_a_cell_time_is_linear(a, b, target):
     own, first, second = kernel(target, *REAL), off_the_grid(a), off_the_grid(b)
