@@ -13,7 +13,6 @@ import csv
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -386,9 +385,9 @@ def _keep_apart(settings: Settings, labels: dict[str, str], new: Mapping[str, st
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file. Raises InputError if it cannot be read or does not parse."""
+    """A TOML file, whose tables nobody may change. Raises InputError if it cannot be read or does not parse."""
     try:
-        return deepcopy(_parsed(read_text(path)))
+        return dict(_parsed(read_text(path)))
     except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
     except RecursionError:
