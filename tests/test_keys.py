@@ -163,5 +163,5 @@ KERNELS = "nn_euclid", "micro_local_spill"  # where L1D is passed by, local memo
 @pytest.mark.parametrize(("name", "override"), of(SAMPLE, EVERY_GPU))
 def test_a_key_changes_cycles(name, override):
     """`make nightly` asks three keys of every GPU."""
-    before, after = ([run(kernel, name, given).totals["cycles"] for kernel in KERNELS] for given in ([], [override]))
-    assert after != before
+    runs = ([run(kernel, name, given).totals["cycles"] for given in ([], [override])] for kernel in KERNELS)
+    assert any(before != after for before, after in runs)
