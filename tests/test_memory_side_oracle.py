@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from random_launches import straight_launch
 
@@ -18,7 +19,7 @@ from functional.jit.marked import Array
 from precharacterize.classify import Kind
 
 replay = Staged("memory_replay", "replay", (State, Array("request field"), Array("request sector")))
-EXAMPLES = settings(max_examples=3)
+EXAMPLES = examples(2, 6)
 # Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
 SCARCE = (
     "l2_sets=4",
