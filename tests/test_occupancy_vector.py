@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from nightly import of
+from nightly import NIGHTLY, of
 
 import abstim
 from abstim.engine.rules import READ_OPERANDS_CYCLES
@@ -156,7 +156,8 @@ def test_engine_equals_its_oracle(gpus):
     rng = np.random.default_rng(20)
     parts = [random_lanes(rng, gpu) for gpu in gpus * of(-(-RANDOM // len(gpus)), 8)]
     expected = [oracle.run(part) for part in parts]
-    for engine in (run_compiled, run_arrays):
+    by_arrays = NIGHTLY or gpus[0].name in ("a100", "gtx480", "gtx480_perfect")  # compiling them takes long
+    for engine in (run_compiled, *((run_arrays,) if by_arrays else ())):
         for found, (end, issued) in zip(engine(parts), expected, strict=True):
             np.testing.assert_array_equal(found.issued, issued)
             np.testing.assert_array_equal(found.end, end)
