@@ -28,7 +28,7 @@ from sampling import (
 )
 from sampling.photon import BlockSampling, WarpSampling
 
-STREAMS = of(100, 200)
+STREAMS = of(60, 200)
 
 
 def share_covered(pairs) -> float:
