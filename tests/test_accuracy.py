@@ -13,7 +13,7 @@ from abstim.gpu.config import known_errors, load_gpu
 from abstim.models import MODELS
 from abstim.study.validate import median_miss_errors, read_reference, relative_accuracy, select, validate
 
-NIGHT = [("GTX480_b", "gtx480_perfect")]
+NIGHT = [("GTX480_b", "gtx480_perfect"), ("RTX3070", "rtx3070")]
 LEFT_FOR_THE_NIGHT = of(" --variant GTX480_b --variant GTX480_c", "nothing")
 FRESH = "small ones that the suite lacks"
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
@@ -66,7 +66,7 @@ def test_the_readmes_command_leaves_nothing_out(of_the_readme):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "variant, gpu",
-    [("GTX480_a", "gtx480_1sched"), ("GTX480_d", "gtx480"), ("RTX3070", "rtx3070"), *of([], NIGHT)],
+    [("GTX480_a", "gtx480_1sched"), ("GTX480_d", "gtx480"), *of([], NIGHT)],
 )
 def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
     """`configs/known_errors.csv`, to a tenth of a percent: the launch latency, which hides errors, taken off."""
@@ -93,7 +93,7 @@ def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
         ("GTX480_b_two_level", QUICK, 0.03, None),
         ("GTX480_c", of(QUICK, KERNELS), of(0.03, 0.02), 0.10),
         ("GTX480_d", KERNELS, 0.02, 0.10),
-        ("RTX3070", KERNELS, 0.02, 0.12),
+        ("RTX3070", of(QUICK, KERNELS), of(0.03, 0.02), 0.12),
     ],
 )
 def test_cycles_are_within_the_bars(variant, which, mean_bar, max_bar, compared):
@@ -127,7 +127,10 @@ def test_caches_kept_between_launches_change_the_time_as_measured(benchmark, com
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "model"), [*(("GTX480_d", model) for model in MODELS), ("RTX3070", "detailed")])
+@pytest.mark.parametrize(
+    ("variant", "model"),
+    [*(("GTX480_d", model) for model in MODELS), *of([], [("RTX3070", "detailed")])],
+)
 def test_what_is_said_of_kernels_that_the_suite_lacks_is_so(variant, model):
     """Nothing was adjusted with them (tests/fresh_kernels.py)."""
     (known,) = (e for e in known_errors() if (e.gpu, e.model, e.what) == (GPUS[variant], model, FRESH))
