@@ -92,9 +92,8 @@ def test_dirty_lines_that_leave_l2_are_written_to_dram():
     tiny = ["perfect_memory=false", "l2_sets=1", "l2_ways=1"]
     launch = run("micro_stream_copy:copy_vec4_120", "gtx480", tiny).launches[-1]
     assert 0 < launch.caches["dram_writes"] <= launch.caches["l2_accesses"]
-    assert (
-        run("micro_stream_copy:copy_word_15", "gtx480", ["perfect_memory=false"]).launches[0].caches["dram_writes"] == 0
-    )
+    usual = run("micro_stream_copy:copy_word_15", "gtx480", ["perfect_memory=false"]).launches[0]
+    assert usual.caches["dram_writes"] == 0
 
 
 @pytest.mark.parametrize("degree", range(1, 13))
