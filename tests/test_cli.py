@@ -274,14 +274,6 @@ def test_whatever_goes_wrong_is_one_line(error, code, said, monkeypatch, capsys)
     assert end.value.code == code and len(lines) == 1 and said in lines[0]
 
 
-def test_a_full_disk_behind_stdout_is_one_line():
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", "from abstim.cli import main; main()", "gpus"], stdout=full, stderr=subprocess.PIPE
-        )
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"No space left" in done.stderr
-
-
 def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is(capsys):
     from abstim.show.tables import print_printf, print_table
     from functional.terminal import note
