@@ -131,7 +131,7 @@ def test_a_cuda_source_is_compiled(folder):
 
 
 def test_without_a_compiler_it_says_what_to_type(folder, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr("precharacterize.machine_code.assemble.tool", lambda name: None)
     code, _, err = call("run", "add.cu", *LAUNCH)
     assert code == 2 and "type `nvcc -ptx" in err and "-o add.ptx`" in err
 
