@@ -194,10 +194,10 @@ def test_a_warp_lives_as_long_as_alone_or_as_the_busiest_resource_takes():
     assert guess({"ALUs": 0.1}, memory_latency=1e6) == "memory latency"  # a warp's loads overlap
 
 
-PAGE = [("hotspot", "gtx480"), ("transpose", "gtx480")]
+PAGE = [("hotspot", "gtx480")]
 
 
-@pytest.mark.parametrize(("target", "gpu"), of(PAGE, [*PAGE, ("hotspot", "rtx3070")]))
+@pytest.mark.parametrize(("target", "gpu"), of(PAGE, [*PAGE, ("transpose", "gtx480"), ("hotspot", "rtx3070")]))
 def test_what_the_page_shows_is_what_counterfactuals_find(target, gpu):
     """The README's kernel was said to be limited by issue, `transpose` by ALUs: by memory latency, both of them."""
     truth, said = limits_of(target, gpu), abstim.run(target, gpu).limit

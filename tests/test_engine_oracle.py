@@ -10,7 +10,7 @@ import pytest
 from algorithm_1_lanes import algorithm_1_cycles, algorithm_1_lanes
 from hypothesis import given
 from hypothesis import strategies as st
-from nightly import examples
+from nightly import examples, of
 from random_gpus import configured, gpus, mixtures
 from random_launches import Launch, launches, straight_launch
 from real_programs import differences, real_launch
@@ -57,7 +57,7 @@ def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> 
     assert_follows_the_rules(data.draw(launches((policy,))))
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", gpu_names()[:: of(2, 1)])
 @examples(3, 12)
 @given(st.data())
 def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
@@ -71,7 +71,7 @@ def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.Data
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", of(gpu_names()[1::2], gpu_names()))
 @examples(1, 4)
 @given(st.integers(0, 2**32))
 def test_engine_follows_the_rules_with_real_memory_on_every_gpu(name: str, seed: int) -> None:

@@ -69,9 +69,8 @@ def alternatives(key: str, value):
 def test_points_of_one_job_take_the_same_cycles(name, section):
     """Every key, one at a time: what changes a launch's cycles changes its job."""
     same = 0
-    for key in domains():
-        if key.rpartition(".")[0] != section:
-            continue
+    keys = [key for key in domains() if key.rpartition(".")[0] == section]
+    for key in keys if not section else keys[:: of(3, 1)]:
         for value in islice(alternatives(key, base(name).settings[key].value), 1):
             try:
                 gpu = changed(base(name), {key: value}, f"{key}={value}")

@@ -84,8 +84,9 @@ def test_any_number_of_threads_gives_the_same_cycles(threads):
         assert (one.sm_cycles == result.sm_cycles).all() and (one.issue_slots == result.issue_slots).all()
 
 
-@pytest.mark.parametrize("kind", GPUS)
-@pytest.mark.parametrize("name", ["hotspot", "kmeans_invert_mapping"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("hotspot", "real"), ("hotspot", "sub-cores"), ("kmeans_invert_mapping", "perfect")]
+)
 def test_threads_that_share_the_sms_of_a_launch_change_nothing(name, kind):
     inputs, gpu, blocks = inputs_of(name, kind)
     alone = simulate_point(inputs, gpu, blocks)
