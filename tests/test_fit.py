@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nightly import NIGHTLY
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
@@ -57,7 +58,7 @@ def test_latencies_come_back_by_the_other_models(model):
     assert fit(table, tuple(truth), model=model).values == pytest.approx(truth, abs=1)
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(not NIGHTLY, reason="a longer one of the two above: at night")
 def test_three_latencies_come_back_from_three_kernels():
     """Perturbed by factors of 1/2 to 2; each must come back within 2 % (five: docs/results.md#fit-perturbed)."""
     gpu, rng = load_gpu("gtx480_perfect"), np.random.default_rng(1)
