@@ -36,7 +36,7 @@ fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m "not slow"
 
 nightly: $(STAMP)
-	ABSTIM_ALL_KEYS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile random
+	ABSTIM_NIGHTLY=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile random
 	$(MAKE) fuzz SEED=$$(date +%s)
 
 TRIES ?= 1000

@@ -192,7 +192,7 @@ def table_of(
     def column(name: str, kind: type = np.int32) -> np.ndarray:
         return np.array([getattr(row, name) for row in rows], kind)
 
-    lengths = [sum(of_block) for of_block in gaps for _ in of_block]
+    lengths = [cycles for of_block in gaps for cycles in [sum(of_block)] * len(of_block)]
     ragged = ("waits", "writes", "long_waits", "read_banks", "write_banks")
     plain = ("latency_cycles", "initiation_cycles", "pcs", "copies", "word", "stall_cycles", "release")
     return LatencyTable(

@@ -10,10 +10,13 @@ from pathlib import Path
 
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "abstim"
 os.environ["ABSTIM_CACHE"] = str(CACHE)
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling takes longer than running what tests run
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands that tests start would compile all sources, each time
 os.environ["ABSTIM_PROGRESS_SECONDS"] = "1000000"  # a slow machine prints no more than a fast one
 
 import pytest  # noqa: E402  after the cache is known
 from hypothesis import settings  # noqa: E402
+from nightly import NIGHTLY  # noqa: E402
 
 from functional.jit import machine_code  # noqa: E402
 from functional.jit.machine_code import FEW_PASSES, Native, Staged, assembled  # noqa: E402
@@ -31,7 +34,7 @@ def _quickly_assembled(text: str, passes: tuple[str, ...] = FEW_PASSES, level: i
     return assembled(text, passes, level)
 
 
-if "ABSTIM_ALL_KEYS" not in os.environ:
+if not NIGHTLY:
     machine_code.assembled = _quickly_assembled
 
 if "PYTEST_XDIST_WORKER" in os.environ:

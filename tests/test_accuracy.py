@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from fresh_kernels import GPUS, errors
+from nightly import of
 from test_docs import ROOT, examples, run_commands
 
 from abstim.gpu.config import known_errors, load_gpu
 from abstim.models import MODELS
 from abstim.study.validate import median_miss_errors, read_reference, relative_accuracy, select, validate
 
+NIGHT = [("GTX480_b", "gtx480_perfect"), ("RTX3070", "rtx3070")]
+LEFT_FOR_THE_NIGHT = of(" --variant GTX480_b --variant GTX480_c", "nothing")
 FRESH = "small ones that the suite lacks"
 CYCLES = Path(__file__).parent / "data" / "cycles.csv"
 # Groups of the suite, and single benchmarks; the quick ones finish soonest
@@ -22,10 +25,11 @@ QUICK = (), ("nn_euclid", "relu", "fir", "maxpool", "simple_convolution", "black
 
 @pytest.fixture(scope="module")
 def of_the_readme(tmp_path_factory):
-    """What the README's command finds: most of the suite on four variants. It is run as it stands there."""
+    """What the README's command finds: most of the suite on four variants. At night it is run as it stands there."""
     folder, found = tmp_path_factory.mktemp("readme"), []
     (folder / "tests").symlink_to(ROOT / "tests")
     (example,) = (e for e in examples("README.md") if e.mark == "accuracy")
+    example = example._replace(text=example.text.replace(LEFT_FOR_THE_NIGHT, ""))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr("abstim.study.validate.validate", lambda *how: found.append(validate(*how)) or found[-1])
@@ -52,7 +56,7 @@ def compared(of_the_readme):
 
 @pytest.mark.slow
 def test_the_readmes_command_leaves_nothing_out(of_the_readme):
-    variants = ("GTX480_a", "GTX480_b", "GTX480_c", "GTX480_d")
+    variants = of(("GTX480_a", "GTX480_d"), ("GTX480_a", "GTX480_b", "GTX480_c", "GTX480_d"))
     chosen, skipped = select(read_reference(CYCLES), variants, (), ())
     assert of_the_readme.skipped == skipped == []
     compared = sorted((c.variant, c.benchmark) for c in of_the_readme.comparisons)
@@ -62,7 +66,7 @@ def test_the_readmes_command_leaves_nothing_out(of_the_readme):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "variant, gpu",
-    [("GTX480_a", "gtx480_1sched"), ("GTX480_b", "gtx480_perfect"), ("GTX480_d", "gtx480"), ("RTX3070", "rtx3070")],
+    [("GTX480_a", "gtx480_1sched"), ("GTX480_d", "gtx480"), *of([], NIGHT)],
 )
 def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
     """`configs/known_errors.csv`, to a tenth of a percent: the launch latency, which hides errors, taken off."""
@@ -81,15 +85,15 @@ def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
     "variant, which, mean_bar, max_bar",
     [
         ("GTX480_a", KERNELS, 0.015, 0.08),
-        ("GTX480_b", KERNELS, 0.025, 0.10),
+        ("GTX480_b", of(QUICK, KERNELS), 0.025, 0.10),
         ("GTX480_a", MICRO, 0.025, None),
-        ("GTX480_b", MICRO, 0.03, None),
+        ("GTX480_b", of(QUICK, MICRO), 0.03, None),
         ("GTX480_a_lrr", QUICK, 0.03, None),
         ("GTX480_b_lrr", QUICK, 0.03, None),
         ("GTX480_b_two_level", QUICK, 0.03, None),
-        ("GTX480_c", KERNELS, 0.02, 0.10),
+        ("GTX480_c", of(QUICK, KERNELS), of(0.03, 0.02), 0.10),
         ("GTX480_d", KERNELS, 0.02, 0.10),
-        ("RTX3070", KERNELS, 0.02, 0.12),
+        ("RTX3070", of(QUICK, KERNELS), of(0.03, 0.02), 0.12),
     ],
 )
 def test_cycles_are_within_the_bars(variant, which, mean_bar, max_bar, compared):
@@ -123,7 +127,10 @@ def test_caches_kept_between_launches_change_the_time_as_measured(benchmark, com
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "model"), [*(("GTX480_d", model) for model in MODELS), ("RTX3070", "detailed")])
+@pytest.mark.parametrize(
+    ("variant", "model"),
+    [*(("GTX480_d", model) for model in MODELS), *of([], [("RTX3070", "detailed")])],
+)
 def test_what_is_said_of_kernels_that_the_suite_lacks_is_so(variant, model):
     """Nothing was adjusted with them (tests/fresh_kernels.py)."""
     (known,) = (e for e in known_errors() if (e.gpu, e.model, e.what) == (GPUS[variant], model, FRESH))

@@ -58,7 +58,7 @@ def test_without_conflicts_and_coalesced_are_the_same_launch():
 def test_the_command_advises():
     code, out, _ = call("advise", "transpose")
     assert code == 0 and "uncoalesced access" in out and max(map(len, out.splitlines())) <= 100
-    found = json.loads(call("advise", "transpose", "--json")[1])
+    found = json.loads(call("advise", "micro_smem_conflict:ind_8way", "--json")[1])
     assert found["kind"] == "advice" and found["findings"][0]["gain"] == max(f["gain"] for f in found["findings"])
     code, out, _ = call("advise", "micro_int_add", "--gpu", "gtx480_perfect")
     assert code == 0 and "2 %" in out

@@ -6,8 +6,9 @@ import operator
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 from ptx_kernels import evaluate
 
 
@@ -19,7 +20,7 @@ def _signed(value: int, bits: int) -> int:
 _WORDS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, 2**31 - 1]))
 
 
-@settings(max_examples=25)
+@examples(10, 25)
 @given(
     st.lists(st.tuples(_WORDS, _WORDS, _WORDS), min_size=8, max_size=32), st.sampled_from(["u32", "s32", "u64", "s64"])
 )
@@ -40,7 +41,7 @@ def test_integer_arithmetic_is_exact_modulo_the_width(rows: list, type_: str) ->
     assert remainder.tolist() == [fit(x - q * y) for x, y, q in zip(a, b, truncated, strict=True)]
 
 
-@settings(max_examples=25)
+@examples(10, 25)
 @given(st.lists(st.tuples(_WORDS, _WORDS, _WORDS, _WORDS), min_size=4, max_size=32))
 def test_carry_chains_are_128_bit_arithmetic(rows: list) -> None:
     a, b, c, e = ([r[i] for r in rows] for i in range(4))
@@ -69,7 +70,7 @@ _NEAR = st.builds(
 )
 
 
-@settings(max_examples=60)
+@examples(24, 60)
 @given(st.lists(st.tuples(*[st.one_of(_F32, _NEAR)] * 3), min_size=32, max_size=32), _MODES)
 def test_f32_fma_is_rounded_once(rows: list, mode: str) -> None:
     a, b, c = (np.array(v, np.float32) for v in zip(*rows, strict=True))
@@ -83,7 +84,7 @@ _F64 = st.floats(allow_nan=False, allow_infinity=False)
 _NEAR64 = st.builds(lambda m, e: m * 2.0**e, st.integers(-(2**53) + 1, 2**53 - 1), st.integers(-100, 40))
 
 
-@settings(max_examples=60)
+@examples(24, 60)
 @given(st.lists(st.tuples(*[st.one_of(_F64, _NEAR64)] * 3), min_size=32, max_size=32), _MODES)
 def test_f64_fma_is_rounded_once(rows: list, mode: str) -> None:
     a, b, c = (np.array(v, np.float64) for v in zip(*rows, strict=True))
@@ -92,7 +93,7 @@ def test_f64_fma_is_rounded_once(rows: list, mode: str) -> None:
         _check_rounding(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)), r, mode, np.float64)
 
 
-@settings(max_examples=40)
+@examples(16, 40)
 @given(
     st.lists(st.tuples(_NEAR, _NEAR), min_size=32, max_size=32),
     st.sampled_from(["rn", "rz", "rm", "rp"]),

@@ -18,8 +18,8 @@ def results():
     session = abstim.open_session("nn_euclid")
     found = abstim.run(session, "gtx480")
     yield from (found, found.launches[0], load_gpu("gtx480"), abstim.advise(session, load_gpu("gtx480")))
-    yield from (sample("gaussian_elimination", method="pks"), compare("gaussian_elimination", methods=["pks"]))
-    yield cold_start(abstim.open_session("dct8x8"), load_gpu("gtx480"))
+    yield from (sample("gaussian_elimination", method="pks"), compare("reduction", methods=["pks"]))
+    yield cold_start(abstim.open_session("reduction"), load_gpu("gtx480"))
     yield explore(["relu"], sweep_of(load_gpu("gtx480"), ["sm_count=8:60:2"]))
 
 

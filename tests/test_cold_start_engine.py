@@ -107,5 +107,5 @@ def test_command_prints_what_it_measures():
     found = json.loads(result.stdout)
     assert found["forward_reuse"] == [None] and found["policies"][0]["accuracy"] == [1.0]
     assert "nothing runs before the only launch" in CliRunner().invoke(app, ["coldstart", "nn_euclid"]).stdout
-    text = CliRunner().invoke(app, ["coldstart", "dct8x8"]).stdout
+    text = CliRunner().invoke(app, ["coldstart", "pathfinder"]).stdout
     assert "memory of 1" in text and max(map(len, text.splitlines())) <= 100

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from call_command import call
+from nightly import of
 
 import abstim
 from abstim.gpu.config import domains, load_gpu
@@ -56,9 +57,9 @@ def test_the_run_itself_is_the_ordinary_one(relu):
 @pytest.mark.parametrize(
     ("target", "gpu", "overrides", "limit"),
     [
-        ("micro_sfu", "gtx480_perfect", (), "SFUs"),
+        ("micro_sfu:sfu_sin_ind_full", "gtx480_perfect", (), "SFUs"),
         ("relu", "rtx3070", ("launch_latency_cycles=50000",), "launch latency"),
-        ("micro_stream_copy", "gtx480", ("dram_channels=1",), "DRAM bandwidth"),
+        ("micro_stream_copy:copy_word_60", "gtx480", ("dram_channels=1",), "DRAM bandwidth"),
     ],
 )
 def test_what_a_kernel_was_made_for_limits_it(target, gpu, overrides, limit):
@@ -68,10 +69,11 @@ def test_what_a_kernel_was_made_for_limits_it(target, gpu, overrides, limit):
 
 def test_an_estimate_on_machine_code_knows_what_dependent_instructions_wait_for():
     """A lone warp's divisions, one after the other: half of their latency saves most, and no load does."""
-    truth = limits_of("micro_int_div", "v100").launches
-    assert [x.limits[0].resource for x in truth[:2]] == ["instruction latency", "memory latency"]
-    estimate = abstim.run("micro_int_div", "v100").launches
-    assert [names_it(guess.limit, x) for guess, x in zip(estimate[:2], truth[:2], strict=True)] == [True, True]
+    for label, limit in (("dep", "instruction latency"), ("ind", "memory latency")):
+        target = f"micro_int_div:int_div_{label}_1warp"
+        (truth,) = limits_of(target, "v100").launches
+        assert truth.limits[0].resource == limit
+        assert names_it(abstim.run(target, "v100").limit, truth)
 
 
 def test_the_worse_the_bank_conflicts_the_more_they_limit():
@@ -163,7 +165,8 @@ def names_it(limit, launch):
 
 @pytest.mark.parametrize(
     ("target", "gpu", "least"),
-    [("relu", "gtx480", 1), ("relu", "rtx3070", 1), ("micro_smem_conflict", "gtx480", 0.75), ("nw", "gtx480", 0.9)],
+    [("relu", "gtx480", 1), ("relu", "rtx3070", 1), ("micro_smem_conflict", "gtx480", 0.75),
+     *of([], [("nw", "gtx480", 0.9)])],
 )  # fmt: skip
 def test_the_estimate_names_what_the_counterfactual_finds(target, gpu, least):
     """`least` share of the launches; over the suite: docs/results.md#limit-estimate."""
@@ -191,7 +194,10 @@ def test_a_warp_lives_as_long_as_alone_or_as_the_busiest_resource_takes():
     assert guess({"ALUs": 0.1}, memory_latency=1e6) == "memory latency"  # a warp's loads overlap
 
 
-@pytest.mark.parametrize(("target", "gpu"), [("hotspot", "gtx480"), ("transpose", "gtx480"), ("hotspot", "rtx3070")])
+PAGE = [("hotspot", "gtx480")]
+
+
+@pytest.mark.parametrize(("target", "gpu"), of(PAGE, [*PAGE, ("transpose", "gtx480"), ("hotspot", "rtx3070")]))
 def test_what_the_page_shows_is_what_counterfactuals_find(target, gpu):
     """The README's kernel was said to be limited by issue, `transpose` by ALUs: by memory latency, both of them."""
     truth, said = limits_of(target, gpu), abstim.run(target, gpu).limit

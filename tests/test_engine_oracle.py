@@ -8,8 +8,9 @@ import numpy as np
 import oracle
 import pytest
 from algorithm_1_lanes import algorithm_1_cycles, algorithm_1_lanes
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples, of
 from random_gpus import configured, gpus, mixtures
 from random_launches import Launch, launches, simulate, straight_launch
 from real_programs import differences, real_launch
@@ -24,7 +25,7 @@ from functional.traces.line_record import SHARED_PASS
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMIT, COPY, NONE
 
-EXAMPLES = settings(max_examples=25, suppress_health_check=list(HealthCheck))
+EXAMPLES = examples(8, 25)
 
 
 def one(launch: Launch, gpu=None) -> EngineResult:
@@ -56,22 +57,22 @@ def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> 
     assert_follows_the_rules(data.draw(launches((policy,))))
 
 
-@pytest.mark.parametrize("name", gpu_names())
-@settings(EXAMPLES, max_examples=6)
+@pytest.mark.parametrize("name", gpu_names()[:: of(2, 1)])
+@examples(3, 12)
 @given(st.data())
 def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=configured(name))))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(EXAMPLES, max_examples=6)  # nearly each is a kind of GPU that the engine is compiled for: 1.5 s
+@examples(3, 12)  # nearly each is a kind of GPU that the engine is compiled for: 1.5 s
 @given(st.data())
 def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
 
 
-@pytest.mark.parametrize("name", gpu_names())
-@settings(EXAMPLES, max_examples=1)
+@pytest.mark.parametrize("name", of(gpu_names()[1::2], gpu_names()))
+@examples(1, 4)
 @given(st.integers(0, 2**32))
 def test_engine_follows_the_rules_with_real_memory_on_every_gpu(name: str, seed: int) -> None:
     """SMs and memory side together; `python tests/real_programs.py 500` does as many, and larger ones."""
@@ -103,7 +104,7 @@ def test_issue_slots_fill_every_scheduler_cycle(launch: Launch) -> None:
     assert result.issue_slots[:, 0].sum() == launch.inputs.trace.warp_instructions.sum()
 
 
-@settings(EXAMPLES, max_examples=10)
+@examples(4, 10)
 @given(launches(), st.lists(gpus(), min_size=7, max_size=7), st.integers(0, 7))
 def test_a_point_is_independent_of_the_points_beside_it(launch: Launch, others: list, place: int) -> None:
     fitting = [replace(g, spec=replace(g.spec, max_warps_per_sm=48)) for g in others]
@@ -112,13 +113,13 @@ def test_a_point_is_independent_of_the_points_beside_it(launch: Launch, others: 
     assert_same(results[place], one(launch))
 
 
-@settings(EXAMPLES, max_examples=20)
+@EXAMPLES
 @given(launches())
 def test_same_input_same_result(launch: Launch) -> None:
     assert_same(one(launch), one(launch))
 
 
-@settings(EXAMPLES, max_examples=20)
+@EXAMPLES
 @given(launches())
 def test_parameters_that_cannot_matter_do_not(launch: Launch) -> None:
     spec = replace(launch.gpu.spec, shared_bytes_per_sm=1 << 20, registers_per_sm=1 << 20, core_clock_hz=1e9)
@@ -128,7 +129,7 @@ def test_parameters_that_cannot_matter_do_not(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("policy", ["lrr", "oldest"])
-@settings(EXAMPLES, max_examples=20)
+@EXAMPLES
 @given(launches(("gto",)))
 def test_algorithm_1_lies_between_its_bounds(policy: str, launch: Launch) -> None:
     """A lone warp takes the sum of its latencies; a block a cycle an instruction at least, all in turn at most."""
@@ -145,7 +146,7 @@ def test_algorithm_1_lies_between_its_bounds(policy: str, launch: Launch) -> Non
 
 
 @pytest.mark.parametrize("policy", ["lrr", "oldest"])
-@settings(EXAMPLES, max_examples=20)
+@EXAMPLES
 @given(launches(("gto",)), st.integers(1, 3), st.sampled_from(["gtx480", "rtx3080"]))
 def test_algorithm_1_is_a_setting_of_the_occupancy_engine(
     policy: str, launch: Launch, sm_count: int, name: str

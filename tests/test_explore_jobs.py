@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from nightly import of
 
 from abstim.gpu.config import changed, domains, load_gpu
 from abstim.session.session import open_session
@@ -19,7 +20,7 @@ BASES = {
     "two_level": ("scheduler=two_level",),
     "real": ("perfect_memory=false", "scheduler=lrr", "l1d_sets=4"),
 }
-LAUNCHES = {0: (0,), 1: (0, 9, 15)}  # of nn_euclid; of nw, whose grids are of 1 to 16 blocks
+LAUNCHES = {0: (0,), 1: (0, 9)}  # of nn_euclid; of nw, whose grids are of 1 to 16 blocks
 WORDS = ("gto", "lrr", "oldest", "two_level", "hash", "linear", "fermi", "sector", "sp", "sfu")
 
 
@@ -68,9 +69,8 @@ def alternatives(key: str, value):
 def test_points_of_one_job_take_the_same_cycles(name, section):
     """Every key, one at a time: what changes a launch's cycles changes its job."""
     same = 0
-    for key in domains():
-        if key.rpartition(".")[0] != section:
-            continue
+    keys = [key for key in domains() if key.rpartition(".")[0] == section]
+    for key in keys if not section else keys[:: of(3, 1)]:
         for value in islice(alternatives(key, base(name).settings[key].value), 1):
             try:
                 gpu = changed(base(name), {key: value}, f"{key}={value}")
@@ -99,14 +99,14 @@ def test_several_changes_at_once_too(name):
         "l2_ways": (8, 16),
         "core_clock_hz": (7e8, 1e9),
     }
-    for _ in range(40):
+    for _ in range(of(15, 40)):
         values = {key: some[generator.integers(len(some))] for key, some in choices.items()}
         gpu = changed(base(name), values, "")
         for job in jobs(gpu):
             if job.launch or not job.target:
                 count += 1
                 assert seen.setdefault(job.key, found := cycles(job, gpu)) == found
-    assert len(seen) < count / 2
+    assert len(seen) < of(0.8, 0.5) * count
 
 
 @pytest.mark.parametrize(

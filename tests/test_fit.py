@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nightly import NIGHTLY
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
@@ -27,22 +28,22 @@ VALUES = ("start", "fit")
 THREE = ("l1d_latency_cycles", "shared_latency_cycles", "latency_cycles.sfu")
 
 
-def synthetic(benchmarks, values, most_launches=100, model="detailed") -> list[Measured]:
-    """What a model says of some benchmarks with some values of the parameters; of no more than so many launches
-    each, evenly spread."""
+def synthetic(benchmarks, values, launches=(0, 2, 3), model="detailed") -> list[Measured]:
+    """What a model says of some benchmarks with some values of the parameters; of these launches, as far as there are
+    any: the first ones are the shortest."""
     names, point, gpu = tuple(values), np.array(list(values.values()), float), known_variants()[VARIANT]
     found = []
     for name in benchmarks:
         session = open_session(name, [gpu])
-        launches = np.unique(np.linspace(0, len(session) - 1, most_launches).astype(int)).tolist()
-        cycles = kernel_of(model)(session, names, gpu, launches).engine_cycles(point)
-        found.append(Measured(name, VARIANT, "all", dict(zip(launches, map(int, cycles), strict=True)), {}))
+        own = [number for number in launches if number < len(session)]
+        cycles = kernel_of(model)(session, names, gpu, own).engine_cycles(point)
+        found.append(Measured(name, VARIANT, "all", dict(zip(own, map(int, cycles), strict=True)), {}))
     return found
 
 
 def test_two_perturbed_latencies_come_back_exactly():
     truth = {"l1d_latency_cycles": 52, "dram_latency_cycles": 80}
-    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, most_launches=3)
+    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth)
     found = fit(table, tuple(truth))
     assert found.values == truth
     assert all(p.identified for p in found.parameters)
@@ -53,22 +54,22 @@ def test_two_perturbed_latencies_come_back_exactly():
 @pytest.mark.parametrize("model", ["occupancy", "analytic"])
 def test_latencies_come_back_by_the_other_models(model):
     truth = {"l1d_latency_cycles": 52, "dram_latency_cycles": 80}
-    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, most_launches=3, model=model)
+    table = synthetic(("micro_pointer_chase", "micro_global_stride"), truth, model=model)
     assert fit(table, tuple(truth), model=model).values == pytest.approx(truth, abs=1)
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(not NIGHTLY, reason="a longer one of the two above: at night")
 def test_three_latencies_come_back_from_three_kernels():
     """Perturbed by factors of 1/2 to 2; each must come back within 2 % (five: docs/results.md#fit-perturbed)."""
     gpu, rng = load_gpu("gtx480_perfect"), np.random.default_rng(1)
     start = np.array([gpu.settings[name].value for name in THREE])
     truth = dict(zip(THREE, np.round(start * 2 ** rng.uniform(-1, 1, len(THREE))).tolist(), strict=True))
-    found = fit(synthetic(("micro_smem_conflict", "micro_sfu", "nn_euclid"), truth, most_launches=2), THREE)
+    found = fit(synthetic(("micro_smem_conflict", "micro_sfu", "nn_euclid"), truth, (0, 11)), THREE)
     assert found.values == pytest.approx(truth, rel=0.02)
 
 
 def test_a_parameter_the_kernels_do_not_use_stays_and_is_named():
-    table = synthetic(("micro_global_stride", "relu"), {"l1d_latency_cycles": 45}, most_launches=2)
+    table = synthetic(("micro_global_stride", "relu"), {"l1d_latency_cycles": 45}, (0, 2))
     found = fit(table, ("l1d_latency_cycles", "latency_cycles.tensor"), overrides=["latency_cycles.tensor=20"])
     tensor = found.parameters[1]
     assert (tensor.value, tensor.identified, tensor.low) == (20, False, 0)
@@ -145,7 +146,7 @@ def test_what_sources_say_is_a_prior_and_what_set_says_is_none():
 def disagreeing():
     """Two programs of which each alone would have another latency of DRAM; the seed holds out the second."""
     low, high = (
-        synthetic([name], {"dram_latency_cycles": cycles}, most_launches=2)[0]
+        synthetic([name], {"dram_latency_cycles": cycles}, (0, 5, 8))[0]
         for name, cycles in (("micro_pointer_chase", 80), ("micro_global_stride", 113))
     )
     return [low, high]
@@ -178,6 +179,12 @@ def test_the_formula_does_not_know_machine_code():
         fit([row], ["l1d_latency_cycles"], model="analytic")
 
 
+def test_what_follows_from_a_time_is_not_fitted_beside_it():
+    row = MeasuredTime("relu", "v100", 1e9, "all", 1.0, "x")
+    with pytest.raises(InputError, match="follows from launch_latency_ns; set that instead"):
+        fit([row], ["launch_latency_cycles"])
+
+
 def test_times_on_hardware_are_cycles_of_its_clock():
     """Of a launch alone, and of all launches together; a parameter comes back from them."""
     gpu = load_gpu("gtx480", ["core_clock_hz=1000000000"])
@@ -191,8 +198,8 @@ def test_times_on_hardware_are_cycles_of_its_clock():
     assert name == "gtx480" and list(gpus) == ["1000 MHz"]
     assert [each.launches for each in found] == [(0, 2), None]
     assert [*found[0].cycles, *found[1].cycles] == pytest.approx([cycles[0], cycles[2], every])
-    result = fit(table, ["dram_latency_cycles"], polish_rounds=1)
-    assert result.values == {"dram_latency_cycles": 80}
+    result = fit(table, ["dram_latency_ns"], overrides=["dram_latency_ns=113"], polish_rounds=1)
+    assert result.values == {"dram_latency_ns": 80}
     assert not result.kept_start and "Nothing was held out" in result.verdict
     with pytest.raises(InputError, match="flush 'none'"):
         of_times([MeasuredTime("relu", "gtx480", 1e9, "none", 1.0, "x")], Path(), None, ())
@@ -202,9 +209,13 @@ def test_times_on_hardware_are_cycles_of_its_clock():
 def fitted(tmp_path_factory):
     """(what the command printed, the GPU it wrote)."""
     folder = tmp_path_factory.mktemp("fit")
+    head, *rows = CYCLES.read_text().splitlines()
+    quick = {("relu", "0"), ("micro_global_stride", "2"), ("nn_euclid", "0")}
+    cells = [row.split(",") for row in rows]
+    table = folder / "cycles.csv"
+    table.write_text("\n".join([head, *(",".join(c) for c in cells if (c[0], c[2]) in quick and c[4] == VARIANT)]))
     arguments = [
-        "fit", "--reference", str(CYCLES), "--variant", VARIANT, "--benchmark", "nn_euclid", "--benchmark", "relu",
-        "--benchmark", "micro_global_stride", "--params", "dram_latency_cycles,l2_sector_cycles", "--set",
+        "fit", "--reference", str(table), "--params", "dram_latency_cycles,l2_sector_cycles", "--set",
         "dram_latency_cycles=60", "--set", "l2_sector_cycles=4", "--split", "0.67", "--seed", "3", "--rounds", "1",
         "-o", str(folder / "fitted.toml"), "--json",
     ]  # fmt: skip
@@ -246,6 +257,7 @@ def test_written_gpu_can_be_loaded_and_says_where_its_values_are_from(fitted):
         (["--params", "l1d_latency"], "did you mean l1d_latency_cycles"),
         (["--params", ""], "name at least one parameter"),
         (["--params", "launch_latency_cycles"], "needs a start above 0"),
+        (["--params", "launch_latency_ns", "--set", "launch_latency_ns=9", "--model", "analytic"], "are differences"),
         (["--params", "l1d_latency_cycles", "--split", "2"], "above 0 and at most 1"),
         (["--params", "l1d_latency_cycles", "--factor", "1"], "above 1"),
         (["--params", "l1d_latency_cycles", "--benchmark", "hotspt"], "did you mean hotspot"),

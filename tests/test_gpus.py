@@ -40,16 +40,16 @@ def test_a_derived_gpu_states_only_what_differs():
 @pytest.mark.parametrize(
     ("benchmark", "overrides"),
     [
-        ("micro_int_add", ["initiation_cycles.int_add=4"]),
-        ("micro_fp32_fma", ["initiation_cycles.fp32_mad=4"]),
-        ("micro_sfu", ["initiation_cycles.sfu=32"]),
-        ("micro_fp64_fma", ["initiation_cycles.fp64_mad=128"]),
+        ("micro_int_add:int_add_ind_full", ["initiation_cycles.int_add=4"]),
+        ("micro_fp32_fma:fp32_fma_ind_full", ["initiation_cycles.fp32_mad=4"]),
+        ("micro_sfu:sfu_sin_ind_full", ["initiation_cycles.sfu=32"]),
+        ("micro_fp64_fma:fp64_fma_ind_full", ["initiation_cycles.fp64_mad=128"]),
         ("matmul_tiled", ["fetches_per_cycle=1"]),
-        ("micro_fp32_fma", ["register_banks=4", "register_file_ports=1"]),
-        ("micro_pointer_chase", ["l1d_latency_cycles=80"]),
-        ("micro_stream_copy", ["dram_sector_cycles=8"]),
-        ("micro_const_load", ["perfect_constant_cache=false"]),
-        ("micro_block_launch", ["launch_latency_cycles=20000"]),
+        ("micro_fp32_fma:fp32_fma_ind_full", ["register_banks=4", "register_file_ports=1"]),
+        ("micro_pointer_chase:8KB", ["l1d_latency_cycles=80"]),
+        ("micro_stream_copy:copy_vec4_60", ["dram_sector_cycles=8"]),
+        ("micro_const_load:ways_8", ["perfect_constant_cache=false"]),
+        ("micro_block_launch:tiny_15x32", ["launch_latency_cycles=20000"]),
     ],
 )
 def test_less_of_what_a_kernel_needs_makes_it_slower_on_sub_cores(benchmark, overrides):
@@ -72,8 +72,8 @@ def test_l1d_gives_way_to_shared_memory():
 @pytest.mark.parametrize("write", ["local_back", "evict", "through", "back"])
 def test_write_policies_of_l1d_move_the_traffic_they_should(write):
     overrides = [f"l1d_write={write}", *(["l1d_write_allocate=true"] if write in ("through", "back") else [])]
-    caches = run("micro_stream_copy", "rtx3070", overrides).launches[-1].caches
-    usual = run("micro_stream_copy", "rtx3070").launches[-1].caches
+    caches = run("micro_stream_copy:copy_vec4_120", "rtx3070", overrides).launches[-1].caches
+    usual = run("micro_stream_copy:copy_vec4_120", "rtx3070").launches[-1].caches
     assert caches["dram_reads"] == pytest.approx(usual["dram_reads"], rel=0.02)
     if write == "through":  # every store goes on, and counts as a miss
         assert caches["l2_accesses"] == pytest.approx(caches["l1d_misses"], rel=0.02)
@@ -90,9 +90,10 @@ def test_a_cache_of_one_set_in_fifo_order_forgets_what_lru_keeps():
 
 def test_dirty_lines_that_leave_l2_are_written_to_dram():
     tiny = ["perfect_memory=false", "l2_sets=1", "l2_ways=1"]
-    launch = run("micro_stream_copy", "gtx480", tiny).launches[-1]
+    launch = run("micro_stream_copy:copy_vec4_120", "gtx480", tiny).launches[-1]
     assert 0 < launch.caches["dram_writes"] <= launch.caches["l2_accesses"]
-    assert run("micro_stream_copy", "gtx480", ["perfect_memory=false"]).launches[0].caches["dram_writes"] == 0
+    usual = run("micro_stream_copy:copy_word_15", "gtx480", ["perfect_memory=false"]).launches[0]
+    assert usual.caches["dram_writes"] == 0
 
 
 @pytest.mark.parametrize("degree", range(1, 13))

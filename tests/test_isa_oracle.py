@@ -9,6 +9,7 @@ import pytest
 from both_executors import run
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from nightly import of
 from oracle.isa import FLOATS, INTEGERS, Form, pattern, value, width
 
 LANES, OPERANDS, PER_KERNEL = 32, 4, 80
@@ -74,7 +75,7 @@ def check(forms: list[Form], words: np.ndarray) -> None:
 _EDGES = [0, 1, 2, 31, 32, 33, 63, 64, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1]
 _WORDS = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 70), st.sampled_from(_EDGES))
 _SETTINGS = settings(
-    max_examples=8,
+    max_examples=of(4, 16),
     phases=(Phase.explicit, Phase.generate),
     deadline=None,
     derandomize=True,

@@ -61,12 +61,11 @@ def test_cycles_compose_with_what_jax_does(model):
     alone = np.array([cycles(point) for point in points])
     said = abstim.run("fir", "gtx480", model=model).totals["cycles"]
     assert alone[0] == (said if model == "occupancy" else pytest.approx(said, abs=1)) and len(set(alone)) == 3
-    np.testing.assert_allclose(jax.jit(jax.vmap(cycles))(points), alone, rtol=1e-6)
     np.testing.assert_allclose(jax.jit(jax.vmap(jax.vmap(cycles)))(points[None])[0], alone, rtol=1e-6)
-    np.testing.assert_allclose(jax.lax.scan(lambda c, x: (c, cycles(x)), 0, points)[1], alone, rtol=1e-6)
-    value, slopes = jax.jit(jax.value_and_grad(lambda v: 2 * cycles(v)))(values)
-    assert value == pytest.approx(2 * alone[0]) and (slopes > 0).all() and slopes[2] > 1
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(cycles))(values) * 2, slopes, rtol=1e-5)
+    _, (found, slopes) = jax.lax.scan(lambda c, x: (c, jax.value_and_grad(lambda v: 2 * cycles(v))(x)), 0, points)
+    np.testing.assert_allclose(found, 2 * alone, rtol=1e-6)
+    assert (slopes > 0).all() and (slopes[:, 2] > 1).all()
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(cycles))(values) * 2, slopes[0], rtol=1e-5)
 
 
 def test_where_only_memory_beyond_l1d_changes_the_cut_is_kept():

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 
 import abstim
 from abstim.gpu.config import load_gpu
@@ -80,14 +81,15 @@ def test_the_gradient_is_the_engines_own_difference_over_a_tenth(target, gpu):
 
 
 def test_a_value_that_can_only_grow_has_the_slope_to_one_side():
-    own = DetailedKernel("micro_pointer_chase", ["l1d_latency_cycles"], load_gpu("gtx480", [*REAL]))
+    own = DetailedKernel("micro_pointer_chase", ["l1d_latency_cycles"], load_gpu("gtx480", [*REAL]), [0])
     low, high = (own.engine_cycles(np.array([v])).sum() for v in (1.0, 2.0))
     assert own(np.array([1.0])) == (low, high - low)
 
 
 def test_a_dependent_load_costs_what_its_latency_is():
     """A pointer chase has one load at a time: a cycle more is a cycle more for every load that goes there."""
-    own = DetailedKernel("micro_pointer_chase", ["l1d_latency_cycles", "l2_request_cycles"], load_gpu("gtx480", REAL))
+    names = ["l1d_latency_cycles", "l2_request_cycles"]
+    own = DetailedKernel("micro_pointer_chase", names, load_gpu("gtx480", REAL), [0, 3])
     base = own.defaults()
     _, gradient = own(base)
     for k in range(2):
@@ -105,7 +107,7 @@ def test_barriers_of_a_part_of_a_block_have_derivatives(tmp_path):
     assert own(own.defaults())[1].tolist() == [1]
 
 
-@settings(max_examples=30)
+@examples(8, 30)
 @given(st.integers(0, 1000), st.integers(0, 1000), st.sampled_from(["nn_euclid", "reduction"]))
 def test_within_a_cell_time_is_linear(a, b, target):
     own, first, second = kernel(target, *REAL), off_the_grid(a), off_the_grid(b)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from itertools import islice
 
 import numpy as np
 import pytest
+from nightly import of
 
 import abstim
 from abstim import run
@@ -160,8 +160,8 @@ EVERY_GPU = [
 KERNELS = "nn_euclid", "micro_local_spill"  # where L1D is passed by, local memory alone waits for it
 
 
-@pytest.mark.parametrize(("name", "override"), EVERY_GPU if os.environ.get("ABSTIM_ALL_KEYS") else SAMPLE)
+@pytest.mark.parametrize(("name", "override"), of(SAMPLE, EVERY_GPU))
 def test_a_key_changes_cycles(name, override):
     """`make nightly` asks three keys of every GPU."""
-    before, after = ([run(kernel, name, given).totals["cycles"] for kernel in KERNELS] for given in ([], [override]))
-    assert after != before
+    runs = ([run(kernel, name, given).totals["cycles"] for given in ([], [override])] for kernel in KERNELS)
+    assert any(before != after for before, after in runs)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import ptx_kernels
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 from random_kernels import IN_WORDS, OUT_WORDS, KernelText
 
 import functional.suite as suite
@@ -48,7 +49,7 @@ def random_launch(seed: int, size: int, grid: int, block: tuple[int, int]) -> tu
     return make_launch(link(module, "k"), grid, block, arguments, memory), memory
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@examples(10, 40)
 @given(
     seed=st.integers(0, 1 << 32), size=st.integers(1, 60), grid=st.integers(1, 3),
     block=st.sampled_from([(32, 1), (8, 1), (70, 1), (64, 1), (16, 3), (5, 9), (128, 1)]),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples, of
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from random_launches import straight_launch
 
@@ -18,7 +19,7 @@ from functional.jit.marked import Array
 from precharacterize.classify import Kind
 
 replay = Staged("memory_replay", "replay", (State, Array("request field"), Array("request sector")))
-EXAMPLES = settings(max_examples=3)
+EXAMPLES = examples(2, 6)
 # Small enough for queues, ways and miss registers to run out, and for lines to leave with what was written of them
 SCARCE = (
     "l2_sets=4",
@@ -66,7 +67,7 @@ def by_the_rules(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
     return due
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", gpu_names()[:: of(2, 1)])
 @EXAMPLES
 @given(st.integers(0, 1 << 30), st.booleans())
 def test_replies_come_when_the_rules_say(name: str, seed: int, scarce: bool) -> None:

@@ -90,7 +90,7 @@ def test_programs_whose_data_decide_are_left_alone():
 
 
 def test_auto_holds_the_truth_and_counts_what_one_sm_took():
-    case = resnet_network(18, size=32).case()
+    case = resnet_network(18, stages=3, size=32).case()
     program = opened(case, GPU, online=True)
     work, _ = with_one_sm(program, work_of(program))
     found = sampled.sample(case, GPU)

@@ -6,8 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples, of
 from ptx_kernels import HEADER
 from random_kernels import KernelText
 
@@ -73,14 +74,14 @@ def mutated(seed: int) -> bytes:
     return data
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@examples(60, 600)
 @given(data=st.binary(max_size=300))
 def test_random_bytes(data: bytes) -> None:
     judge(data)
     judge(HEADER.encode() + data)
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@examples(60, 600)
 @given(words=st.lists(st.sampled_from(WORDS), max_size=60))
 def test_random_words(words: list[bytes]) -> None:
     judge(
@@ -94,5 +95,5 @@ def test_random_words(words: list[bytes]) -> None:
 @pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])
 def test_mutated_programs(first: int) -> None:
     assert all(judge(sample) for sample in SAMPLES)
-    found = [judge(mutated(seed)) for seed in range(first, first + (60 if not first else 1000))]
+    found = [judge(mutated(seed)) for seed in range(first, first + (60 if not first else of(250, 4000)))]
     assert not all(found)

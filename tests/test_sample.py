@@ -314,8 +314,8 @@ def test_a_thinned_history_ends_where_the_whole_one_does() -> None:
 
 @pytest.mark.parametrize("command", ["trace", "export-trace"])
 def test_what_was_executed_elsewhere_is_sampled_too(command, tmp_path) -> None:
-    folder = tmp_path / "hotspot"
-    assert call(command, "hotspot", "-o", str(folder)).code == 0
+    folder = tmp_path / "traces"
+    assert call(command, "reduction", "-o", str(folder)).code == 0
     whole = abstim.run(str(folder), REAL).totals["cycles"]
     for method in ("photon", "stem", "pka"):
         assert sample(str(folder), REAL, method).estimate.relative_error(whole) < 0.05, method

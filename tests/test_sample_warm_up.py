@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from nightly import of
 
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
@@ -31,7 +32,7 @@ def test_kept_caches_are_those_of_a_run_that_flushes_nothing():
     assert sample("dct8x8", GPU, "full", warm_up="perfect").estimate.total == found.sum()
 
 
-@pytest.mark.parametrize("target", ["dct8x8", "bfs"])
+@pytest.mark.parametrize("target", of(["dct8x8"], ["dct8x8", "bfs"]))
 def test_warming_up_comes_nearer_to_kept_caches(target):
     """dct8x8 launches can be executed alone, those of bfs cannot."""
     kept = cycles_of(target, Flushed("none"))

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import ptx_kernels
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples, of
 from test_llvm_executor import random_launch
 
 import functional.suite as suite
@@ -53,7 +54,7 @@ def streamed(executor: Executor, launch: Launch, memory: Memory, thread_blocks=N
     return concatenate(pieces, launch.warps_per_block)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in suite.names()])
+@pytest.mark.parametrize("name", of(FAST, suite.names()))
 def test_suite_on_several_threads(name: str, several: LlvmExecutor) -> None:
     case = suite.case(name)
     one, more, piecewise = (case.memory.copy() for _ in range(3))
@@ -79,7 +80,7 @@ def test_some_kernels_do_run_on_several_threads(several: LlvmExecutor, monkeypat
     assert len(found) > 2 and all(found) and not several._one_thread
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@examples(10, 40)
 @given(
     seed=st.integers(0, 1 << 32), size=st.integers(1, 15), grid=st.integers(1, 40),
     block=st.sampled_from([(32, 1), (70, 1), (16, 3)]), chosen=st.lists(st.integers(0, 39), max_size=30),

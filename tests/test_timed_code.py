@@ -109,7 +109,7 @@ def test_the_formula_times_ptx_and_says_so(line, capsys):
         "explore relu --vary sm_count=8,16 --sample auto",
         "advise relu",
         "coldstart relu",
-        "run relu --limits",
+        "run micro_sfu:sfu_sin_dep_1warp --limits",
     ],
 )
 def test_every_command_says_that_machine_code_lacks(line, capsys, no_assembler, tmp_path):

@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> None:
     from functional.errors import InputError
 
     _occupy_standard_files()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are small, and more threads round differently
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as sampling.statistics.one_thread, of a whole command
     gc.set_threshold(200_000)  # imports make objects that stay; looking through them takes a tenth of a short run
     try:
         watch = Watch(seconds_allowed(), interrupted(sys.argv[1:] if arguments is None else arguments))

@@ -105,7 +105,7 @@ class FitOptions:
     --benchmark  Only this benchmark or target; repeatable.
 
     What is fitted:
-    --params NAME,...  What to fit: keys of [params], [latency_cycles], [initiation_cycles], with commas.
+    --params NAME,...  What to fit: keys of [params], [time], [latency_cycles], [initiation_cycles].
     --gpu GPU  A GPU's name or TOML file; default: the variants' own.
     --split  Part of the programs to fit; the others are held out, and decide whether the start is kept.
     --seed  Chooses which are held out.

@@ -67,8 +67,8 @@ def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json 
 
 
 _LIST = (
-    "GPU: {name} | what: {title} | SMs: {spec.sm_count} | schedulers: {spec.schedulers_per_sm} "
-    "| policy: {spec.scheduler} | MHz: {mhz} | memory: {memory_model}"
+    "GPU: {name} | what: {title} | SMs: {spec.sm_count} "
+    "| schedulers: {spec.schedulers_per_sm} {spec.scheduler} | MHz: {mhz}"
 )
 
 

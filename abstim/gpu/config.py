@@ -13,7 +13,6 @@ import csv
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -364,12 +363,20 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
         raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
     _keep_apart(settings, labels, sources, Path(str(base)).stem)
     labels |= sources
-    for section, values in document.items():
+    return title, settings | _own_settings(path, read_text(path)), labels
+
+
+@lru_cache(maxsize=64)
+def _own_settings(path: Path, text: str) -> Settings:
+    """What a file itself says, by sections."""
+    found: Settings = {}
+    for section, values in _parsed(text).items():
+        if section in ("base", "title", "known_error", "sources"):
+            continue
         if section not in SECTIONS or not isinstance(values, dict):
             raise InputError(f"{path}: unknown section or key {section!r}{nearest(section, SECTIONS)}")
-        for key, value in values.items():
-            settings[_full_key(section, key)] = _setting(path, section, key, value)
-    return title, settings, labels
+        found |= {_full_key(section, key): _setting(path, section, key, value) for key, value in values.items()}
+    return found
 
 
 def _keep_apart(settings: Settings, labels: dict[str, str], new: Mapping[str, str], base: str) -> None:
@@ -386,9 +393,9 @@ def _keep_apart(settings: Settings, labels: dict[str, str], new: Mapping[str, st
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file. Raises InputError if it cannot be read or does not parse."""
+    """A TOML file, whose tables nobody may change. Raises InputError if it cannot be read or does not parse."""
     try:
-        return deepcopy(_parsed(read_text(path)))
+        return dict(_parsed(read_text(path)))
     except ValueError as error:  # of TOML, of its encoding, of a number of thousands of digits
         raise InputError(f"{path}: not TOML: {error}") from None
     except RecursionError:

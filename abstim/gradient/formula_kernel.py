@@ -12,6 +12,7 @@ from abstim.analytic.model import analytic_cycles, as_arrays
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.predictions import summary_of
 from abstim.gpu.spec import INSTRUCTION_CLASSES
+from abstim.gradient.parameter_vector import refuse_times
 from abstim.gradient.timed_kernel import TimedKernel
 from abstim.occupancy_vector.kept_programs import kept_programs
 from functional.arrays import Float, Float64
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from jax import Array
 
 
-_with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))
+cycles_with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))
 
 
 class FormulaKernel(TimedKernel):
@@ -28,6 +29,7 @@ class FormulaKernel(TimedKernel):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        refuse_times(self.names)  # a point of the formula is in cycles
         self._own: Any = as_arrays(points_of([self.gpu])[0])
         self._summaries = [
             as_arrays(summary_of(self.session, number, self.gpu, near=self.gpu)) for number in self.launches
@@ -47,7 +49,7 @@ class FormulaKernel(TimedKernel):
         with kept_programs():
             point = self._point(jnp.asarray(values, jnp.float32))
             for summary in self._summaries:
-                found, slope = _with_slopes(summary, point)
+                found, slope = cycles_with_slopes(summary, point)
                 cycles.append(float(found))
                 slopes.append([self._of(slope, name) for name in self.names])
         return np.array(cycles), np.array(slopes)

@@ -37,10 +37,10 @@ def kernel_time(
     """Core cycles of a target's launches (all, or those at some positions), caches flushed before each.
 
     `params`: values of some latencies and service times of the GPU, by name (`parameter_vector.PARAMETERS`:
-    every key of [params], [latency_cycles] and [initiation_cycles]), scalars in core cycles; the others are the GPU's
-    own. `target`: what `abstim.run` takes, or a `Session`. jit, vmap, jvp, grad, jacfwd and scan compose with it; only
-    `params` may be traced. The result has the precision of JAX's floats: enable `jax_enable_x64` beyond 16 million
-    cycles.
+    every key of [params], [latency_cycles] and [initiation_cycles]), scalars in core cycles, or `TIMES` as [time] has
+    them; the others are the GPU's own. `target`: what `abstim.run` takes, or a `Session`. jit, vmap, jvp, grad, jacfwd
+    and scan compose with it; only `params` may be traced. The result has the precision of JAX's floats: enable
+    `jax_enable_x64` beyond 16 million cycles.
 
     At whole cycles (64ths of one for service times) it is exactly what the model says; in between it is linear. The
     slopes by the detailed model, and with `box` by all, are those of the mean over 10 % to either side of a value
@@ -90,7 +90,7 @@ def _kernel(
 def cycles_of(kernel: TimedKernel) -> Callable[[Array], Array]:
     """Cycles of a kernel's launches as a function of values [name]."""
     if isinstance(kernel, FormulaKernel) and not kernel.box:
-        return kernel.cycles
+        return jax.jit(kernel.cycles)
     with_gradient = partial(_cycles_and_gradient, kernel)
     if isinstance(kernel, OccupancyKernel):
         at_points = cycles_at_points(kernel, with_gradient)

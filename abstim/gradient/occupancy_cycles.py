@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gradient.occupancy_kernel import MEMORY_PARAMETERS, OccupancyKernel
-from abstim.gradient.parameter_vector import is_whole
+from abstim.gradient.parameter_vector import is_whole, step_of
 from abstim.occupancy_vector.jax_lanes import Cut, bytes_of, ends_of
 from abstim.occupancy_vector.lanes import chosen
 from abstim.occupancy_vector.records import LANE_ITEM, NUMBERS, TERMS, TICKS, Lanes
@@ -50,9 +49,9 @@ def cycles_at_points(kernel: OccupancyKernel, with_gradient: WithGradient) -> Ca
 
 def on_grid(kernel: OccupancyKernel, values: Float[Array, "*point name"]) -> Float[Array, "*point name"]:
     """Where the model is for given values, as `parameter_vector.base_values` has it."""
-    own = jnp.asarray(kernel.defaults(), values.dtype)
-    parts = jnp.round(values * UNITS_A_CYCLE)
-    service = jnp.where(parts == jnp.round(own * UNITS_A_CYCLE), own, parts / UNITS_A_CYCLE)
+    own, step = (jnp.asarray(v, values.dtype) for v in (kernel.defaults(), [step_of(n) for n in kernel.names]))
+    parts = jnp.round(values / step)
+    service = jnp.where(parts == jnp.round(own / step), own, parts * step)
     return jnp.where(np.array([is_whole(name) for name in kernel.names]), jnp.floor(values + 0.5), service)
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, load_gpu, nearest, refuse_machine_code
-from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, is_whole, values_of
+from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, refuse_times, step_of, values_of
 from abstim.progress import in_parallel
 from abstim.session.session import Session, open_session
 from functional.arrays import Float64
@@ -53,6 +52,7 @@ class TimedKernel:
             raise InputError(f"{case.name} has launches 0 to {len(case.launches) - 1}, not {list(self.launches)}")
         self._columns = np.array([INDEX[name] for name in self.names])
         if not box:
+            refuse_times(self.names)
             refuse_machine_code(self.gpu, "without box=True, kernel_time differentiates the times of")
 
     def __call__(self, values: Float64[np.ndarray, " name"]) -> tuple[float, Float64[np.ndarray, " name"]]:
@@ -92,15 +92,15 @@ class TimedKernel:
         cycles, slopes = next(found), np.zeros((len(self.launches), len(self.names)))
         for name in names:
             (less, more), low, high = self._points_beside(base, name), next(found), next(found)
-            slopes[:, self.names.index(name)] = (high - low) / max(more[name] - less[name], 1 / UNITS_A_CYCLE)
+            slopes[:, self.names.index(name)] = (high - low) / max(more[name] - less[name], step_of(name))
         moved = np.asarray(values, float) - np.array(list(base.values()), float)
         return cycles + slopes @ moved, slopes
 
     def _points_beside(self, base: Mapping[str, int | float], name: str) -> list[dict[str, int | float]]:
         """A base point with less of a parameter, and with more of it; where the GPU does not accept that, with its own
         value."""
-        value, units = base[name], 1 if is_whole(name) else UNITS_A_CYCLE
-        step = max(1, round(BESIDE * value * units)) / units
+        value, least = base[name], step_of(name)
+        step = max(1, round(BESIDE * value / least)) * least
         points = [{**base, name: type(value)(value + sign * step)} for sign in (-1, 1)]
         for k, point in enumerate(points):
             try:

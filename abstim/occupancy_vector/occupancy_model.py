@@ -181,9 +181,9 @@ def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[
 def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaunch:
     gpu, trace, sms, cycles = point.gpu, timed.trace, point.walked.told.sms, own.cycles
     resident = point.residents * trace.warps_per_block
-    sectors, read = int(sms["sectors"].sum()), int(sms["dram_sectors"].sum())
+    sectors, moved = int(sms["sectors"].sum()), int(sms["dram_sectors"].sum())  # read, and written back
     facts = timed_facts(timed.session, timed.number, trace, gpu)
-    bounds = _bounds(point, facts.get("timed_instructions", int(trace.warp_instructions.sum())), sectors, read)
+    bounds = _bounds(point, facts.get("timed_instructions", int(trace.warp_instructions.sum())))
     limit = max(BOUNDS, key=bounds.__getitem__)
     if bounds[limit] < BUSY * cycles:
         limit = LATENCY
@@ -194,8 +194,8 @@ def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaun
         occupancy=min(1.0, resident / gpu.spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
-        caches={"l2_accesses": sectors, "dram_reads": read},
-        memory={"l2_bytes": SECTOR_BYTES * sectors, "dram_bytes": SECTOR_BYTES * read},  # written back is among it
+        caches={"l2_accesses": sectors, "dram_sectors": moved},
+        memory={"l2_bytes": SECTOR_BYTES * sectors, "dram_bytes": SECTOR_BYTES * moved},
         windows={},
         limit=limit,
         bounds_cycles=bounds,
@@ -203,7 +203,7 @@ def _result(timed: TimedLaunch, point: DesignPoint, own: Timed) -> OccupancyLaun
     )
 
 
-def _bounds(point: DesignPoint, issued: int, sectors: int, read: int) -> dict[str, float]:
+def _bounds(point: DesignPoint, issued: int) -> dict[str, float]:
     """What each resource is busy on the mean SM, by BOUNDS."""
     lanes, sms = point.lanes, point.walked.told.sms
     count = len(lanes.first)

@@ -172,7 +172,7 @@ def _counter_events(launch: LaunchLog, start: int, us_per_cycle: float, most: in
         counts["resident warps"] = found["resident_warp_cycles"]
         yield from _rate_events(launch, sm, found["window_cycles"], counts, start, us_per_cycle)
     width = max(1, -(-launch.cycles // MOST_WINDOWS))
-    sectors = {"L2 sectors a cycle": log.l2_accesses, "DRAM sectors a cycle": log.dram_reads}
+    sectors = {"L2 sectors a cycle": log.l2_accesses, "DRAM sectors read a cycle": log.dram_reads}
     counts = {name: np.bincount(log.cycle // width, own, -(-launch.cycles // width)) for name, own in sectors.items()}
     yield from _rate_events(launch, launch.sm_count, width, counts, start, us_per_cycle)
 

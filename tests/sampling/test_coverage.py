@@ -1,4 +1,4 @@
-"""The true total lies inside the stated 95 % interval in at least 90 % of 200 synthetic streams, method by method.
+"""The true total lies inside the stated 95 % interval in at least 90 % of synthetic streams, method by method.
 
 Streams satisfy what the methods assume (units of equal work for random and systematic samples, thread blocks that go on
 as they began for the online ones); where they do not, test_photon and test_tbpoint look at what happens.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from nightly import of
 from programs import program
 from synthetic import SyntheticLaunch
 
@@ -27,7 +28,7 @@ from sampling import (
 )
 from sampling.photon import BlockSampling, WarpSampling
 
-STREAMS = 200
+STREAMS = of(60, 200)
 
 
 def share_covered(pairs) -> float:

@@ -10,9 +10,8 @@ from time import perf_counter
 import numpy as np
 from scipy import optimize
 
-from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, load_gpu
-from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, is_whole, values_of
+from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, step_of, values_of
 from abstim.progress import Progress, silent
 from abstim.study.fit.data import Observations, measurements, observations, programs_of, split
 from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParameter, Knowledge, finite, knowledge
@@ -64,7 +63,7 @@ class Problem:
         self.data, self.start, self.bounds, self.progress = data, start, bounds, progress
         self.names, self.deviations, self.noise = data.entries[0].kernel.names, deviations, 0.0
         self.outlier = OUTLIER
-        self.unit = np.array([1.0 if is_whole(name) else 1 / UNITS_A_CYCLE for name in self.names])
+        self.unit = np.array([step_of(name) for name in self.names])
         self.evaluations = 0
         self._last: tuple[bytes, np.ndarray, np.ndarray] | None = None
         self._measured, self._weights = data.cycles, data.weights
@@ -226,10 +225,10 @@ def fit(
     """Values of some parameters of a GPU with which it takes the cycles of a table (`validate.read_reference`), or the
     times on hardware of one (`silicon.read_measured_times`), whose targets lie in `programs`.
 
-    `names`: keys of [params], [latency_cycles] or [initiation_cycles]. `gpu`: as for `load_gpu`; None: the variants'
-    own. Parameters start at the GPU's values, `overrides` included, stay within `factor` of there, and near there as
-    far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others held out, chosen
-    by `seed`; if the error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
+    `names`: keys of [params], [time], [latency_cycles] or [initiation_cycles]. `gpu`: as for `load_gpu`; None: the
+    variants' own. Parameters start at the GPU's values, `overrides` included, stay within `factor` of there, and near
+    there as far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others held
+    out, chosen by `seed`; if the error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
     InputError for unknown names, variants of several GPUs, or a target that cannot run.
     """
     started = perf_counter()
