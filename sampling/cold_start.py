@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,9 @@ from sampling.arrays import Float64, Int64
 THRESHOLDS = (0.05, 0.10, 0.15, 0.20)  # of the relative difference of IPC, section 4.2
 
 
-def footprint(lines: Int64[np.ndarray, " reference"]) -> Int64[np.ndarray, " line"]:
-    """The set of addresses (here: cache lines) a launch touches, sorted."""
-    return np.unique(lines)
-
-
 def forward_reuse(footprints: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
-    """Equation 4.1: share of launch i's footprint that launch i + 1 touches too; NaN for the last launch."""
+    """Equation 4.1: share of launch i's footprint, its distinct lines, that launch i + 1 touches too; NaN for the last
+    launch."""
     return _reuse(footprints, footprints[1:])
 
 
@@ -34,13 +30,6 @@ def _reuse(mine: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Float64[
     return np.array([*found, np.nan][: len(mine)])
 
 
-def ipc_difference(
-    flushed_cycles: Float64[np.ndarray, " launch"], kept_cycles: Float64[np.ndarray, " launch"]
-) -> Float64[np.ndarray, " launch"]:
-    """|IPC flushed - IPC kept| / IPC kept; the instructions are the same, so cycles say it all."""
-    return np.abs(kept_cycles / np.asarray(flushed_cycles, float) - 1.0)
-
-
 def affected_share(
     difference: Float64[np.ndarray, " launch"], instructions: Float64[np.ndarray, " launch"]
 ) -> dict[float, float]:
@@ -49,50 +38,35 @@ def affected_share(
     return {threshold: float(weight[difference >= threshold].sum()) for threshold in THRESHOLDS}
 
 
-@dataclass(frozen=True)
-class ReuseLatency:
-    """As many instructions as `percentile` of some reuse latencies reach back, in buckets of `bucket` instructions."""
-
-    percentile: float = 0.999
-    bucket: int = 1000
-    name = ""
-
-    def warm_up(
-        self, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"], boundary: int
-    ) -> int:
-        """Instructions to simulate warm before the sample, which begins at the `boundary`; at most all before it."""
-        latency = self.latencies(positions, previous_reference(addresses), boundary)
-        if len(latency) == 0:
-            return 0
-        most = int(np.quantile(latency, self.percentile, method="inverted_cdf"))
-        return min((most // self.bucket + 1) * self.bucket, boundary)
-
-    def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
-        """Instructions between references to the same address, of those that count."""
-        raise NotImplementedError
+# Instructions between references to one address, of those that count: from where among the instructions each reference
+# is, the index of the one before it to its address, and where the sample begins
+Latencies = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 
-class Mrrl(ReuseLatency):
+def mrrl(positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
     """Memory reference reuse latency (Haskins and Skadron 2003): all references of pre-sample and sample count."""
-
-    name = "MRRL"
-
-    def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
-        """See `ReuseLatency`."""
-        seen = previous >= 0
-        return positions[seen] - positions[previous[seen]]
+    seen = previous >= 0
+    return positions[seen] - positions[previous[seen]]
 
 
-class Blrl(ReuseLatency):
+def blrl(positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
     """Boundary line reuse latency (Eeckhout et al. 2005): only references of the sample whose line was last touched
     before it count, and only with the part of their latency that lies before the sample."""
+    last = positions[previous[(positions >= boundary) & (previous >= 0)]]
+    return boundary - last[last < boundary]
 
-    name = "BLRL"
 
-    def latencies(self, positions: np.ndarray, previous: np.ndarray, boundary: int) -> np.ndarray:
-        """See `ReuseLatency`."""
-        last = positions[previous[(positions >= boundary) & (previous >= 0)]]
-        return boundary - last[last < boundary]
+def warm_up(
+    latencies: Latencies, positions: Int64[np.ndarray, " reference"], addresses: Int64[np.ndarray, " reference"],
+    boundary: int, percentile: float = 0.999, bucket: int = 1000,
+) -> int:  # fmt: skip
+    """Instructions to simulate warm before the sample, which begins at the `boundary`: as many as `percentile` of the
+    latencies reach back, in buckets; at most all before it."""
+    latency = latencies(positions, previous_reference(addresses), boundary)
+    if len(latency) == 0:
+        return 0
+    most = int(np.quantile(latency, percentile, method="inverted_cdf"))
+    return min((most // bucket + 1) * bucket, boundary)
 
 
 def previous_reference(addresses: Int64[np.ndarray, " reference"]) -> Int64[np.ndarray, " reference"]:
@@ -119,20 +93,16 @@ class Correction:
     l2_latency_cycles: float = 187.0
     line_bytes: int = 128
     least_reuse: float = 0.5
-    name = "correction factor"
-
-    def saved_cycles(self, dram_requests: float, controllers: float, previous_forward_reuse: float) -> float:
-        """Delta. `dram_requests`: distinct ones, of 32 B here; reuse NaN (no previous launch): 0."""
-        if not previous_forward_reuse >= self.least_reuse or controllers <= 0:
-            return 0.0
-        lines = dram_requests / (controllers * self.line_bytes)
-        return lines * previous_forward_reuse * (self.dram_latency_cycles - self.l2_latency_cycles)
 
     def apply(
         self, flushed_cycles: float, dram_requests: float, controllers: float, previous_forward_reuse: float
     ) -> float:
-        """Cycles with the previous launch's data in the cache. Delta is an upper bound: at most half is taken off."""
-        saved = self.saved_cycles(dram_requests, controllers, previous_forward_reuse)
+        """Cycles with the previous launch's data in the cache. `dram_requests`: distinct ones, of 32 B here; reuse NaN:
+        no launch before. Delta is an upper bound: at most half is taken off."""
+        if not previous_forward_reuse >= self.least_reuse or controllers <= 0:
+            return flushed_cycles
+        lines = dram_requests / (controllers * self.line_bytes)
+        saved = lines * previous_forward_reuse * (self.dram_latency_cycles - self.l2_latency_cycles)
         return max(flushed_cycles - saved, 0.5 * flushed_cycles)
 
 
