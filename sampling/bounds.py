@@ -17,6 +17,7 @@ from sampling.estimate import Basis, Estimate
 
 FILE = Path(__file__).with_name("bounds.csv")
 WIDEST = 1.0  # an interval of more than the estimate itself on either side says nothing
+OWN = ("auto", "ideal-random", "ideal-systematic", "ideal-simpoint")  # methods whose own interval holds on them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Bound:
 
 
 def bounded(estimate: Estimate, method: str) -> Estimate:
-    """The estimate with the interval learnt for its method and basis; its own if nothing was learnt of the method.
-    Without a bound, and on a basis that was never met, it goes from 0 to infinity."""
-    if estimate.basis == "exact" or all(method != known for known, _ in _learnt()):
+    """The estimate with the interval learnt for its method and basis; of OWN with its own. Where nothing was learnt of
+    the method, on a basis that was never met, and without a bound it goes from 0 to infinity."""
+    if estimate.basis == "exact" or method in OWN:
         return estimate
     bound = _learnt().get((method, estimate.basis))
     half = bound.relative_half_width(estimate.relative_half_width) if bound else math.inf

@@ -46,7 +46,7 @@ def test_an_estimate_gets_the_interval_of_its_method_and_basis(monkeypatch):
     monkeypatch.setattr(bounds, "_learnt", lambda: rows)
     stated = around("m", 100.0, 1.0, basis="model", detailed_fraction=0.1)
     assert (bounded(stated, "m").low, bounded(stated, "m").high) == (pytest.approx(80), pytest.approx(120))
-    assert bounded(stated, "other") == stated
+    assert bounded(stated, "auto") == stated and not bounded(stated, "other").bounded
     assert not bounded(replace(stated, basis="sampled"), "m").bounded  # never met on the hard set
     assert bounded(exact("m", 100.0), "m") == exact("m", 100.0)
     wide = around("n", 100.0, 40.0, basis="model", detailed_fraction=0.1)
