@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sampling.arrays import Int64
-from sampling.estimate import Estimate, around
 from sampling.profile import Profile
 from sampling.selection import Selection, by_instructions
-from sampling.statistics import batch_means
 
 
 @dataclass(frozen=True)
@@ -39,20 +36,7 @@ class FirstInstructions:
     def select(self, profile: Profile) -> Selection:
         """Units from the first until the budget is spent; at least one."""
         before = np.cumsum(profile.instructions) - profile.instructions
-        return _one_stratum(self.name, profile, np.flatnonzero(before < self.instructions))
-
-    def estimate(self, selection: Selection, measured: Sequence[float] | Sequence[Estimate]) -> Estimate:
-        """The program's cycles; the error that of a mean over neighbours, independent or correlated."""
-        plain = selection.estimate(measured)
-        cycles = np.array([m.total if isinstance(m, Estimate) else float(m) for m in measured])
-        done = selection.instructions[selection.units]
-        unseen = 1.0 - selection.detailed_fraction
-        cpi, error, degrees = batch_means(cycles / done)
-        relative = error / cpi * math.sqrt(max(unseen, 0.0)) if cpi else 0.0
-        total, error = plain.total, max(plain.total * relative, plain.standard_error)
-        found = around(self.name, total, error, degrees, basis="model" if unseen > 0 else "exact",
-                       detailed_fraction=plain.detailed_fraction)  # fmt: skip
-        return replace(plain, method=self.name, low=found.low, high=found.high, basis=found.basis, counters={})
+        return replace(_one_stratum(self.name, profile, np.flatnonzero(before < self.instructions)), in_a_row=True)
 
 
 @dataclass(frozen=True)

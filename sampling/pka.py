@@ -13,8 +13,8 @@ from sampling.launch_in_progress import Run, dispatch_equal
 from sampling.nsight import LightProfile
 from sampling.profile import Profile, SamplingError
 from sampling.protocol import Simulator
-from sampling.selection import MODEL_ERROR, Selection, first_of_each, profiled_spread, relabel
-from sampling.statistics import batch_means
+from sampling.selection import MODEL_ERROR, Selection, first_of_each, profiled_spread
+from sampling.statistics import batch_means, numbered
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Pks:
         best = (np.inf, np.zeros(len(points), np.int64))
         for k in range(1, min(self.most_clusters, len(distinct)) + 1):
             model = KMeans(k, n_init=1, random_state=self.seed).fit(distinct, sample_weight=weight)
-            strata = relabel(model.labels_[inverse.reshape(-1)].astype(np.int64) + k * kernels)
+            strata = numbered((model.labels_[inverse.reshape(-1)].astype(np.int64) + k * kernels).tolist())
             apart = projection_error(strata, reference)
             if apart < best[0]:
                 best = (apart, strata)

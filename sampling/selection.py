@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.estimate import Basis, Estimate, Part, around, exact, weakest, weighted_counters
 from sampling.profile import Profile, SamplingError
-from sampling.statistics import pooled_error
+from sampling.statistics import batch_means, pooled_error
 
 Labels = Int64[np.ndarray, " unit"]
 PerUnit = Float64[np.ndarray, " unit"]
@@ -30,6 +30,7 @@ class Selection:
     `size` is 1 a unit where a method scales by number of units (PKS, STEM), instructions where it scales by CPI
     (Sieve, TBPoint, SimPoint, random). `spread`: relative deviation of cycles a size in each stratum that the method
     assumes, used where a stratum has a single sample, and as the least where it has few; None: MODEL_ERROR.
+    `in_a_row`: the units are the first ones, whose cycles an instruction are correlated.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Selection:
     spread: PerStratum | None = None
     bias: float = 0.0  # relative error of the whole that the method itself admits; widens the interval
     unit: str = "launches"  # what is selected, for people
+    in_a_row: bool = False
 
     def __post_init__(self) -> None:
         if not np.array_equal(np.unique(self.strata[self.units]), np.arange(self.strata.max() + 1)):
@@ -70,7 +72,7 @@ class Selection:
         own = float(np.sum((self.multipliers * inner) ** 2))
         error, freedom = pooled_error(np.append(variances, own), np.append(degrees, math.inf))
         sampled = self.instructions[self.units]
-        return around(
+        found = around(
             self.method,
             total,
             error,
@@ -83,6 +85,16 @@ class Selection:
             unit_cycles=tuple(self._unit_cycles(cycles).tolist()),
             counters=weighted_counters(measured, self.multipliers.tolist()),
         )
+        return self._of_neighbours(found, cycles / sampled) if self.in_a_row else found
+
+    def _of_neighbours(self, found: Estimate, cycles_an_instruction: PerSample) -> Estimate:
+        """With the error of a mean over correlated values, if that is larger; nothing is known of later ones."""
+        unseen = 1.0 - self.detailed_fraction
+        mean, error, degrees = batch_means(cycles_an_instruction)
+        relative = error / mean * math.sqrt(max(unseen, 0.0)) if mean else 0.0
+        error = max(found.total * relative, found.standard_error)
+        wide = around("", found.total, error, degrees, detailed_fraction=found.detailed_fraction)
+        return replace(found, low=wide.low, high=wide.high, basis="model" if unseen > 0 else "exact", counters={})
 
     def _unit_cycles(self, cycles: PerSample) -> PerUnit:
         """A unit's share of its stratum goes by its size; a selected one's is what it took only if it is alone."""
@@ -140,14 +152,6 @@ class Selection:
 def _share(part: float, whole: float) -> float:
     """Part of a whole; 1 in spite of rounding."""
     return min(round(float(part / whole), 12), 1.0)
-
-
-def relabel(strata: Labels) -> Labels:
-    """Stratum numbers 0, 1, ... in order of first appearance."""
-    _, first, inverse = np.unique(strata, return_index=True, return_inverse=True)
-    order = np.empty(len(first), np.int64)
-    order[np.argsort(first)] = np.arange(len(first))
-    return order[inverse]
 
 
 def first_of_each(strata: Labels, *by: PerUnit) -> Int64[np.ndarray, " stratum"]:

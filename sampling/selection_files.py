@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,8 @@ _INTEGERS, _NUMBERS = ("units", "strata"), ("size", "instructions", "spread")
 def write_json(selection: Selection, method: str, target: str, folder: Path) -> Path:
     """Everything, for `read_json`. `method`: by what name it was asked for; `target`: of what."""
     columns = {name: getattr(selection, name) for name in (*_INTEGERS, *_NUMBERS)}
-    known = {"kind": "selection", "method": method, "target": target, "bias": float(selection.bias)}
+    known: dict[str, Any] = {"kind": "selection", "method": method, "target": target}
+    known |= {"bias": float(selection.bias), "in_a_row": selection.in_a_row}
     lists = {name: None if column is None else np.asarray(column).tolist() for name, column in columns.items()}
     return _write(folder / "selection.json", json.dumps(known | lists) + "\n")
 
@@ -77,9 +79,11 @@ def read_json(path: Path) -> tuple[Selection, str, str]:
     text = text_of(path)
     try:
         data = json.loads(text)
-        integers = {name: np.array(data[name], np.int64) for name in _INTEGERS}
-        numbers = {name: None if data[name] is None else np.array(data[name], float) for name in _NUMBERS}
-        selection = Selection(method=str(data["method"]), bias=float(data["bias"]), **integers, **numbers)  # type: ignore[arg-type]
+        columns: dict[str, Any] = {name: np.array(data[name], np.int64) for name in _INTEGERS}
+        columns |= {name: None if data[name] is None else np.array(data[name], float) for name in _NUMBERS}
+        selection = Selection(
+            method=str(data["method"]), bias=float(data["bias"]), in_a_row=bool(data.get("in_a_row")), **columns
+        )
         _check(selection)
         return selection, str(data["method"]), str(data["target"])
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -9,8 +9,8 @@ import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
-from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each, relabel
-from sampling.statistics import coefficient_of_variation, members, two_means
+from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each
+from sampling.statistics import coefficient_of_variation, members, numbered, two_means
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Sieve:
         """One launch a stratum. Raises SamplingError if the profile has no kernels or block sizes."""
         kernels, threads = (profile.need(name, self.name) for name in ("kernels", "threads_per_block"))
         size = np.asarray(profile.instructions, float)
-        strata = relabel(_split(kernels, lambda rows: self.tiers(size[rows])))
+        strata = numbered(_split(kernels, lambda rows: self.tiers(size[rows])).tolist())
         return by_instructions(self.name, profile, strata, dominant(strata, threads), assumed_spread(size, strata))
 
     def tiers(self, counts: Float64[np.ndarray, " launch"]) -> Int64[np.ndarray, " launch"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps
 from statistics import NormalDist
 from typing import ParamSpec, TypeVar
@@ -50,6 +50,12 @@ def coefficient_of_variation(values: Shaped[np.ndarray, " n"]) -> float:
     return float(np.std(values)) / abs(mean) if mean else 0.0
 
 
+def numbered(keys: Iterable[Hashable]) -> Int64[np.ndarray, " n"]:
+    """Equal numbers for equal keys, 0, 1, ... in the order of their first."""
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(key, len(known)) for key in keys], np.int64)
+
+
 def members(labels: Int64[np.ndarray, " n"]) -> list[Int64[np.ndarray, " member"]]:
     """The places of each label from 0 on, ascending; none of a label that is not there."""
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
@@ -69,12 +75,11 @@ def batch_means(series: Float64[np.ndarray, " n"], batches: int = 16) -> tuple[f
     return float(np.mean(series)), float(means.std(ddof=1) / math.sqrt(used)), used - 1.0
 
 
-def least_squares(x: Float64[np.ndarray, " n"], y: Float64[np.ndarray, " n"]) -> tuple[float, float]:
-    """Slope and intercept of the best-fit line (Photon, Equation 1), centred so that large clocks do not cancel."""
-    x_mean, y_mean = float(x.mean()), float(y.mean())
-    spread = float(np.dot(x - x_mean, x - x_mean))
-    slope = float(np.dot(x - x_mean, y - y_mean)) / spread if spread else math.inf
-    return slope, y_mean - slope * x_mean
+def slope_of(x: Float64[np.ndarray, " n"], y: Float64[np.ndarray, " n"]) -> float:
+    """Of the best-fit line (Photon, Equation 1), centred so that large clocks do not cancel."""
+    apart = x - x.mean()
+    spread = float(np.dot(apart, apart))
+    return float(np.dot(apart, y - y.mean())) / spread if spread else math.inf
 
 
 def two_means(values: Float64[np.ndarray, " n"]) -> float:

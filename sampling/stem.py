@@ -9,8 +9,8 @@ import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
-from sampling.selection import Selection, profiled_spread, relabel
-from sampling.statistics import CONFIDENCE, members, t_quantile, two_means
+from sampling.selection import Selection, profiled_spread
+from sampling.statistics import CONFIDENCE, members, numbered, t_quantile, two_means
 
 Labels = Int64[np.ndarray, " unit"]
 PerUnit = Float64[np.ndarray, " unit"]
@@ -73,7 +73,7 @@ class Stem:
                 strata[rows] = strata.max() + 1
             else:
                 todo += [rows[first], rows[~first]]
-        return relabel(strata)
+        return numbered(strata.tolist())
 
     def _first_half(self, times: Float64[np.ndarray, " member"], error: float) -> np.ndarray | None:
         """Which members the first of two clusters has, or None where two cost as much as one."""

@@ -13,8 +13,8 @@ from sampling.estimate import Estimate, Part, around, exact
 from sampling.launch_in_progress import Run
 from sampling.profile import Profile
 from sampling.protocol import Observation, Simulator
-from sampling.selection import Selection, by_instructions, first_of_each, relabel
-from sampling.statistics import t_quantile
+from sampling.selection import Selection, by_instructions, first_of_each
+from sampling.statistics import numbered, t_quantile
 
 PerBlock = Float64[np.ndarray, " tb"]
 
@@ -41,7 +41,7 @@ class InterLaunch:
         strata = complete_linkage(vectors, self.sigma)
         if profile.kernels is not None:
             strata = strata * (int(profile.kernels.max()) + 1) + profile.kernels
-        strata = relabel(strata)
+        strata = numbered(strata.tolist())
         spread = self.sigma / np.minimum(np.bincount(strata, vectors[:, 1]) / np.bincount(strata), 1.0)
         return by_instructions(self.name, profile, strata, nearest_to_centre(vectors, strata), spread)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from abstim.study.explore import sampled as sampled_sweep
 from abstim.study.explore.interpolated import TimedPairs
 from abstim.study.explore.sampled import open_program, waves
 from abstim.study.sample.automatic import Aim, iterations_of, thinned
-from abstim.study.sample.kept import MeasuredStore
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampler import sample
 from functional.errors import InputError
@@ -200,7 +200,8 @@ def test_a_control_variate_is_one_column_more_and_what_it_simulates_is_counted(c
 
 
 def test_persistent_thread_blocks_from_some_of_their_iterations(monkeypatch):
-    monkeypatch.setattr(MeasuredStore, "load", lambda store: {})  # an earlier run of this test simulated it in full
+    # an earlier run of this test simulated it in full
+    monkeypatch.setattr("abstim.study.sample.sampler.kept_parts", lambda *_: nullcontext({}))
     found = sample("hard_persistent_falling:3", GPU, aim=Aim(0.1)).estimate
     assert found.basis == "model" and found.detailed_fraction < 0.5
     assert {part.how for part in found.parts} == {"detailed", "extrapolated"}

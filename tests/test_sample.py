@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import abstim
 from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.inside import analysis_share
-from abstim.study.sample.kept import AnalysisStore
+from abstim.study.sample.kept import kept_analyses
 from abstim.study.sample.methods import METHODS, Known
 from abstim.study.sample.sample_result import MOST_WAYS, SampleResult, by_way, thinned
 from abstim.study.sample.sampler import compare, opened, sample
@@ -25,6 +26,7 @@ from functional.keep.kept import Kept
 from functional.suite import case_of, ptx_path
 from functional.suite._table1_networks import bfs
 from sampling import Estimate, Part, Profile
+from sampling.photon import Analysis
 
 REAL = load_gpu("gtx480")
 
@@ -94,7 +96,10 @@ def test_where_everything_is_executed_anyway_photon_analyses_every_thread_block(
     for target, share in (("bfs", 1.0), ("nn_euclid", 0.01)):
         program = opened(open_target(target), REAL, online=True)
         assert analysis_share(program) == share
-    assert AnalysisStore(open_target("bfs"), 1.0).name != AnalysisStore(open_target("bfs"), 0.01).name
+    with kept_analyses(open_target("bfs"), 0.5) as first:
+        first[0] = Analysis.of_columns({field.name: np.array(3.0) for field in fields(Analysis)})
+    with kept_analyses(open_target("bfs"), 0.5) as again, kept_analyses(open_target("bfs"), 0.25) as other:
+        assert again[0].warps == 3 and not other
 
 
 def test_the_same_sample_twice_is_the_same() -> None:
@@ -153,14 +158,18 @@ def test_what_is_chosen_at_random_is_so_by_a_seed() -> None:
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
-    from abstim.study.sample.kept import MeasuredStore
+    from abstim.study.sample.kept import MADE_BY, kept_parts, name_of
     from abstim.study.sample.sampled_program import SampledProgram
     from functional import suite
 
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of
-    gpu, original, left = load_gpu("gtx480", overrides), SampledProgram.measure, [3]
-    store = MeasuredStore(suite.case("pathfinder"), gpu)
-    Kept("measured").path(store.name).unlink(missing_ok=True)
+    gpu, original, left = load_gpu("gtx480", overrides), SampledProgram.simulated, [3]
+    path = Kept("parts").path(name_of(MADE_BY, suite.case("pathfinder"), gpu))
+    path.unlink(missing_ok=True)
+
+    def kept() -> list[int]:
+        with kept_parts(suite.case("pathfinder"), gpu) as found:
+            return sorted(number for number, part in found.items() if part.found)
 
     def interrupted(self, number):
         left[0] -= 1
@@ -168,15 +177,15 @@ def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
             raise KeyboardInterrupt
         return original(self, number)
 
-    monkeypatch.setattr(SampledProgram, "measure", interrupted)
+    monkeypatch.setattr(SampledProgram, "simulated", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sample("pathfinder", gpu, "full")
     monkeypatch.undo()
-    assert sorted(store.load()) == [0, 1]
+    assert kept() == [0, 1]
     whole = sample("pathfinder", gpu, "full")
     assert whole.estimate.total == abstim.run("pathfinder", gpu).totals["cycles"]
-    assert sorted(store.load()) == [0, 1, 2]
-    Kept("measured").path(store.name).write_bytes(b"damaged")
+    assert kept() == [0, 1, 2]
+    path.write_bytes(b"damaged")
     assert sample("pathfinder", gpu, "full").estimate == whole.estimate
 
 

@@ -17,7 +17,7 @@ from abstim.study.sample.counts import (
     instruction_classes,
     kinds_of,
     launch_counts,
-    ranges,
+    part_of,
     warp_types,
 )
 from abstim.study.sample.on_demand import ThreadBlocks
@@ -82,7 +82,7 @@ def test_basic_blocks_chain_from_first_issue_to_retirement(target, perfect, chun
     events = np.concatenate([each.basic_blocks for each in seen])
     issue = np.concatenate([each.basic_block_issue_cycles for each in seen])
     retire = np.concatenate([each.basic_block_retire_cycles for each in seen])
-    counts = block_counts(trace, np.arange(len(trace.warp_instructions)), len(opened.case.launches[0].program.blocks))
+    counts = block_counts(trace, len(opened.case.launches[0].program.blocks))
     assert np.array_equal(np.bincount(events, minlength=counts.shape[1]), counts.sum(0))
     lives = sum((each.warp_retire_cycles - each.warp_issue_cycles).sum() for each in seen)
     assert (retire >= issue).all() and (retire - issue).sum() == lives  # blocks of a warp leave no gap
@@ -133,12 +133,9 @@ def test_batches_execute_each_thread_block_once_and_leave_the_memory_of_one_run(
     blocks.finish()
     assert np.array_equal(np.sort(blocks.trace.thread_blocks), np.arange(launch.thread_blocks))
     assert np.array_equal(whole.arena, parts.arena)
-    order = blocks.at(np.arange(launch.thread_blocks))
-    warps = (order[:, None] * launch.warps_per_block + np.arange(launch.warps_per_block)).ravel()
-    for stream, offsets in (("blocks", "block_offsets"), ("records", "record_offsets")):
-        cut = getattr(blocks.trace, offsets)
-        rows = ranges(cut[warps], cut[warps + 1])
-        assert np.array_equal(getattr(blocks.trace, stream)[rows], getattr(expected, stream))
+    ordered = part_of(blocks.trace, blocks.at(np.arange(launch.thread_blocks)))
+    for stream in ("blocks", "records", "block_offsets", "record_offsets"):
+        assert np.array_equal(getattr(ordered, stream), getattr(expected, stream))
 
 
 def test_profile_of_warps_against_their_traces() -> None:
@@ -158,13 +155,12 @@ def test_profile_of_warps_against_their_traces() -> None:
 def test_warp_types_tell_the_order_of_basic_blocks() -> None:
     trace = program("bfs").launches.trace(0)
     first = trace.blocks.copy()
-    assert len(set(warp_types(trace, np.arange(2)))) <= 2
     swapped = first.copy()
     at = int(np.flatnonzero(np.diff(first[: trace.block_offsets[1]].astype(int)))[0])
     swapped[[at, at + 1]] = swapped[[at + 1, at]]
     from dataclasses import replace
 
-    assert warp_types(trace, np.zeros(1, int))[0] != warp_types(replace(trace, blocks=swapped), np.zeros(1, int))[0]
+    assert warp_types(trace)[0] != warp_types(replace(trace, blocks=swapped))[0]
 
 
 def test_characteristics_of_a_kernel_counted_by_hand() -> None:

@@ -138,12 +138,12 @@ def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal()
 
 
 def test_units_are_kept_and_made_again_when_damaged() -> None:
-    from abstim.study.sample.kept import MeasuredStore
+    from abstim.study.sample.kept import name_of
     from functional.keep.kept import Kept
 
     gpu = load_gpu("gtx480", ["l1d_ways=2"])
     case = open_target("nn_euclid")
-    path = Kept("units").path(MeasuredStore(case, gpu).name)
+    path = Kept("units").path(name_of(("abstim.study.sample.ideal",), case, gpu))
     path.unlink(missing_ok=True)
     first = ideal.units_of(SampledProgram(case, gpu))
     kept = ideal.units_of(SampledProgram(case, gpu))

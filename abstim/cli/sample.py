@@ -242,8 +242,9 @@ def print_sample(result: SampleResult) -> None:
         rates = [(name, result.memory.get(f"{name.lower()}_hit_rate")) for name in ("L1D", "L2")]
         known = [f"{name} {rate:.1%}" for name, rate in rates if rate is not None]
         rows += [("projected hit rates", ", ".join(known) or "none"), ("DRAM use", f"{result.memory['dram_use']:.0%}")]
-    earlier = f"; {duration(result.earlier_seconds)} of it in earlier runs" if result.earlier_seconds else ""
-    rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s) + earlier)]
+    rows += [("this took", ", ".join(f"{stage} {duration(s)}" for stage, s in result.seconds.items() if s))]
+    if result.earlier_seconds:
+        rows += [("of it, earlier runs", f"{duration(result.earlier_seconds)}: what they simulated was kept")]
     print_table(f"{result.target} on {on_gpu(result)}, {result.method}", ("", ""), rows, left=2)
     say(f"Timed by the {result.model} model, whose error on this GPU comes on top: {result.known_error}")
     if result.assumes:

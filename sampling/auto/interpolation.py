@@ -19,7 +19,7 @@ import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.auto.prediction import squared_distances
-from sampling.statistics import one_thread, t_quantile
+from sampling.statistics import numbered, one_thread, t_quantile
 
 Pair = tuple[int, int]  # a point and a launch
 # How alike launches of different kernels are; of one kernel it is more, the more alike the logarithms of their work
@@ -83,9 +83,8 @@ class Pairs:
     def kinds(self) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " launch"]]:
         """The first launch of each kind that the formula tells apart, and the kind of each launch."""
         rows = np.ascontiguousarray(np.concatenate([self.cycles[..., None], self.limits], 2).swapaxes(0, 1))
-        first: dict[bytes, int] = {}
-        kind = [first.setdefault(row.tobytes(), len(first)) for row in rows]
-        return np.unique(kind, return_index=True)[1], np.array(kind)
+        kind = numbered(row.tobytes() for row in rows)
+        return np.unique(kind, return_index=True)[1], kind
 
     def on(self, points: Sequence[int], launches: Sequence[int]) -> Places:
         """The pairs of some points with some launches, one point after the other."""

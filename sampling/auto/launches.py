@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -149,7 +149,7 @@ FIRST = 3  # kinds of launches of a kernel of which one is simulated before anyt
 AT_ONCE = 0.1  # of the launches simulated so far, how many are added between two looks at the error
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class LaunchSampling:
     """Two-phase sampling over launches with a regression estimator.
 
@@ -162,7 +162,6 @@ class LaunchSampling:
     confidence: float = CONFIDENCE
     seed: int = 0
     name = "auto"
-    history: list[tuple[int, float]] = field(default_factory=list)  # launches simulated, relative half-width
 
     def program(self, work: ProgramWork, measure: Callable[[Sequence[int]], Sequence[Estimate]]) -> Estimate:
         """`measure` simulates launches, given by number."""
@@ -173,7 +172,6 @@ class LaunchSampling:
             for (kernel, place), estimate in zip(asked, measure(rows), strict=True):
                 kernel.add(place, estimate)
             total, half = total_interval(kernels, self.confidence)
-            self.history.append((sum(len(kernel.sample) for kernel in kernels), half / total))
             asked = [] if half <= self.error * total else self._next(kernels)
         return estimate_of(self, kernels, work)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sampling.arrays import Bool, Float64, Int64
-from sampling.statistics import pooled_error
+from sampling.statistics import numbered, pooled_error
 
 PerSample = Float64[np.ndarray, " sample"]
 SampleWork = Float64[np.ndarray, "sample work"]
@@ -263,18 +263,12 @@ def predict(
     if kinds is None:
         return _of_kinds(work, sample, measured, np.ones(len(work.given)), fits)
     first, counts = np.unique(kinds, return_index=True, return_counts=True)[1:]
-    known, of_sample = _in_order(kinds[sample])
+    of_sample = numbered(kinds[sample].tolist())
+    known = kinds[sample][np.unique(of_sample, return_index=True)[1]]
     simulated = np.bincount(of_sample)
     means = np.bincount(of_sample, measured) / simulated
     found = _of_kinds(work.of(first), known, means, counts.astype(float), fits)
     return _of_launches(found, kinds, sample, measured, of_sample)
-
-
-def _in_order(kinds: SampleKinds) -> tuple[Int64[np.ndarray, " kind"], SampleKinds]:
-    """Different ones, in the order in which they come, and each one's place among them."""
-    found, first, places = np.unique(kinds, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return found[order], np.argsort(order)[places]
 
 
 def _of_launches(

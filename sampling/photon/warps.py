@@ -12,7 +12,7 @@ from sampling.estimate import Estimate, around
 from sampling.launch_in_progress import Run, dispatch, finish
 from sampling.photon.analysis import Analysis
 from sampling.protocol import BlockCode, Functional, Observation
-from sampling.statistics import batch_means, least_squares
+from sampling.statistics import batch_means, slope_of
 
 PerClass = Float64[np.ndarray, " class"]
 
@@ -50,7 +50,7 @@ class Detector:
         """Of the last n executions; infinite with fewer."""
         if len(self.issue) < self.rule.window:
             return float("inf")
-        return least_squares(self.issue[-self.rule.window :], self.retire[-self.rule.window :])[0]
+        return slope_of(self.issue[-self.rule.window :], self.retire[-self.rule.window :])
 
     @property
     def drift(self) -> float:

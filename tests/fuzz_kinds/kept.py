@@ -18,8 +18,7 @@ from ptx_kernels import HEADER, REGISTERS
 from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import load_gpu
 from abstim.study.explore.timing import Store
-from abstim.study.sample.kept import InPart, MeasuredStore, PartStore
-from abstim.study.sample.sampled_program import Measured
+from abstim.study.sample.kept import Finished, InPart, kept_parts
 from abstim.targets.execution import execute
 from functional.launches.case import Case
 from functional.launches.launch import Pointer, make_launch
@@ -29,8 +28,10 @@ from functional.programs.link import link
 from functional.ptx import parser
 from precharacterize import characterize
 from precharacterize.table import encoded
+from sampling import Part
 from sampling.auto.iterations import Timed
 from sampling.auto.segment_simulation import Batch, Beginning
+from sampling.estimate import exact
 
 TEXT = HEADER + (
     f".entry k(.param .u64 a) {{ {REGISTERS} ld.param.u64 %rd0, [a]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd1, %r0, 4; "
@@ -75,27 +76,17 @@ def _traces() -> object:
     return [getattr(trace, name).tolist() for name in ("blocks", "masks", "records", "block_offsets")]
 
 
-def _sampled() -> object:
-    store = MeasuredStore(_case(), load_gpu("gtx480_perfect"))
-    found = store.load()
-    if not found:
-        found = {3: Measured(100.0, 7.0, 0.5, 0.25, dict.fromkeys(COUNTERS, 5.0))}
-        store.save(found)
-    return found
-
-
 def _parts() -> object:
-    store = PartStore(_case(), load_gpu("gtx480"))
-    found = store.load()
-    if not found:
-        found = {
-            3: InPart(
-                segments=[Batch(beginning=Beginning(), segments=[1], wave_cycles=[[5.0]], stepped=7)],
-                shares={0.25: Timed(10.0, 4.0)},
-            )
-        }
-        store.save(found)
-    return found
+    part = Part(name="0", how="detailed", instructions=7.0, cycles=100.0)
+    whole = exact("full", 100.0, (part,), dict.fromkeys(COUNTERS, 5.0))
+    with kept_parts(_case(), load_gpu("gtx480")) as found:
+        made = InPart(
+            segments=[Batch(beginning=Beginning(), segments=[1], wave_cycles=[[5.0]], stepped=7)],
+            shares={0.25: Timed(10.0, 4.0)},
+            found={"full": Finished(estimate=whole, executed_instructions=7.0, time_seconds=0.25)},
+        )
+        found.setdefault(3, made)
+        return dict(found)
 
 
 def _explore() -> object:
@@ -108,9 +99,9 @@ def _explore() -> object:
 # Kind of file -> what uses it, and what that yields; "objects" holds both kernels and the run time's helpers
 USES: dict[str, Callable[[], object]] = {
     "grammar": _grammar, "objects": _objects, "helpers": _helpers, "tables": _tables, "traces": _traces,
-    "sampled": _sampled, "parts": _parts, "explore": _explore,
+    "parts": _parts, "explore": _explore,
 }  # fmt: skip
-FOLDERS = {"helpers": "objects", "sampled": "measured"}
+FOLDERS = {"helpers": "objects"}
 
 
 @cache

@@ -56,9 +56,8 @@ def test_samples_of_equal_units(method) -> None:
 def test_first_instructions_of_a_steady_stream() -> None:
     def one(seed):
         cycles = 1e6 * np.random.default_rng([5, seed]).lognormal(0.0, 0.3, 300)
-        method = FirstInstructions(30e6)
-        selection = method.select(Profile(instructions=np.full(300, 1e6)))
-        return method.estimate(selection, cycles[selection.units]), cycles.sum()
+        selection = FirstInstructions(30e6).select(Profile(instructions=np.full(300, 1e6)))
+        return selection.estimate(list(cycles[selection.units])), cycles.sum()
 
     assert share_covered(map(one, range(STREAMS))) >= 0.9
 

@@ -30,7 +30,7 @@ from sampling.auto.launches import LaunchSampling, ProgramWork
 from sampling.auto.segment_simulation import cut_into_segments
 from sampling.auto.segments import SegmentSampling, has_giants
 from sampling.auto.steady import SteadySampling, equal_blocks
-from sampling.statistics import CONFIDENCE
+from sampling.statistics import CONFIDENCE, numbered
 
 MOST_RUNS = 8  # stretches of a warp's life that are kept: it may have phases
 SHORTEST_RUN = 4  # iterations of the shortest of them, at the smallest share
@@ -155,7 +155,11 @@ def automatic(program: SampledProgram, aim: Aim) -> Estimate:
         spent += more
     found = choose(program, work, aim)[0]
     fraction = min(found.detailed_fraction + spent, 1.0)
-    return replace(found, parts=(*found.parts, *on_one_sm), detailed_fraction=fraction)
+    executed = program.executed_instructions / float(work.instructions.sum())
+    return replace(
+        found, parts=(*found.parts, *on_one_sm), detailed_fraction=fraction,
+        functional_fraction=1.0 if program.launches.given else min(max(fraction, executed), 1.0),
+    )  # fmt: skip
 
 
 def check_turn(program: SampledProgram) -> None:
@@ -182,7 +186,7 @@ def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estima
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     """A chosen launch: from its first waves, from segments or from iterations where that pays, else in full."""
-    if number in program.measured or program.gpu.spec.timed_code != "ptx":
+    if "full" in program.part(number).found or program.gpu.spec.timed_code != "ptx":
         return full(program, number)
     shape, steady = program.shape(number), SteadySampling(error=aim.error, confidence=aim.confidence)
     many_waves = cut_into_segments(shape) is not None
@@ -262,9 +266,7 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 def numbers_given(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     """Equal for launches whose arguments, but for where buffers are, are the same."""
-    known: dict[object, int] = {}
-    each = (tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
-    return np.array([known.setdefault(key, len(known)) for key in each])
+    return numbered(tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
 
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Bool, Float64, Int64
 from functional.programs.program import Program
 from functional.traces.line_record import is_data, line_of, sectors_of
-from functional.traces.trace import LOCAL_WINDOW_LINE, Trace
+from functional.traces.trace import LOCAL_WINDOW_LINE, Trace, concatenate
 from precharacterize.classify import Kind, kind_of
 from precharacterize.table import LatencyTable
 from sampling import WarpProfile
@@ -19,65 +19,51 @@ from sampling.protocol import BlockCode
 _HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
-def ranges(starts: Int64[np.ndarray, " n"], stops: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " element"]:
-    """start, start + 1, ..., stop - 1 of every pair, end to end."""
-    lengths = stops - starts
-    before = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
-
-
 def warps_of(trace: Trace, positions: Int64[np.ndarray, " tb"]) -> Int64[np.ndarray, " warp"]:
     """Positions in the trace of the warps of some thread blocks, in their order."""
     return (positions[:, None] * trace.warps_per_block + np.arange(trace.warps_per_block)).ravel()
 
 
-def block_counts(
-    trace: Trace, warps: Int64[np.ndarray, " warp"], basic_blocks: int
-) -> Int64[np.ndarray, "warp basic_block"]:
+def part_of(trace: Trace, positions: Int64[np.ndarray, " tb"]) -> Trace:
+    """The trace of some thread blocks, at least one, in their order."""
+    runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+    return concatenate([trace.part(int(run[0]), int(run[-1]) + 1) for run in runs], trace.warps_per_block)
+
+
+def block_counts(trace: Trace, basic_blocks: int) -> Int64[np.ndarray, "warp basic_block"]:
     """How often each warp executed each basic block."""
-    starts, stops = trace.block_offsets[warps], trace.block_offsets[warps + 1]
-    rows = np.repeat(np.arange(len(warps)), stops - starts)
-    cells = rows * basic_blocks + trace.blocks[ranges(starts, stops)]
-    return np.bincount(cells, minlength=len(warps) * basic_blocks).reshape(len(warps), basic_blocks)
+    warps = len(trace.warp_instructions)
+    cells = np.repeat(np.arange(warps), np.diff(trace.block_offsets)) * basic_blocks + trace.blocks
+    return np.bincount(cells, minlength=warps * basic_blocks).reshape(warps, basic_blocks)
 
 
-def warp_types(trace: Trace, warps: Int64[np.ndarray, " warp"]) -> Int64[np.ndarray, " warp"]:
+def warp_types(trace: Trace) -> Int64[np.ndarray, " warp"]:
     """Equal numbers for warps that executed the same basic blocks in the same order: a polynomial hash modulo 2^64."""
-    starts, stops = trace.block_offsets[warps], trace.block_offsets[warps + 1]
-    lengths = stops - starts
-    powers = np.full(int(lengths.max(initial=0)), _HASH_BASE)
-    powers = np.multiply.accumulate(powers) if len(powers) else powers
-    place = ranges(np.zeros(len(warps), np.int64), lengths)
-    terms = (trace.blocks[ranges(starts, stops)].astype(np.uint64) + np.uint64(1)) * powers[place]
-    return sums(terms, lengths).view(np.int64)
+    lengths = np.diff(trace.block_offsets)
+    powers = np.multiply.accumulate(np.full(int(lengths.max(initial=1)), _HASH_BASE))
+    place = np.arange(len(trace.blocks)) - np.repeat(trace.block_offsets[:-1], lengths)
+    terms = (trace.blocks.astype(np.uint64) + np.uint64(1)) * powers[place]
+    return np.diff(before(terms)[trace.block_offsets]).view(np.int64)
 
 
-def memory_requests(trace: Trace, warps: Int64[np.ndarray, " warp"]) -> Int64[np.ndarray, " warp"]:
+def memory_requests(trace: Trace) -> Int64[np.ndarray, " warp"]:
     """Line records each warp made in global and local memory."""
-    starts, stops = trace.record_offsets[warps], trace.record_offsets[warps + 1]
-    return sums(in_memory(trace.records[ranges(starts, stops)]).astype(np.int64), stops - starts)
+    return np.diff(before(in_memory(trace.records).astype(np.int64))[trace.record_offsets])
 
 
-def distinct_lines(trace: Trace, positions: Int64[np.ndarray, " tb"]) -> tuple[Int64[np.ndarray, " tb"], int]:
-    """Cache lines of global and local memory that each of some thread blocks touches, and all of them together."""
-    starts, stops = (trace.record_offsets[(positions + k) * trace.warps_per_block] for k in (0, 1))
-    owner = np.repeat(np.arange(len(positions), dtype=np.uint64), stops - starts)
-    records = trace.records[ranges(starts, stops)]
-    data = in_memory(records)
-    pairs = np.unique(owner[data] << np.uint64(32) | line_of(records[data]).astype(np.uint64))
-    each = np.bincount((pairs >> np.uint64(32)).astype(np.int64), minlength=len(positions))
+def distinct_lines(trace: Trace) -> tuple[Int64[np.ndarray, " tb"], int]:
+    """Cache lines of global and local memory that each thread block touches, and all of them together."""
+    blocks = len(trace.thread_blocks)
+    owner = np.repeat(np.arange(blocks, dtype=np.uint64), np.diff(trace.record_offsets[:: trace.warps_per_block]))
+    data = in_memory(trace.records)
+    pairs = np.unique(owner[data] << np.uint64(32) | line_of(trace.records[data]).astype(np.uint64))
+    each = np.bincount((pairs >> np.uint64(32)).astype(np.int64), minlength=blocks)
     return each, len(np.unique(pairs & np.uint64(0xFFFFFFFF)))
 
 
 def in_memory(records: np.ndarray) -> Bool[np.ndarray, " record"]:
     """Which line records lie in global or local memory."""
     return is_data(line_of(records))
-
-
-def sums(values: np.ndarray, lengths: Int64[np.ndarray, " n"]) -> np.ndarray:
-    """Sum of every run of consecutive values; 0 for an empty one."""
-    total, ends = before(values), np.cumsum(lengths)
-    return total[ends] - total[ends - lengths]
 
 
 def before(values: np.ndarray) -> np.ndarray:
@@ -155,8 +141,7 @@ def basic_block_vector(program: Program, trace: Trace) -> Int64[np.ndarray, " ba
 
 def by_thread_block(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Memory requests, warp instructions and thread instructions of every thread block, in the trace's order."""
-    warps = np.arange(len(trace.warp_instructions))
-    columns = (memory_requests(trace, warps), trace.warp_instructions, trace.thread_instructions)
+    columns = (memory_requests(trace), trace.warp_instructions, trace.thread_instructions)
     requests, issued, threads = (c.reshape(-1, trace.warps_per_block).sum(1).astype(float) for c in columns)
     return requests, issued, threads
 
@@ -174,15 +159,14 @@ class EngineFunctional:
         """Execute these thread blocks, unless they have been."""
         thread_blocks = np.asarray(thread_blocks, np.int64)
         positions = self.thread_blocks.at(thread_blocks)
-        trace = self.thread_blocks.trace
-        assert trace is not None
-        warps = warps_of(trace, positions)
-        lines, all_lines = distinct_lines(trace, positions)
+        assert self.thread_blocks.trace is not None
+        trace = part_of(self.thread_blocks.trace, positions)
+        lines, all_lines = distinct_lines(trace)
         return WarpProfile(
             thread_blocks=thread_blocks,
-            counts=block_counts(trace, warps, len(self.block_instructions)),
-            types=warp_types(trace, warps),
-            memory_requests=memory_requests(trace, warps),
+            counts=block_counts(trace, len(self.block_instructions)),
+            types=warp_types(trace),
+            memory_requests=memory_requests(trace),
             lines=lines,
             all_lines=all_lines,
         )

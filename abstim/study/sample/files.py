@@ -163,7 +163,7 @@ def estimate_from(selection: str, times: Path) -> TimedElsewhere:
     try:
         chosen, method, target = read_json(path / "selection.json" if path.is_dir() else path)
         unit, found = _times(times, chosen)
-        estimate = method_named(method).estimate(chosen, found.tolist())
+        estimate = chosen.estimate(found.tolist())
     except SamplingError as error:
         raise InputError(str(error)) from None
     return TimedElsewhere(

@@ -16,7 +16,7 @@ import numpy as np
 
 import sampling
 from abstim.engine.simulation import Simulation
-from abstim.study.sample.kept import MeasuredStore
+from abstim.study.sample.kept import name_of
 from abstim.study.sample.sampled_program import SampledProgram
 from functional.arrays import Float64, Int64
 from functional.errors import InputError
@@ -179,11 +179,8 @@ def estimate(name: str, program: SampledProgram) -> Estimate:
 def from_units(name: str, units: Profile) -> Estimate:
     """The estimate of a baseline from units whose `cycles` are all known."""
     assert units.cycles is not None
-    method = _SELECTED[name](units)
-    selection = replace(method.select(units), unit="units")
-    cycles = units.cycles[selection.units]
-    own = method if isinstance(method, sampling.FirstInstructions) else None
-    found = own.estimate(selection, cycles.tolist()) if own else selection.estimate(cycles.tolist())
+    selection = replace(_SELECTED[name](units).select(units), unit="units")
+    found = selection.estimate(units.cycles[selection.units].tolist())
     half = t_quantile(math.inf) * max(_error(selection, units.cycles), found.standard_error)
     return replace(
         found, low=max(found.total - half, 0.0), high=found.total + half, basis="model" if half else "exact",
@@ -202,7 +199,7 @@ def _error(selection: Selection, cycles: Float64[np.ndarray, " unit"]) -> float:
 def units_of(program: SampledProgram) -> Units:
     """Units of a program, simulated once: they are kept on disk."""
     return Kept("units").load_or_make(
-        MeasuredStore(program.case, program.gpu).name,
+        name_of(("abstim.study.sample.ideal",), program.case, program.gpu),
         lambda: simulate_units(program),
         lambda content: Units(**decode_arrays(content)),  # type: ignore[arg-type]
         lambda units: encode_arrays({name: np.asarray(column) for name, column in vars(units).items()}),

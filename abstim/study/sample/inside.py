@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -24,9 +25,7 @@ Inside = Callable[[SampledProgram, int], Estimate]
 
 def full(program: SampledProgram, number: int) -> Estimate:
     """Everything."""
-    found = program.measure(number)
-    part = Part(name=program.name(number), how="detailed", instructions=found.instructions, cycles=found.cycles)
-    return exact("full", float(found.cycles), (part,), found.counters)
+    return program.once(number, "full", partial(program.simulated, number)).estimate
 
 
 def analysis_share(program: SampledProgram) -> float:
@@ -62,22 +61,14 @@ def tbpoint(program: SampledProgram, number: int) -> Estimate:
 def once(name: str, inside: Inside) -> Inside:
     """What it finds of a launch is kept, and asked for again found there."""
 
-    def run(program: SampledProgram, number: int) -> Estimate:
-        kept = program.part(number).found
-        if name in kept:
-            program.histories[program.name(number)] = kept[name].history
-            program.reuse(kept[name].executed_instructions, 0.0, kept[name].seconds)
-            return kept[name].estimate
+    def found(program: SampledProgram, number: int) -> Finished:
         started = perf_counter()
         estimate = inside(program, number)
-        trace, simulator = program.launches.thread_blocks(number).trace, program.simulators[number]
+        trace, history = program.launches.thread_blocks(number).trace, program.simulators[number].history
         executed, took = 0.0 if trace is None else float(trace.warp_instructions.sum()), perf_counter() - started
-        kept[name] = Finished(
-            estimate=estimate, executed_instructions=executed, seconds=took, history=simulator.history
-        )  # fmt: skip
-        return estimate
+        return Finished(estimate=estimate, executed_instructions=executed, time_seconds=took, history=history)
 
-    return run
+    return lambda program, number: program.once(number, name, partial(found, program, number)).estimate
 
 
 INSIDE: dict[str, Inside] = {

@@ -1,17 +1,17 @@
 """The table of sampling methods: what each needs, how it selects launches, and how their cycles make an estimate.
 
-A method is composed: `select` says which launches to take, `inside` how each of them is simulated (`inside.INSIDE`),
-and `estimate` what they say of the whole. Help, docs and tests read this table, and nothing slow is imported before a
+A method is composed: `select` says which launches to take, and `inside` how each of them is simulated
+(`inside.INSIDE`). Help, docs and tests read this table, and nothing slow is imported before a
 method is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from functional.errors import InputError
 
@@ -43,21 +43,11 @@ class Known:
     measured: bool = False
     seed: int = 0  # of what is chosen at random
 
-    @property
-    def without_guesses(self) -> Profile:
-        """The profile, without cycles that nobody has measured."""
-        return self.profile if self.measured else replace(self.profile, cycles=None)
-
-
-def plain(selection: Selection, measured: Sequence[Any]) -> Estimate:
-    """Selected launches stand for their strata."""
-    return selection.estimate(measured)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """One row. `select`: launches by a profile (without it: all). `inside`: a name of `INSIDE`, which may be replaced
-    where it is "full". `estimate`: from the selection and its launches. `whole`: does all three itself.
+    where it is "full". `whole`: does it all itself.
 
     `completed`: adds to a profile what no file gave.
     """
@@ -70,7 +60,6 @@ class Method:
     needs: Needs = Needs.PROFILE
     select: Callable[[Known], Selection] | None = None
     inside: str = "full"
-    estimate: Callable[[Selection, Sequence[Any]], Estimate] = plain
     whole: Callable[[SampledProgram, Aim], Estimate] | None = None
     completed: Callable[[SampledProgram, Known], Known] = lambda program, known: known
 
@@ -94,25 +83,23 @@ class Method:
         if known is None or self.select is None:
             return every_launch(simulate(program, range(len(program)), INSIDE[self.inside]))
         selection = self.select(replace(self.completed(program, known), seed=aim.seed))
-        return self.estimate(selection, simulate(program, selection.units.tolist(), INSIDE[self.inside]))
+        return selection.estimate(simulate(program, selection.units.tolist(), INSIDE[self.inside]))
 
 
 def _by(path: str, guesses: bool = False) -> Callable[[Known], Selection]:
-    """Selected by a class, `module.Class` of `sampling`; `guesses`: by cycles that nobody has measured too."""
+    """Selected by a class, `module.Class` of `sampling`, which is told what it asks for; `guesses`: by cycles that
+    nobody has measured too."""
 
     def select(known: Known) -> Selection:
         module, _, name = path.rpartition(".")
         kind = getattr(import_module(f"sampling.{module}"), name)
-        method = kind(seed=known.seed) if any(own.name == "seed" for own in fields(kind)) else kind()
-        return method.select(known.profile if guesses else known.without_guesses)  # type: ignore[no-any-return]
+        told = {"seed": known.seed, "measured": known.measured}
+        method = kind(**{own.name: told[own.name] for own in fields(kind) if own.name in told})
+        told_cycles = guesses or known.measured
+        found: Selection = method.select(known.profile if told_cycles else replace(known.profile, cycles=None))
+        return found
 
     return select
-
-
-def _by_principal_launches(known: Known) -> Selection:
-    from sampling import Pks
-
-    return Pks(measured=known.measured, seed=known.seed).select(known.profile)
 
 
 def _by_two_levels(known: Known) -> Selection:
@@ -138,17 +125,15 @@ def _in_two_levels(program: SampledProgram, known: Known) -> Known:
     return replace(known, profile=known.profile.first(max(20, len(program) // 10)), light=light_profile_of(program))
 
 
-def _as_neighbours(selection: Selection, measured: Sequence[Any]) -> Estimate:
-    from sampling import FirstInstructions
-
-    return FirstInstructions().estimate(selection, measured)
-
-
 def _photon(program: SampledProgram, aim: Aim) -> Estimate:
     from abstim.study.sample.inside import analysis_share
+    from abstim.study.sample.kept import kept_analyses
     from sampling import Photon
 
-    return Photon(analysis_share=analysis_share(program)).program(program.online(), program.analyses)
+    share = analysis_share(program)
+    with kept_analyses(program.case, share, program.keeps) as analyses:
+        program.earlier_analyses = dict(analyses)
+        return Photon(analysis_share=share).program(program.online(), analyses)
 
 
 def _automatic(program: SampledProgram, aim: Aim) -> Estimate:
@@ -185,10 +170,10 @@ _ALL = (
     Method(name="pka", what="principal launches, each stopped when IPC has settled",
            assumes="launches of like counts last alike, and each goes on at the pace at which it settled",
            random=True,
-           source="MICRO 2021", select=_by_principal_launches, inside="pkp"),
+           source="MICRO 2021", select=_by("pka.Pks", guesses=True), inside="pkp"),
     Method(name="pks", what="principal launches",
            assumes="launches of like counts last alike", random=True,
-           source="MICRO 2021", select=_by_principal_launches),
+           source="MICRO 2021", select=_by("pka.Pks", guesses=True)),
     Method(name="pkp", what="every launch, stopped when IPC has settled",
            assumes="a launch goes on at the pace at which it settled",
            source="MICRO 2021",
@@ -209,7 +194,7 @@ _ALL = (
     Method(name="full", what="every launch", needs=Needs.NOTHING, select=_by("baselines.Full")),
     Method(name="first", what="the first billion warp instructions",
            assumes="what comes later is like the beginning",
-           select=_by("baselines.FirstInstructions"), estimate=_as_neighbours),
+           select=_by("baselines.FirstInstructions")),
     Method(name="random", what="a tenth of the launches at random",
            assumes="the launches drawn are like the others, and none is alone in its size", random=True,
            select=_by("baselines.RandomUnits")),

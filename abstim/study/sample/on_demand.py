@@ -96,11 +96,8 @@ class OnDemand(Traces):
     dropped with its launch. `seconds` is wall-clock time of all threads.
     """
 
-    def __init__(
-        self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
-        instruction_budget: int | None = None,
-    ) -> None:  # fmt: skip
-        self.case, self.keep, self._budget = case, keep or bool(given), instruction_budget
+    def __init__(self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False) -> None:
+        self.case, self.keep = case, keep or bool(given)
         self.signatures = None if given else signatures(case)
         self.alone = partial or self.signatures is not None
         self.given = bool(given)
@@ -128,7 +125,7 @@ class OnDemand(Traces):
     def _run(self, launch: Launch, thread_blocks: Sequence[int]) -> Trace:
         """One launch at a time: the executor itself uses every core."""
         assert self._memory is not None, "a complete trace has every thread block"
-        budget = self._budget or default_budget(launch)
+        budget = default_budget(launch)
         with self._executing:
             started = perf_counter()
             if self.signatures is None:

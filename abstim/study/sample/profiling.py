@@ -18,8 +18,7 @@ from abstim.study.sample.counts import (
     in_memory,
     kinds_of,
     launch_counts,
-    ranges,
-    warps_of,
+    part_of,
 )
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.workloads.dependence import trace_inputs
@@ -29,7 +28,7 @@ from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
 from sampling import Profile
 from sampling.nsight import LightProfile, features, padded
-from sampling.statistics import coefficient_of_variation
+from sampling.statistics import coefficient_of_variation, numbered
 
 Row = dict[str, float | np.ndarray]
 
@@ -73,7 +72,7 @@ class SomeBlocks:
             return float(distinct)
         last = self.pieces[-1][0]
         half = np.arange(0, len(last.thread_blocks), 2)
-        fewer = len(np.unique(np.concatenate([*before, _lines(last, half)])))
+        fewer = len(np.unique(np.concatenate([*before, _lines(part_of(last, half))])))
         growth = (distinct - fewer) / max(len(last.thread_blocks) - len(half), 1)
         return distinct + growth * (self.thread_blocks - self.count)
 
@@ -88,12 +87,8 @@ def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: in
     return SomeBlocks(thread_blocks, ((run([0, thread_blocks - 1]), 1.0), (run(between.tolist()), share)))
 
 
-def _lines(trace: Trace, positions: Int64[np.ndarray, " tb"] | None = None) -> np.ndarray:
-    records = trace.records
-    if positions is not None:
-        warps = warps_of(trace, positions)
-        records = records[ranges(trace.record_offsets[warps], trace.record_offsets[warps + 1])]
-    return line_of(records[in_memory(records)])
+def _lines(trace: Trace) -> np.ndarray:
+    return line_of(trace.records[in_memory(trace.records)])
 
 
 PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed
@@ -103,13 +98,14 @@ def profile_of(program: SampledProgram) -> Profile:
     """`cycles` are those of `expected_cycles`, which nobody has simulated."""
     case, gpu = program.case, program.gpu
     rows, kind = of_each_kind(program, lambda number, some: row(case.launches[number].program, some, gpu))
-    kernels: dict[str, int] = {}
-    launches = ((each.thread_blocks, each.threads_per_block, each.program.name) for each in case.launches)
-    shapes = np.array([(blocks, threads, kernels.setdefault(name, len(kernels))) for blocks, threads, name in launches])
+    launches = [(each.program.name, each.thread_blocks, each.threads_per_block) for each in case.launches]
+    names, thread_blocks, threads_per_block = zip(*launches, strict=True)
+    kernels = numbered(names)
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
     return Profile(
-        kernels=shapes[:, 2], thread_blocks=shapes[:, 0], threads_per_block=shapes[:, 1], features=features(columns),
-        basic_blocks=_basic_blocks([row["basic_blocks"] for row in rows], kind, shapes[:, 2]),  # type: ignore[misc]
+        kernels=kernels, thread_blocks=np.array(thread_blocks), threads_per_block=np.array(threads_per_block),
+        basic_blocks=_basic_blocks([row["basic_blocks"] for row in rows], kind, kernels),  # type: ignore[misc]
+        features=features(columns),
         **{name: columns[name] for name in _COLUMNS},
     )  # fmt: skip
 
@@ -159,8 +155,7 @@ def kinds_of_launches(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
     """Equal numbers for launches of which one row is enough."""
     if program.launches.signatures is None:
         return np.arange(len(program))
-    number_of: dict[object, int] = {}
-    return np.array([number_of.setdefault(key, len(number_of)) for key in program.launches.signatures])
+    return numbered(program.launches.signatures)
 
 
 _DECIDED: dict[tuple[str, str], bool] = {}  # of kernels of a module's text

@@ -64,7 +64,6 @@ class SampleResult:
     memory: dict[str, float] = field(default_factory=dict)
     earlier_seconds: float = 0.0  # those of `seconds` that what was kept of earlier runs had taken
     own_half_width: float = 0.0  # of the interval that the method itself states, of the estimate (`sampling.bounds`)
-    true_cycles: float | None = None
     kernels: tuple[KernelShare, ...] = ()  # most cycles first
     assumes: str = ""  # the method, of what it left out
     notes: tuple[str, ...] = ()  # what may be wrong with it
@@ -76,8 +75,7 @@ class SampleResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        known = {name: value for name, value in vars(self).items() if name != "true_cycles" or value is not None}
-        return {"kind": "sample"} | known | {
+        return {"kind": "sample"} | vars(self) | {
             "estimate": plain_estimate(self.estimate),
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),

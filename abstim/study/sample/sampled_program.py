@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial as bound
 from threading import Lock
 from time import perf_counter
@@ -19,13 +19,14 @@ from abstim.session.result import timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, Flushed, WarmUp
 from abstim.study.sample.counts import EngineFunctional
-from abstim.study.sample.kept import InPart, Measured
+from abstim.study.sample.kept import Finished, InPart
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
 from functional.launches.case import Case
 from functional.traces.trace import Trace, concatenate
-from sampling import LaunchShape
+from sampling import LaunchShape, Part
 from sampling.auto.iterations import Timed
+from sampling.estimate import exact
 from sampling.photon import Analysis
 
 
@@ -38,19 +39,16 @@ class SampledProgram:
 
     def __init__(
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,
-        warm_up: WarmUp | None = None, model: str = DETAILED, instruction_budget: int | None = None,
-        progress: Progress = silent,
+        warm_up: WarmUp | None = None, model: str = DETAILED, progress: Progress = silent,
     ) -> None:  # fmt: skip
-        self.launches = OnDemand(case, traces, partial, keep, instruction_budget)
+        self.launches = OnDemand(case, traces, partial, keep)
         self.session, self.case, self.gpu, self.progress = Session(case, self.launches), case, gpu, progress
         self.warm_up: WarmUp = warm_up or Flushed()
         self.model = model
-        self.measured: dict[int, Measured] = {}  # may be shared with another program on the same launches
-        self.asked: set[int] = set()  # which of them this one asked for
         self.in_part: dict[int, InPart] = {}  # launches of which something was simulated, here or before
-        self.histories: dict[str, list[tuple[float, float]]] = {}  # of launches whose estimates were found before
-        self.analyses: MutableMapping[int, Analysis] = {}  # may be kept from earlier runs ...
-        self.loaded_analyses: Mapping[int, Analysis] = {}  # ... and those of them that were used
+        self.asked: dict[tuple[int, str], Finished] = {}  # of these, what was asked for, by launch and way
+        self.keeps = False  # what is found on disk, for later runs
+        self.earlier_analyses: Mapping[int, Analysis] = {}  # that were found there
         self.simulators: dict[int, EngineSimulator] = {}  # of launches that are stepped
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self.earlier_seconds, self._earlier_instructions = 0.0, 0.0  # of what was kept, and used
@@ -64,12 +62,19 @@ class SampledProgram:
         with self._lock:
             self._seconds[stage] += seconds
 
-    def reuse(self, instructions: float, execute_seconds: float, time_seconds: float) -> None:
-        """Add what something kept had taken: warp instructions executed, seconds."""
-        self.spent("execute", execute_seconds)
-        self.spent("time", time_seconds)
-        self.earlier_seconds += execute_seconds + time_seconds
-        self._earlier_instructions += instructions
+    def once(self, number: int, way: str, find: Callable[[], Finished]) -> Finished:
+        """What a way to simulate a launch finds, here or in an earlier run: then what it had taken is added."""
+        kept = self.part(number).found
+        if way not in kept:
+            kept[way] = find()
+        elif (number, way) not in self.asked:
+            earlier = kept[way]
+            self.spent("execute", earlier.execute_seconds)
+            self.spent("time", earlier.time_seconds)
+            self.earlier_seconds += earlier.execute_seconds + earlier.time_seconds
+            self._earlier_instructions += earlier.executed_instructions
+        self.asked[number, way] = kept[way]
+        return kept[way]
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -104,8 +109,9 @@ class SampledProgram:
 
     def stability(self) -> dict[str, tuple[tuple[float, float], ...]]:
         """Of each launch that was stepped, its history."""
-        stepped = {self.name(number): each.history for number, each in sorted(self.simulators.items()) if each.history}
-        return {name: tuple(history) for name, history in (self.histories | stepped).items() if history}
+        earlier = {number: found.history for (number, _), found in self.asked.items() if found.history}
+        stepped = {number: each.history for number, each in sorted(self.simulators.items()) if each.history}
+        return {self.name(number): tuple(history) for number, history in (earlier | stepped).items() if history}
 
     def name(self, number: int) -> str:
         """For people."""
@@ -120,22 +126,11 @@ class SampledProgram:
             yield simulator, EngineFunctional(simulator.thread_blocks)
             self.launches.drop(number)
 
-    def measure(self, number: int) -> Measured:
-        """Simulate a launch in full, once."""
-        known = self.measured.get(number)
-        if known is None:
-            self.measured[number] = self._simulated(number)
-            self.spent("time", self.measured[number].time_seconds)
-        elif number not in self.asked:
-            self.reuse(known.instructions, known.execute_seconds, known.time_seconds)
-        self.asked.add(number)
-        return self.measured[number]
-
     @property
     def executed_instructions(self) -> float:
         """Warp instructions that were executed for what was asked for: here, or in a run whose results were kept."""
         found = self.launches.executed_instructions + self._earlier_instructions
-        for number, analysis in self.loaded_analyses.items():
+        for number, analysis in self.earlier_analyses.items():
             elsewhere = ~self.launches.executed(number, analysis.thread_blocks)
             found += float(analysis.thread_block_instructions[elsewhere].sum())
         return found
@@ -155,7 +150,7 @@ class SampledProgram:
         if self.warm_up.name != EMPTY:
             warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
 
-    def _simulated(self, number: int) -> Measured:
+    def simulated(self, number: int) -> Finished:
         """A launch in detail, from the caches that the warm-up leaves; or by a model that knows launches as a whole:
         cycles, and no counters."""
         session, gpu, blocks = self.session, self.gpu, self.launches.thread_blocks(number)
@@ -172,4 +167,10 @@ class SampledProgram:
         else:
             row = model_named(self.model).launch_on(session, number, [gpu])[0]
             took, cycles, shares = perf_counter() - started, row.cycles, row.timed_shares
-        return Measured(cycles, float(trace.warp_instructions.sum()), blocks.seconds, took, counters, shares)
+        self.spent("time", took)
+        issued = float(trace.warp_instructions.sum())
+        part = Part(name=self.name(number), how="detailed", instructions=issued, cycles=cycles)
+        return Finished(
+            estimate=exact("full", float(cycles), (part,), counters), executed_instructions=issued,
+            execute_seconds=blocks.seconds, time_seconds=took, timed_shares=shares,
+        )  # fmt: skip

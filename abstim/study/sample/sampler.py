@@ -20,8 +20,8 @@ from abstim.session.limits import memory_use
 from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, target_note, too_little_timed
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.inside import analysis_share, inside_named
-from abstim.study.sample.kept import AnalysisStore, MeasuredStore, PartStore
+from abstim.study.sample.inside import inside_named
+from abstim.study.sample.kept import InPart, kept_parts
 from abstim.study.sample.methods import METHODS, Known, Method, Needs, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
@@ -40,7 +40,6 @@ from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
     from abstim.application.run_application import ApplicationResult
-    from abstim.gpu.config import Gpu
     from abstim.targets.resolve import Target
 
 
@@ -60,7 +59,6 @@ def sample(
     aim: Aim | None = None,
     partial: bool = False,
     seed: int | None = None,
-    instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> SampleResult:
     """A target's cycles by one method of `METHODS` (default: auto, which aims at an error).
@@ -78,19 +76,11 @@ def sample(
     chosen, before = _chosen(method or (MODELLED if alone else "auto"), inside), warm_up_named(warm_up)
     _refuse_idle(chosen, known, aim, seed)
     _refuse(chosen, case, point, model, before, warm_up)
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
-    program = opened(case, point, chosen.online, partial, warm_up=before, **options)
+    program = opened(case, point, chosen.online, partial, warm_up=before, model=model, progress=progress)
     program.prepare()
-    store, parts = MeasuredStore(case, point, before.name, model), PartStore(case, point, before.name, model)
-    analyses = AnalysisStore(case, analysis_share(program))
-    program.measured, program.in_part = store.load(), parts.load()
-    program.analyses, program.loaded_analyses = analyses, analyses.loaded
-    try:
+    program.keeps = True
+    with kept_parts(case, point, before.name, model) as program.in_part:
         return run_method(chosen, program, known, aim=replace(aim or Aim(), seed=seed or 0))
-    finally:  # after an interrupt too
-        store.save(program.measured)
-        parts.save(program.in_part)
-        analyses.save()
 
 
 def _refuse_idle(method: Method, known: Known | None, aim: Aim | None, seed: int | None) -> None:
@@ -154,8 +144,7 @@ def opened(case: Case, gpu: Gpu, online: bool, partial: bool = False, **options:
     if program.launches.given or program.launches.signatures is not None:
         return program
     if not online or program.warm_up.name != EMPTY:
-        traces = execute(case, None, options.get("instruction_budget"), progress).traces
-        return SampledProgram(case, gpu, traces=traces, **options)
+        return SampledProgram(case, gpu, traces=execute(case, progress=progress).traces, **options)
     kept = kept_execution(case, execution_key(case, type(None).__name__))
     return SampledProgram(case, gpu, traces=kept.traces, **options) if kept else program
 
@@ -209,7 +198,7 @@ def run_method(
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
-    shares = ((program.kernels[n], program.measured[n].timed_shares) for n in sorted(program.asked))
+    shares = ((program.kernels[number], found.timed_shares) for (number, _), found in sorted(program.asked.items()))
     notes = [target_note(program.session, program.gpu, program.model), too_little_timed(shares)]
     if method.name != "full" and estimate.detailed_fraction == 1.0 and not estimate.ideal:
         notes.append(f"everything was simulated in detail: {method.name} left nothing out of this program")
@@ -228,6 +217,8 @@ def _executed(method: Method, program: SampledProgram, known: Known | None, esti
     if method.online:
         whole = sum(part.instructions for part in estimate.parts)
         return chosen if program.launches.given or estimate.ideal else min(program.executed_instructions / whole, 1.0)
+    if method.needs is Needs.ANY_ORDER:
+        return chosen
     if known is None or program.launches.signatures is None:
         return 1.0
     return min(chosen + program.launches.looked_instructions / float(known.profile.instructions.sum()), 1.0)
@@ -243,7 +234,6 @@ def compare(
     inside: str = "",
     warm_up: str = "",
     partial: bool = False,
-    instruction_budget: int | None = None,
     progress: Progress = silent,
 ) -> Comparison:
     """All methods beside the full simulation, executed and timed anew, so that seconds compare. With a `warm_up` the
@@ -254,7 +244,7 @@ def compare(
     chosen = [_chosen(name, inside) for name in methods or [name for name in default if name != "full"] or METHODS]
     for method in chosen:
         _refuse(method, *asked)
-    options: dict[str, Any] = {"instruction_budget": instruction_budget, "progress": progress, "model": model}
+    options: dict[str, Any] = {"progress": progress, "model": model}
     t_quantile(10.0)  # imports SciPy, so that no method's time holds it
     kept = Flushed("none") if before.name != EMPTY else None
     whole = SampledProgram(
@@ -262,17 +252,17 @@ def compare(
     )
     whole.prepare()
     full = run_method(METHODS["full"], whole)
-    measured = [whole.measured[number] for number in range(len(whole))]
+    measured = [whole.asked[number, "full"] for number in range(len(whole))]
     profiled, found = cache(partial_of(_profiled, whole)), []
     for method in chosen:
         if method is METHODS["full"]:
             continue
         program = _as_found_alone(whole, method, partial, options | {"warm_up": warm_up_named(warm_up)})
-        program.measured = {} if kept else dict(enumerate(measured))
+        program.in_part = {} if kept else {n: InPart(found={"full": each}) for n, each in enumerate(measured)}
         without = method.needs is not Needs.PROFILE or whole.launches.signatures is not None
         known, already = (None, {}) if without else profiled()
         found.append(run_method(method, program, known, already))
-    return Comparison(full=full, results=found, cycles=[each.cycles for each in measured])
+    return Comparison(full=full, results=found, cycles=[int(each.estimate.total) for each in measured])
 
 
 def _as_found_alone(whole: SampledProgram, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:

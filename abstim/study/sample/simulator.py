@@ -13,10 +13,17 @@ from abstim.engine.simulation import Simulation
 from abstim.engine.state import NEVER
 from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.session.session import Session
-from abstim.study.sample.counts import initial_latencies, instruction_classes, kinds_of, kinds_of_records, warps_of
+from abstim.study.sample.counts import (
+    initial_latencies,
+    instruction_classes,
+    kinds_of,
+    kinds_of_records,
+    part_of,
+    warps_of,
+)
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Float64, Int64
-from functional.traces.trace import Trace, concatenate
+from functional.traces.trace import Trace
 from precharacterize.classify import Kind
 from sampling import LaunchShape, Observation, Simulator
 
@@ -156,10 +163,8 @@ class EngineSimulator(Simulator):
     def _trace_of(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
         """Of some thread blocks in order; those that have not been are executed."""
         positions = np.sort(self.thread_blocks.at(np.asarray(thread_blocks, np.int64)))
-        trace = self.thread_blocks.trace
-        assert trace is not None
-        runs = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
-        return concatenate([trace.part(int(run[0]), int(run[-1]) + 1) for run in runs], trace.warps_per_block)
+        assert self.thread_blocks.trace is not None
+        return part_of(self.thread_blocks.trace, positions)
 
     def advance(self, cycles: int) -> Observation:
         """See the protocol; with perfect memory to the end."""
