@@ -122,9 +122,22 @@ KIND_ERROR, KIND_DEGREES = 0.01, 10.0  # of large launches that do the same, one
 ONE_SM_ERROR, ONE_SM_COUNTS = 0.03, 3.0
 
 
-def shares_of_work(work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
+class Sampled(NamedTuple):
+    """Launches that were simulated: their work, their cycles, and `shares`, by `told_shares`."""
+
+    work: SampleWork
+    cycles: PerSample
+    shares: Float64[np.ndarray, " work"]
+
+    @classmethod
+    def of(cls, work: SampleWork, cycles: PerSample) -> Sampled:
+        """With what they tell of shares."""
+        return cls(work, cycles, told_shares(work, cycles))
+
+
+def shares_of_work(work: LaunchWork, known: Sampled, apart: Apart) -> PerLaunch:
     """A sum of shares of the columns, with the least relative squares."""
-    return np.maximum(work @ told_shares(known, measured), 1.0)
+    return np.maximum(work @ known.shares, 1.0)
 
 
 def told_shares(known: SampleWork, measured: PerSample) -> Float64[np.ndarray, " work"]:
@@ -135,22 +148,20 @@ def told_shares(known: SampleWork, measured: PerSample) -> Float64[np.ndarray, "
     return nnls((known / scale) / measured[:, None], np.ones(len(measured)))[0] / scale
 
 
-def as_neighbours(work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
+def as_neighbours(work: LaunchWork, known: Sampled, apart: Apart) -> PerLaunch:
     """`shares_of_work`, times what the launches around lie above it, the nearest most."""
-    both = shares_of_work(np.concatenate([work, known]), known, measured, apart)
-    off = np.log(measured / both[len(work) :])
+    both = shares_of_work(np.concatenate([work, known.work]), known, apart)
+    off = np.log(known.cycles / both[len(work) :])
     weights = 1.0 / (apart + 1e-6) ** 2
     return both[: len(work)] * np.exp(weights @ off / weights.sum(1))
 
 
-def in_proportion(
-    work: Float64[np.ndarray, "launch one"], known: Float64[np.ndarray, "sample one"], measured: PerSample, apart: Apart
-) -> PerLaunch:
-    """A single column, times what those known lie above it: the geometric mean, which no launch outweighs."""
-    return np.asarray(work[:, 0] * np.exp(np.log(measured / known[:, 0]).mean()))
+def in_proportion(work: LaunchWork, known: Sampled, apart: Apart) -> PerLaunch:
+    """To the last column, times what those known lie above it: the geometric mean, which no launch outweighs."""
+    return np.asarray(work[:, -1] * np.exp(np.log(known.cycles / known.work[:, -1]).mean()))
 
 
-Rule = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Rule = Callable[[np.ndarray, Sampled, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -167,10 +178,6 @@ class Fit:
         """The columns it looks at."""
         return work[..., self.first :]
 
-    def cycles(self, work: LaunchWork, known: SampleWork, measured: PerSample, apart: Apart) -> PerLaunch:
-        """Of launches so far `apart` from those known."""
-        return self.rule(self.of(work), self.of(known), measured, apart)
-
     def assumed_error(self, distance: PerRow) -> PerRow:
         """Relative error of a launch predicted from others so far away, before any has been seen."""
         return EQUAL_ERROR + np.minimum(ERROR_A_DISTANCE * distance, self.most)
@@ -183,22 +190,23 @@ BY_ONE_SM = (*BY_WORK, Fit(in_proportion, -1, ONE_SM_ERROR, ONE_SM_COUNTS))
 
 def off_shares(work: Work, measured: PerSample) -> PerSample:
     """Logarithms of what shares of the work say of each, told by the others, over what was measured."""
-    return _cross_validated(shares_of_work, work.columns, measured, distances(work, work))
+    return _cross_validated([shares_of_work], work.columns, measured, distances(work, work))[0]
 
 
 def _cross_validated(
-    fit: Rule, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]
-) -> PerSample:
+    rules: Sequence[Rule], known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]
+) -> Float64[np.ndarray, "rule sample"]:
     """Relative errors of launches that were simulated, each predicted without it; nothing of a single one."""
     count = len(measured)
-    found = np.zeros(count)
+    found = np.zeros((len(rules), count))
     if count == 1:
         return found
     folds = np.arange(count) % min(count, MOST_FOLDS)
     for fold in range(int(folds.max()) + 1):
         out = folds == fold
-        guess = fit(known[out], known[~out], measured[~out], apart[np.ix_(out, ~out)])
-        found[out] = np.log(guess / measured[out])
+        others, far = Sampled.of(known[~out], measured[~out]), apart[out][:, ~out]
+        for k, rule in enumerate(rules):
+            found[k, out] = np.log(rule(known[out], others, far) / measured[out])
     return found
 
 
@@ -213,12 +221,18 @@ class Tried(NamedTuple):
     expected: float
 
 
-def tried(fit: Fit, known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]) -> Tried:
-    """Each that was simulated predicted without it."""
-    residuals = _cross_validated(fit.cycles, known, measured, apart)
-    assumed = fit.assumed_error((apart + np.diag(np.full(len(apart), np.inf))).min(1))
-    mean_square = (float(np.sum((residuals / assumed) ** 2)) + fit.counts) / (len(measured) + fit.counts - 1.0)
-    return Tried(fit, residuals, assumed, mean_square, float(np.log(assumed).mean() + 0.5 * np.log(mean_square)))
+def tried(
+    fits: Sequence[Fit], known: SampleWork, measured: PerSample, apart: Float64[np.ndarray, "sample sample"]
+) -> list[Tried]:
+    """Each that was simulated predicted without it, by each fit."""
+    nearest = (apart + np.diag(np.full(len(apart), np.inf))).min(1)
+    found = []
+    for fit, residuals in zip(fits, _cross_validated([fit.rule for fit in fits], known, measured, apart), strict=True):
+        assumed = fit.assumed_error(nearest)
+        square = (float(np.sum((residuals / assumed) ** 2)) + fit.counts) / (len(measured) + fit.counts - 1.0)
+        expected = float(np.log(assumed).mean() + 0.5 * np.log(square))
+        found.append(Tried(fit, residuals, assumed, square, expected))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,9 +324,10 @@ def _of_kinds(
 ) -> Prediction:  # fmt: skip
     """Each of so many `launches`."""
     columns, apart = work.columns, distances(work, work.of(sample))
-    all_of = [tried(fit, columns[sample], measured, apart[sample]) for fit in fits]
+    all_of = tried(fits, columns[sample], measured, apart[sample])
     fit, seen, scale, mean_square = min(all_of, key=lambda each: each.expected)[:4]
-    cycles = fit.cycles(columns, columns[sample], measured, apart)
+    known = Sampled.of(columns[sample], measured)
+    cycles = fit.rule(columns, known, apart)
     assumed = fit.assumed_error(apart.min(1))
     assumed[sample], cycles[sample] = 0.0, measured
     errors = assumed * np.sqrt(np.maximum(mean_square, _around(seen / scale, apart, fit.counts)))
