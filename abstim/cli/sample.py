@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,11 +194,9 @@ def aim_of(error: str, confidence: str, control: str = "") -> Aim | None:
     """Raises InputError for what is no percentage, or none to aim at."""
     from abstim.study.sample.automatic import Aim
 
-    if not (error or confidence or control):
-        return None
-    aim = Aim(control=control)
-    aim = replace(aim, error=_share("error", error)) if error else aim
-    return replace(aim, confidence=_share("confidence", confidence)) if confidence else aim
+    given = {"error": error, "confidence": confidence}
+    shares: dict[str, Any] = {name: _share(name, text) for name, text in given.items() if text}
+    return Aim(control=control, **shares) if shares or control else None
 
 
 def _share(name: str, text: str) -> float:

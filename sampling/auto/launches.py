@@ -105,9 +105,18 @@ class KernelSample:
         return self.prediction
 
     @property
+    def cycles(self) -> Float64[np.ndarray, " launch"]:
+        """Of all of them; nothing is predicted, which takes half a second to load, where nothing is left out."""
+        if not self.done:
+            return self.predicted().cycles
+        found = np.zeros(len(self.rows))
+        found[self.sample] = [estimate.total for estimate in self.estimates]
+        return found
+
+    @property
     def inner(self) -> float:
         """Variance from launches that were themselves sampled, of which each may stand for others."""
-        share = float(self.predicted().cycles.sum()) / sum(estimate.total for estimate in self.estimates)
+        share = float(self.cycles.sum()) / sum(estimate.total for estimate in self.estimates)
         return sum((share * estimate.standard_error) ** 2 for estimate in self.estimates)
 
     @property
@@ -123,11 +132,13 @@ def by_kernel(work: ProgramWork, rng: np.random.Generator) -> list[KernelSample]
 
 def total_interval(kernels: Sequence[KernelSample], confidence: float) -> tuple[float, float]:
     """Cycles of the program, and half of their interval."""
+    total, inner = sum(float(kernel.cycles.sum()) for kernel in kernels), [kernel.inner for kernel in kernels]
+    if all(kernel.done for kernel in kernels):
+        return total, t_quantile(math.inf, confidence) * math.sqrt(sum(inner))
     found = [kernel.predicted() for kernel in kernels]
     counts = np.array([len(kernel.sample) for kernel in kernels])
     own = WIDER**2 * np.array([p.variance for p in found]) * lucky(np.array([p.scale for p in found]), counts)
-    half = half_width(own, [kernel.inner for kernel in kernels], found, confidence)
-    return sum(float(p.cycles.sum()) for p in found), half
+    return total, half_width(own, inner, found, confidence)
 
 
 def lucky(scales: Float64[np.ndarray, " kernel"], counts: Int64[np.ndarray, " kernel"]) -> np.ndarray:
@@ -190,7 +201,7 @@ def estimate_of(method: LaunchSampling, kernels: list[KernelSample], work: Progr
     cycles, share = np.zeros(len(work.kernels)), np.zeros(len(work.kernels))
     inner: list[Estimate] = []
     for kernel in kernels:
-        cycles[kernel.rows] = kernel.predicted().cycles
+        cycles[kernel.rows] = kernel.cycles
         share[kernel.rows[kernel.sample]] = [estimate.detailed_fraction for estimate in kernel.estimates]
         inner += kernel.estimates
     left = share == 0.0

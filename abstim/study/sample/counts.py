@@ -84,20 +84,20 @@ def kinds_of(program: Program) -> Int64[np.ndarray, " instruction"]:
 
 
 def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
-    """PKA's twelve (`sampling.nsight.METRICS`): sums over the launch, as Nsight Compute counts them on hardware.
+    """Sums over the launch: of PKA's twelve (`sampling.nsight.METRICS`) all but the one that is a ratio, as Nsight
+    Compute counts them on hardware, and the other columns of a Profile.
 
     Loads, stores and atomics are warp instructions, "coalesced" ones 32-byte sectors; a generic access counts where it
-    went; `kinds` are the program's. Divergence efficiency is thread instructions a warp instruction.
+    went; `kinds` are the program's.
     """
     blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
     executed = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
-    found = _on_lines(program, trace, kinds)
-    warp_instructions = float(trace.warp_instructions.sum())
-    return found | {
+    return _on_lines(program, trace, kinds) | {
         "shared_loads": float(executed[kinds == Kind.SHARED_LOAD].sum()),
         "shared_stores": float(executed[kinds == Kind.SHARED_STORE].sum()),
-        "instructions": warp_instructions,
-        "divergence_efficiency": float(trace.thread_instructions.sum()) / max(warp_instructions, 1.0),
+        "instructions": float(trace.warp_instructions.sum()),
+        "thread_instructions": float(trace.thread_instructions.sum()),
+        "memory_requests": float(memory_requests(trace).sum()),
         "thread_blocks": float(len(trace.thread_blocks)),
     }
 

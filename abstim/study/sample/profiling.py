@@ -174,7 +174,7 @@ def data_decide(kernel: Program) -> bool:
 def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:
     """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
     kinds = kinds_of(program)
-    pieces = [(_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
+    pieces = [(launch_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
     found: Row = {name: sum(weight * counts[name] for counts, weight in pieces) for name in pieces[0][0]}
     threads = executed.each(lambda trace: by_thread_block(trace)[2])
     return found | {
@@ -183,11 +183,6 @@ def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:
         "cycles": expected_cycles(executed, gpu),
         "basic_blocks": executed.total(lambda trace: basic_block_vector(program, trace).astype(float)),
     }
-
-
-def _counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
-    columns = zip(("memory_requests", "instructions", "thread_instructions"), by_thread_block(trace), strict=True)
-    return launch_counts(program, trace, kinds) | {name: float(column.sum()) for name, column in columns}
 
 
 def _basic_blocks(
