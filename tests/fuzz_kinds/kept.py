@@ -82,7 +82,7 @@ def _parts() -> object:
     with kept_parts(_case(), load_gpu("gtx480")) as found:
         made = InPart(
             segments=[Batch(beginning=Beginning(), segments=[1], wave_cycles=[[5.0]], stepped=7)],
-            shares={0.25: Timed(10.0, 4.0)},
+            timed={"one SM": Timed(10.0, 4.0)},
             found={"full": Finished(estimate=whole, executed_instructions=7.0, time_seconds=0.25)},
         )
         found.setdefault(3, made)

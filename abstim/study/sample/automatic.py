@@ -231,16 +231,9 @@ def _equal_blocks(program: SampledProgram, number: int) -> float | None:
 
 def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:
     """A launch that does a share of its iterations; None where its warps would no longer meet."""
-    known = program.part(number).shares
-    if share in known:
-        return known[share]
-    trace = thinned(
-        program.session.launch(number).program, program.launches.trace(number), all_of.kept(share, SHARES[0])
-    )
-    if trace is None:
-        return None
-    known[share] = program.timed(number, program.gpu, trace)
-    return known[share]
+    kernel, trace = program.session.launch(number).program, program.launches.trace(number)
+    what = f"{share} of the iterations"
+    return program.timed(number, what, program.gpu, lambda: thinned(kernel, trace, all_of.kept(share, SHARES[0])))
 
 
 def work_of(program: SampledProgram) -> ProgramWork:

@@ -39,13 +39,12 @@ class Finished:
 
 @dataclass(kw_only=True)
 class InPart:
-    """Of one launch: its segments in the order in which they were simulated, its first waves and its end, shares of its
-    iterations, what it takes on one SM, if that was asked for, and what the ways of `inside.INSIDE` found, by name."""
+    """Of one launch: its segments in the order in which they were simulated, its first waves and its end, what parts of
+    its trace take (by name), and what the ways of `inside.INSIDE` found, by name."""
 
     segments: list[Batch] = field(default_factory=list)
     steady: list[Batch] = field(default_factory=list)
-    shares: dict[float, Timed] = field(default_factory=dict)
-    one_sm: Timed | None = None
+    timed: dict[str, Timed] = field(default_factory=dict)
     found: dict[str, Finished] = field(default_factory=dict)
 
 

@@ -92,12 +92,12 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
 
 
 def _on_one_sm(program: SampledProgram, number: int) -> Timed:
-    part, step = program.part(number), program.gpu.spec.sm_count
-    if part.one_sm is None:
-        trace = program.launches.look_at(number, range(0, program.session.launch(number).thread_blocks, step))
-        gpu = program.gpu
-        part.one_sm = program.timed(number, replace(gpu, spec=replace(gpu.spec, sm_count=1)), trace)
-    return part.one_sm
+    gpu, blocks = program.gpu, program.session.launch(number).thread_blocks
+    one = replace(gpu, spec=replace(gpu.spec, sm_count=1))
+    cut = partial(program.launches.look_at, number, range(0, blocks, gpu.spec.sm_count))
+    found = program.timed(number, "one SM", one, cut)
+    assert found is not None
+    return found
 
 
 _WAYS = ("photon", "pkp", "tbpoint")  # of INSIDE

@@ -91,12 +91,15 @@ class SampledProgram:
         self.simulators[number] = found
         return found
 
-    def timed(self, number: int, gpu: Gpu, trace: Trace) -> Timed:
-        """What a part of a launch takes on a GPU, from empty caches."""
-        started = perf_counter()
-        cycles = self.session.simulate(number, gpu, trace).cycles - gpu.params.launch_latency_cycles
-        self.spent("time", perf_counter() - started)
-        return Timed(float(trace.warp_instructions.sum()), float(cycles))
+    def timed(self, number: int, what: str, gpu: Gpu, cut: Callable[[], Trace | None]) -> Timed | None:
+        """What a part of a launch, which is `cut` out of it once, takes on a GPU from empty caches; None without it."""
+        known = self.part(number).timed
+        if what not in known and (trace := cut()) is not None:
+            started = perf_counter()
+            cycles = self.session.simulate(number, gpu, trace).cycles - gpu.params.launch_latency_cycles
+            self.spent("time", perf_counter() - started)
+            known[what] = Timed(float(trace.warp_instructions.sum()), float(cycles))
+        return known.get(what)
 
     def shape(self, number: int) -> LaunchShape:
         """Counts of a launch."""
