@@ -97,7 +97,13 @@ def test_launches_that_were_chosen_are_sampled_themselves():
     plain, within = (sampled.sample(case, GPU, "stem", inside=inside).estimate for inside in ("", "pkp"))
     assert within.detailed_fraction <= plain.detailed_fraction
     full = run_target(case, GPU).totals["cycles"]
-    assert within.relative_error(full) < 0.1 and within.covers(full)
+    assert within.relative_error(full) < 0.1 and plain.bounded and not within.bounded  # nobody has looked how far off
+
+
+def test_auto_says_what_it_had_executed():
+    case = resnet_network(18, stages=2, size=32).case()
+    estimate = sampled.sample(case, GPU, "auto").estimate
+    assert estimate.detailed_fraction <= estimate.functional_fraction < 1.0
 
 
 @pytest.mark.parametrize(

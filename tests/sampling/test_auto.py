@@ -77,6 +77,14 @@ def test_truth_is_inside_as_often_as_promised():
     assert np.mean([estimate.detailed_fraction for estimate, _ in left]) < 0.5
 
 
+def test_nothing_is_predicted_where_nothing_is_left_out(monkeypatch):
+    work, cycles = program(3, launches=12, kernels=4)  # three launches of each kernel are the first that are simulated
+    monkeypatch.setattr("sampling.auto.launches.predict", None)
+    found, asked = sampled(replace(work, kernels=np.arange(12) % 4), cycles)
+    assert sorted(asked) == list(range(12)) and found.basis == "exact"
+    assert found.low == found.total == found.high == pytest.approx(cycles.sum())
+
+
 def test_less_error_goes_on_from_what_was_simulated():
     work, cycles = program(3)
     coarse, fine = (sampled(work, cycles, error=error)[1] for error in (0.05, 0.01))
