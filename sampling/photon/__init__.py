@@ -48,7 +48,7 @@ class Photon:
                 kept[number] = analysis
             estimates.append(estimate)
             instructions.append(weight)
-            sources.append(("launch", number) if match is None else ("known", match))
+            sources.append(number if match is None else match)
         return combine(self.name, estimates, instructions, sources)
 
     def launch(self, simulator: Simulator, functional: Functional, analysis: Analysis | None = None) -> Estimate:
@@ -57,7 +57,7 @@ class Photon:
 
     def _launch(
         self, simulator: Simulator, functional: Functional, analysis: Analysis | None
-    ) -> tuple[Estimate, float, int | None, Analysis]:
+    ) -> tuple[Estimate, float, KnownLaunch | None, Analysis]:
         """Estimate, instructions, which known launch it is or was predicted from: they share their error; analysis."""
         shape = simulator.shape
         known = analysis or analyse(functional, shape, self.analysis_share, self.dimensions)
@@ -68,8 +68,9 @@ class Photon:
         estimate = replace(self._inside(simulator, functional, known, analysed), method=self.name)
         instructions = sum(part.instructions for part in estimate.parts)
         if self.kernel is not None:
-            self.kernel.remember(KnownLaunch(analysis=known, shape=shape, instructions=instructions, estimate=estimate))
-            return estimate, instructions, len(self.kernel.known) - 1, known
+            found = KnownLaunch(analysis=known, shape=shape, instructions=instructions, estimate=estimate)
+            self.kernel.remember(found)
+            return estimate, instructions, found, known
         return estimate, instructions, None, known
 
     def _inside(self, simulator: Simulator, functional: Functional, analysis: Analysis, analysed: float) -> Estimate:

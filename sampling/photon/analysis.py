@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import numpy as np
 
@@ -153,28 +152,22 @@ class KernelSampling:
     size_tolerance: float = 0.1
     request_tolerance: float = 0.1
     ipc_error: float = MODEL_ERROR
-    known: list[KnownLaunch] = field(default_factory=list, init=False)
-    _of_kernel: dict[str, list[int]] = field(default_factory=dict, init=False)
+    known: dict[str, list[KnownLaunch]] = field(default_factory=dict, init=False)  # by kernel
     name = "kernel"
 
     def remember(self, launch: KnownLaunch) -> None:
         """Make a launch available to later ones."""
-        self._of_kernel.setdefault(launch.shape.kernel, []).append(len(self.known))
-        self.known.append(launch)
+        self.known.setdefault(launch.shape.kernel, []).append(launch)
 
-    def match(self, analysis: Analysis, shape: LaunchShape) -> int | None:
-        """Number of the known launch to predict from, or None. Different kernels have no basic block in common."""
+    def match(self, analysis: Analysis, shape: LaunchShape) -> KnownLaunch | None:
+        """The known launch to predict from, or None. Different kernels have no basic block in common."""
         others = [
-            (abs(shape.warps - self.known[number].shape.warps), number)
-            for number in self._of_kernel.get(shape.kernel, ())
-            if self._comparable(shape, self.known[number].shape)
-            and analysis.alike(self.known[number].analysis, self.request_tolerance)
+            (abs(shape.warps - known.shape.warps), distance(analysis.gpu_bbv, known.analysis.gpu_bbv), known)
+            for known in self.known.get(shape.kernel, ())
+            if self._comparable(shape, known.shape) and analysis.alike(known.analysis, self.request_tolerance)
         ]
-        for _, alike in groupby(sorted(others), key=lambda other: other[0]):
-            apart = [(distance(analysis.gpu_bbv, self.known[n].analysis.gpu_bbv), n) for _, n in alike]
-            if min(apart)[0] < self.threshold:
-                return min(apart)[1]
-        return None
+        near = (other for other in others if other[1] < self.threshold)
+        return min(near, key=lambda other: other[:2], default=(0, 0.0, None))[2]
 
     def _comparable(self, a: LaunchShape, b: LaunchShape) -> bool:
         fewest, most = sorted((a.warps, b.warps))
@@ -184,12 +177,11 @@ class KernelSampling:
             return a.held_at_once == b.held_at_once and most <= (1.0 + self.size_tolerance) * fewest
         return True
 
-    def predict(self, analysis: Analysis, shape: LaunchShape, number: int) -> Estimate:
+    def predict(self, analysis: Analysis, shape: LaunchShape, other: KnownLaunch) -> Estimate:
         """Cycles from a match: #insts = #insts' x #insts_sample / #insts'_sample, at the IPC of the match.
 
         Both samples are 1 % of the warps rounded up to thread blocks, so they are taken per warp and scaled by warps.
         """
-        other = self.known[number]
         ratio = (analysis.instructions / analysis.warps) / (other.analysis.instructions / other.analysis.warps)
         warps = shape.warps / other.shape.warps
         instructions = other.instructions * ratio * warps
