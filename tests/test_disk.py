@@ -36,7 +36,7 @@ def own_cache(tmp_path, monkeypatch):
 def copy(tmp_path, monkeypatch):
     """The sources in a folder of their own, where digests look for them."""
     for package in ("functional", "precharacterize", "abstim/targets"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("suite", "__pycache__"))
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "abstim/__init__.py", tmp_path / "abstim")
     find = digest._source.__wrapped__
     monkeypatch.setattr(digest, "_source", lambda name: tmp_path / find(name).relative_to(ROOT))
@@ -235,7 +235,7 @@ MADE = {
     ),
     "cycles": (("abstim.engine.simulation",), "import abstim.engine.simulation, abstim.engine.event_loop"),
     "samples": (  # the name of the execution is a part of theirs
-        kept_samples.MODULES + TRACES,
+        kept_samples.MADE_BY + TRACES,
         _TRACE + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.jit.staged, precharacterize",
     ),
 }
