@@ -28,7 +28,7 @@ from functional.errors import InputError
 from functional.gpu_recording.cuda import CudaDevice
 from functional.programs.link import link
 from functional.ptx.parser import parse
-from precharacterize.machine_code.assemble import find_tools
+from precharacterize.machine_code.assemble import toolkits
 
 OTHER_FOOTPRINTS = [("gh200", 1024), ("v100", 1024), ("a40", 16), ("a100_80", 12288)]
 LATENCY_ERROR = 0.05  # the bar of docs/results.md#latency-footprint
@@ -79,14 +79,14 @@ def test_thread_blocks_follow_each_other_as_on_a_v100(quantity: str, cycles: int
 def test_dependent_operations_wait_for_each_other() -> None:
     """Issue to issue, timed from machine code; without an assembler from PTX, whose loop is not unrolled, so that its
     own instructions count: 0.44 of the 4 cycles."""
-    tolerance = 0.06 if find_tools() else 0.12
+    tolerance = 0.06 if toolkits() else 0.12
     rows = numbers_of(calibrate(Modelled(load_gpu("v100")), ["operation_latency"]))
     for quantity, cycles in {"fp32_fma": 4, "fp64_fma": 8, "int_multiply_add": 4, "sfu_rsqrt": 18}.items():
         assert rows["operation_latency", quantity, 0] == pytest.approx(cycles, rel=tolerance), quantity
 
 
 def test_units_keep_their_rate(figures) -> None:
-    tolerance = 0.06 if find_tools() else 0.07  # likewise
+    tolerance = 0.06 if toolkits() else 0.07  # likewise
     gpu = at_measured_clock(load_gpu("a40"), figures)
     for row in calibrate(Modelled(gpu), ["throughput"]).rows:
         if row.error is not None:

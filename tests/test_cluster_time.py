@@ -20,7 +20,7 @@ from abstim.gpu.occupancy import first_sm
 from abstim.session.session import Session, open_session
 from functional.errors import InputError
 from functional.traces.line_record import away_of, count_of, in_phases, line_of
-from precharacterize.machine_code.assemble import find_tools
+from precharacterize.machine_code.assemble import toolkits
 
 REGISTERS = ".reg .b64 %rd<9>; .reg .b32 %r<30>; .reg .pred %p<5>;"
 # Each block goes round as often as its rank says before it comes to the cluster's barrier, twice; then the first warp
@@ -162,7 +162,7 @@ def test_models_that_know_no_clusters_say_so(folder, model):
     assert ("wait for each other by the detailed model alone" in said) == (model != "detailed")
 
 
-@pytest.mark.skipif(find_tools() is None, reason="no assembler")
+@pytest.mark.skipif(not toolkits(), reason="no assembler")
 def test_machine_code_meets_at_the_same_phases(folder):
     session, gpu = meeting(folder, 8, 64, 4), load_gpu("h100")
     assert session.timed_code(0, gpu).description.startswith("machine code")

@@ -31,7 +31,7 @@ def test_gpus_side_by_side_are_compared_by_time(capsys):
 def no_assembler(monkeypatch):
     """As where NVIDIA's wheels are not installed: one tool is there, the other is not."""
     monkeypatch.setattr(assemble, "tool", lambda name: "/bin/true" if name == "nvdisasm" else None)
-    monkeypatch.setattr(assemble, "find_tools", lambda: None)
+    monkeypatch.setattr(assemble, "toolkits", lambda: ())
 
 
 def test_every_output_says_that_machine_code_was_not_to_be_had(no_assembler, capsys):

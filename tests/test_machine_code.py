@@ -36,8 +36,8 @@ from precharacterize.machine_code.assemble import (
     MachineInstruction,
     assembled_for,
     control_fields,
-    find_tools,
     functions_of,
+    toolkits,
 )
 from precharacterize.machine_code.timing_classes import tensor_share
 from precharacterize.projection import project
@@ -55,7 +55,7 @@ HEAD = """.version 8.0
 ld.param.u64 %rd1, [p];
 ld.param.u64 %rd2, [q];
 """
-needs_tools = pytest.mark.skipif(find_tools() is None, reason="needs ptxas and nvdisasm")
+needs_tools = pytest.mark.skipif(not toolkits(), reason="needs ptxas and nvdisasm")
 LISTING = """
 \t.section\t.text.k,"ax",@progbits
 k:
@@ -258,7 +258,7 @@ def test_a_gpu_of_the_reference_is_timed_as_ptx() -> None:
 
 
 def test_the_result_names_what_was_timed(monkeypatch) -> None:
-    monkeypatch.setattr(assemble, "find_tools", lambda: None)
+    monkeypatch.setattr(assemble, "toolkits", lambda: ())
     with_none = abstim.run("nn_euclid", gpu=GPU).launches[0]
     assert "hoisted" in with_none.timed_code and "abstim[sass]" in with_none.timed_code
     assert with_none.machine_code_share == 0 and with_none.matched_access_share == 1
@@ -369,7 +369,7 @@ def test_code_around_a_guarded_store_is_timed_for_those_who_do_not_store(tmp_pat
 def test_operations_are_those_of_the_threads_that_execute_them(tools, tmp_path, monkeypatch) -> None:
     """64 threads do three fp32 operations each, five of them two fp64 ones, whether as a branch or under a guard."""
     if not tools:
-        monkeypatch.setattr(assemble, "find_tools", lambda: None)
+        monkeypatch.setattr(assemble, "toolkits", lambda: ())
     path = tmp_path / "k.ptx"
     path.write_text(OPERATIONS)
     (launch,) = abstim.run(abstim.load(path).kernel().launch(1, 64, [np.ones(512)]), gpu=GPU).launches
@@ -455,8 +455,8 @@ def test_kept_by_architecture_and_tool(monkeypatch, tmp_path) -> None:
     for architecture in ("sm_86", "sm_86", "sm_90"):
         assembly_of(code, architecture)
     assert made == ["sm_86", "sm_90"]
-    other = replace(find_tools(), version="V1.2.3")
-    monkeypatch.setattr(assemble, "find_tools", lambda: other)
+    other = replace(toolkits()[0], version="V1.2.3")
+    monkeypatch.setattr(assemble, "toolkits", lambda: (other,))
     assert "V1.2.3" in assembly_of(code, "sm_86").made_by and made[2:] == ["sm_86"]
 
 

@@ -29,7 +29,7 @@ from functional.traces.line_record import (
     without_phases,
 )
 from functional.traces.trace import Trace
-from precharacterize.machine_code.assemble import find_tools
+from precharacterize.machine_code.assemble import toolkits
 from precharacterize.projection import project
 from precharacterize.synchronisation import FILLS, MEETS, MEETS_LATER
 
@@ -118,7 +118,7 @@ def test_a_wait_that_nothing_ends_is_an_error_that_says_who_waits(tmp_path, gpu)
         simulate(broken, [own], [1])
 
 
-@pytest.mark.skipif(find_tools() is None, reason="no assembler")
+@pytest.mark.skipif(not toolkits(), reason="no assembler")
 def test_machine_code_meets_at_the_same_phases(tmp_path):
     session, gpu = pipeline(tmp_path, LINES), load_gpu("h100")
     inputs = session.inputs(0, gpu, session.traces.trace(0))

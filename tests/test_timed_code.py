@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.show.report import write_report
 from functional.errors import InputError
+from precharacterize.build_timed import assembly_of
 from precharacterize.machine_code import assemble
 
-needs_tools = pytest.mark.skipif(assemble.find_tools() is None, reason="needs ptxas and nvdisasm")
+needs_tools = pytest.mark.skipif(not assemble.toolkits(), reason="needs ptxas and nvdisasm")
 LACKS = "not timed from machine code"
 # Both arms load the same words: the assembler keeps the loads of one, which bear that one's lines
 ARMS = """.version 7.0
@@ -64,7 +66,7 @@ def outcome(capsys, line: str) -> tuple[int, str, str]:
 @pytest.fixture
 def no_assembler(monkeypatch):
     monkeypatch.setattr(assemble, "tool", lambda name: None)
-    monkeypatch.setattr(assemble, "find_tools", lambda: None)
+    monkeypatch.setattr(assemble, "toolkits", lambda: ())
 
 
 def test_all_gpus_of_a_comparison_are_timed_from_ptx(capsys):
@@ -163,3 +165,15 @@ def test_known_errors_go_with_what_is_timed():
     assert "no time of PTX was compared" in other.known_error
     with pytest.raises(InputError, match="is not one of ptx, machine"):
         load_gpu("a100", (), "sass")
+
+
+@needs_tools
+def test_what_one_assembler_refuses_the_next_may_know(monkeypatch, tmp_path):
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    known = assemble.toolkits()[0]
+    old = replace(known, ptxas="/bin/false", version="V1.2.3")
+    program = open_session("nn_euclid").launch(0).program
+    monkeypatch.setattr(assemble, "toolkits", lambda: (old, known))
+    assert known.version in assembly_of(program, "sm_86").made_by
+    monkeypatch.setattr(assemble, "toolkits", lambda: (old,))
+    assert assembly_of(program, "sm_86").made_by == "ptxas V1.2.3 for sm_86 refused the PTX"

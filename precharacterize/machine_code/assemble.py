@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -120,12 +120,12 @@ class Tools:
 
 
 @cache
-def find_tools() -> Tools | None:
-    """Both tools, or None if either is missing."""
-    ptxas, nvdisasm = tool("ptxas"), tool("nvdisasm")
-    if ptxas is None or nvdisasm is None:
-        return None
-    return Tools(ptxas, nvdisasm, _version(Path(ptxas).resolve()))
+def toolkits() -> tuple[Tools, ...]:
+    """Both tools, from the PATH as far as they are there; behind them those among pip's packages, if others, which may
+    know what the first refuse. Empty if a tool is missing."""
+    found = [[tool(name), tool(name, "")] for name in ("ptxas", "nvdisasm")]
+    pairs = dict.fromkeys(zip(*found, strict=True))
+    return tuple(Tools(one, other, _version(Path(one).resolve())) for one, other in pairs if one and other)
 
 
 def _version(ptxas: Path) -> str:
@@ -146,9 +146,9 @@ def run(command: list[str]) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def tool(name: str) -> str | None:
-    """The path of one of CUDA's programs: on the PATH, or among pip's packages."""
-    return shutil.which(name) or next((str(path) for path in _from_pip(name) if path.is_file()), None)
+def tool(name: str, path: str | None = None) -> str | None:
+    """The path of one of CUDA's programs: on the PATH (or another `path`), or among pip's packages."""
+    return shutil.which(name, path=path) or next((str(path) for path in _from_pip(name) if path.is_file()), None)
 
 
 def _from_pip(name: str) -> Iterator[Path]:
@@ -177,18 +177,19 @@ class Assembly:
 
 def assemble(path: str, digest: str, architecture: str) -> Assembly:
     """Machine code of the PTX file at `path`, whose text has the SHA-256 `digest`, for "sm_86" or so."""
-    tools = find_tools()
-    if tools is None:
+    if not toolkits():
         lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if tool(name) is None)
         return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
     text = unchanged(path, digest)
     if text is None:
         return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
-    kept, name = Kept("machine_code"), key(MODULES, digest, target, tools.version)
-    encoded = kept.load_or_make(name, lambda: _functions(text, target, tools))
-    made_by = f"ptxas {tools.version} for {target}"
-    return Assembly(made_by if encoded != NO_FUNCTIONS else f"{made_by} refused the PTX", encoded)
+    for each in toolkits():
+        name = key(MODULES, digest, target, each.version)
+        encoded = Kept("machine_code").load_or_make(name, partial(_functions, text, target, each))
+        if encoded != NO_FUNCTIONS:
+            return Assembly(f"ptxas {each.version} for {target}", encoded)
+    return Assembly(f"ptxas {toolkits()[0].version} for {target} refused the PTX")
 
 
 def assembled_for(text: bytes, architecture: str) -> str:
