@@ -14,6 +14,8 @@ from abstim.gpu.config import load_gpu, refuse_machine_code
 from abstim.gradient.timed_kernel import kernel_of
 from abstim.session.issue_logs import issue_logs
 from abstim.session.session import open_session
+from abstim.study.sample.automatic import Aim
+from abstim.study.sample.sampler import sample
 from functional.errors import InputError
 from functional.programs.link import link
 from functional.ptx.lazy_module import open_module
@@ -527,3 +529,13 @@ def test_a_timeline_holds_every_instruction_timed() -> None:
     (launch,) = issue_logs(session, GPU)
     made = session.projected(session.traces.trace(0), session.timed_code(0, GPU))
     assert len(launch.log.cycle) == made.instructions
+
+
+@needs_tools
+def test_a_long_launch_of_equal_blocks_is_sampled_and_what_counts_ptx_is_refused() -> None:
+    gpu = load_gpu("rtx3080", ["sm_count=1"])
+    truth, found = abstim.run("nn_euclid", gpu).totals["cycles"], sample("nn_euclid", gpu, aim=Aim(error=0.05)).estimate
+    assert found.basis == "sampled" and found.detailed_fraction < 0.5 and found.low <= truth <= found.high
+    for name in ("photon", "pkp"):
+        with pytest.raises(InputError, match="machine code"):
+            sample("nn_euclid", gpu, "full", inside=name)

@@ -185,8 +185,10 @@ def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estima
 
 
 def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
-    """A chosen launch: from its first waves, from segments or from iterations where that pays, else in full."""
-    if "full" in program.part(number).found or program.gpu.spec.timed_code != "ptx":
+    """A chosen launch: from its first waves, from segments or from iterations where that pays, else in full. Of machine
+    code nothing but the first: segments and iterations are told by PTX instructions. A launch of clusters is whole."""
+    launch = program.session.launch(number)
+    if "full" in program.part(number).found or launch.cluster.total > 1:
         return full(program, number)
     shape, steady = program.shape(number), SteadySampling(error=aim.error, confidence=aim.confidence)
     many_waves = cut_into_segments(shape) is not None
@@ -194,7 +196,7 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     found = None
     if steady.worth_trying(shape) and (sum_of := _equal_blocks(program, number)) is not None:
         found = steady.launch(program.simulator(number), sum_of, program.part(number).steady)
-    if found is None and (many_waves or iterations.worth_trying):
+    if found is None and program.gpu.spec.timed_code == "ptx" and (many_waves or iterations.worth_trying):
         blocks = _work_of_blocks(program, number, program.launches.trace(number))
         order = np.argsort(program.launches.trace(number).thread_blocks)
         columns, longest = blocks.columns[order], blocks.path_instructions[order]
@@ -202,7 +204,7 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
             sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
             found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
         elif not many_waves and not uneven(longest):
-            all_of = iterations_of(program.session.launch(number).program, program.launches.trace(number))
+            all_of = iterations_of(launch.program, program.launches.trace(number))
             latency, timed = program.gpu.params.launch_latency_cycles, partial(_iterations, program, number, all_of)
             found = iterations.launch(float(columns[:, 0].sum()), float(latency), timed)
     return found or full(program, number)

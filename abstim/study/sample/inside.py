@@ -11,11 +11,11 @@ from time import perf_counter
 import numpy as np
 
 import sampling
-from abstim.gpu.config import nearest
+from abstim.gpu.config import nearest, refuse_machine_code
 from abstim.progress import in_parallel
 from abstim.study.sample.counts import EngineFunctional, by_thread_block
 from abstim.study.sample.kept import Finished
-from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampled_program import COUNTS, SampledProgram
 from functional.errors import InputError
 from sampling import Estimate, Part
 from sampling.estimate import combine, exact, weighted_counters
@@ -59,9 +59,11 @@ def tbpoint(program: SampledProgram, number: int) -> Estimate:
 
 
 def once(name: str, inside: Inside) -> Inside:
-    """What it finds of a launch is kept, and asked for again found there."""
+    """What it finds of a launch is kept, and asked for again found there. Raises InputError for a GPU that is timed
+    from machine code."""
 
     def found(program: SampledProgram, number: int) -> Finished:
+        refuse_machine_code(program.gpu, COUNTS)
         started = perf_counter()
         estimate = inside(program, number)
         trace, history = program.launches.thread_blocks(number).trace, program.simulators[number].history

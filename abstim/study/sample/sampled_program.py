@@ -12,7 +12,7 @@ import numpy as np
 
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import warm
-from abstim.gpu.config import Gpu
+from abstim.gpu.config import Gpu, refuse_machine_code
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.result import timed_facts
@@ -28,6 +28,8 @@ from sampling import LaunchShape, Part
 from sampling.auto.iterations import Timed
 from sampling.estimate import exact
 from sampling.photon import Analysis
+
+COUNTS = "sampling inside a launch counts"  # what refuses machine code
 
 
 class SampledProgram:
@@ -122,7 +124,9 @@ class SampledProgram:
         return f"{number} {launch.program.name}" + (f" ({launch.label})" if launch.label else "")
 
     def online(self) -> Iterator[tuple[EngineSimulator, EngineFunctional]]:
-        """Launches in order, as Photon takes them; traces are dropped once their launch is done."""
+        """Launches in order, as Photon takes them; traces are dropped once their launch is done. Raises InputError for
+        a GPU timed from machine code."""
+        refuse_machine_code(self.gpu, COUNTS)
         for number in range(len(self)):
             self.progress("sample", number, len(self))
             simulator = self.simulator(number, basic_blocks=True)

@@ -11,7 +11,7 @@ import numpy as np
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import NEVER
-from abstim.gpu.config import Gpu, refuse_machine_code
+from abstim.gpu.config import Gpu
 from abstim.session.session import Session
 from abstim.study.sample.counts import (
     initial_latencies,
@@ -117,8 +117,7 @@ class EngineSimulator(Simulator):
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
     def begin(self) -> None:
-        """Nothing dispatched, caches as they are found. Raises InputError for a GPU timed from machine code."""
-        refuse_machine_code(self.gpu, "sampling inside a launch counts")
+        """Nothing dispatched, caches as they are found."""
         self.thread_blocks.at(np.zeros(1, np.int64))  # the engine needs a trace to lay out its state
         self.launch = self.session.simulation(
             self.number, self.gpu, self.thread_blocks.trace, self._caches(), room=self.shape.thread_blocks,
