@@ -157,15 +157,16 @@ def enter_next(banks, busy, left, size):
 def pipe_cycles(m, records, first, end, kind, access_bytes):
     """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe; `access_bytes`: of an
     element."""
-    count = shared_hold(m, shared_passes(records, first, end)) if kind > Kind.CONST_LOAD else np.int64(0)
-    if count:
-        return count
+    count = np.int64(0)
     if kind <= Kind.CONST_LOAD:
         if m.perfect_constant_cache:
             return np.int64(1)
         for k in range(first, end):  # lines of the constant cache that the sectors of a record lie in
             wide = m.const_line_bytes >= LINE_BYTES
             count += 1 if wide else transactions_in(sectors_of(np.int64(records[k])), 64)
+        return count
+    count = shared_hold(m, shared_passes(records, first, end))
+    if count:
         return count
     busy, size = np.int64(-1), transaction_bytes(m, access_bytes)
     banks = banks_of(m, records, first, end, access_bytes)

@@ -226,8 +226,13 @@ def code_notes(gpu: Gpu, model: str, launches: Sequence[LaunchResult]) -> tuple[
 
 def target_note(session: Session, gpu: Gpu, model: str = "detailed") -> str:
     """What keeps the times of a target's launches, each by itself, from being a GPU's; "" if nothing is known."""
-    left_out = ONE_BY_ONE * session.may_overlap, NO_CLUSTERS * (session.in_clusters and model != "detailed")
-    return "; ".join(filter(None, (target_code_note(session, gpu, model), *left_out)))
+    return "; ".join(filter(None, (target_code_note(session, gpu, model), *_left_out(session, model))))
+
+
+def _left_out(session: Session, model: str, side_by_side: bool = False) -> tuple[str, str]:
+    """What of a target's launches the model does not time, as texts."""
+    one_by_one = session.may_overlap and not side_by_side
+    return ONE_BY_ONE * one_by_one, NO_CLUSTERS * (session.in_clusters and model != "detailed")
 
 
 def target_code_note(session: Session, gpu: Gpu, model: str) -> str:
@@ -257,8 +262,7 @@ def run_result(
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
     known, note = code_notes(gpu, model, launches)
-    one_by_one = ONE_BY_ONE * (session.may_overlap and overlap is None)
-    left_out = one_by_one, NO_CLUSTERS * (session.in_clusters and model != "detailed")
+    left_out = _left_out(session, model, side_by_side=overlap is not None)
     return RunResult(
         target=session.case.name,
         gpu=gpu.name,

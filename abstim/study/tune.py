@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -26,7 +26,6 @@ from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import expand
 from abstim.study.explore.result import save_table
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.sample_result import SampleResult
 from abstim.study.sample.sampler import sample
 from abstim.targets.resolve import ptx_case
 from functional.errors import InputError
@@ -211,14 +210,14 @@ def tune(
         screened = [_screened(space, one, point) for one in _told(variants, "variants by the formula", progress)]
         ranked = sorted(screened, key=lambda one: one.screened_seconds or np.inf)
         variants = ranked[: count or max(1, candidates // 10)]
-    found, results = list[Variant](), list[Any]()
+    found, said = list[Variant](), _Said()
     interrupted = False
     try:
         for one in _told(variants, "variants timed", progress):
-            found.append(_timed(space, one, point, model, aim, results))
+            found.append(_timed(space, one, point, model, aim, said))
     except KeyboardInterrupt:
         interrupted = True
-    if not results and not interrupted:
+    if not interrupted and not any(one.cycles for one in found):
         raise InputError(f"none of {len(found):,} variants could be timed; the first: {found[0].reason}")
     return Tuning(
         source=space.source,
@@ -226,8 +225,8 @@ def tune(
         memory_model=point.memory_model,
         model=model,
         candidates=candidates,
-        known_error=results[0].known_error if results else "",
-        notes=tuple(dict.fromkeys(note for result in results for note in _notes(result))),
+        known_error=said.known_error,
+        notes=tuple(said.notes),
         variants=found,
         interrupted=interrupted,
     )
@@ -247,27 +246,36 @@ def _screened(space: Space, variant: Variant, gpu: Gpu) -> Variant:
         return replace(variant, reason=str(error))
 
 
-def _timed(
-    space: Space, variant: Variant, gpu: Gpu, model: str, aim: Aim | None, results: list[Any]
-) -> Variant:  # fmt: skip
-    """The variant with its time, or the reason why it has none; the result joins the others."""
+@dataclass
+class _Said:
+    """What results say of themselves, once each."""
+
+    known_error: str = ""
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def hear(self, known_error: str, *notes: str) -> None:
+        """Of one result."""
+        self.known_error = known_error
+        self.notes |= dict.fromkeys(filter(None, notes))
+
+
+def _timed(space: Space, variant: Variant, gpu: Gpu, model: str, aim: Aim | None, said: _Said) -> Variant:
+    """The variant with its time, or the reason why it has none."""
     if variant.reason:
         return variant
     try:
         case = space.case(variant.values)
-        results.append(sample(case, gpu, aim=aim) if aim else run(case, gpu, model=model))
+        if aim is not None:
+            sampled = sample(case, gpu, aim=aim)
+            said.hear(sampled.known_error, *sampled.notes)
+            cycles, half = round(sampled.estimate.total), sampled.estimate.relative_half_width
+            return replace(variant, cycles=cycles, seconds=cycles / gpu.spec.core_clock_hz, half_width=half)
+        result = run(case, gpu, model=model)
     except InputError as error:
         return replace(variant, reason=str(error))
-    if aim:
-        estimate = results[-1].estimate
-        cycles, half = round(estimate.total), estimate.relative_half_width
-        return replace(variant, cycles=cycles, seconds=cycles / gpu.spec.core_clock_hz, half_width=half)
-    launch = results[-1].launches[0]
+    said.hear(result.known_error, result.note)
+    launch = result.launches[0]
     return replace(
         variant, cycles=launch.cycles, seconds=launch.seconds, blocks_per_sm=launch.blocks_per_sm,
-        registers=launch.registers_per_thread, limit=results[-1].limit,
+        registers=launch.registers_per_thread, limit=result.limit,
     )  # fmt: skip
-
-
-def _notes(result: Any) -> Sequence[str]:
-    return result.notes if isinstance(result, SampleResult) else [result.note] * bool(result.note)

@@ -10,6 +10,7 @@ import numpy as np
 
 from abstim.engine.design_point import numbers_of
 from abstim.gpu.config import Gpu
+from abstim.session.result import timed_facts
 from abstim.study.sample.counts import ON_LINES, before, kinds_of
 from abstim.study.sample.inside import full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_decide, of_each_kind
@@ -195,7 +196,10 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
     iterations = IterationSampling(error=aim.error, confidence=aim.confidence)
     found = None
     if steady.worth_trying(shape) and (sum_of := _equal_blocks(program, number)) is not None:
-        found = steady.launch(program.simulator(number), sum_of, program.part(number).steady)
+        simulator, part = program.simulator(number), program.part(number)
+        found = steady.launch(simulator, sum_of, part.steady)
+        if (seen := simulator.thread_blocks.trace) is not None:
+            part.timed_shares = timed_facts(program.session, number, seen, program.gpu).get("timed_shares", {})
     if found is None and program.gpu.spec.timed_code == "ptx" and (many_waves or iterations.worth_trying):
         blocks = _work_of_blocks(program, number, program.launches.trace(number))
         order = np.argsort(program.launches.trace(number).thread_blocks)

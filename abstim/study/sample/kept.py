@@ -46,6 +46,7 @@ class InPart:
     steady: list[Batch] = field(default_factory=list)
     timed: dict[str, Timed] = field(default_factory=dict)
     found: dict[str, Finished] = field(default_factory=dict)
+    timed_shares: Mapping[str, float] = field(default_factory=dict)  # as of `Finished`, of its first waves
 
 
 def name_of(modules: tuple[str, ...], case: Case, gpu: Gpu, caches: str = EMPTY) -> str:

@@ -198,7 +198,9 @@ def run_method(
 
 
 def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple[str, ...]:
-    shares = ((program.kernels[number], found.timed_shares) for (number, _), found in sorted(program.asked.items()))
+    asked = [(number, found.timed_shares) for (number, _), found in sorted(program.asked.items())]
+    waves = [(number, part.timed_shares) for number, part in sorted(program.in_part.items())]
+    shares = [(program.kernels[number], share) for number, share in asked + waves]
     notes = [target_note(program.session, program.gpu, program.model), too_little_timed(shares)]
     if method.name != "full" and estimate.detailed_fraction == 1.0 and not estimate.ideal:
         notes.append(f"everything was simulated in detail: {method.name} left nothing out of this program")
