@@ -108,6 +108,16 @@ def test_numba_and_a_second_capture(gpus):
     assert second.result.to_json()["kind"] == "application"
 
 
+@pytest.mark.parametrize("flush", ["all", "none"])
+def test_kept_caches_of_a_capture(flush):
+    cuda = pytest.importorskip("numba.cuda")
+    with abstim.capture("gtx480", flush=flush) as c:
+        for _ in range(2):
+            launch(np.arange(64, dtype=np.float32), 3)
+    first, second = (timed.results[0].cycles for timed in c.launches)
+    assert cuda and (second < first if flush == "none" else second == first)
+
+
 def test_triton(gpus):
     triton = pytest.importorskip("triton")
     from capture_triton_kernels import add, matmul

@@ -110,7 +110,7 @@ def test_too_much_memory_is_not_compared(program, arrays, monkeypatch):
 
 def test_it_is_timed_as_before(program, arrays):
     copy = program.launch("copy", 1, 32, [*arrays])
-    timer = LaunchTimer([load_gpu("gtx480", ["perfect_memory=true"])], "detailed", program)
+    timer = LaunchTimer([load_gpu("gtx480", ["perfect_memory=true"])], "detailed", program, "all")
     own = recorder(timer)
     seconds = [own.launch(copy, program.memory) for _ in range(4)]
     timed = timer.finish()

@@ -35,11 +35,11 @@ class PythonDevice:
         self.server: CallServer | None = None
         self._listening: tuple[socket.socket, ...] = ()
 
-    def begin(self, gpus: Sequence[Gpu], model: str, **options: Any) -> CallServer:
+    def begin(self, gpus: Sequence[Gpu], model: str, flush: str, **options: Any) -> CallServer:
         """From now on launches are timed on these GPUs. `options`: of a LaunchRecorder. Raises InputError for what the
         model cannot do."""
         case = ProgramCase.of("python", self.modules)
-        timer = LaunchTimer(gpus, model, case)
+        timer = LaunchTimer(gpus, model, case, flush)
         clock = stream_clock(gpus[0], model, timer)
         recorder = LaunchRecorder(default_executor(), case, timer, **options)
         if self.server is None:
@@ -86,7 +86,7 @@ _active: list[Capture] = []
 class Capture:
     """Execute and time kernels that Triton or Numba launches: `with abstim.capture(gpu="h100") as c: ...`.
 
-    A stretch of a Python program whose kernels run here. Times are those of `abstim app`.
+    A stretch of a Python program whose kernels run here. Times are those of `abstim app --flush all`.
 
     `result` is there after the end; `launches` are those of it, without those that only tried configurations
     (`triton.autotune`), which are in `trials`."""
@@ -96,16 +96,18 @@ class Capture:
         gpu: str | Gpu | Sequence[str | Gpu] = "rtx3070",
         *,
         model: str = "detailed",
+        flush: str = "all",
         only: str = "",
         instruction_budget: int | None = None,
         told: Callable[[Timed], None] = lambda timed: None,
     ) -> None:
-        """`gpu`: one or several; the first is what kernels are compiled for, and what events read. `only`: a part of
-        the name of kernels that are timed (all are executed). Raises InputError for GPUs or a model that are not
-        there."""
+        """`gpu`: one or several; the first is what kernels are compiled for, and what events read. `flush`: caches
+        emptied before each launch ("none": as on a GPU, where arrays stay at their places; Triton's arguments that are
+        in the host's memory do not). `only`: a part of the name of kernels that are timed (all are executed). Raises
+        InputError for GPUs or a model that are not there."""
         given = [gpu] if isinstance(gpu, (str, Gpu)) else list(gpu)
         self.gpus = [load_gpu(each) if isinstance(each, str) else each for each in given]
-        self._model = model
+        self._model, self._flush = model, flush
         self._options = {"selection": Selection(only), "told": told, "instruction_budget": instruction_budget}
         self._stack = ExitStack()
         self._trials: set[int] = set()
@@ -120,7 +122,7 @@ class Capture:
             raise InputError("abstim.capture: import triton or numba.cuda before the capture begins")
         with ExitStack() as stack:
             device = python_device()
-            self.server = device.begin(self.gpus, self._model, **self._options)
+            self.server = device.begin(self.gpus, self._model, self._flush, **self._options)
             if "triton" in found:
                 from abstim.application.triton_kernels import attached
 

@@ -76,7 +76,7 @@ class Timed:
 class LaunchTimer:
     """Times launches on GPUs by a model, in a thread of its own, in order. `flush`: caches emptied before each."""
 
-    def __init__(self, gpus: Sequence[Gpu], model: str, case: Case, flush: str = "all") -> None:
+    def __init__(self, gpus: Sequence[Gpu], model: str, case: Case, flush: str) -> None:
         """`case` knows the registers of the kernels. Raises InputError for what the model cannot do."""
         self.gpus, self.case, self._model = list(gpus), case, model_named(model)
         self._model.refuse(self.gpus, flush)
