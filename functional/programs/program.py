@@ -23,7 +23,7 @@ def order_points_of(
     `nanosleep`, which waits for them. `block_of`: the basic block of a position; `successors`: of each block."""
     read = {register for inst in instructions for register in inst.reads()}
     read |= {inst.guard.register for inst in instructions if inst.guard is not None}
-    loops = _in_loops(successors)
+    loops = in_loops(successors)
     return tuple(i for i in instructions if _is_order_point(i, read, block_of(i.index) in loops))
 
 
@@ -52,7 +52,7 @@ def publishing(instructions: Sequence[Instruction]) -> list[int]:
     return found
 
 
-def _in_loops(successors: Sequence[Sequence[int]]) -> set[int]:
+def in_loops(successors: Sequence[Sequence[int]]) -> set[int]:
     """Nodes of a graph that can be reached from themselves."""
     found = set()
     for node, after in enumerate(successors):

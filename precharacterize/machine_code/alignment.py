@@ -12,8 +12,19 @@ from functional.programs.program import Dominators, Program
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 from precharacterize.classify import Kind
 from precharacterize.machine_code.assemble import MachineInstruction
+from precharacterize.machine_code.leaving_loops import placed
 from precharacterize.machine_code.timing_classes import access_bytes, ends_block, falls_through, kind_of
-from precharacterize.synchronisation import BULK, COMMITS, FILLS, LAST_PRODUCT, MEETS, MEETS_LATER, copies_of, starts
+from precharacterize.synchronisation import (
+    BULK,
+    COMMITS,
+    FILLS,
+    LAST_PRODUCT,
+    MEETS,
+    MEETS_LATER,
+    NONE,
+    copies_of,
+    starts,
+)
 from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes, mode_of
 
 # PTX instructions that the assembler neither leaves out nor makes one with others, mostly; some become several
@@ -183,6 +194,25 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
         # what stands around the other copies of an unrolled loop is not executed with it
         block.rivals += [m for m, b in enumerate(blocks) if b.times > block.times and b.leader == block.leader]
+    known = {b.leader for b in blocks} | {program.block_of(i) for b in blocks for i in b.held}
+    copied = Counter(m for n, b in enumerate(blocks) for m in {n, *b.rivals})
+    fixed = [bool(b.accessed or len(b.rivals) > 1 or copied[n] > 1 or _marks(b, program)) for n, b in enumerate(blocks)]
+    leaders = placed([b.leader for b in blocks], _ways(blocks), fixed, edges, dominators, behind, known)
+    for block, leader in zip(blocks, leaders, strict=True):
+        block.times, block.leader = block.times if leader == block.leader else 1, leader
+
+
+def _ways(blocks: Sequence[MachineBlock]) -> list[list[int]]:
+    """The successors of each block."""
+    labels = {block.code[0].label: n for n, block in enumerate(blocks) if block.code[0].label}
+    ways = [[labels[c.target] for c in block.code if ends_block(c) and c.target in labels] for block in blocks]
+    follows = [n + 1 < len(blocks) and falls_through(block.code[-1]) for n, block in enumerate(blocks)]
+    return [way + [n + 1] * follow for n, (way, follow) in enumerate(zip(ways, follows, strict=True))]
+
+
+def _marks(block: MachineBlock, program: Program) -> bool:
+    """Does it begin, close or await copies, arrivals or products?"""
+    return any(copies_of(program.instructions[i]) != NONE for i in block.held)
 
 
 def _reversed(edges: Sequence[Sequence[int]]) -> list[list[int]]:
