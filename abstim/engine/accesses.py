@@ -168,12 +168,12 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     count = shared_hold(m, shared_passes(records, first, end))
     if count:
         return count
-    busy, size = np.int64(-1), transaction_bytes(m, access_bytes)
+    busy, size, passing = np.int64(-1), transaction_bytes(m, access_bytes), np.int64(0)
     banks = banks_of(m, records, first, end, access_bytes)
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(records, k)
         if line == SHARED_LINE:
-            count += m.shared_pass_cycles
+            passing += m.shared_pass_cycles
             continue
         if is_phase(line):
             continue
@@ -181,7 +181,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
             sectors, later, busy = enter_next(banks, busy, left, size)
             left &= ~sectors
             count += later
-    return max(count, m.lane_cycles) if count else count
+    return max(count, passing, m.lane_cycles) if count else count
 
 
 def fermi_segment(sectors: Any) -> Any:

@@ -109,9 +109,10 @@ def begin(c, row, time):
     row.record, row.end = row.end - 1, first
     row.entry = row.start + (c.machine.const_hit_cycles if kind <= Kind.CONST_LOAD else 1)
     line, row.left = line_and_sectors(c.streams.records, row.record)
+    row.passing = 0
     while line == accesses.SHARED_LINE or accesses.is_phase(line):
         row.record -= 1
-        row.entry += c.machine.shared_pass_cycles if line == accesses.SHARED_LINE else 0
+        row.passing += c.machine.shared_pass_cycles if line == accesses.SHARED_LINE else 0
         line, row.left = line_and_sectors(c.streams.records, row.record)
     return False
 
@@ -245,7 +246,7 @@ def go_on(c, time):
             kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
             line, _ = line_and_sectors(c.streams.records, row.record)
             ahead = kind <= Kind.CONST_LOAD or passes_l1d(c.machine, kind, line)  # `entry` is the cycle after the last
-            least = 1 if kind <= Kind.CONST_LOAD else c.machine.lane_cycles
+            least = 1 if kind <= Kind.CONST_LOAD else max(c.machine.lane_cycles, row.passing)
             occupy(c, max(row.start + least, row.entry - 1 if ahead else row.entry))
             finish(c, row.access, 0, time)
         sm.issued_first = (sm.issued_first + 1) & (state.ISSUED_ACCESSES - 1)

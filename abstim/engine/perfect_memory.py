@@ -140,16 +140,16 @@ def const_result(c, first, end, start):
 
 @jit
 def global_result(c, i, first, end, start):
-    """The same of a global, local or generic access: passes of shared memory, then one transaction a cycle
-    into the L1D pipeline, last line first."""
+    """The same of a global, local or generic access: one transaction a cycle into the L1D pipeline, last line first, and
+    beside them a copy's passes of shared memory."""
     m = c.machine
     kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].access_bytes)
-    time, done, busy = start + m.l1d_latency_cycles, start, -1
+    time, done, busy, passing = start + m.l1d_latency_cycles, start, -1, 0
     banks = accesses.banks_of(m, c.streams.records, first, end, c.code[i].access_bytes)
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(c.streams.records, k)
         if line == accesses.SHARED_LINE:
-            time += m.shared_pass_cycles
+            passing += m.shared_pass_cycles
             continue
         if accesses.is_phase(line):
             continue
@@ -158,7 +158,7 @@ def global_result(c, i, first, end, start):
             left &= ~sectors
             time += later
             done = max(done, transaction(c, kind, line, time, sectors))
-    return max(m.lane_cycles, time - start - m.l1d_latency_cycles), done
+    return max(m.lane_cycles, passing, time - start - m.l1d_latency_cycles), done
 
 
 @jit

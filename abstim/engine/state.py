@@ -252,6 +252,7 @@ ACCESS = record(  # a memory instruction on its way
 )
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "access issued operands pool",
+    "passing",  # cycles that its passes of shared memory take
     "collector",  # one too high; 0: waits at the port for one
     "port place record end left conflict started start entry",
     "banks",  # of L1D that it may use

@@ -124,14 +124,14 @@ class LoadStoreUnit:
                     continue
                 const = p.what.kind in CONST_KINDS
                 p.left = p.what.const_lines() if const else p.what.transactions()
-                before = 1 + p.what.passes * p.what.pass_cycles
-                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else before)
+                p.entry = p.start + (self.gpu.pipeline.const_hit_cycles if const else 1)
             p.entry = max(p.entry, time)
             while p.left and self._enters(p, p.left[0], time):
                 p.left.pop(0)
             if p.left:
                 return
-            least = 1 if p.what.kind in CONST_KINDS else 32 // self.spec.load_store_lanes
+            least = max(32 // self.spec.load_store_lanes, p.what.passes * p.what.pass_cycles)
+            least = 1 if p.what.kind in CONST_KINDS else least
             self.free = max(p.start + least, p.last_entry)
             self.queue.popleft()
             p.part(0, time)

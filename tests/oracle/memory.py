@@ -109,9 +109,8 @@ class Access:
         return found
 
     def entries(self) -> list[int]:
-        """The cycle, from 0, in which each transaction enters the L1D, behind passes of shared memory: the first that
-        finds its bank taken waits."""
-        cycle, taken, found = self.passes * self.pass_cycles - 1, set(), []
+        """The cycle, from 0, in which each transaction enters the L1D: the first that finds its bank taken waits."""
+        cycle, taken, found = -1, set(), []
         for _, sectors in self.transactions():
             banks = self._banks(sectors)
             if not found or banks & taken:
