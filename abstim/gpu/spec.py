@@ -147,7 +147,7 @@ class Spec:
     perfect_constant_cache: bool = _flag()
     l1i_sets: int = _power_of_two(4096)
     l1i_ways: int = _whole(1, 4096)
-    l1i_line_bytes: int = _power_of_two(1024)
+    l1i_line_bytes: int = _power_of_two(4096)
     const_sets: int = _power_of_two(4096)
     const_ways: int = _whole(1, 4096)
     const_line_bytes: int = _power_of_two(128, 64)  # a trace holds 128 B lines of 32 B sectors

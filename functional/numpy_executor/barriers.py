@@ -18,6 +18,7 @@ from functional.arrays import Int64, UInt32
 from functional.isa.memory import RANK_BYTES
 from functional.launches.launch import Launch, places
 from functional.numpy_executor.stack import DONE, WAITING, Stack
+from functional.numpy_executor.turns import Turns
 from functional.traces import line_record
 from functional.traces.line_record import MORE, MOST_COUNT, SHARED_PASS, phase_record
 
@@ -34,19 +35,23 @@ PHASE_BIT = 40  # of an object (mbarrier.py): the parity of the running phase
 
 @dataclass
 class Known:
-    """A barrier: its number in its thread block, its running phase, arrivals in it and in the last."""
+    """A barrier: its number in its thread block, its running phase, arrivals in it and in the last, and the time of the
+    latest in each of these."""
 
     number: int
     phase: int = 0
     arrived: int = 0
     arrived_before: int = 0
+    latest: int = 0
+    latest_before: int = 0
 
 
 class Phases:
     """Of all barriers of a chunk, by the place of their object in the storage of shared memory. A cluster's own barrier
     is one of each of its thread blocks."""
 
-    def __init__(self, block_of_row: np.ndarray, shared_stride: int, clusters: Clusters) -> None:
+    def __init__(self, block_of_row: np.ndarray, shared_stride: int, clusters: Clusters, turns: Turns) -> None:
+        self._turns = turns
         self._block_of_row, self._stride = block_of_row, shared_stride  # bytes of shared memory of a thread block
         self._clusters = clusters
         self._known: dict[int | tuple[int, int], Known] = {}
@@ -66,13 +71,16 @@ class Phases:
             known = self._of(word)
             record = phase_record(known.number, known.phase, 0, self._away(row, 8 * word // self._stride))
             known.arrived += self._note(row, record, known.number)
+            known.latest = max(known.latest, self._turns.time(row))
         if (before ^ after) >> PHASE_BIT & 1:
             known = self._of(word)
             known.phase, known.arrived_before, known.arrived = known.phase + 1, known.arrived, 0
+            known.latest_before, known.latest = known.latest, 0
 
     def wait(self, row: int, word: int) -> None:
         """A thread of warp `row` has seen that the last phase is over."""
         known = self._of(word)
+        self._turns.wait(row, known.latest_before)
         own = not self._away(row, 8 * word // self._stride)
         if own and 0 < known.arrived_before <= MOST_COUNT:
             self._note(row, phase_record(known.number, known.phase - 1, known.arrived_before), known.number)
@@ -172,8 +180,9 @@ class Barriers:
 
     def __init__(
         self, block_of_row: np.ndarray, clusters: Clusters, stack: Stack, completed: Callable[[np.ndarray], None],
-        met: Callable[[np.ndarray, bool], None],
+        met: Callable[[np.ndarray, bool], None], turns: Turns,
     ) -> None:  # fmt: skip
+        self.turns = turns
         self.completed = completed  # told rows whose barrier has just been completed
         self.met = met  # told rows that arrive at their cluster's barrier, or (true) have waited for it
         self.block_of_row, self.stack = block_of_row, stack
@@ -198,6 +207,7 @@ class Barriers:
         """Warps `rows` reach `barrier` [row] that waits for `threads` [row] (0: whole block), then go to `resume`."""
         blocks = self.block_of_row[rows]
         np.add.at(self.arrived, (blocks, barrier), 1)
+        self.turns.meet(rows, blocks, barrier)
         self.expected[blocks, barrier] = threads
         if waits:
             self.waiting[rows], self.resume[rows], self.instruction[rows] = barrier, resume, instruction
@@ -228,6 +238,7 @@ class Barriers:
         rows = np.flatnonzero(self.waiting != NONE)
         rows = rows[complete[self.block_of_row[rows], self.waiting[rows]]]
         self.completed(rows)
+        self.turns.go_on(rows, self.block_of_row[rows], self.waiting[rows])
         self.phase[complete] += 1
         self.arrived[complete] = 0
         self.expected[complete] = 0

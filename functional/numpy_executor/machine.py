@@ -17,6 +17,7 @@ from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import Barriers, Clusters, Phases, access_records
 from functional.numpy_executor.stack import FULL, Stack, unpack
 from functional.numpy_executor.tensor_memory import TensorMemory
+from functional.numpy_executor.turns import Turns
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Symbol
 from functional.traces.line_record import MOST_COUNT
@@ -176,8 +177,9 @@ class Machine:
 
     def __init__(
         self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
-        watch: Watch = _UNWATCHED,
+        watch: Watch = _UNWATCHED, turns: Turns | None = None,
     ) -> None:  # fmt: skip
+        self.turns = turns or Turns(code.program)
         self.code, self.launch, self.memory = code, launch, memory
         self.thread_blocks = thread_blocks
         self.warps_per_block = launch.warps_per_block
@@ -189,7 +191,9 @@ class Machine:
         masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
         self.stack = Stack(np.tile(masks, len(self.thread_blocks)), 0)
         self.clusters = Clusters(launch, thread_blocks)
-        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, self._completed, self._met_cluster)
+        self.barriers = Barriers(
+            self.block_of_row, self.clusters, self.stack, self._completed, self._met_cluster, self.turns
+        )
         self.launched_registers = code.program.directives.get("maxnreg", (0,))[0]  # a thread; 0: not known
         self.registers_held = np.full(self.warps, self.launched_registers)  # a thread of each warp, now
         self.registers_changed: Instruction | None = None  # by which, last
@@ -207,7 +211,7 @@ class Machine:
         for slot, symbol in code.symbol_slots.items():
             self.registers[slot] = self._address_of(symbol)
         self._memories()
-        self.phases = Phases(self.block_of_row, self.shared_stride, self.clusters)
+        self.phases = Phases(self.block_of_row, self.shared_stride, self.clusters, self.turns)
         self.watch = watch
         watch.begin(self)
 

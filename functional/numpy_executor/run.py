@@ -18,11 +18,11 @@ from functional.numpy_executor.mbarriers import end_waits
 from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.numpy_executor.tcgen05 import check_given_back
+from functional.numpy_executor.turns import FAIR_TURN, TimedTurns, Turns
 from functional.programs.program import Program
 from functional.traces.trace import Trace, concatenate, rechunk
 
 _CHUNK_WARPS = 1024  # keeps a register of the chunk (128 KiB) in cache; measured
-_FAIR_TURN = 256  # every so many blocks, the warps that waited longest run: a spinning warp must not starve others
 # An endless loop of a lone warp would take hours to spend the budget: each basic block run costs at least 1024 of it.
 _TURN_SHIFT, _LEAST_TURNS = 10, 1 << 16
 _CACHED_PROGRAMS = 64
@@ -61,13 +61,20 @@ class NumpyExecutor(Executor):
             per_chunk = max(1, len(blocks))
         for chosen in np.split(blocks, chunk_stops(launch, blocks, per_chunk)[:-1]) if len(blocks) else ():
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
-                machine = Machine(code, launch, memory, chosen, self.log, watch)
+                turns = self._turns(request, len(chosen))
+                machine = Machine(code, launch, memory, chosen, self.log, watch, turns)
                 used += run_chunk(machine, request.instruction_budget, used)
                 check_register_counts(machine)
                 check_given_back(machine)
                 trace = machine.finish()
                 memory.printed.add(text for _, text in sorted(machine.printed, key=lambda p: p[0]))
             yield trace
+
+    def _turns(self, request: Request, blocks: int) -> Turns:
+        program, warps = request.launch.program, request.launch.warps_per_block
+        if request.interleaving is None or not program.order_points:
+            return Turns(program)
+        return TimedTurns(program, request.interleaving, warps, blocks * warps)
 
     def watch(self, launch: Launch, memory: Memory) -> Watch:
         """What looks at every access of a launch."""
@@ -94,22 +101,17 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
     code, stack, log = machine.code, machine.stack, machine.log
     slots, warps, used, turn = len(code.slot_dtypes), machine.warps, 0, 0
     turns = max(_LEAST_TURNS, (budget - before) >> _TURN_SHIFT)
-    last_turn = np.zeros(len(code.blocks), np.int64)
     while True:
         turn += 1
-        if not turn % _FAIR_TURN:
+        if not turn % FAIR_TURN or machine.turns.is_order_point(stack.block):
             end_waits(machine)
-        current = int(stack.block.min())
-        if not turn % _FAIR_TURN and current < WAITING:  # the basic block that has not run for longest
-            runnable = np.unique(stack.block[stack.block < WAITING])
-            current = int(runnable[last_turn[runnable].argmin()])
+        current, chosen = machine.turns.choose(stack.block, turn)
         if current >= WAITING and not machine.held:
             break
         if current >= WAITING:
             end_waits(machine, give_up=True)
             continue
-        last_turn[current] = turn
-        chosen = np.flatnonzero(stack.block == current)
+        machine.turns.run(chosen, current)
         block = code.blocks[current]
         frame = Frame(machine, None if len(chosen) == warps else chosen, slots)
         log.block(frame.index, current, frame.bits)
