@@ -12,7 +12,7 @@ from functional.programs.program import Dominators, Program
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 from precharacterize.classify import Kind
 from precharacterize.machine_code.assemble import MachineInstruction
-from precharacterize.machine_code.leaving_loops import placed
+from precharacterize.machine_code.leaving_loops import Placed, leaders
 from precharacterize.machine_code.timing_classes import access_bytes, ends_block, falls_through, kind_of
 from precharacterize.synchronisation import (
     BULK,
@@ -196,10 +196,14 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.rivals += [m for m, b in enumerate(blocks) if b.times > block.times and b.leader == block.leader]
     known = {b.leader for b in blocks} | {program.block_of(i) for b in blocks for i in b.held}
     copied = Counter(m for n, b in enumerate(blocks) for m in {n, *b.rivals})
-    fixed = [bool(b.accessed or len(b.rivals) > 1 or copied[n] > 1 or _marks(b, program)) for n, b in enumerate(blocks)]
-    leaders = placed([b.leader for b in blocks], _ways(blocks), fixed, edges, dominators, behind, known)
-    for block, leader in zip(blocks, leaders, strict=True):
-        block.times, block.leader = block.times if leader == block.leader else 1, leader
+    alike = [len(b.rivals) > 1 or copied[n] > 1 for n, b in enumerate(blocks)]
+    acts = [bool(b.accessed) or _marks(b, program) for b in blocks]
+    placed = [Placed(b.leader, way, *more) for b, way, *more in zip(blocks, _ways(blocks), acts, alike, strict=True)]
+    for n, leader in enumerate(leaders(placed, edges, dominators, behind, known)):
+        if leader != blocks[n].leader:
+            for block in blocks:
+                block.rivals = [m for m in block.rivals if m != n]
+            blocks[n].leader, blocks[n].times, blocks[n].rivals = leader, 1, [n]
 
 
 def _ways(blocks: Sequence[MachineBlock]) -> list[list[int]]:

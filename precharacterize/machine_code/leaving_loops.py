@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from functional.programs.program import Dominators, in_loops
 
@@ -40,19 +41,33 @@ def outside(
     return node
 
 
-def placed(
-    leaders: Sequence[int], after: Sequence[Sequence[int]], fixed: Sequence[bool], edges: Sequence[Sequence[int]],
-    dominators: Dominators, behind: Dominators, known: set[int],
-) -> list[int]:  # fmt: skip
-    """Leaders of machine blocks, of which `after` are the successors: one that is not executed in each round of its
-    leader's loop, while others of that loop are, is led by a PTX block out of it, unless it is `fixed`."""
-    loops, found = innermost_loops(edges, dominators), list(leaders)
+@dataclass(frozen=True)
+class Placed:
+    """A machine block: the PTX block that leads it, its successors, does it access memory or change what others wait
+    for, and are there others like it?"""
+
+    leader: int
+    after: Sequence[int]
+    acts: bool
+    has_rivals: bool
+
+
+def leaders(
+    blocks: Sequence[Placed],
+    edges: Sequence[Sequence[int]],
+    dominators: Dominators,
+    behind: Dominators,
+    known: set[int],
+) -> list[int]:
+    """Leaders of machine blocks: one that is not executed in each round of its leader's loop, while others of that loop
+    are, is led by a PTX block out of it. One that acts stays, and so does what may be a copy of a round."""
+    loops, found = innermost_loops(edges, dominators), [block.leader for block in blocks]
     for loop in set(loops.values()):
-        within = {n for n, leader in enumerate(leaders) if leader in loop}
-        inside = {n for n in within if loops[leaders[n]] == loop}
-        ways = [[m for m in following if m in within] for following in after]
-        rounds = in_loops([way if n in within else [] for n, way in enumerate(ways)])
-        for n in inside - rounds if rounds else ():
-            if not fixed[n]:
-                found[n] = outside(leaders[n], loop, n > min(rounds), dominators, behind, known)
+        within = {n for n, block in enumerate(blocks) if block.leader in loop}
+        rounds = in_loops([[m for m in b.after if m in within] if n in within else [] for n, b in enumerate(blocks)])
+        some_act = any(blocks[n].acts for n in rounds)
+        for n in within - rounds if rounds else ():
+            block = blocks[n]
+            if loops[block.leader] == loop and not block.acts and (some_act or not block.has_rivals):
+                found[n] = outside(block.leader, loop, n > min(rounds), dominators, behind, known)
     return found
