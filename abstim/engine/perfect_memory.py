@@ -140,7 +140,7 @@ def const_result(c, first, end, start):
 
 @jit
 def global_result(c, i, first, end, start):
-    """The same of a global, local or generic access: one transaction a cycle into the L1D pipeline, last line first, and
+    """The same of a global, local or generic access: a transaction a cycle into the L1D pipeline, last line first, and
     beside them a copy's passes of shared memory."""
     m = c.machine
     kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].access_bytes)
