@@ -145,7 +145,8 @@ class Simulation:
         if self._alone:
             self.state.record.kernels[0]["next"], self.state.record.kernels[0]["stop"] = 0, len(positions)
         _run_together(members, known, self.state, int(drain))
-        self._describe_followers(positions)
+        if len(self.state.record.alike):
+            self._describe_followers(positions)
         if launch["crowded"]:
             raise InputError(
                 f"an SM makes more than {CROSSINGS:,} arrivals in other thread blocks in a window of cycles"
@@ -157,7 +158,7 @@ class Simulation:
     def _describe_followers(self, order: np.ndarray) -> None:
         """What was not run has done what those did that it follows."""
         sms, each = self.state.sm, self.inputs.trace.warps_per_block
-        if len(self.windows) > self.state.record.launch["windows"]:
+        if len(self.windows):
             rows = self.windows.reshape(len(sms), -1)
             used = min(rows.shape[1], (int(sms["last_exit"].max()) >> int(self.state.record.launch["window_log2"])) + 1)
             rows[0, :used] = rows[np.where(sms["follows"], sms["follows"] - 1, np.arange(len(sms))), :used].sum(0)
