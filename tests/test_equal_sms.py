@@ -21,9 +21,9 @@ from functional.traces.trace import concatenate
 ONE_BY_ONE = EVERY_BLOCK_ITS_OWN
 
 
-def outcome(inputs, gpu, blocks_per_sm, kinds):
+def outcome(inputs, gpu, blocks_per_sm, kinds, threads=1):
     """All that a launch says of itself, and which SMs followed others."""
-    launch = Simulation(inputs, gpu, blocks_per_sm, windows=64, window_cycles=16, kinds=kinds)
+    launch = Simulation(inputs, gpu, blocks_per_sm, windows=64, window_cycles=16, kinds=kinds, threads=threads)
     try:
         launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     except InputError as error:
@@ -74,6 +74,8 @@ def test_kernels_of_the_suite(name, gpu, overrides, most):
     alone, _ = outcome(inputs, gpu, blocks, ONE_BY_ONE)
     together, follows = outcome(inputs, gpu, blocks, _told_apart(inputs.trace))
     assert together == alone and (follows == 0).sum() <= most
+    shared, _ = outcome(inputs, gpu, blocks, _told_apart(inputs.trace), threads=3)
+    assert shared == alone
 
 
 def test_where_thread_blocks_differ_sms_are_run_one_by_one():

@@ -89,7 +89,7 @@ class Simulation:
     memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
     wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
     launch is several, side by side, which are run once, to the end; thread blocks differ in what they take of an SM.
-    `kinds` of thread blocks: SMs that do the same are run once, all of them on one thread (equal_sms.py).
+    `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Simulation:
             self.machine["window_cycles"] = min(coupled_cycles, int(self.machine["window_cycles"]))
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
-        self._members = 1 if len(kinds) else members_of(trace, gpu, threads)
+        self._members = members_of(trace, gpu, threads)
         used, record = False, new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
         if kept:
             state, used = STATES.take(self.machine)
