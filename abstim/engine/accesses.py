@@ -82,7 +82,7 @@ def shared_late(m, passes):
 @jit
 def lanes_a_sector(c, w, first, end):
     """Of a warp's active lanes, how many access each of the sectors of the records `first` .. `end` - 1, rounded up."""
-    sectors, event = 0, min(c.sm.event[w], c.sm.event_end[w] - 1)  # a walk over tags alone may be one ahead
+    sectors, event = 0, min(c.sm.warps.event[w], c.sm.warps.event_end[w] - 1)  # a walk over tags alone may be one ahead
     for k in range(first, end):
         sectors += sectors_in(line_and_sectors(c.streams.records, k)[1])
     lanes, left = 0, np.int64(c.streams.masks[event])
@@ -203,10 +203,10 @@ def move_past(c, w, i):
     """The warp's cursors go past an access; returns the end of its records."""
     sm, kind = c.sm, c.code[i].kind
     if Kind.SHARED_LOAD <= kind <= Kind.SHARED_ATOMIC:
-        sm.conflict[w] += 1
+        sm.warps.conflict[w] += 1
     elif kind >= Kind.PARAM_LOAD:
-        sm.record[w] = end_of_access(c.streams.records, sm.record[w])
-    return np.int64(sm.record[w])
+        sm.warps.record[w] = end_of_access(c.streams.records, sm.warps.record[w])
+    return np.int64(sm.warps.record[w])
 
 
 @jit
@@ -258,7 +258,7 @@ def shared_result(c, w, i, start, degree):
     if not row.round_cycles:
         way = c.machine.cluster_cycles if row.copies == ELSEWHERE else 0
         return start + c.machine.shared_cycles + shared_late(c.machine, degree) + way
-    block = c.sm.block_of[w]
+    block = c.sm.warps.block_of[w]
     round_cycles = row.round_cycles + c.machine.retry_cycles * retrying_warps(c, start, row.round_cycles)
     alone = start + c.machine.shared_cycles + (degree - 1) * round_cycles
     c.words[block, row.word] = max(alone, c.words[block, row.word] + degree * round_cycles)

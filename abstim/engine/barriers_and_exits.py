@@ -24,16 +24,16 @@ def release(c, block, number, time):
         if sm.waits_at[w] != number:
             continue
         sm.held &= ~bit(w)
-        sm.not_before[w] = max(sm.not_before[w], time)
-        sm.ready[w] = max(sm.ready[w], time)
-        visit_from(sm, w, sm.ready[w], time)
+        sm.warps.not_before[w] = max(sm.warps.not_before[w], time)
+        sm.warps.ready[w] = max(sm.warps.ready[w], time)
+        visit_from(sm, w, sm.warps.ready[w], time)
 
 
 @jit
 def arrive(c, w, time, barrier):
     """The warp reaches a barrier, as the latency table has it, at `time`; if it is held, it waits there."""
     sm, number, warps = c.sm, barrier % BARRIERS, barrier // BARRIERS
-    block = sm.block_of[w]
+    block = sm.warps.block_of[w]
     row = c.barriers[block, number]
     sm.waits_at[w] = number
     row.needed = warps
@@ -43,21 +43,22 @@ def arrive(c, w, time, barrier):
 
 
 @jit
-def settle(sm, w, time):
+def settle(c, w, time):
     """Something that warp `w` issued is complete at `time`; NEVER: not known yet."""
-    sm.drained[w] = max(sm.drained[w], time)
-    if time < NEVER:
-        sm.settled[w] = max(sm.settled[w], time)
+    sm = c.sm
+    sm.warps.drained[w] = max(sm.warps.drained[w], time)
+    if not c.machine.perfect_memory and time < NEVER:
+        sm.warps.settled[w] = max(sm.warps.settled[w], time)
 
 
 @jit
 def leave(c, w, time):
     """The warp has issued its last instruction at `time`."""
-    sm, block = c.sm, c.sm.block_of[w]
+    sm, block = c.sm, c.sm.warps.block_of[w]
     sm.running &= ~bit(w)
     sm.exiting |= bit(w)
-    sm.ready[w] = NEVER
-    settle(sm, w, time + RETIRE_CYCLES)
+    sm.warps.ready[w] = NEVER
+    settle(c, w, time + RETIRE_CYCLES)
     sm.block_running[block] -= 1
     if sm.block_running[block] > 0:
         for number in range(BARRIERS):
@@ -70,12 +71,12 @@ def leave(c, w, time):
 def change_registers(c, w, count, time):
     """The warp wants `count` registers a thread, or gives all but -count back; warps that want some take what their
     thread block has to spare, in order of slots."""
-    sm, block = c.sm, c.sm.block_of[w]
+    sm, block = c.sm, c.sm.warps.block_of[w]
     if count < 0:
         sm.block_spare[block] += sm.registers[w] + count
         sm.registers[w] = -count
     else:
-        sm.registers_wanted[w], sm.not_before[w] = count, NEVER
+        sm.registers_wanted[w], sm.warps.not_before[w] = count, NEVER
         sm.wanting |= bit(w)
     left = sm.wanting & sm.block_slots[block]
     while left:
@@ -84,7 +85,7 @@ def change_registers(c, w, count, time):
         needed = sm.registers_wanted[k] - sm.registers[k]
         if needed <= sm.block_spare[block]:
             sm.block_spare[block] -= needed
-            sm.registers[k], sm.not_before[k] = sm.registers_wanted[k], time + 1
+            sm.registers[k], sm.warps.not_before[k] = sm.registers_wanted[k], time + 1
             sm.wanting &= ~bit(k)
             wake(c, k, time)
 
@@ -92,9 +93,9 @@ def change_registers(c, w, count, time):
 @jit
 def notice(c, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
-    sm, block = c.sm, c.sm.block_of[w]
+    sm, block = c.sm, c.sm.warps.block_of[w]
     sm.live -= 1
-    c.record.warps[sm.warp[w]].retire_cycle = time
+    c.record.warps[sm.warps.warp[w]].retire_cycle = time
     sm.last_exit = time
     sm.resident_warp_cycles += time - sm.block_start[block]
     sm.block_live[block] -= 1

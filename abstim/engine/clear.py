@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abstim.engine import state
 from abstim.engine.state import CONTEXT, NEVER, TWO_LEVEL
+from abstim.engine.tags import clear_ways
 from functional.jit.marked import jit, outlined, refer, zero
 
 
@@ -17,21 +18,17 @@ def context_of(gpu, n):
 @outlined
 def clear_sm(c, booked):
     """One that had thread blocks; `booked`: cycles from its last exit to its last booking. A warp that starts clears
-    its part of the scoreboard, a thread block its phases."""
+    its part of the scoreboard, a thread block its phases; an access's row is written before it is read."""
     sm, m, l1d = c.sm, c.machine, c.l1d
     cycles = min(m.ring, sm.last_exit + booked)
     zero(c.results, cycles)
-    zero(c.buses, cycles)
     zero(c.register_banks, cycles * m.register_file_ports)
     zero(l1d.waiters, sm.waiters_unused[1])
     zero(l1d.accesses, sm.accesses_unused[1])
-    for array in (
-        l1d.tag, l1d.last_use, l1d.there, l1d.line, l1d.hint, l1d.pipes, l1d.transactions, l1d.sent, l1d.issued,
-        c.barriers, c.words, c.copies, c.l1i, c.const,
-    ):  # fmt: skip
+    for cache in (l1d, c.l1i, c.const, c.texture):
+        clear_ways(cache)
+    for array in (l1d.hint, l1d.pipes, l1d.transactions, l1d.sent, c.barriers, c.words, c.copies):
         zero(array)
-    if sm.l1t_accesses:
-        zero(c.texture)
     zero(sm)
 
 
@@ -40,10 +37,7 @@ def clear_shared(shared):
     """What lies behind the SMs. Rows of the outbox are written before they are read."""
     l2 = shared.l2
     zero(shared.requests.rows, shared.requests.unused[1])
-    for k in range(l2.uses[1]):
-        place = l2.placed[k]
-        l2.tag[place] = l2.last_use[place] = 0
-        zero(l2.line[place])
+    clear_ways(l2)
     if shared.clock[2]:
         zero(shared.held)
     for array in (
@@ -58,7 +52,10 @@ def begin_sm(sm, m, n):
     """Nothing is resident."""
     sm.number, sm.last_fetched = n, -1
     for w in range(m.max_warps_per_sm):
-        sm.ready[w] = NEVER
+        sm.warps.ready[w] = NEVER
+    groups = m.schedulers_per_sm if m.sub_cores else 1
+    for port in range(state.KINDS * groups):
+        sm.ports[port].collectors_known = m.collectors[port // groups]
     for s in range(m.schedulers_per_sm):
         sm.last[s], sm.idle_reason[s] = -1, state.EMPTY
         if m.policy == TWO_LEVEL:  # its queues hold every slot, resident or not
@@ -79,6 +76,7 @@ def begin(gpu):
         if used or not booked:
             begin_sm(sm, m, n)
         sm.horizon = sm.more_blocks = sm.credits = 0  # of one that had no thread block, too
+        sm.follows = sm.next_follower = 0
         sm.last_dispatch = -1
     zero(gpu.free)
     if not m.perfect_memory:

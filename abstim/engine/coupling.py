@@ -16,7 +16,7 @@ def resume(gpu, parts, time):
     for k in range(len(parts)):
         n, w = parts[k, 0], parts[k, 1]
         sm = gpu.sm[n]
-        sm.event[w], sm.event_end[w] = parts[k, 2], parts[k, 3]
-        sm.record[w], sm.conflict[w] = parts[k, 4], parts[k, 5]
+        sm.warps.event[w], sm.warps.event_end[w] = parts[k, 2], parts[k, 3]
+        sm.warps.record[w], sm.warps.conflict[w] = parts[k, 4], parts[k, 5]
         enter_block(context_of(gpu, n), w)
         sm.clock = min(sm.clock, time)

@@ -15,7 +15,7 @@ MOST_NAMED = 4  # waits that the error lists
 def deadlock(state: State, records: UInt32[np.ndarray, " record"]) -> str:
     """One line about the first thread block that is left, for an InputError. `records`: of its trace."""
     left = np.flatnonzero((state.record.blocks["sm"] >= 0) & (state.record.blocks["retire_cycle"] < 0))
-    block = int(left[0])
+    block = int(left[state.sm["follows"][state.record.blocks["sm"][left]] == 0][0])  # one on an SM that is run
     sm = state.sm[state.record.blocks["sm"][block]]
     slot = int(np.flatnonzero((sm["block_position"] == block) & (sm["block_live"] > 0))[0])
     waits = _waits(state, sm, slot, records)

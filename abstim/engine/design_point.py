@@ -11,6 +11,7 @@ import numpy as np
 from abstim.engine import state
 from abstim.engine.accesses import WARP_LANES
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
+from abstim.engine.scoreboard import origins
 from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import demands_of
@@ -182,6 +183,7 @@ def core_values(gpu: Gpu) -> dict[str, Any]:
     """What an SM has, as far as it does not stand in the description as it is."""
     spec, params, pipeline = gpu.spec, gpu.params, gpu.pipeline
     return {
+        "warp_banks": spec.register_banks // (spec.schedulers_per_sm if spec.sub_cores else 1),
         "policy": NUMBER_OF_POLICY[spec.scheduler], "walks_by_slot": POLICIES[spec.scheduler].by_slot,
         "fetch_line_log2": _log2(pipeline.fetch_line_instructions), "l1d_set_lines": spec.l1d_ways,
         "l1d_index": state.L1D_INDICES.index(spec.l1d_index), "l1d_residues": residues(_log2(spec.l1d_sets)),
@@ -254,7 +256,8 @@ def residues(degree: int) -> np.ndarray:
 def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     """A power of two above the number of cycles that a booking can lie ahead of the clock.
 
-    In front of a unit wait at most what its port's collectors and registers hold, each for its time on the unit.
+    In front of a unit wait at most what its port's collectors and registers hold, each for its time on the unit. Memory
+    instructions book nothing where no register banks are known, and hold up no others where these have own collectors.
     """
     spec, params = gpu.spec, gpu.params
     waiting = {
@@ -266,12 +269,14 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     busy = {kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) for kind in range(state.KINDS)} | {
         MEM: MOST_COPIED_TRANSACTIONS if bulk else MOST_TRANSACTIONS
     }
+    alone = not spec.shared_collectors and max(table.read_banks.max(initial=-1), table.write_banks.max(initial=-1)) < 0
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
     memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
     memory += params.cluster_cycles * int((table.copies == ELSEWHERE).any())
-    used = [kind for kind in range(state.KINDS) if kind == MEM or (table.unit == kind).any()]
+    used = [kind for kind in range(state.KINDS) if (not alone if kind == MEM else (table.unit == kind).any())]
     operands = table.read_banks.shape[1] * max(waiting.values())
-    ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + memory + operands + 64
+    ahead = sum(waiting[kind] * busy[kind] for kind in used) + int(table.latency_cycles.max()) + operands + 64
+    ahead += 0 if alone else memory
     return 1 << int(ahead).bit_length()
 
 
@@ -334,15 +339,20 @@ def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
     for name in code.dtype.names or ():
         if hasattr(table, name):
             code[name] = getattr(table, name)
-    groups = {"waits": table.waits, "writes": table.writes, "reads": table.read_banks, "long": table.long_waits}
+    code["origin"] = origins(table.kind)
+    groups = {
+        "waits": table.waits,
+        "writes": table.writes,
+        "reads": table.read_banks,
+        "long": table.long_waits,
+        "write_banks": table.write_banks,
+    }
     operands: list[int] = []
     for i, row in enumerate(code):
         for name, rows in groups.items():
             row[f"{name}_at"] = len(operands)
             operands += [int(r) for r in rows[i] if r >= 0]
             row[f"{name}_end"] = len(operands)
-        row["write_banks_at"] = len(operands)
-        operands += table.write_banks[i, : int((table.writes[i] >= 0).sum())].tolist()
     return code, np.array(operands, np.int32)
 
 

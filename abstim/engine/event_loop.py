@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from abstim.engine.clear import begin, context_of
 from abstim.engine.clusters import deliver_arrivals, emptiest, gpc_with_room
-from abstim.engine.fetch import fetch, next_fetch
-from abstim.engine.issue import enter_block, park, store_window
+from abstim.engine.equal_sms import first_free, follow_first, hand_out_alike, run_sm
+from abstim.engine.fetch import next_fetch
+from abstim.engine.issue import store_window
 from abstim.engine.kernel_queue import choose_kernel, follow_kernels, is_any_coming, release_dependents
-from abstim.engine.memory_pipe import memory_stage, next_memory_event
+from abstim.engine.memory_pipe import next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
-from abstim.engine.room import first_warp_slot, next_dispatch
-from abstim.engine.rules import DECODE_CYCLES, UNITS_A_CYCLE, WINDOW_CYCLES
-from abstim.engine.schedulers import take_turn
-from abstim.engine.state import KINDS, NEVER, OVER, TWO_LEVEL, WHEEL
-from abstim.engine.warp_slots import bit, next_on_wheel, span, turn_wheel
+from abstim.engine.one_sm import aim, launch_block
+from abstim.engine.room import next_dispatch
+from abstim.engine.rules import UNITS_A_CYCLE, WINDOW_CYCLES
+from abstim.engine.state import NEVER, OVER, TWO_LEVEL
 from functional.jit.marked import add, jit, load, outlined, pause, raise_to, sleep, store
-from precharacterize.table import BARRIERS
 
 # Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
 SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 14, 1 << 6, 50
@@ -68,125 +67,6 @@ SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short bes
 
 
 @jit
-def next_event(c, time, issued):
-    """First cycle after `time` in which something can happen on the SM."""
-    sm, m = c.sm, c.machine
-    if m.policy == TWO_LEVEL or (issued and sm.visitable):
-        return time + 1
-    following = next_fetch(sm, time)
-    if sm.visitable:  # all of them wait for a port
-        following = min(following, sm.port_wait)
-    if sm.wheel_used:
-        following = min(following, next_on_wheel(sm, time))
-    return following if m.perfect_memory else min(following, next_memory_event(c, time))
-
-
-@jit
-def take_turns(c, time):
-    """All schedulers, in an order that rotates every cycle; true if one issues."""
-    m, issued = c.machine, False
-    c.sm.port_wait = NEVER
-    if m.schedulers_per_sm & (m.schedulers_per_sm - 1) == 0:  # a division costs as much as a turn
-        s = (time - 1) & (m.schedulers_per_sm - 1)
-    else:
-        s = (time - 1) % m.schedulers_per_sm
-    for _ in range(m.schedulers_per_sm):
-        issued |= take_turn(c, s, time)
-        s = s + 1 if s + 1 < m.schedulers_per_sm else 0
-    return issued
-
-
-@outlined
-def advance(c):
-    """Run one SM up to and including its horizon, or until nothing on it is left to issue."""
-    sm, m = c.sm, c.machine
-    time, idle = sm.clock, False
-    while time <= sm.horizon and sm.live > 0:
-        if sm.wheel_used & bit(time & (WHEEL - 1)):
-            turn_wheel(sm, time)
-        if not m.perfect_memory:
-            memory_stage(c, time)
-        issued = False
-        if sm.visitable or not idle or m.policy == TWO_LEVEL:  # else nothing has changed for them
-            idle = not sm.visitable and not m.perfect_memory
-            issued = take_turns(c, time)
-        for k in range(m.fetches_per_cycle):
-            if sm.wanted | sm.missing | sm.exiting:  # all but the last fetch are decoded in the same cycle
-                fetch(c, time, time + (1 if k + 1 < m.fetches_per_cycle else DECODE_CYCLES))
-        time = next_event(c, time, issued)
-    sm.clock = time
-
-
-@outlined
-def launch_block(c, kernel, place, time):
-    """The thread block at a place in the order enters the lowest free slot at the end of cycle `time`."""
-    sm, m, warps, block = c.sm, c.machine, kernel.warps_per_block, c.order[place]
-    slot = 0
-    while sm.block_free[slot] > time:
-        slot += 1
-    first = first_warp_slot(c, kernel, time) if m.side_by_side else slot * warps
-    sm.block_free[slot], sm.block_start[slot], sm.last_dispatch = NEVER, time, time
-    sm.block_live[slot], sm.block_running[slot] = warps, warps
-    sm.block_kernel[slot], sm.block_slots[slot] = c.record.launch.kernel, span(first, warps)
-    sm.block_spare[slot] = 0
-    for number in range(BARRIERS):
-        c.barriers[slot, number].arrived = 0
-    for k in range(m.phase_rows):
-        c.phases[slot, k].tag = 0
-    sm.block_order[sm.resident], sm.block_position[slot], sm.block_place[slot] = slot, block, place
-    sm.triggered &= ~bit(slot)
-    c.record.blocks[block].sm = sm.number
-    c.record.blocks[block].dispatch_cycle = time
-    sm.resident += 1
-    warp = kernel.first_warp + (block - kernel.first_block) * warps
-    for k in range(warps):
-        sm.block_of[first + k], sm.registers[first + k] = slot, kernel.registers
-        start_warp(c, first + k, warp + k)
-    sm.clock = min(sm.clock, time + 1) if sm.live else time + 1
-    sm.live += warps
-
-
-@jit
-def start_warp(c, w, warp):
-    """Warp `warp` (a position in the trace) enters slot `w`, its instruction buffer empty."""
-    sm = c.sm
-    sm.warp[w] = warp
-    sm.event[w], sm.event_end[w] = c.offsets.blocks[warp], c.offsets.blocks[warp + 1]
-    sm.record[w], sm.conflict[w] = c.offsets.records[warp], c.offsets.conflicts[warp]
-    for r in range(c.machine.register_count):
-        c.scoreboard[w, r] = 0
-    sm.drained[w], sm.settled[w], sm.not_before[w] = 0, 0, 0
-    sm.flush &= ~bit(w)
-    sm.at_phase &= ~bit(w)
-    sm.copying &= ~bit(w)
-    sm.running |= bit(w)
-    sm.fresh |= bit(w)
-    for kind in range(KINDS):
-        sm.of_kind[kind] &= ~bit(w)
-    if sm.event[w] < sm.event_end[w]:
-        enter_block(c, w)
-    else:
-        park(c, w, sm.last_dispatch)
-
-
-@outlined
-def run_sm(gpu, n):
-    """SM `n` runs to its horizon."""
-    c = context_of(gpu, n)
-    advance(c)
-    gpu.free[n] = next_dispatch(c)
-
-
-@jit
-def aim(gpu, n, more):
-    """SM `n` may run to the end of the window, or to where it can take a block if there are more; has it to?"""
-    sm, limit = gpu.sm[n], gpu.record.launch.limit
-    sm.more_blocks = more
-    sm.horizon = min(gpu.free[n], limit) if more else limit
-    return sm.live > 0 and sm.clock <= sm.horizon
-
-
-@jit
 def work(gpu, k, member, number):
     """Task `k` of a round, if nobody has taken it."""
     if takes(gpu, k, number):
@@ -213,9 +93,27 @@ def help_out(gpu, member, number):
 
 
 @jit
-def run_all(gpu, more):
+def run_all(gpu, more, members):
     """A round: every SM runs as far as it can, the memory side as well. Returns if any SM has something left."""
-    m, number, busy = gpu.machine, gpu.team.round[0] + 1, False
+    busy = False
+    if members == 1:
+        gpu.team.round[0] += 1
+        if not gpu.machine.perfect_memory:
+            serve_requests(gpu)
+        for n in range(gpu.machine.sm_count):
+            if aim(gpu, n, more):
+                run_sm(gpu, n)
+    else:
+        share_out(gpu, more)
+    for n in range(gpu.machine.sm_count):
+        busy |= gpu.sm[n].live > 0
+    return busy
+
+
+@outlined
+def share_out(gpu, more):
+    """The same by several threads."""
+    m, number = gpu.machine, gpu.team.round[0] + 1
     tasks = 0 if m.perfect_memory else 1
     if m.perfect_memory:
         store(gpu.team.taken, m.sm_count, number)
@@ -231,20 +129,6 @@ def run_all(gpu, more):
     while load(gpu.team.done, 0) < tasks:
         rest(waited)
         waited += 1
-    for n in range(m.sm_count):
-        busy |= gpu.sm[n].live > 0
-    return busy
-
-
-@jit
-def first_free(gpu):
-    """The SM that can take a thread block first; of several the next in turn after the last that took one."""
-    m, launch, best = gpu.machine, gpu.record.launch, gpu.record.launch.first
-    for k in range(1, m.sm_count):
-        n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
-        if gpu.free[n] < gpu.free[best]:
-            best = n
-    return best
 
 
 @jit
@@ -263,6 +147,8 @@ def hand_out(gpu, handed_out):
     """Thread blocks go to SMs that can take them in this window, which then run on. Returns how many have gone there
     so far."""
     m, launch = gpu.machine, gpu.record.launch
+    if m.perfect_memory and len(gpu.record.alike):
+        return hand_out_alike(gpu, handed_out)
     while handed_out < len(gpu.order):
         if m.side_by_side and not choose_kernel(gpu):
             break
@@ -346,12 +232,14 @@ def lead(gpu, drain, members):
     m, launch, handed_out, busy = gpu.machine, gpu.record.launch, 0, True
     if launch.limit == 0:
         begin(gpu)
+        if m.perfect_memory and len(gpu.record.alike):
+            follow_first(gpu)
         launch.limit = window_cycles(m, members) if m.cluster_blocks == 1 else 0  # at the end of which clusters come
         if not m.perfect_memory:
             exchange(gpu, 0)
     while (handed_out < len(gpu.order) or (drain and busy)) and launch.limit <= launch.pause:
         more = handed_out < len(gpu.order)
-        busy = run_all(gpu, (more or not drain) and m.cluster_blocks == 1)  # clusters come between two windows
+        busy = run_all(gpu, (more or not drain) and m.cluster_blocks == 1, members)  # clusters come between two windows
         handed_out = hand_out(gpu, handed_out)
         if (more and handed_out == len(gpu.order)) or launch.changed:  # SMs need not wait for what they waited for
             launch.changed, busy = 0, True

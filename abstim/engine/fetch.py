@@ -17,22 +17,24 @@ def want_fetch(sm, w, pc):
     sm.wanted |= bit(w)
     sm.fetch_blocked = 0  # which holds for whoever came first before
     sm.memory &= ~bit(w)
-    sm.fetch_pc[w] = pc
-    sm.buffered[w] = 0
-    sm.ready[w] = NEVER
+    sm.warps.fetch_pc[w] = pc
+    sm.warps.buffered[w] = 0
+    sm.warps.ready[w] = NEVER
 
 
 @jit
 def deliver(c, w, time, ready):
     """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
     sm, m = c.sm, c.machine
-    sm.front_end[w] = ready
-    pc = sm.fetch_pc[w]
-    sm.buffered[w] = min(m.instructions_per_fetch, m.fetch_line_instructions - (pc & (m.fetch_line_instructions - 1)))
+    sm.warps.front_end[w] = ready
+    pc = sm.warps.fetch_pc[w]
+    sm.warps.buffered[w] = min(
+        m.instructions_per_fetch, m.fetch_line_instructions - (pc & (m.fetch_line_instructions - 1))
+    )
     if not sm.flush & bit(w):
         make_ready(c, w, ready, time)
         return
-    sm.ready[w] = ready
+    sm.warps.ready[w] = ready
     if not sm.held & bit(w):
         visit_from(sm, w, ready, time)
 
@@ -46,7 +48,7 @@ def notice_exits(c, fetched, time):
     while left:
         w = lowest(left)
         left &= left - ONE
-        if sm.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
+        if sm.warps.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
             sm.exiting &= ~bit(w)
             notice(c, w, time)
 
@@ -77,7 +79,7 @@ def fetch(c, time, ready):
         notice_exits(c, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
-    there = time if c.machine.perfect_instruction_cache else l1i_lookup(c, sm.fetch_pc[fetched], time)
+    there = time if c.machine.perfect_instruction_cache else l1i_lookup(c, sm.warps.fetch_pc[fetched], time)
     if there == NEVER:
         return
     sm.last_fetched = fetched
@@ -103,5 +105,5 @@ def next_fetch(sm, time):
     while left:
         w = lowest(left)
         left &= left - ONE
-        following = min(following, sm.drained[w])
+        following = min(following, sm.warps.drained[w])
     return max(following, time + 1)

@@ -19,12 +19,13 @@ from precharacterize.synchronisation import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
 BLOCK_BYTES = 1 << 26
-CACHE_LINE_BYTES = 64  # of the CPU that runs this
 
 
 _words = cache(str.split)
 # Dimensions of what only a launch brings
-OF_A_LAUNCH = _words("tb warp window issue instruction event record conflict block operand handed_out kernel awaited")
+OF_A_LAUNCH = _words(
+    "tb alike_tb warp window issue instruction event record conflict block operand handed_out kernel awaited"
+)
 
 
 class Zeros:
@@ -38,7 +39,7 @@ class Zeros:
         """As it is declared."""
         shape, dtype = [sizes[name] for name in _words(field.dimensions)], np.dtype(field.dtype)
         length = prod(shape) * dtype.itemsize
-        room = -(-length // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        room = -(-length // state.CACHE_LINE_BYTES) * state.CACHE_LINE_BYTES
         if room > len(self._left):
             pages = mmap.mmap(-1, max(room, BLOCK_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_NOHUGEPAGE"):
@@ -129,7 +130,7 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
-    return {
+    found = {
         "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
         **dict.fromkeys(OF_A_LAUNCH, 0),
         "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
@@ -145,13 +146,14 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
         "crossing": state.CROSSINGS * (m["cluster_blocks"] > 1), "posted": state.POSTED * m["side_by_side"],
         "slice": slices, "held_cycle": 1 << (2 * m["slice_delay"] + 64).bit_length(),
         "sm_word": -(-m["sm_count"] * real // 64), "slice_word": -(-slices // 64),
-        "l2_line": slices * m["l2_sets"] * m["l2_ways"],
+        "l2_line": slices * m["l2_sets"] * m["l2_ways"], "sector": SECTORS,
         "channel": m["dram_channels"] * real, "bank": m["dram_channels"] * m["dram_banks"] * real,
         "bank_group": m["dram_bank_groups"], "bank_word": -(-m["dram_banks"] // 64),
         "request": 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices,
         # of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D
         "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]),
     }  # fmt: skip
+    return found | {f"{cache}_placed": found[f"{cache}_line"] + 1 for cache in ("l1i", "const", "l1t", "l1d", "l2")}
 
 
 def _waiters(m: Mapping[str, int]) -> int:
@@ -179,11 +181,13 @@ def new_kernels(count: int) -> np.ndarray:
 def new_record(thread_blocks: int, beside: Beside, windows: int = 0, window_cycles: int = 64) -> Record:
     """Of a launch of so many thread blocks."""
     launch = np.zeros((), state.LAUNCH)
-    launch["window_log2"], launch["pause"] = window_cycles.bit_length() - 1, NEVER
+    launch["window_log2"], launch["windows"], launch["pause"] = window_cycles.bit_length() - 1, windows, NEVER
     blocks, warps = np.empty(thread_blocks, state.THREAD_BLOCK), np.empty(beside.warps, state.WARP)
     for rows in (blocks, warps):
         rows.view(np.int64)[:] = -1
     left = beside.kernels["stop"] - beside.kernels["next"]
     log, history = np.empty(0, state.ISSUE), np.zeros(windows, np.int64)
     of_kernels = left, np.zeros_like(left), left.copy(), np.zeros_like(left)
-    return Record(launch, blocks, warps, history, log, beside.kernels, beside.awaited, *of_kernels)
+    return Record(
+        launch, blocks, np.zeros(0, np.int64), warps, history, log, beside.kernels, beside.awaited, *of_kernels
+    )

@@ -9,9 +9,9 @@ from abstim.engine.kernel_queue import await_primary, trigger
 from abstim.engine.mbarriers import follow_groups, follow_phases
 from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
-from abstim.engine.perfect_memory import access
+from abstim.engine.perfect_memory import access, ask_followers
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
-from abstim.engine.scoreboard import count_up, entry_of, fence_over, hold_register, make_ready, write_results
+from abstim.engine.scoreboard import FROM_ALU, count_up, entry_of, fence_over, hold_register, make_ready, write_results
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
 from functional.jit.marked import add, jit
@@ -23,8 +23,8 @@ from precharacterize.synchronisation import AWAITS, COMMITS, LAST_PRODUCT, NONE,
 def started(sm, m, kind, w):
     """Cycle in which the unit started warp `w`'s latest instruction of a kind, which must be its port's latest."""
     port = collectors.port_of(m, kind, w)
-    place = sm.port_position[port]
-    return sm.port_start[port, place - 1 if place else m.port_width[kind] - 1]
+    place = sm.ports[port].position
+    return sm.ports[port].start[place - 1 if place else m.port_width[kind] - 1]
 
 
 @jit
@@ -34,12 +34,11 @@ def start_on_unit(c, port, earliest, latency, initiation):
     while True:
         due = time + latency
         slot = due & (m.ring - 1)
-        if collectors.taken(c.buses, slot, 0, due) < m.result_bus_width:
+        if collectors.count_taken(c.results, slot, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
                 if sm.unit_free[unit] <= time and not collectors.is_taken(c.results, slot, unit, due):
                     sm.unit_free[unit] = time + initiation
                     collectors.book(c.results, slot, unit, due)
-                    collectors.count(c.buses, slot, due)
                     return time
         time += 1
 
@@ -50,9 +49,9 @@ def arithmetic(c, row, port, dispatched):
     kind = row.unit
     earliest = dispatched + START_CYCLES
     if kind == SP:
-        earliest = max(earliest, c.sm.last_start[port])
+        earliest = max(earliest, c.sm.ports[port].last_start)
     start = start_on_unit(c, port, earliest, row.latency_cycles, row.initiation_cycles)
-    c.sm.last_start[port] = start
+    c.sm.ports[port].last_start = start
     return start, start + row.latency_cycles + row.result_offset_cycles
 
 
@@ -62,7 +61,10 @@ def memory(c, i, w, dispatched):
     sm, m = c.sm, c.machine
     unit = m.first_unit[collectors.port_of(m, MEM, 0)]
     start = max(dispatched + START_CYCLES, sm.unit_free[unit])
+    fifo_free = sm.fifo_free
     busy, result = access(c, w, i, start)
+    if sm.next_follower and not Kind.SHARED_LOAD <= c.code[i].kind <= Kind.SHARED_ATOMIC:
+        ask_followers(c, w, i, start, fifo_free, busy, result)
     sm.unit_free[unit] = start + busy
     return start, result
 
@@ -77,32 +79,32 @@ def execute(c, i, w, time):
     pool = collectors.pool_of(m, port, w)
     if kind == MEM and not m.perfect_memory:
         return issue_access(c, i, w, port, pool, time)
-    collector, allocated = collectors.collect(sm, m, kind, port, pool, time)
+    allocated = collectors.collect(sm, m, kind, port, pool, time)
     operands = collectors.read_operands(c, row, w, allocated)
-    place = sm.port_position[port]
-    step = max(operands, sm.port_start[port, place] * m.register_file_ports)
+    place = sm.ports[port].position
+    step = max(operands, sm.ports[port].start[place] * m.register_file_ports)
     dispatched = collectors.cycle_of(m, step)
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
     collectors.write_back(c, row, w, result)
-    sm.port_alloc[port, place] = collectors.cycle_of(m, allocated)
-    sm.port_start[port, place] = start
-    sm.port_position[port] = place + 1 if place + 1 < m.port_width[kind] else 0
-    sm.collector[pool, collector] = step
+    sm.ports[port].alloc[place] = collectors.cycle_of(m, allocated)
+    sm.ports[port].start[place] = start
+    sm.ports[port].position = place + 1 if place + 1 < m.port_width[kind] else 0
+    collectors.leave_collector(sm, pool, step)
     return result
 
 
 @jit
 def step(sm, streams, w):
     """Move the warp to its next instruction; returns False at the end of its stream."""
-    i = sm.pc[w] + 1
-    if i >= sm.stop[w]:
-        sm.event[w] += 1
-        if sm.event[w] >= sm.event_end[w]:
+    i = sm.warps.pc[w] + 1
+    if i >= sm.warps.stop[w]:
+        sm.warps.event[w] += 1
+        if sm.warps.event[w] >= sm.warps.event_end[w]:
             return False
-        block = streams.blocks[sm.event[w]]
+        block = streams.blocks[sm.warps.event[w]]
         i = streams.block_start[block]
-        sm.stop[w] = streams.block_stop[block]
-    sm.pc[w] = i
+        sm.warps.stop[w] = streams.block_stop[block]
+    sm.warps.pc[w] = i
     return True
 
 
@@ -110,17 +112,17 @@ def step(sm, streams, w):
 def follow(c, w, i, time):
     """After issuing `i` at `time`: sequential, other lanes after an exit, or a taken branch."""
     sm, code = c.sm, c.code
-    sm.buffered[w] -= 1
-    sequential = sm.pc[w] == i + 1
-    if sequential and sm.buffered[w] > 0:
+    sm.warps.buffered[w] -= 1
+    sequential = sm.warps.pc[w] == i + 1
+    if sequential and sm.warps.buffered[w] > 0:
         make_ready(c, w, time + code[i].stall_cycles, time)
     elif sequential or code[i].kind == Kind.EXIT:
-        want_fetch(sm, w, code[sm.pc[w]].pcs)
+        want_fetch(sm, w, code[sm.warps.pc[w]].pcs)
     else:
         sm.flush |= bit(w)
         sm.wrong[w] = i + 1 if i + 1 < len(code) else i
-        if sm.buffered[w] > 0:
-            sm.ready[w] = time + 1
+        if sm.warps.buffered[w] > 0:
+            sm.warps.ready[w] = time + 1
             sm.memory &= ~bit(w)
             if not sm.held & bit(w):
                 visit_from(sm, w, time + 1, time)
@@ -131,9 +133,9 @@ def follow(c, w, i, time):
 @jit
 def park(c, w, time):
     """The warp has issued all that is known of its stream at `time`, and waits for more (coupling.py)."""
-    sm, row = c.sm, c.record.warps[c.sm.warp[w]]
+    sm, row = c.sm, c.record.warps[c.sm.warps.warp[w]]
     row.parked_cycle, row.slot = time, w
-    sm.buffered[w], sm.ready[w] = 0, NEVER
+    sm.warps.buffered[w], sm.warps.ready[w] = 0, NEVER
     sm.memory &= ~bit(w)
 
 
@@ -141,10 +143,10 @@ def park(c, w, time):
 def enter_block(c, w):
     """The warp goes on with the first instruction of the basic block at its cursor, its instruction buffer empty."""
     sm, streams = c.sm, c.streams
-    block = streams.blocks[sm.event[w]]
-    sm.pc[w], sm.stop[w] = streams.block_start[block], streams.block_stop[block]
-    sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
-    want_fetch(sm, w, c.code[sm.pc[w]].pcs)
+    block = streams.blocks[sm.warps.event[w]]
+    sm.warps.pc[w], sm.warps.stop[w] = streams.block_start[block], streams.block_stop[block]
+    sm.of_kind[c.code[sm.warps.pc[w]].unit] |= bit(w)
+    want_fetch(sm, w, c.code[sm.warps.pc[w]].pcs)
 
 
 @jit
@@ -152,7 +154,7 @@ def write_log(c, row, w, i, time, result, missed):
     """One issue: when, what, by whom. What an access missed and asked for is known when it is complete."""
     sm = c.sm
     row.cycle, row.result_cycle, row.start_cycle = time, result, started(sm, c.machine, c.code[i].unit, w)
-    row.sm, row.slot, row.warp, row.instruction = sm.number, w, sm.warp[w], i
+    row.sm, row.slot, row.warp, row.instruction = sm.number, w, sm.warps.warp[w], i
     row.l1d_misses, row.l1i_misses, row.l2_accesses, row.dram_reads = missed, sm.l1i_misses, 0, 0
 
 
@@ -160,7 +162,8 @@ def write_log(c, row, w, i, time, result, missed):
 def store_window(record, sm):
     """What an SM counted of a window joins what others did, which may do so at the same time."""
     if sm.window_issued:
-        add(record.windows, sm.window, sm.window_issued)
+        row = sm.number * record.launch.windows if len(record.alike) else 0
+        add(record.windows, row + sm.window, sm.window_issued)
         sm.window_issued = 0
 
 
@@ -168,10 +171,10 @@ def store_window(record, sm):
 def note(c, w, i, time, result, missed):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
     sm, record = c.sm, c.record
-    launch, windows = record.launch, len(record.windows)
+    launch, windows = record.launch, record.launch.windows
     if sm.fresh & bit(w):
         sm.fresh &= ~bit(w)
-        record.warps[sm.warp[w]].issue_cycle = time
+        record.warps[sm.warps.warp[w]].issue_cycle = time
     if windows:
         at = min(time >> launch.window_log2, windows - 1)
         if at != sm.window:
@@ -195,7 +198,7 @@ def follow_copies(c, w, row, record, result, time):
         if row.copies == REGISTERS:
             change_registers(c, w, row.word, time)
         elif c.machine.side_by_side and row.copies == TRIGGERS:
-            trigger(c, c.sm.block_of[w], time)
+            trigger(c, c.sm.warps.block_of[w], time)
         elif c.machine.side_by_side and row.copies == AWAITS:
             await_primary(c, w)
     elif row.copies < LAST_PRODUCT:
@@ -208,11 +211,11 @@ def follow_copies(c, w, row, record, result, time):
 def issue(c, w, time):
     """Issue the warp's next instruction at `time`."""
     sm = c.sm
-    i = sm.pc[w]
+    i = sm.warps.pc[w]
     row = c.code[i]
     kind = row.kind
     sm.visitable &= ~bit(w)
-    missed, record = sm.l1d_misses, sm.record[w]
+    missed, record = sm.l1d_misses, sm.warps.record[w]
     counted = row.counted and row.unit == MEM and not c.machine.perfect_memory  # comes when it is complete
     if counted:
         count_up(c, w, row)
@@ -221,25 +224,25 @@ def issue(c, w, time):
     if not counted:
         write_results(c, w, row, result)
     if row.release >= 0:
-        hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, Kind.ALU))
-    settle(sm, w, result)
+        hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, FROM_ALU))
+    settle(c, w, result)
     is_known = step(sm, c.streams, w)
-    if not is_known and c.record.warps[sm.warp[w]].more <= 0:
+    if not is_known and c.record.warps[sm.warps.warp[w]].more <= 0:
         leave(c, w, time)
         follow_copies(c, w, row, record, result, time)
         return
     sm.of_kind[row.unit] &= ~bit(w)
     if is_known:
-        sm.of_kind[c.code[sm.pc[w]].unit] |= bit(w)
+        sm.of_kind[c.code[sm.warps.pc[w]].unit] |= bit(w)
     if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
-        sm.not_before[w] = result - 1 if result < NEVER else NEVER
+        sm.warps.not_before[w] = result - 1 if result < NEVER else NEVER
     elif kind == Kind.FENCE:
         if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
-            settle(sm, w, time + c.machine.slice_delay + c.machine.hit_delay)
-        sm.not_before[w] = fence_over(c, w)
-        sm.fenced |= bit(w) if sm.not_before[w] == NEVER else EMPTY_SET
+            settle(c, w, time + c.machine.slice_delay + c.machine.hit_delay)
+        sm.warps.not_before[w] = fence_over(c, w)
+        sm.fenced |= bit(w) if sm.warps.not_before[w] == NEVER else EMPTY_SET
     else:
-        sm.not_before[w] = time + row.stall_cycles if row.stall_cycles > 1 else 0
+        sm.warps.not_before[w] = time + row.stall_cycles if row.stall_cycles > 1 else 0
     follow_copies(c, w, row, record, result, time)
     if kind == Kind.BARRIER:
         sm.held |= bit(w)

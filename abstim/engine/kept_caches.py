@@ -43,7 +43,7 @@ class Caches:
         fewer ways."""
         self.first_level = {name: column.copy() for name, column in _first_level(state).items()}
         _arrive(self.first_level["l1d line"])
-        there = self.first_level["l1d line"]["sector_there"]
+        there = self.first_level["l1d sector_there"]
         there[there != NEVER] = 0
         if not state.machine["perfect_memory"]:
             self.below = {name: column.copy() for name, column in _below(state).items()}
@@ -55,14 +55,14 @@ class Caches:
         if self.below is None:
             return np.empty(0, np.int64)
         tag = self.below["l2 tag"]
-        return tag[tag > 0] - 1
+        return tag[tag > 0].astype(np.int64) - 1
 
 
 def _first_level(state: State) -> dict[str, np.ndarray]:
     """What is kept of the SMs; `stamp` is the clock of the last use of lines."""
     caches = {"l1i": state.l1i, "const": state.const, "texture": state.texture, "l1d": state.l1d}
     tags = {f"{name} {part}": getattr(cache, part) for name, cache in caches.items() for part in ("tag", "last_use")}
-    return tags | {"l1d line": state.l1d.line, "stamp": state.sm["stamp"]}
+    return tags | {"l1d sector_there": state.l1d.sector_there, "l1d line": state.l1d.line, "stamp": state.sm["stamp"]}
 
 
 def _below(state: State) -> dict[str, np.ndarray]:

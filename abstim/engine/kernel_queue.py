@@ -24,9 +24,9 @@ def trigger(c, block, time):
 @jit
 def await_primary(c, w):
     """A warp waits until the kernel has ended that let its own begin."""
-    sm, primary = c.sm, c.record.kernels[c.sm.block_kernel[c.sm.block_of[w]]].programmatic
+    sm, primary = c.sm, c.record.kernels[c.sm.block_kernel[c.sm.warps.block_of[w]]].programmatic
     if primary >= 0:
-        sm.awaiting, sm.not_before[w] = sm.awaiting | bit(w), NEVER
+        sm.awaiting, sm.warps.not_before[w] = sm.awaiting | bit(w), NEVER
 
 
 @outlined
@@ -36,10 +36,10 @@ def release_dependents(gpu, n, time):
     while left:
         c, w = context_of(gpu, n), lowest(left)
         left &= left - ONE
-        end = gpu.record.kernels[gpu.record.kernels[c.sm.block_kernel[c.sm.block_of[w]]].programmatic].end
+        end = gpu.record.kernels[gpu.record.kernels[c.sm.block_kernel[c.sm.warps.block_of[w]]].programmatic].end
         if end < NEVER:
             c.sm.awaiting &= ~bit(w)
-            c.sm.not_before[w] = end
+            c.sm.warps.not_before[w] = end
             wake(c, w, time)
             c.sm.clock = min(c.sm.clock, time + 1)
 

@@ -9,7 +9,7 @@ from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
 from abstim.engine.rules import SECTORS
-from abstim.engine.tags import drop, find, oldest_idle, touch
+from abstim.engine.tags import drop, find, oldest_idle, take_way, touch
 from functional.jit.marked import add, jit, outlined
 
 
@@ -79,7 +79,7 @@ def replace(c, k, line, time):
     l1d, row = c.l1d, c.l1d.line[k]
     if row.dirty:
         send_miss(c, l1d.tag[k] - 1, row.dirty, state.EVICTED, state.NOBODY, 0, time)
-    l1d.tag[k] = line + 1
+    take_way(l1d, k, line)
     row.valid = row.dirty = row.coming = 0
     touch(c.sm, l1d.last_use, k)
     l1d.hint[line & (state.HINTS - 1)] = k
@@ -187,7 +187,7 @@ def store_below(c, line, sectors, place, time):
     access = c.l1d.accesses[place - 1]
     if c.machine.posted_stores:
         access.l2_accesses += sectors_in(sectors)
-        kernel = c.sm.block_kernel[c.sm.block_of[access.warp]]
+        kernel = c.sm.block_kernel[c.sm.warps.block_of[access.warp]]
         if c.machine.side_by_side:
             add(c.shared.posted, kernel, sectors_in(sectors))
         send_miss(c, line, sectors, state.WRITE, state.NOBODY, kernel + 1, time)

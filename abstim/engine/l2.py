@@ -7,7 +7,7 @@ from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
-from abstim.engine.tags import find, oldest_idle
+from abstim.engine.tags import find, oldest_idle, take_way
 from functional.jit.marked import add, jit, outlined
 
 
@@ -64,12 +64,9 @@ def write_back_early(shared, n, first, time):
 
 
 @jit
-def take_way(l2, k, line):
+def begin_line(l2, k, line):
     """A line takes the way `k`, nothing of it there."""
-    if l2.tag[k] == 0:
-        l2.placed[l2.uses[1]] = k
-        l2.uses[1] += 1
-    l2.tag[k] = line + 1
+    take_way(l2, k, line)
     l2.line[k].valid = l2.line[k].dirty = 0
 
 
@@ -80,7 +77,7 @@ def place_line(shared, n, request, first, time):
     k = oldest_idle(l2, first, shared.machine.l2_ways)
     if k >= 0:
         evict(shared, n, k, time)
-        take_way(l2, k, request.line)
+        begin_line(l2, k, request.line)
     return k
 
 

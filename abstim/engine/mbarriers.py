@@ -27,7 +27,7 @@ def copy_ends(c, w, family, group, result):
         there = all_there(c, w, sm.awaited[w])
         if there < NEVER:
             sm.copying &= ~bit(w)
-            sm.not_before[w] = there
+            sm.warps.not_before[w] = there
 
 
 @jit
@@ -65,7 +65,7 @@ def follow_groups(c, w, row, result):
         if there == NEVER:
             sm.copying |= bit(w)
             sm.awaited[w] = copies
-        sm.not_before[w] = max(sm.not_before[w], there)
+        sm.warps.not_before[w] = max(sm.warps.not_before[w], there)
 
 
 is_phase, barrier_of, phase_of, count_of, away_of = map(
@@ -80,8 +80,8 @@ AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
 def wake(c, w, time):
     """Something that warp `w` may have waited for has come."""
     sm = c.sm
-    if sm.ready[w] >= NEVER and sm.running & bit(w) and sm.buffered[w] > 0 and not sm.flush & bit(w):
-        make_ready(c, w, sm.front_end[w], time)
+    if sm.warps.ready[w] >= NEVER and sm.running & bit(w) and sm.warps.buffered[w] > 0 and not sm.flush & bit(w):
+        make_ready(c, w, sm.warps.front_end[w], time)
 
 
 @jit
@@ -139,7 +139,7 @@ def phases_over(c, w, record):
         one = c.streams.records[k]
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line):
-            over = max(over, phase_over(c, c.sm.block_of[w], line))
+            over = max(over, phase_over(c, c.sm.warps.block_of[w], line))
         k += 1
     return over
 
@@ -154,13 +154,13 @@ def arrive_in_phases(c, w, copies, record, result, time):
         line, more = line_of(one), more_follow(one)
         if is_phase(line) and count_of(line) == 0:
             if c.machine.side_by_side and away_of(one):
-                cross(c, c.sm.block_of[w], away_of(one), line, result + way)
+                cross(c, c.sm.warps.block_of[w], away_of(one), line, result + way)
             else:
-                arrive_in_phase(c, c.sm.block_of[w], line, result)
+                arrive_in_phase(c, c.sm.warps.block_of[w], line, result)
                 some = True
         k += 1
     if some:
-        release_phases(c, c.sm.block_of[w], time)
+        release_phases(c, c.sm.warps.block_of[w], time)
 
 
 @jit
@@ -175,7 +175,7 @@ def release_phases(c, block, time):
         if over < NEVER:
             sm.at_phase &= ~bit(w)
             sm.phase_there[w] = max(sm.phase_there[w], over)
-            sm.not_before[w] = sm.phase_there[w]
+            sm.warps.not_before[w] = sm.phase_there[w]
             wake(c, w, time)
 
 
@@ -189,9 +189,9 @@ def meet(c, w, record, result, time):
     if over == NEVER:
         sm.at_phase |= bit(w)
         sm.phase_record[w], sm.phase_there[w] = record, result - 1
-        sm.not_before[w] = NEVER
+        sm.warps.not_before[w] = NEVER
     else:
-        sm.not_before[w] = max(sm.not_before[w], over)
+        sm.warps.not_before[w] = max(sm.warps.not_before[w], over)
 
 
 @jit
@@ -267,7 +267,7 @@ def follow_phases(c, w, copies, record, result, time):
     sm = c.sm
     if not c.machine.perfect_memory:  # what is not known comes when it is
         if copies == sync.MEETS and result < NEVER:
-            sm.not_before[w] = NEVER if sm.at_phase & bit(w) else max(sm.not_before[w], sm.phase_there[w])
+            sm.warps.not_before[w] = NEVER if sm.at_phase & bit(w) else max(sm.warps.not_before[w], sm.phase_there[w])
     elif copies == sync.MEETS:
         meet(c, w, record, result, time)
     elif copies == sync.MEETS_LATER:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from abstim.engine import accesses, state
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
-from abstim.engine.operand_collectors import collect, collector_known, cycle_of, read_operands
+from abstim.engine.operand_collectors import collect, cycle_of, leave_collector, read_operands
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
@@ -26,18 +26,18 @@ def room_for_access(sm):
 def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
     sm, m = c.sm, c.machine
-    access, place = new_access(c, w, i), sm.port_position[port]
+    access, place = new_access(c, w, i), sm.ports[port].position
     at = (sm.issued_first + sm.issued_count) & (state.ISSUED_ACCESSES - 1)
     sm.issued_count += 1
     row = c.l1d.issued[at]
-    row.access, row.issued, row.pool, row.collector, row.port = access, time, pool, 0, port
-    row.place, row.started, row.conflict, row.record = place, 0, sm.conflict[w], sm.record[w]
-    sm.port_position[port] = place + 1 if place + 1 < m.port_width[state.MEM] else 0
+    row.access, row.issued, row.pool, row.collected, row.port = access, time, pool, 0, port
+    row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
+    sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     sm.at_port += 1
-    if collector_known(sm, m, state.MEM, pool):
+    if sm.ports[pool].collectors_known:
         leave_port(c, row)
     else:
-        sm.port_alloc[port, place] = state.NEVER
+        sm.ports[port].alloc[place] = state.NEVER
     row.end = accesses.move_past(c, w, i)
     row.lanes = accesses.lanes_a_sector(c, w, row.record, row.end) if c.code[i].fp64_atomic else 0
     go_on(c, time)
@@ -49,11 +49,10 @@ def issue_access(c, i, w, port, pool, time):
 def leave_port(c, row):
     """An instruction gets an operand collector."""
     sm, m, access = c.sm, c.machine, c.l1d.accesses[row.access - 1]
-    collector, allocated = collect(sm, m, state.MEM, row.port, row.pool, row.issued)
-    row.collector = collector + 1
+    allocated = collect(sm, m, state.MEM, row.port, row.pool, row.issued)
+    row.collected = 1
     row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
-    sm.port_alloc[row.port, row.place] = cycle_of(m, allocated)
-    sm.collector[row.pool, collector] = state.NEVER
+    sm.ports[row.port].alloc[row.place] = cycle_of(m, allocated)
     sm.at_port -= 1
 
 
@@ -63,8 +62,8 @@ def first_at_port(c, pool):
     sm = c.sm
     for k in range(sm.issued_count):
         row = c.l1d.issued[(sm.issued_first + k) & (state.ISSUED_ACCESSES - 1)]
-        if row.collector == 0 and row.pool == pool:
-            sm.port_alloc[row.port, row.place] = row.issued  # those before it are gone from the port since
+        if row.collected == 0 and row.pool == pool:
+            sm.ports[row.port].alloc[row.place] = row.issued  # those before it are gone from the port since
             leave_port(c, row)
             return
 
@@ -75,10 +74,10 @@ def dispatch(c, row):
     sm, m = c.sm, c.machine
     access = c.l1d.accesses[row.access - 1]
     unit = m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]
-    step = max(row.operands, sm.port_start[row.port, row.place] * m.register_file_ports)
+    step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
     row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
-    sm.port_start[row.port, row.place] = row.start
-    sm.collector[row.pool, row.collector - 1] = step
+    sm.ports[row.port].start[row.place] = row.start
+    leave_collector(sm, row.pool, step)
     row.started = 1
     if sm.at_port:
         first_at_port(c, row.pool)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import BOOKED_LOG2, NEVER
-from functional.jit.marked import jit
+from abstim.engine.state import BOOKED_LOG2, COLLECTORS
+from functional.jit.marked import jit, ones
 
 HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
 LOWER = (1 << HALF) - 1
@@ -14,7 +14,7 @@ CYCLES = LOWER >> 1  # cycles are told apart modulo 2^31, far more than a ring i
 
 @jit
 def taken(ring, row, part, time):
-    """What is taken in cycle `time`, whose word is `ring[row, part]`: a set, or a count."""
+    """The set of what is taken in cycle `time`, whose word is `ring[row, part]`."""
     word = ring[row, part]
     return word & LOWER if word >> HALF == time & CYCLES else 0
 
@@ -33,9 +33,12 @@ def book(ring, row, number, time):
 
 
 @jit
-def count(ring, row, time):
-    """One more is taken in cycle `time`, of places that are all alike."""
-    ring[row, 0] = (time & CYCLES) << HALF | taken(ring, row, 0, time) + 1
+def count_taken(ring, row, time):
+    """How many places are taken in cycle `time`."""
+    found = 0
+    for part in range(ring.shape[1]):
+        found += ones(taken(ring, row, part, time))
+    return found
 
 
 @jit
@@ -55,7 +58,7 @@ def port_of(m, kind, w):
 @jit
 def port_free(sm, port):
     """First cycle in which an instruction can issue to `port`: a dispatch register is free."""
-    return sm.port_alloc[port, sm.port_position[port]]
+    return sm.ports[port].alloc[sm.ports[port].position]
 
 
 @jit
@@ -67,38 +70,38 @@ def pool_of(m, port, w):
 
 
 @jit
-def collector_known(sm, m, kind, pool):
-    """Is it known of any collector when it will be free? Not of those in which something waits for a load/store unit
-    that is held up."""
-    for k in range(m.collectors[kind]):  # noqa: SIM110 (compiled)
-        if sm.collector[pool, k] < NEVER:
-            return True
-    return False
-
-
-@jit
 def collect(sm, m, kind, port, pool, time):
-    """Take an operand collector for an instruction issued at `time`; returns (collector, step of the allocation)."""
-    best = 0
-    for k in range(1, m.collectors[kind]):
-        if sm.collector[pool, k] < sm.collector[pool, best]:
-            best = k
-    allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, sm.collector[pool, best])
+    """Take the operand collector that is free first for an instruction issued at `time`; returns the step of the
+    allocation. When it is free is known of none in which something waits for a load/store unit that is held up."""
+    first = sm.ports[pool].collector_first
+    allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, sm.ports[pool].collector[first])
+    sm.ports[pool].collector_first = (first + 1) & (COLLECTORS - 1)
+    sm.ports[pool].collectors_known -= 1
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
         allocated = max(allocated, sm.last_alloc[kind])
         sm.last_alloc[kind] = allocated
     elif m.port_width[kind] == 1:
-        allocated = max(allocated, (sm.port_alloc[port, 0] + 1) * m.register_file_ports)
-    return best, allocated
+        allocated = max(allocated, (sm.ports[port].alloc[0] + 1) * m.register_file_ports)
+    return allocated
+
+
+@jit
+def leave_collector(sm, pool, step):
+    """A collector of a pool is free from a step on, mostly later than the others."""
+    first = sm.ports[pool].collector_first
+    at = first + sm.ports[pool].collectors_known
+    while at > first and sm.ports[pool].collector[(at - 1) & (COLLECTORS - 1)] > step:
+        sm.ports[pool].collector[at & (COLLECTORS - 1)] = sm.ports[pool].collector[(at - 1) & (COLLECTORS - 1)]
+        at -= 1
+    sm.ports[pool].collector[at & (COLLECTORS - 1)] = step
+    sm.ports[pool].collectors_known += 1
 
 
 @jit
 def register_bank_of(m, number, w):
     """The bank of a register of warp `w`; a sub-core has its own banks."""
-    if m.sub_cores:
-        own = m.register_banks // m.schedulers_per_sm
-        return m.scheduler_of[w] * own + (number + w) % own
-    return (number + w) & (m.register_banks - 1)
+    own = (number + w) & (m.warp_banks - 1)
+    return m.scheduler_of[w] * m.warp_banks + own if m.sub_cores else own
 
 
 @jit
@@ -121,8 +124,6 @@ def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
     m = c.machine
     step = time * m.register_file_ports
-    for k in range(row.writes_end - row.writes_at):
-        number = c.streams.operands[row.write_banks_at + k]
-        if number >= 0:
-            at = step & (m.ring * m.register_file_ports - 1)
-            book(c.register_banks, at, register_bank_of(m, number, w), step)
+    for k in range(row.write_banks_at, row.write_banks_end):
+        at = step & (m.ring * m.register_file_ports - 1)
+        book(c.register_banks, at, register_bank_of(m, c.streams.operands[k], w), step)

@@ -69,7 +69,7 @@ def new_access(c, w, i):
     access = c.l1d.accesses[place - 1]
     access.warp, access.instruction, access.waiting, access.result, access.row = w, i, 1, 0, 0
     access.l1d_misses = access.l2_accesses = access.dram_reads = 0
-    sm.outstanding[w] += 1
+    sm.warps.outstanding[w] += 1
     sm.latest_access = place
     if c.code[i].copies != NONE:
         note_copy(c, w, access, c.code[i].copies)
@@ -79,7 +79,7 @@ def new_access(c, w, i):
 @jit
 def note_copy(c, w, access, copies):
     """An access does something with asynchronous work: what is to be known of it when it is complete."""
-    access.record = c.sm.record[w]
+    access.record = c.sm.warps.record[w]
     if copies in (COPY, MEETS_LATER):
         access.number = mbarriers.number_copy(c, w, copies, access.record)
     if copies == COMMITS:
@@ -108,19 +108,19 @@ def complete(c, place, time):
     if access.row:  # what is now known of an issue that was noted before
         c.record.log[access.row - 1].result_cycle = access.result
         describe(access, c.record.log[access.row - 1])
-    sm.settled[w] = max(sm.settled[w], access.result)
-    sm.outstanding[w] -= 1
-    if sm.outstanding[w] == 0:
-        sm.drained[w] = sm.settled[w]
+    sm.warps.settled[w] = max(sm.warps.settled[w], access.result)
+    sm.warps.outstanding[w] -= 1
+    if sm.warps.outstanding[w] == 0:
+        sm.warps.drained[w] = sm.warps.settled[w]
     if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
-        sm.not_before[w] = access.result - 1
+        sm.warps.not_before[w] = access.result - 1
     if row.copies != NONE:
         if mbarriers.starts_work(row.copies):
             mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     if sm.fenced & bit(w) and fence_over(c, w) < NEVER:
         sm.fenced &= ~bit(w)
-        sm.not_before[w] = fence_over(c, w)
+        sm.warps.not_before[w] = fence_over(c, w)
     give_back(c.l1d.accesses, sm.accesses_unused, place)
     mbarriers.wake(c, w, time)
 

@@ -9,9 +9,9 @@ from abstim.engine.l1d import find_line, set_of, use
 from abstim.engine.pending_accesses import respond_in_order
 from abstim.engine.read_only_caches import const_line, supply, texture_line
 from abstim.engine.rules import SECTORS
-from abstim.engine.state import HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
+from abstim.engine.state import CONTEXT, HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, place, touch, victim
-from functional.jit.marked import jit
+from functional.jit.marked import jit, outlined, refer
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
@@ -25,7 +25,7 @@ def allocate(c, line, time):
     place(l1d, k, line, time)
     row.dirty = 0
     for j in range(SECTORS):
-        row.sector_there[j] = NEVER
+        l1d.sector_there[k, j] = NEVER
     touch(c.sm, l1d.last_use, k)
     l1d.hint[line & (HINTS - 1)] = k
     return k
@@ -36,7 +36,7 @@ def absent(c, k, sectors):
     """Is a sector wanted of the line at `k` neither there nor on its way?"""
     if c.machine.l1d_sectored:
         for j in range(SECTORS):
-            if (sectors >> j) & 1 and c.l1d.line[k].sector_there[j] == NEVER:
+            if (sectors >> j) & 1 and c.l1d.sector_there[k, j] == NEVER:
                 return True
     return False
 
@@ -49,7 +49,7 @@ def arrival(c, k, sectors):
     there = 0
     for j in range(SECTORS):
         if (sectors >> j) & 1:
-            there = max(there, c.l1d.line[k].sector_there[j])
+            there = max(there, c.l1d.sector_there[k, j])
     return there
 
 
@@ -59,7 +59,7 @@ def arrive_at(c, k, sectors, there):
     c.l1d.there[k] = max(c.l1d.there[k], there)
     for j in range(SECTORS):
         if (sectors >> j) & 1:
-            c.l1d.line[k].sector_there[j] = there
+            c.l1d.sector_there[k, j] = there
 
 
 @jit
@@ -114,7 +114,7 @@ def store(c, line, time, sectors):
 def access(c, w, i, start):
     """(cycles on the load/store unit, result) of instruction `i` of warp `w`, which starts at `start`; moves the warp's
     cursors past it."""
-    kind, first, conflict = c.code[i].kind, c.sm.record[w], c.sm.conflict[w]
+    kind, first, conflict = c.code[i].kind, c.sm.warps.record[w], c.sm.warps.conflict[w]
     end = accesses.move_past(c, w, i)
     busy, result = accesses.simple_result(c, w, i, first, end, conflict, start)
     if busy:
@@ -140,7 +140,7 @@ def const_result(c, first, end, start):
 
 @jit
 def global_result(c, i, first, end, start):
-    """The same of a global, local or generic access: one transaction a cycle into the L1D pipeline, last line first, and
+    """The same of a global, local or generic access: a transaction a cycle into the L1D pipeline, last line first, and
     beside them a copy's passes of shared memory."""
     m = c.machine
     kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].access_bytes)
@@ -177,3 +177,18 @@ def transaction(c, kind, line, time, sectors):
     if kind == Kind.GLOBAL_LOAD:
         return load(c, line, time, sectors)
     return store(c, line, time, sectors)
+
+
+@outlined
+def ask_followers(c, w, i, start, fifo_free, busy, result):
+    """Do the caches of SMs that follow this one (equal_sms.py) say the same of the access that it has made, for which
+    its FIFO was free at `fifo_free`? Those that say something else stray."""
+    k = c.sm.next_follower
+    while k:
+        other = refer(CONTEXT, c.contexts[(k - 1 - c.sm.number) * len(c.contexts) :])
+        sm, k = other.sm, other.sm.next_follower
+        if sm.strays == 0:
+            sm.fifo_free = fifo_free
+            other_busy, other_result = access(other, w, i, start)
+            if other_busy != busy or other_result != result or sm.fifo_free != c.sm.fifo_free:
+                sm.strays = c.sm.strays = 1

@@ -6,7 +6,7 @@ from abstim.engine import state
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue
 from abstim.engine.memory_pipe import room_for_access
-from abstim.engine.operand_collectors import collector_known, pool_of, port_free, port_of
+from abstim.engine.operand_collectors import pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
 from functional.jit.marked import jit
@@ -43,7 +43,7 @@ def promote(c, s, time):
     kept, demoted = 0, 0
     for k in range(active):
         w = sm.order[s, k]
-        waits = sm.held & bit(w) or not sm.running & bit(w) or sm.not_before[w] > time
+        waits = sm.held & bit(w) or not sm.running & bit(w) or sm.warps.not_before[w] > time
         if waits or waits_long(c, w, time):
             sm.order_scratch[demoted] = w
             demoted += 1
@@ -116,7 +116,7 @@ def issue_from(sm, m, unit, w):
     if sm.issued_count:  # never with perfect memory
         if unit == state.MEM:  # which waits at its port for a collector
             return port_free(sm, port) if room_for_access(sm) else state.NEVER
-        if not collector_known(sm, m, unit, pool_of(m, port, w)):
+        if sm.ports[pool_of(m, port, w)].collectors_known == 0:
             return state.NEVER
     return port_free(sm, port)
 
@@ -128,9 +128,9 @@ def passed_over(sm, m, code, w, time):
     if sm.flush & bit(w):
         sm.visitable &= ~bit(w)
         sm.flush &= ~bit(w)
-        want_fetch(sm, w, code[sm.pc[w]].pcs)
+        want_fetch(sm, w, code[sm.warps.pc[w]].pcs)
         return bit(w)
-    unit = code[sm.pc[w]].unit
+    unit = code[sm.warps.pc[w]].unit
     free = issue_from(sm, m, unit, w)
     if free <= time:
         return EMPTY_SET
@@ -145,9 +145,9 @@ def issues_again(c, w, first, time):
     It must be in the buffer, go to another kind of unit, and wait for nothing.
     """
     sm = c.sm
-    if sm.buffered[w] == 0 or (sm.flush | sm.held | ~sm.running) & bit(w) or sm.not_before[w] > time:
+    if sm.warps.buffered[w] == 0 or (sm.flush | sm.held | ~sm.running) & bit(w) or sm.warps.not_before[w] > time:
         return False
-    row = c.code[sm.pc[w]]
+    row = c.code[sm.warps.pc[w]]
     if row.unit == first or issue_from(sm, c.machine, row.unit, w) > time:
         return False
     return registers_free(c, w, row) <= time
@@ -168,7 +168,7 @@ def take_turn(c, s, time):
             slots &= ~passed
             continue
         charge(sm, s, time)
-        first = code[sm.pc[w]].unit
+        first = code[sm.warps.pc[w]].unit
         issue(c, w, time)
         if m.issues_per_turn > 1 and issues_again(c, w, first, time):
             issue(c, w, time)

@@ -6,6 +6,8 @@ would be two loads for every register that an instruction waits for.
 
 from __future__ import annotations
 
+import numpy as np
+
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit, visit_from
 from functional.jit.marked import jit
@@ -15,14 +17,15 @@ from precharacterize.table import SCOREBOARDS
 FROM_ALU, FROM_NEAR, FROM_PARAM, FROM_GLOBAL = 0, 1, 2, 3
 
 
+def origins(kinds):
+    """Where what instructions of these kinds write comes from."""
+    near, far = np.where(kinds > Kind.PARAM_LOAD, FROM_NEAR, FROM_ALU), kinds >= Kind.GLOBAL_LOAD
+    return np.where(kinds == Kind.PARAM_LOAD, FROM_PARAM, np.where(far, FROM_GLOBAL, near))
+
+
 @jit
-def entry_of(result, kind):
-    """The entry of a register that an instruction of a kind writes, its result there at `result`."""
-    origin = FROM_NEAR if kind > Kind.PARAM_LOAD else FROM_ALU
-    if kind == Kind.PARAM_LOAD:
-        origin = FROM_PARAM
-    elif kind >= Kind.GLOBAL_LOAD:
-        origin = FROM_GLOBAL
+def entry_of(result, origin):
+    """The entry of a register whose value is there at `result`."""
     return (result << 2) | origin
 
 
@@ -41,7 +44,7 @@ def origin_of(entry):
 @jit
 def write_registers(c, w, row, result):
     """The destinations of an instruction of warp `w` are free at `result`."""
-    entry = entry_of(result, row.kind)
+    entry = entry_of(result, row.origin)
     for k in range(row.writes_at, row.writes_end):
         c.scoreboard[w, c.streams.operands[k]] = entry
 
@@ -52,7 +55,7 @@ def fence_over(c, w):
     (warp_waiting_at_mem_barrier), when its registers are free, whatever its stores do. NEVER: not known."""
     over = 0
     if c.machine.posted_stores:
-        return c.sm.drained[w]
+        return c.sm.warps.drained[w]
     for r in range(c.machine.register_count):
         over = max(over, free_from(c.scoreboard[w, r]))
     return over
@@ -65,7 +68,7 @@ def count_up(c, w, row):
     for k in range(row.writes_at, row.writes_end):
         r = c.streams.operands[k]
         c.scoreboard[w, r + SCOREBOARDS] += 1
-        c.scoreboard[w, r] = entry_of(NEVER, row.kind)
+        c.scoreboard[w, r] = entry_of(NEVER, row.origin)
 
 
 @jit
@@ -80,7 +83,7 @@ def count_down(c, w, row, result):
 def write_counted(c, w, row, result):
     """A scoreboard is free no earlier than at `result`."""
     for k in range(row.writes_at, row.writes_end):
-        hold_register(c, w, c.streams.operands[k], entry_of(result, row.kind))
+        hold_register(c, w, c.streams.operands[k], entry_of(result, row.origin))
 
 
 @jit
@@ -113,15 +116,15 @@ def registers_free(c, w, row):
 @jit
 def make_ready(c, w, front_end, time):
     """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
-    sm, row = c.sm, c.code[c.sm.pc[w]]
-    ready = max(front_end, sm.not_before[w])
+    sm, row = c.sm, c.code[c.sm.warps.pc[w]]
+    ready = max(front_end, sm.warps.not_before[w])
     memory = ready > front_end
     for k in range(row.waits_at, row.waits_end):
         entry = c.scoreboard[w, c.streams.operands[k]]
         if free_from(entry) > ready:
             ready = free_from(entry)
             memory = origin_of(entry) != FROM_ALU
-    sm.ready[w] = ready
+    sm.warps.ready[w] = ready
     if memory:
         sm.memory |= bit(w)
     else:
@@ -134,9 +137,9 @@ def make_ready(c, w, front_end, time):
 def waits_long(c, w, time):
     """Does a plain source of the warp's buffered next instruction count as waiting for a long operation?"""
     sm = c.sm
-    if sm.buffered[w] == 0 or sm.front_end[w] > time:
+    if sm.warps.buffered[w] == 0 or sm.warps.front_end[w] > time:
         return False
-    row = c.code[sm.wrong[w] if sm.flush & bit(w) else sm.pc[w]]
+    row = c.code[sm.wrong[w] if sm.flush & bit(w) else sm.warps.pc[w]]
     for k in range(row.long_at, row.long_end):
         entry = c.scoreboard[w, c.streams.operands[k]]
         if origin_of(entry) == FROM_GLOBAL or (origin_of(entry) == FROM_PARAM and free_from(entry) > time):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from abstim.engine.alike_blocks import EVERY_BLOCK_ITS_OWN, kinds_of
 from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
 from abstim.engine.initial_state import Beside, States, new_kernels, new_record, new_state
@@ -60,6 +61,8 @@ class EngineResult:
 WINDOWS, WINDOW_CYCLES = 1 << 14, 64  # of `simulate`: a million cycles; of longer launches no history is kept
 THREAD_WARP_INSTRUCTIONS = 1 << 12  # fewer take as long as to start a thread that runs them
 BEHIND_SMS = frozenset(TRAFFIC.names or ())  # counters that the memory side keeps
+# Of an SM, what those that do the same have in common; their other caches count for themselves
+OF_EQUAL_SMS = ("clock", "last_exit", "slots", "resident_warp_cycles", "l1i_accesses", "l1i_misses")
 RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 
 _COMPILING = "compiling the timing engine for this CPU: a few seconds, once for each kind of GPU"
@@ -86,12 +89,13 @@ class Simulation:
     memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
     wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
     launch is several, side by side, which are run once, to the end; thread blocks differ in what they take of an SM.
+    `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
         windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False, coupled_cycles: int = 0,
-        beside: Beside | None = None,
+        beside: Beside | None = None, kinds: Int64[np.ndarray, " tb"] = EVERY_BLOCK_ITS_OWN,
     ) -> None:  # fmt: skip
         trace, self._alone = inputs.trace, beside is None
         shape = trace.warps_per_block, blocks_per_sm, inputs.shared_bytes
@@ -111,6 +115,8 @@ class Simulation:
             state = new_state(self.machine)
         record.launch["coupled"] = coupled_cycles
         record.launch["booked_cycles"] = self._prepared.latency_cycles + 1 if used else 0
+        if len(kinds):
+            record = record._replace(alike=kinds, windows=np.zeros(gpu.spec.sm_count * windows, np.int64))
         self.state = state._replace(record=record)
         self.blocks = record.blocks  # THREAD_BLOCK [position]: `sm`, `dispatch_cycle`, `retire_cycle`; -1: not yet
         self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
@@ -139,6 +145,8 @@ class Simulation:
         if self._alone:
             self.state.record.kernels[0]["next"], self.state.record.kernels[0]["stop"] = 0, len(positions)
         _run_together(members, known, self.state, int(drain))
+        if len(self.state.record.alike):
+            self._describe_followers(positions)
         if launch["crowded"]:
             raise InputError(
                 f"an SM makes more than {CROSSINGS:,} arrivals in other thread blocks in a window of cycles"
@@ -146,6 +154,24 @@ class Simulation:
         if launch["deadlocked"]:
             raise InputError(deadlock(self.state, self.inputs.trace.records))
         return log[: int(launch["logged"])]
+
+    def _describe_followers(self, order: np.ndarray) -> None:
+        """What was not run has done what those did that it follows."""
+        sms, each = self.state.sm, self.inputs.trace.warps_per_block
+        if len(self.windows):
+            rows = self.windows.reshape(len(sms), -1)
+            used = min(rows.shape[1], (int(sms["last_exit"].max()) >> int(self.state.record.launch["window_log2"])) + 1)
+            rows[0, :used] = rows[np.where(sms["follows"], sms["follows"] - 1, np.arange(len(sms))), :used].sum(0)
+            self.windows = rows[0]
+        for n in np.flatnonzero(sms["follows"]):
+            led = sms["follows"][n] - 1
+            own, theirs = (order[self.blocks["sm"][order] == one] for one in (n, led))
+            self.blocks["retire_cycle"][own] = self.blocks["retire_cycle"][theirs]
+            for name in ("issue_cycle", "retire_cycle"):
+                cycles = self.warps[name].reshape(-1, each)
+                cycles[own] = cycles[theirs]
+            for name in OF_EQUAL_SMS:
+                sms[name][n] = sms[name][led]
 
     def _put(self, order: np.ndarray, log: np.ndarray) -> Known:
         """Tell compiled code of what it is to run. Returns what is known of it."""
@@ -305,9 +331,10 @@ def simulate_point(
     """Cycles of a launch on one design point, which finds `caches` as they were left (None: empty) and leaves them as
     they are after it. `threads` share its SMs, if it is large. Releases the interpreter lock while it runs; `watch` is
     shown the simulation before, whose `blocks` other threads may read meanwhile."""
+    kinds = kinds_of(inputs.trace, gpu) if caches is None and inputs.cluster_blocks == 1 else EVERY_BLOCK_ITS_OWN
     launch = Simulation(
         inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads,
-        kept=caches is None,
+        kept=caches is None, kinds=kinds,
     )  # fmt: skip
     watch(launch)
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)

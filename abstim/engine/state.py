@@ -28,6 +28,7 @@ LOCAL_BACK, EVICT, WRITE_THROUGH, WRITE_BACK = range(len(L1D_WRITES))
 # What a scheduler's cycle went to; the order of abstim.session.result.SLOT_REASONS
 ISSUED, NOT_READY, UNIT_BUSY, BARRIER_WAIT, MEMORY_WAIT, EMPTY = 0, 1, 2, 3, 4, 5
 # Most of each that a record has room for; abstim.engine.design_point refuses what is beyond
+CACHE_LINE_BYTES = 64  # of the CPU that runs this
 SLOTS = 64  # warps an SM, thread blocks an SM
 SCHEDULERS = 4  # an SM
 PORTS = KINDS * SCHEDULERS  # with sub-cores each scheduler has its own
@@ -60,6 +61,14 @@ def record(*fields: str | tuple, kind: type = np.int64) -> np.dtype:
     one or several."""
     each = ((field, kind) if isinstance(field, str) else field for field in fields)
     return np.dtype([(name, *form) for names, *form in each for name in names.split()], align=True)
+
+
+def in_whole_lines(kind: np.dtype) -> np.dtype:
+    """The same record, of which many are side by side, each on lines of the simulating CPU's cache of its own."""
+    fields: Any = kind.fields
+    found: Any = {"formats": [fields[n][0] for n in fields], "offsets": [fields[n][1] for n in fields]}
+    found |= {"names": [*fields], "itemsize": -(-kind.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES}
+    return np.dtype(found)
 
 
 of: Any = Array  # for the type checker a field is what is made of its declaration
@@ -98,6 +107,7 @@ MACHINE = record(
     "shared_pass_cycles lane_cycles retry_cycles l1_miss_extra_cycles atomic_latency_cycles",
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
+    "warp_banks",  # register banks that hold a warp's registers
     "register_count ring",  # registers a warp; length of the rings in cycles
     "copying_warps",  # warp slots that may copy asynchronously
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
@@ -113,11 +123,33 @@ MACHINE = record(
 # An instruction; its registers are Streams.operands[x_at : x_end]
 CODE = record(
     "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
-    "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end write_banks_at stall_cycles release",
+    "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end write_banks_at write_banks_end",
+    "stall_cycles release",
     "result_offset_cycles counted barrier copies round_cycles word fp64_atomic",
+    "origin",  # of what it writes (scoreboard.py)
     kind=np.int32,
 )
 
+WARP_SLOT = record(  # two lines of the simulating CPU's cache
+    "ready",  # cycle from which the scheduler may visit the warp
+    "not_before",  # no issue earlier: barrier, atomic, fence
+    "pc stop",  # next instruction; end of its basic block
+    "buffered front_end",  # instructions left in the buffer, and the cycle in which its content can be looked at
+    "drained",  # cycle in which everything the warp issued is complete; NEVER: not known
+    "settled",  # the same of what is known
+    "event event_end record conflict",  # cursors into the streams
+    "fetch_pc",
+    "warp block_of",  # position in the trace, and the thread block slot that it belongs to
+    "outstanding",  # accesses of which it is not known when they are complete
+)
+
+PORT = record(  # in front of units, and a pool of operand collectors, which is a port's own or is shared
+    "position last_start",  # of the next in the two rings; the latest unit start
+    "collector_first collectors_known",  # where the ring of release times begins, and how many there are
+    ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
+    ("collector", np.int64, COLLECTORS),  # known release times, in steps, ascending
+)
+PORT = in_whole_lines(PORT)
 SM = record(
     # what whoever runs the SM and the leader tell each other between windows: one line of the simulating CPU's cache
     "number clock",
@@ -127,6 +159,7 @@ SM = record(
     "asked",  # rows of Shared.outbox that are in use
     "in_flight",  # sectors asked for and not there
     "live",  # warps not noticed as gone
+    ("warps", WARP_SLOT, SLOTS),
     # the SM as a whole
     "port_wait",  # earliest cycle in which a port that was refused this cycle is free
     "fifo_free",  # perfect memory: the response FIFO
@@ -162,23 +195,15 @@ SM = record(
     "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
     "resident_warp_cycles",
     "window window_issued",  # the one of Record.windows that it is in, and issues in it that are not there yet
+    # SMs that do the same (equal_sms.py); numbers of SMs are one too high, 0: none
+    "follows next_follower",  # whom, and the next that follows the same; of one that is followed the first
+    "strays",  # one that follows: its caches say something else; one that is followed: those of one of them do
+    "pending",  # the place, one too high, of the thread block that comes in in this cycle
+    "parted_from",  # whom it followed up to this cycle
     # warp slots
-    ("ready", np.int64, SLOTS),  # cycle from which the scheduler may visit the warp
-    ("not_before", np.int64, SLOTS),  # no issue earlier: barrier, atomic, fence
-    ("front_end", np.int64, SLOTS),  # cycle in which the buffer's content can be looked at
-    ("fetch_pc", np.int64, SLOTS),
     ("fetch_back", np.int64, SLOTS),  # cycle in which a missed instruction line is there
-    ("drained", np.int64, SLOTS),  # cycle in which everything the warp issued is complete; NEVER: not known
-    ("settled", np.int64, SLOTS),  # the same of what is known
-    ("outstanding", np.int64, SLOTS),  # accesses of which it is not
     ("fetch_place", np.int64, SLOTS),  # of the instruction line waited for, in L1I
-    ("pc", np.int64, SLOTS),  # next instruction
-    ("stop", np.int64, SLOTS),  # end of its basic block
-    ("event event_end record conflict", np.int64, SLOTS),  # cursors into the streams
-    ("buffered", np.int64, SLOTS),  # instructions left in the buffer
     ("waits_at", np.int64, SLOTS),  # the barrier that holds the warp
-    ("warp", np.int64, SLOTS),  # position in the trace
-    ("block_of", np.int64, SLOTS),  # the thread block slot that it belongs to
     ("wrong", np.int64, SLOTS),  # the wrong path in its buffer begins with this instruction
     ("group", np.int64, (SLOTS, FAMILIES)),  # of asynchronous work, the one not closed; they are counted modulo GROUPS
     ("awaited", np.int64, SLOTS),  # what a warp in `copying` waits for, as the latency table has it
@@ -208,14 +233,11 @@ SM = record(
     ("count last idle_reason idle_since", np.int64, SCHEDULERS),  # `last`: slot issued last
     ("slots", np.int64, 6),  # issue slots by reason
     # ports and units
-    ("port_position", np.int64, PORTS),  # allocations so far
-    ("port_alloc", np.int64, (PORTS, PORT_WIDTH)),  # latest allocation cycles
-    ("port_start", np.int64, (PORTS, PORT_WIDTH)),  # latest unit starts
-    ("last_start", np.int64, PORTS),  # the latest of them
+    ("ports", PORT, PORTS),
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
-    ("collector", np.int64, (PORTS, COLLECTORS)),  # release times, in steps
     ("unit_free", np.int64, UNITS),
 )
+SM = in_whole_lines(SM)
 
 
 TAG_LINE = record(  # real memory
@@ -227,36 +249,37 @@ TAG_LINE = record(  # real memory
 class Tags(NamedTuple):
     """A cache of whole lines, an element a line, the ways of a set side by side: instructions, constants, textures."""
 
-    tag: np.ndarray = of("sm line")  # line number + 1; 0: no line
+    tag: np.ndarray = of("sm line", np.int32)  # line number + 1; 0: no line
     last_use: np.ndarray = of("sm line")
     there: np.ndarray = of("sm line")  # cycle in which the line is there; real memory: NEVER while it is on its way
     line: np.ndarray = of("sm line", TAG_LINE)
+    placed: np.ndarray = of("sm placed")  # [0]: how many ways have ever held a line, and which
 
 
 L1D_LINE = record(
-    ("sector_there", np.int64, SECTORS),  # cycle in which each sector is there; NEVER: not asked for
-    # real memory
-    # the first and last in L1D.waiters that wait for each sector (whole lines: for the first),
+    # real memory: the first and last in L1D.waiters that wait for each sector (whole lines: for the first),
     ("waiting waiting_last", np.int32, SECTORS),
     ("joined", np.int16, SECTORS),  # and how many do
     ("valid coming dirty", np.int8),  # sets of sectors: there, on their way
 )
-WAITER = record("access", "next")  # places in arrays are one too high throughout; 0: none
-TRANSACTION = record("due", "line", "sectors", "access", "kind")
-ACCESS = record(  # a memory instruction on its way
-    "warp instruction waiting result row next l1d_misses l2_accesses dram_reads",
-    "group",  # of an asynchronous copy
+L1D_LINE = in_whole_lines(L1D_LINE)
+WAITER = record("access next", kind=np.int32)  # places in arrays are one too high throughout; 0: none
+TRANSACTION = record("due", ("line access", np.int32), ("sectors kind", np.int8))
+ACCESS = record(  # a memory instruction on its way; as long as a line of the simulating CPU's cache
+    ("warp instruction waiting next l1d_misses l2_accesses dram_reads", np.int32),
+    ("group", np.int32),  # of an asynchronous copy
+    "result row",
     "number",  # of a `cp.async` among its warp's, and of an arrival that waits for those before it; of one that waits
     # for products, when they are complete
     "record",  # the first of it, of what meets others at an `mbarrier`
 )
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
-    "access issued operands pool",
+    "issued operands record end conflict start entry",
     "passing",  # cycles that its passes of shared memory take
-    "collector",  # one too high; 0: waits at the port for one
-    "port place record end left conflict started start entry",
-    "banks",  # of L1D that it may use
-    "lanes",  # of an atomic on doubles, those that add to a sector
+    ("access pool port place left started", np.int32),
+    ("collected", np.int32),  # 0: waits at the port for a collector
+    ("banks", np.int32),  # of L1D that it may use
+    ("lanes", np.int32),  # of an atomic on doubles, those that add to a sector
 )
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
@@ -271,10 +294,12 @@ PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIO
 class L1D(NamedTuple):
     """L1D, laid out as Tags. What a look-up of a whole set goes through lies apart from what concerns one line."""
 
-    tag: np.ndarray = of("sm l1d_line")
+    tag: np.ndarray = of("sm l1d_line", np.int32)
     last_use: np.ndarray = of("sm l1d_line")
     there: np.ndarray = of("sm l1d_line")  # its latest sector
+    sector_there: np.ndarray = of("sm l1d_line sector")  # of perfect memory; NEVER: not asked for
     line: np.ndarray = of("sm l1d_line", L1D_LINE)
+    placed: np.ndarray = of("sm l1d_placed")
     hint: np.ndarray = of("sm hint")  # position at which a line was found last, by its low bits
     pipes: np.ndarray = of("sm l1d_bank", PIPE)
     transactions: np.ndarray = of("sm l1d_bank stage", TRANSACTION)
@@ -328,11 +353,11 @@ L2_LINE = record(
 class L2(NamedTuple):
     """The tags of all slices, laid out as L1D's: [slice, set, way] in one."""
 
-    tag: np.ndarray = of("l2_line")
+    tag: np.ndarray = of("l2_line", np.int32)
     last_use: np.ndarray = of("l2_line")
     line: np.ndarray = of("l2_line", L2_LINE)
-    uses: np.ndarray = of("pair")  # accesses so far, the clock of last_use; ways that have ever held a line,
-    placed: np.ndarray = of("l2_line")  # and which
+    uses: np.ndarray = of("one")  # accesses so far, the clock of last_use
+    placed: np.ndarray = of("l2_placed")
 
 
 SLICE = record(
@@ -426,10 +451,11 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
 # coupled: not 0 if warps may wait for those who execute them; of a state that another launch has used, how far behind
 # its last exit bookings lie; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
-# GPC whose turn it is; not 0 if an SM had no room for a crossing
+# GPC whose turn it is; not 0 if an SM had no room for a crossing; not 0 if thread blocks
+# are to come into SMs in this cycle (equal_sms.py); how many windows there are
 LAUNCH = record(
     "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles",
-    "kernel changed gpc crowded",
+    "kernel changed gpc crowded pending windows",
 )
 
 
@@ -451,8 +477,10 @@ class Record(NamedTuple):
 
     launch: np.ndarray = of("", LAUNCH)  # LAUNCH
     blocks: np.ndarray = of("tb", THREAD_BLOCK)  # THREAD_BLOCK, by position in the trace
+    alike: np.ndarray = of("alike_tb")  # the kind of each, if equal SMs are run once (alike_blocks.py)
     warps: np.ndarray = of("warp", WARP)  # WARP, by position in the trace
-    windows: np.ndarray = of("window")  # warp instructions issued in each; the last one is over all that is left
+    # Warp instructions issued in each; the last one is over all that is left. If equal SMs are run once, by SM
+    windows: np.ndarray = of("window")
     log: np.ndarray = of("issue", ISSUE)  # ISSUE, an issue a row, as long as there are rows
     kernels: np.ndarray = of("kernel", KERNEL)  # those after which others wait before them
     awaited: np.ndarray = of("awaited")  # kernels, cut by KERNEL's `awaits_*`
@@ -500,13 +528,12 @@ class State(NamedTuple):
 
     machine: np.ndarray = of("", MACHINE)
     sm: np.ndarray = of("sm", SM)
-    l1i: Tags = part(Tags, {"line": "l1i_line"})
-    const: Tags = part(Tags, {"line": "const_line"})
-    texture: Tags = part(Tags, {"line": "l1t_line"})
+    l1i: Tags = part(Tags, {"line": "l1i_line", "placed": "l1i_placed"})
+    const: Tags = part(Tags, {"line": "const_line", "placed": "const_placed"})
+    texture: Tags = part(Tags, {"line": "l1t_line", "placed": "l1t_placed"})
     l1d: L1D = part(L1D)
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
-    results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due (operand_collectors.py)
-    buses: np.ndarray = of("sm ring one")  # a ring: how many are taken
+    results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due, each on a bus
     register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
     barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
     words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more

@@ -7,7 +7,7 @@ import numpy as np
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.clear import begin, context_of
-from abstim.engine.l2 import first_way, is_atomic, take_way, use
+from abstim.engine.l2 import begin_line, first_way, is_atomic, use
 from abstim.engine.memory_pipe import come_back, go_on, issue_access, look_up
 from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
@@ -26,10 +26,10 @@ def place_block(sm, m, offsets, slot, block):
     """The warps of thread block `block` (a position in the trace) enter a slot."""
     for k in range(m.warps_per_block):
         w, warp = slot * m.warps_per_block + k, block * m.warps_per_block + k
-        sm.block_of[w] = slot
-        sm.event[w], sm.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
-        sm.record[w], sm.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
-        sm.pc[w], sm.stop[w] = 0, 0
+        sm.warps.block_of[w] = slot
+        sm.warps.event[w], sm.warps.event_end[w] = offsets.blocks[warp], offsets.blocks[warp + 1]
+        sm.warps.record[w], sm.warps.conflict[w] = offsets.records[warp], offsets.conflicts[warp]
+        sm.warps.pc[w], sm.warps.stop[w] = 0, 0
 
 
 @jit
@@ -56,7 +56,7 @@ def touch_slice(shared, request, n, opens):
         k = oldest_idle(l2, first, m.l2_ways)
         if l2.line[k].dirty:
             open_row(shared, l2.tag[k] - 1)
-        take_way(l2, k, request.line)
+        begin_line(l2, k, request.line)
     l2.line[k].valid |= request.sectors
     if written or is_atomic(request):
         l2.line[k].dirty |= request.sectors
@@ -88,11 +88,11 @@ def pass_through(c, i, w, time):
     if m.perfect_memory:
         access(c, w, i, time)
         return
-    for array in (sm.unit_free, sm.collector[0], sm.port_start[0], sm.port_alloc[0], sm.last_alloc):
+    for array in (sm.unit_free, sm.ports[0].collector, sm.ports[0].start, sm.ports[0].alloc, sm.last_alloc):
         zero(array)  # nothing is before it
     issue_access(c, i, w, 0, 0, time)
     step = 0
-    while sm.outstanding[w]:
+    while sm.warps.outstanding[w]:
         step += 1
         answer_all(c, time + step)
         look_up(c, time + m.l1d_latency_cycles + step)
@@ -103,13 +103,13 @@ def pass_through(c, i, w, time):
 def enter_block(c, w, time):
     """The next basic block of warp `w`; its instruction lines are fetched."""
     sm, m = c.sm, c.machine
-    block = c.streams.blocks[sm.event[w]]
-    sm.event[w] += 1
-    sm.pc[w], sm.stop[w] = c.streams.block_start[block], c.streams.block_stop[block]
+    block = c.streams.blocks[sm.warps.event[w]]
+    sm.warps.event[w] += 1
+    sm.warps.pc[w], sm.warps.stop[w] = c.streams.block_start[block], c.streams.block_stop[block]
     if m.perfect_instruction_cache:
         return
     line = np.int64(-1)
-    for i in range(sm.pc[w], sm.stop[w]):
+    for i in range(sm.warps.pc[w], sm.warps.stop[w]):
         pc = np.int64(c.code[i].pcs)
         if pc >> m.fetch_line_log2 != line:
             line = pc >> m.fetch_line_log2
@@ -122,11 +122,11 @@ def enter_block(c, w, time):
 def next_access(c, w, time):
     """Go on with warp `w` past its next memory instruction; false if it has none left."""
     sm = c.sm
-    while sm.pc[w] < sm.stop[w] or sm.event[w] < sm.event_end[w]:
-        if sm.pc[w] == sm.stop[w]:
+    while sm.warps.pc[w] < sm.warps.stop[w] or sm.warps.event[w] < sm.warps.event_end[w]:
+        if sm.warps.pc[w] == sm.warps.stop[w]:
             enter_block(c, w, time)
-        i = sm.pc[w]
-        sm.pc[w] += 1
+        i = sm.warps.pc[w]
+        sm.warps.pc[w] += 1
         if c.code[i].kind >= Kind.PARAM_LOAD:
             pass_through(c, i, w, time)
             return True
@@ -180,7 +180,7 @@ def touch(gpu, records, written, first_line, recent):
             place = oldest_idle(l2, first, m.l2_ways)
             if place < 0:
                 continue
-            take_way(l2, place, line)
+            begin_line(l2, place, line)
         if written[k]:
             l2.line[place].dirty |= sectors
         else:

@@ -64,7 +64,7 @@ def turn_wheel(sm, time):
     while left:
         w = lowest(left)
         left &= left - ONE
-        visit_from(sm, w, sm.ready[w], time)
+        visit_from(sm, w, sm.warps.ready[w], time)
 
 
 @jit
