@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.design_points import Prepared, lanes_of, walk
-from abstim.occupancy_vector.items import Items, Warps, warps_of
+from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
+from abstim.occupancy_vector.design_points import layout_of, machine_of_lanes
+from abstim.occupancy_vector.items import Items
 from abstim.occupancy_vector.lanes import cycles_of, run
-from abstim.occupancy_vector.records import ITEM, NUMBER, TICKS, Lanes
+from abstim.occupancy_vector.records import ITEM, NUMBER, TICKS, Lanes, Streams
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
@@ -38,25 +39,27 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
         raise InputError(f"Algorithm 1 schedules by {' or '.join(POLICIES)}, not by {policy}")
     bare = replace(gpu, spec=replace(gpu.spec, perfect_memory=True, schedulers_per_sm=1, sub_cores=False))
     blocks, sm_count = len(trace.thread_blocks), gpu.spec.sm_count
-    dealt = [np.arange(s, blocks, sm_count) for s in range(min(sm_count, blocks))]
-    warps = warps_of(table, trace, bare)
-    prepared, walked = Prepared(gap_items(table, trace, warps)), walk(table, trace, warps, None, bare, 1, 0, dealt)
-    lanes = lanes_of(prepared, walked, warps, trace.warps_per_block, bare, 1)
-    machine = lanes.machine.copy()
-    machine[:, [NUMBER.block_launch, NUMBER.first_issue, NUMBER.retire]] = 0
-    machine[:, NUMBER.dispatch] = TICKS
-    starts = lanes.streams.starts.reshape(-1, trace.warps_per_block)
+    dealt = [np.arange(s, blocks, sm_count, dtype=np.int32) for s in range(min(sm_count, blocks))]
+    items = gap_items(table, trace)
+    starts = items.offsets[:-1].reshape(-1, trace.warps_per_block)
     if policy == "lrr":  # lanes begin behind the first warp, the algorithm with it
         starts = np.roll(starts, 1, axis=1)
-    return lanes._replace(
-        machine=machine, streams=lanes.streams._replace(starts=starts.ravel()),
-        layout=lanes.layout._replace(priority=policy == "oldest", holding=0, specials=(False,) * 3, pools=(False,) * 2),
-    )  # fmt: skip
+    none, whole = np.zeros(starts.size, np.int32), np.zeros(starts.size, np.int64)
+    streams = Streams(
+        items.rows, items.lane_items, items.terms, starts.ravel(), none, none, whole, *[none] * 6, np.concatenate(dealt)
+    )
+    layout = layout_of(items, trace.warps_per_block, bare, 1)._replace(priority=policy == "oldest", holding=0)
+    evenly = np.array([(1, 1, 0, 1)], FOUND)
+    machine = np.round(machine_of_lanes(bare, evenly, np.zeros(len(dealt), TOLD_SM)) * TICKS).astype(np.int64)
+    machine[:, [NUMBER.block_launch, NUMBER.first_issue, NUMBER.retire]] = 0
+    machine[:, NUMBER.dispatch] = TICKS
+    stop = np.cumsum([len(own) for own in dealt], dtype=np.int32)
+    return Lanes(layout, machine, 1, streams, np.append(0, stop[:-1]).astype(np.int32), stop)
 
 
-def gap_items(table: LatencyTable, trace: Trace, warps: Warps) -> Items:
-    """Every instruction of a path an item: the next issues `gap_cycles` later."""
-    paths = [_instructions(table, trace, warp) for warp in warps.leaders.tolist()]
+def gap_items(table: LatencyTable, trace: Trace) -> Items:
+    """Every instruction of a warp an item: the next issues `gap_cycles` later."""
+    paths = [_instructions(table, trace, warp) for warp in range(len(trace.warp_instructions))]
     offsets = np.cumsum([0, *map(len, paths)])
     rows = np.zeros(offsets[-1], ITEM)
     gaps = table.gap_cycles[np.concatenate(paths)]

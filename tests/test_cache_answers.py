@@ -5,28 +5,23 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, told_of, walk_caches, walk_of
-from abstim.occupancy_vector.design_points import groups_of, queue_of
-from abstim.occupancy_vector.items import cut_for_walk, warps_of
+from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES
 from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, MOST_PARTS, NEVER_LATE, PARTS, RECENT
+from abstim.occupancy_vector.timed_launch import TimedLaunch, room_of, walk_of
 from abstim.session.session import open_session
 
-SMALL = ["sm_count=3", "l1d_sets=4", "l1d_ways=2", "l1i_sets=1", "l1i_ways=2"]
+SMALL = ["sm_count=3", "max_blocks_per_sm=2", "l1d_sets=4", "l1d_ways=2", "l1i_sets=1", "l1i_ways=2"]
 
 
 @pytest.fixture(scope="module", params=["kmeans_point", "spmv_csr"])
 def walked(request):
     """(the walk, thread blocks by SM, what is told of it)."""
-    session, gpu = open_session(request.param), load_gpu("gtx480", SMALL)
-    table, trace = session.table(0, gpu), session.traces.trace(0)
-    warps = warps_of(table, trace, gpu)
-    blocks = min(len(trace.thread_blocks), 12)
-    dealt = [np.arange(sm, blocks, 3) for sm in range(3)]
-    items = cut_for_walk(table, trace, warps, gpu)
-    walk = walk_of(trace, warps, items, gpu, 2, 0, dealt)
-    walk_caches(walk, gpu, dealt, 2 * trace.warps_per_block, queue_of(gpu, "mem") * groups_of(gpu))
-    return walk, [[w for b in own for w in range(b * trace.warps_per_block, (b + 1) * trace.warps_per_block)]
-                  for own in dealt], told_of(walk, dealt)  # fmt: skip
+    launch = TimedLaunch(open_session(request.param), 0)
+    launch.trace = launch.trace.part(0, 12)
+    point = launch.design_point(load_gpu("gtx480", SMALL))
+    streams, told, count = point.lanes.streams, point.walked.told, launch.trace.warps_per_block
+    walk, numbers = walk_of(point, room_of(point)), np.arange(12 * count).reshape(12, count)
+    return walk, [numbers[streams.dealt[own["first"] : own["stop"]]].ravel().tolist() for own in told], streams
 
 
 def level_of(wait):

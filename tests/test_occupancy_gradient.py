@@ -18,7 +18,7 @@ KERNELS = (
     ("gtx480_perfect", "bitonic_sort"), ("qv100", "relu"), ("titanx", "transpose"), ("rtx3070", "nn_euclid"),
     ("rtx2060", "maxpool"), ("gtx480", "backprop_adjust_weights"),
 )  # fmt: skip
-SHAKE, STEP = 1e-4, 1e-6  # ticks
+SHAKE, STEP = 1e-4, 1e-7  # ticks; the smaller the step, the fewer of what is nearly equal changes places
 TOLERANCE = 1e-3
 ROUNDINGS = 8  # of doubles, at most so many of which end in the difference of two ends
 

@@ -1,5 +1,6 @@
 """The occupancy-vector engine against its oracle, and what it says of kernels."""
 
+import heapq
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,16 +14,31 @@ from abstim.gpu.config import gpu_names, load_gpu
 from abstim.gpu.spec import POLICIES
 from abstim.models import model_named
 from abstim.occupancy_vector.array_lanes import run_arrays
-from abstim.occupancy_vector.cache_walk import TOLD_SM, Found
+from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
 from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
-from abstim.occupancy_vector.items import cut, warps_of
-from abstim.occupancy_vector.lanes import deal, run, run_compiled
-from abstim.occupancy_vector.occupancy_model import UNREAD, TimedLaunch
-from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, ITEM, NEVER_LATE, RECENT, Lanes, Layout, Streams
+from abstim.occupancy_vector.items import Warps, cut, warps_of
+from abstim.occupancy_vector.lanes import run_compiled
+from abstim.occupancy_vector.occupancy_model import UNREAD
+from abstim.occupancy_vector.records import (
+    ACCESS_WORD,
+    BACK_BITS,
+    ITEM,
+    NEVER_LATE,
+    NUMBER,
+    RECENT,
+    TICKS,
+    Lanes,
+    Layout,
+    Plan,
+    Streams,
+)
+from abstim.occupancy_vector.scratch import QUEUE, Dealer
+from abstim.occupancy_vector.timed_launch import TimedLaunch
 from abstim.session.session import open_session
 from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space, parse_axes
 from functional.errors import InputError
+from functional.jit.machine_code import Native
 from precharacterize.classify import Kind
 from precharacterize.table import padded
 from tests.given_items import items_of
@@ -30,6 +46,7 @@ from tests.gpus_beside import gpus_beside
 from tests.oracle import occupancy_vector as oracle
 from tests.random_launches import straight_launch
 
+deal = Native("abstim.occupancy_vector.launch_kernel", "deal")
 RANDOM = 6  # programs a kind of GPUs, at least
 MODELS_BESIDE = ("detailed", "occupancy")
 MOST_SMS, KINDS = 3, 4  # of a random launch; fills of an SM's accesses, and as many of its instruction lines
@@ -132,10 +149,10 @@ def random_lanes(rng, gpu, warps=3, blocks=2):
     with_fills(rng, streams, cuts, warps)
     sms = np.zeros(len(cuts) - 1, TOLD_SM)
     sms["sectors"], sms["dram_sectors"] = rng.integers(0, 9, (2, len(sms)))
-    machine = machine_of_lanes(gpu, Found(), sms)
+    machine = np.round(machine_of_lanes(gpu, np.array([(1, 1, 0, 1)], FOUND), sms) * TICKS).astype(np.int64)
     return Lanes(
         layout, machine, int(rng.integers(1, blocks + 1)), streams, cuts[:-1].astype(np.int32),
-        cuts[1:].astype(np.int32), [rng.bytes(8) for _ in cuts[1:]],
+        cuts[1:].astype(np.int32),
     )  # fmt: skip
 
 
@@ -170,28 +187,6 @@ def test_threads_change_nothing():
     assert others == [alone, alone]
 
 
-def test_lanes_of_one_signature_and_machine_are_run_once(monkeypatch):
-    part = random_lanes(np.random.default_rng(22), load_gpu("gtx480"))
-    counts = []
-
-    def counted(parts, threads):
-        counts.append(sum(len(own.first) for own in parts))
-        return run_compiled(parts, threads)
-
-    monkeypatch.setattr("abstim.occupancy_vector.lanes.run_compiled", counted)
-    slower = part._replace(machine=part.machine + 64)
-    first, again, other = run([part, part, slower])
-    assert counts == [2 * len(part.first)]
-    np.testing.assert_array_equal(first.end, again.end)
-    assert (other.end > first.end).any()
-
-
-def test_many_parts_may_be_wholly_equal():
-    part = random_lanes(np.random.default_rng(23), load_gpu("gtx480"))
-    for found in run([part] * 9, threads=2):
-        np.testing.assert_array_equal(found.end, run([part])[0].end)
-
-
 def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     session = open_session("bitonic_sort", [])
     gpus = [load_gpu("gtx480", [f"sm_count={n}"]) for n in (1, 3)]
@@ -200,15 +195,51 @@ def test_equal_lanes_are_run_once_and_differ_only_where_their_gpus_do():
     assert together == alone and alone[0] > 1.5 * alone[1]
 
 
+def dealt(lengths, sm_count, residents):
+    """Thread blocks of each SM, as compiled: a block of a warp each, of so many instructions."""
+    count, busy = len(lengths), min(sm_count, len(lengths))
+    whole = [np.zeros(size, np.int64) for size in (busy, busy * residents, count)]
+    warps = Warps(*whole[:2], np.arange(count), whole[0], np.array(lengths), whole[0])
+    found, told = np.zeros(count, np.int32), np.zeros(busy, TOLD_SM)
+    deal(Plan(0, 0, 0, 1, residents, 0, 0), warps, Dealer(np.zeros(busy, QUEUE), *whole), found, told)
+    return [found[own["first"] : own["stop"]].tolist() for own in told]
+
+
+def dealt_plainly(lengths, sm_count, residents):
+    """The same by a heap of slots: (when it is free, thread blocks so far, SM)."""
+    found = [[] for _ in range(min(sm_count, len(lengths)))]
+    sms = [(0, 0, sm) for sm in range(len(found))]
+    for block, _ in enumerate(lengths):
+        time, count, sm = heapq.heappop(sms)
+        found[sm].append(block)
+        if count + 1 >= residents:
+            time += int(lengths[found[sm][count + 1 - residents]])
+        heapq.heappush(sms, (time, count + 1, sm))
+    return found
+
+
 def test_a_block_goes_to_the_slot_expected_to_be_free_first():
-    dealt = deal(np.array([5, 1, 1, 1, 1, 9]), 2, 1)
-    assert [blocks.tolist() for blocks in dealt] == [[0], [1, 2, 3, 4, 5]]
+    assert dealt([5, 1, 1, 1, 1, 9], 2, 1) == [[0], [1, 2, 3, 4, 5]]
+    rng = np.random.default_rng(24)
+    for _ in range(60):
+        lengths = rng.integers(1, rng.choice([2, 4, 99]), rng.integers(1, 90))
+        shape = int(rng.integers(1, 20)), int(rng.integers(1, 5))
+        assert dealt(lengths, *shape) == dealt_plainly(lengths, *shape)
 
 
 def test_blocks_of_nearly_the_same_length_are_spread_evenly():
     """The oldest of an SM's ends first: two that end at almost the same time would both make room before other SMs."""
-    sizes = [len(own) for own in deal(np.random.default_rng(3).integers(95, 105, 64), 15, 2)]
+    sizes = [len(own) for own in dealt(np.random.default_rng(3).integers(95, 105, 64), 15, 2)]
     assert sorted(set(sizes)) == [4, 5] and sum(sizes) == 64
+
+
+def test_a_server_is_shared_as_long_as_there_is_work_left():
+    """Of SMs that ask for 1, 1 and 4, all three share it, then one has it alone: the mean of 3 and (3 + 3) / 4."""
+    sms = np.zeros(3, TOLD_SM)
+    sms["sectors"] = 1, 4, 1
+    gpu = load_gpu("gtx480", ["crossbar_output_queues=true"])
+    share = machine_of_lanes(gpu, np.array([(1, 1, 0, 1)], FOUND), sms)[:, NUMBER.l2_sector]
+    assert share[1] == pytest.approx(share[0] * 6 / 4 / 3) and share[0] == share[2]
 
 
 def test_items_hold_every_instruction_once():
@@ -216,7 +247,7 @@ def test_items_hold_every_instruction_once():
     gpu = load_gpu("gtx480_perfect")
     trace, table = session.traces.trace(0), session.table(0, gpu)
     warps = warps_of(table, trace, gpu)
-    items = cut(table, trace, warps, gpu, keep=True)
+    items = cut(table, trace, warps, gpu)
     issued = np.add.reduceat(items.rows["cycles"].astype(int), items.offsets[:-1])
     np.testing.assert_array_equal(issued[warps.paths], trace.warp_instructions)
     assert items.rows["exit"][items.offsets[1:] - 1].all() and items.rows["exit"].sum() == len(warps.leaders)
@@ -300,7 +331,7 @@ def items_of_machine_code(kinds, **columns):
     """The items of one warp that runs through instructions of an RTX 3080, with other columns of their table."""
     inputs, gpu = straight_launch(kinds, 1), load_gpu("rtx3080")
     table = replace(inputs.table, counted=np.ones(len(kinds), np.int8), **columns)
-    return cut(table, inputs.trace, warps_of(table, inputs.trace, gpu), gpu, keep=True).rows
+    return cut(table, inputs.trace, warps_of(table, inputs.trace, gpu), gpu).rows
 
 
 def test_items_keep_the_stall_counts_of_machine_code():

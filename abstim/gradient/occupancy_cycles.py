@@ -61,10 +61,10 @@ class _Launch:
     def __init__(self, kernel: OccupancyKernel, number: int) -> None:
         self._kernel, self._number = kernel, number
         point = kernel.point(number, kernel.defaults())
-        asked = point.walked.told.sms[["sectors", "dram_sectors"]].tolist()
-        keys = list(zip(point.lanes.signatures, asked, strict=True))
+        lanes = point.lanes
+        keys = point.walked.told[["hash", "other_hash", "sectors", "dram_sectors"]].tolist()
         self._lanes = [keys.index(key) for key in dict.fromkeys(keys)]
-        self._own: Lanes = chosen(point.lanes, self._lanes)
+        self._own: Lanes = chosen(lanes, self._lanes)
         self._rows = len(self._own.streams.lane_items)
         # the items are others where one of these is: so many that each instruction may be one
         self._cut_anew = any("." in name or name in MEMORY_PARAMETERS.values() for name in kernel.names)
@@ -96,11 +96,12 @@ class _Launch:
 
     def _say(self, cut: bool, values: Array) -> tuple[np.ndarray, ...]:
         points = [self._kernel.point(self._number, value) for value in np.asarray(values, float)]
-        machines = np.stack([bytes_of(point.lanes.machine[self._lanes]) for point in points])
+        lanes = [point.lanes for point in points]
+        machines = np.stack([bytes_of(own.machine[self._lanes]) for own in lanes])
         latencies = np.array([point.gpu.params.launch_latency_cycles for point in points], np.int32)
         if not cut:
             return machines, latencies
         items, terms = np.zeros(self._rows, LANE_ITEM), np.zeros(self._rows * len(TERMS), np.int32)
-        streams = points[0].lanes.streams
+        streams = lanes[0].streams
         items[: len(streams.lane_items)], terms[: len(streams.terms)] = streams.lane_items, streams.terms
         return machines, latencies, bytes_of(items), bytes_of(terms), bytes_of(streams.starts)

@@ -11,11 +11,11 @@ import numpy as np
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
 from abstim.gradient.timed_kernel import TimedKernel
-from abstim.occupancy_vector.design_points import numbers_of, queue_of
-from abstim.occupancy_vector.items import LATENCIES, counted_in, units_of, work_a_cycle
+from abstim.occupancy_vector.design_points import machine_of_lanes, queue_of
+from abstim.occupancy_vector.items import LATENCIES, cut, units_of, work_a_cycle
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
-from abstim.occupancy_vector.occupancy_model import DesignPoint, TimedLaunch
 from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE
+from abstim.occupancy_vector.timed_launch import DesignPoint, TimedLaunch
 from functional.arrays import Float64, Int64
 from precharacterize.classify import latency_class
 
@@ -68,10 +68,10 @@ class OccupancyKernel(TimedKernel):
     def _with_slopes(self, point: DesignPoint) -> tuple[int, Float64[np.ndarray, " name"]]:
         """Cycles of a launch, and their gradient."""
         gradient = np.array([float(name == "launch_latency_cycles") for name in self.names])
-        last = np.zeros(0)
+        last, lanes = np.zeros(0), point.lanes
         for first in range(0, len(self.names), AT_ONCE):
             names = self.names[first : first + AT_ONCE]
-            ends = run_with_derivatives(point.lanes, term_slopes(point, names), number_slopes(point, names))
+            ends = run_with_derivatives(lanes, term_slopes(point, names), number_slopes(point, names))
             last = ends[ends[:, 0] == ends[:, 0].max()]
             gradient[first : first + len(names)] += last[:, 1 : 1 + len(names)].mean(0) / TICKS
         cycles = int(cycles_of(last[:1, 0].astype(np.int64))[0])
@@ -80,13 +80,13 @@ class OccupancyKernel(TimedKernel):
 
 def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
     """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
-    slopes = np.zeros((len(point.lanes.first), len(NUMBERS), len(names)))
+    slopes = np.zeros((point.sm_count, len(NUMBERS), len(names)))
     gpu, walked = point.gpu, point.walked
     for k, name in enumerate(names):
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + STEP_CYCLES}
             moved = replace(gpu, params=replace(gpu.params, **more))
-            both = (numbers_of(own, walked.found, walked.told.sms) for own in (moved, gpu))
+            both = (machine_of_lanes(own, walked.found, walked.told) for own in (moved, gpu))
             slopes[:, :, k] = np.subtract(*both) * (TICKS / STEP_CYCLES)
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
@@ -95,7 +95,7 @@ def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarra
 
 def term_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "item term name"]:
     """How each of TERMS of each item changes with each parameter, ticks a cycle."""
-    rows = point.prepared.items.rows
+    rows = point.cut.items.rows
     slopes = np.zeros((len(rows), len(TERMS), len(names)))
     for k, name in enumerate(names):
         section, _, key = name.partition(".")
@@ -110,14 +110,14 @@ def term_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray,
 
 def _initiation_slopes(point: DesignPoint, name: str) -> Float64[np.ndarray, "item term"]:
     """Of a class's initiation: its special unit is held longer, or its pool has more work."""
-    rows, own = point.prepared.items.rows, INSTRUCTION_CLASSES.index(name) + 1
+    rows, own = point.cut.items.rows, INSTRUCTION_CLASSES.index(name) + 1
     slopes = np.zeros((len(rows), len(TERMS)))
     operation = point.gpu.pipeline.operation(name)
     units = units_of(point.gpu, operation.unit)
     held = (rows["latency_of"] == own) & (rows["unit"] != MEMORY) & (operation.initiation_cycles >= units)
     slopes[:, TERMS.index("occupies")] = TICKS / units * held
-    table, trace, chosen = point.inputs.table, point.inputs.trace, np.asarray(point.latency_of) == own
-    counted = counted_in(table, trace, point.warps, point.gpu, chosen)
-    for pool, factor in zip(POOLS, work_a_cycle(table, trace, point.gpu), strict=True):
+    table, trace, warps, chosen = point.inputs.table, point.inputs.trace, point.warps, point.of.latency_of == own
+    counted = cut(table, trace, warps, point.gpu, chosen=np.asarray(chosen))
+    for pool, factor in zip(POOLS, work_a_cycle(table, warps, point.gpu), strict=True):
         slopes[:, TERMS.index(pool)] = counted.rows[pool] * factor * TICKS / WORK_A_CYCLE
     return slopes

@@ -34,7 +34,7 @@ def level_of(nominal, wait):
 
 @jit
 def tell_late(walk, told):
-    """Where the late instruction lines of every warp are, and an end mark behind them; returns how many there are."""
+    """Where the late instruction lines of every warp are, and an end mark behind them."""
     count = 0
     for warp in range(len(walk.paths)):
         told.late_starts[warp] = count
@@ -46,7 +46,6 @@ def tell_late(walk, told):
                 count += 1
         told.late_begins[count], told.late_fills[count] = rec.NEVER_LATE, 0
         count += 1
-    return count
 
 
 @jit
@@ -60,7 +59,7 @@ def asked_by(answer):
 @jit
 def tell_followed(walk, followed):
     """`followed`: 1 for accesses that others wait for, or that wait for more than their own data."""
-    for k in range(len(followed)):
+    for k in range(walk.access_offsets[len(walk.paths)]):
         answer = walk.answers[k]
         asker = asked_by(answer)
         if answer.sectors > 0 and (answer.behind > 0 or answer.trips > 0):
@@ -110,9 +109,9 @@ def number_line(walk, told, numbers, n, fills):
 
 
 @jit
-def tell_accesses(walk, told, numbers, followed, sm, fills):
+def tell_accesses(walk, told, own, numbers, followed, fills):
     """The accesses of an SM's thread blocks; returns how many fills there are then."""
-    warps, own = walk.machine[0].warps_per_block, told.sms[sm]
+    warps = walk.machine[0].warps_per_block
     own.first_fill = fills
     for position in range(own.first, own.stop):
         block = walk.dealt[position]
@@ -126,9 +125,9 @@ def tell_accesses(walk, told, numbers, followed, sm, fills):
 
 
 @jit
-def tell_lines(walk, told, numbers, sm, fills):
+def tell_lines(walk, told, own, numbers, fills):
     """The late lines of an SM's thread blocks; returns how many fills there are then."""
-    warps, own = walk.machine[0].warps_per_block, told.sms[sm]
+    warps = walk.machine[0].warps_per_block
     own.first_line = fills
     for position in range(own.first, own.stop):
         first = walk.dealt[position] * warps
@@ -170,19 +169,25 @@ def sign_warp(walk, told, own, warp):
     sign(own, rec.NEVER_LATE)
 
 
-def tell(walk, told, scratch, counts):
-    """Fill in a Told, whose `sms` say where the thread blocks of each begin and end in `dealt`. `scratch`: zeros: one a
-    fetch, and twice one an access; `counts`: of late lines and fills."""
-    lines, numbers, followed = scratch
-    counts[0], fills, warps = tell_late(walk, told), 1, walk.machine[0].warps_per_block
-    tell_followed(walk, followed)
-    for sm in range(len(told.sms)):
-        fills = tell_accesses(walk, told, numbers, followed, sm, fills)
-    for sm in range(len(told.sms)):
-        fills = tell_lines(walk, told, lines, sm, fills)
-    counts[1] = fills
-    for sm in range(len(told.sms)):
-        own = told.sms[sm]
+@jit
+def tell(walk, told, sms, scratch):
+    """Fill in Streams, and the TOLD_SMs of the SMs, which say where the thread blocks of each begin and end in `dealt`.
+    Returns how many fills there are."""
+    warps, count = walk.machine[0].warps_per_block, walk.access_offsets[len(walk.paths)]
+    scratch.numbers[0 : count + 1] = 0
+    scratch.followed[0 : count + 1] = 0
+    scratch.lines[0 : walk.fetch_offsets[len(walk.paths)]] = 0
+    told.fill_words[0] = told.fill_behind[0] = told.fill_trips[0] = 0  # no fill
+    fills = 1
+    tell_late(walk, told)
+    tell_followed(walk, scratch.followed)
+    for sm in range(len(sms)):
+        fills = tell_accesses(walk, told, sms[sm], scratch.numbers, scratch.followed, fills)
+    for sm in range(len(sms)):
+        fills = tell_lines(walk, told, sms[sm], scratch.lines, fills)
+    for sm in range(len(sms)):
+        own = sms[sm]
         for position in range(own.first, own.stop):
             for warp in range(walk.dealt[position] * warps, (walk.dealt[position] + 1) * warps):
                 sign_warp(walk, told, own, warp)
+    return fills

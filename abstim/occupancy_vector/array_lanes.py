@@ -557,7 +557,7 @@ def run_arrays(parts: Sequence[rec.Lanes]) -> list[rec.Outcome]:
         ends = _run_layout(layout, [parts[k] for k in own])
         stops = np.cumsum([len(parts[k].first) for k in own])[:-1]
         outcomes = zip(*(np.split(column, stops) for column in ends), strict=True)
-        found |= {k: rec.outcome_of(*outcome) for k, outcome in zip(own, outcomes, strict=True)}
+        found |= {k: rec.Outcome(*outcome) for k, outcome in zip(own, outcomes, strict=True)}
     return [found[k] for k in range(len(parts))]
 
 

@@ -11,13 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.engine.design_point import caches_machine
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.items import Items, Warps, check_field
-from abstim.occupancy_vector.records import GONE, ITEM, LANE_ITEM, MOST_BLOCKS, MOST_SLOTS, OCCUPIES_BITS, whole_numbers
-from functional.arrays import Int32
-from functional.jit.machine_code import Native
-from functional.traces.trace import Trace
+from abstim.occupancy_vector.records import MOST_BLOCKS, MOST_SLOTS, whole_numbers
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 
@@ -48,9 +43,6 @@ TOTALS = whole_numbers(
     "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
 )
 
-walk_launch = Native("abstim.occupancy_vector.walk_kernel", "walk_launch")
-tell = Native("abstim.occupancy_vector.answer_kernel", "tell")
-
 
 class Caches(NamedTuple):
     """Lines of every cache: first levels by SM."""
@@ -71,6 +63,14 @@ class Caches(NamedTuple):
     channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
+
+
+class Telling(NamedTuple):
+    """Scratch of what is told of a walk."""
+
+    lines: np.ndarray  # one a fetch
+    numbers: np.ndarray  # one an access, and one more
+    followed: np.ndarray  # the same
 
 
 class Walk(NamedTuple):
@@ -99,87 +99,15 @@ TOLD_SM = np.dtype([
                                 "first_line")), ("hash", "u8"), ("other_hash", "u8"),
 ])  # fmt: skip
 
-
-class Told(NamedTuple):
-    """What the caches of a design point answered, as its lanes read it: see `records.Streams`, and a TOLD_SM an SM."""
-
-    accesses: Int32[np.ndarray, " access"]
-    fills: Int32[np.ndarray, " access"]
-    late_starts: Int32[np.ndarray, " warp"]
-    late_begins: Int32[np.ndarray, " late"]
-    late_fills: Int32[np.ndarray, " late"]
-    fill_words: Int32[np.ndarray, " fill"]
-    fill_behind: Int32[np.ndarray, " fill"]
-    fill_trips: Int32[np.ndarray, " fill"]
-    sms: np.ndarray
+# Of a launch, how evenly slices and rows served: sectors of the busiest L2 slice of each window over those of the mean
+# one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a
+# slice's port: hits, and what leaves dirty
+FOUND = np.dtype([(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share")])
 
 
-class Found(NamedTuple):
-    """What a walk found of a launch as a whole: how evenly slices and rows served."""
-
-    slice_imbalance: float = 1.0  # sectors of the busiest L2 slice of each window over those of the mean one
-    channel_imbalance: float = 1.0  # the same of DRAM channels
-    rows_a_sector: float = 0.0  # DRAM rows opened for each sector read
-    port_share: float = 1.0  # of the sectors asked of L2, those that take a slice's port: hits, and what leaves dirty
-
-
-def walk_of(
-    trace: Trace, warps: Warps, items: Items | None, gpu: Gpu, blocks_per_sm: int, shared_bytes: int,
-    dealt: list[np.ndarray],
-) -> Walk:  # fmt: skip
-    """A launch before its walk. `items`: those of `cut_for_walk`; None: it will be told that every access hits.
-    `dealt`: blocks of each SM."""
-    if items is None:
-        offsets = np.zeros(len(warps.leaders) + 1, np.int64)
-        items = Items(np.zeros(0, LANE_ITEM), np.zeros(0, np.int32), offsets, np.zeros(0, ITEM))
-    fetch_offsets = np.append(0, np.cumsum(np.diff(items.offsets)[warps.paths]))
-    return Walk(
-        np.array([caches_machine(gpu, trace.warps_per_block, blocks_per_sm, shared_bytes)]),
-        items.lane_items, items.offsets, warps.paths, warps.accesses, warps.offsets, trace.records,
-        np.concatenate(dealt).astype(np.int32), NOMINAL_CYCLES, np.zeros(len(warps.accesses), ANSWER), fetch_offsets,
-        np.zeros(fetch_offsets[-1], np.uint16), np.zeros(fetch_offsets[-1], np.int32),
-    )  # fmt: skip
-
-
-def walk_caches(walk: Walk, gpu: Gpu, dealt: list[np.ndarray], slots: int, waiting: int) -> Found:
-    """Walk a launch through the caches of a GPU. `slots`: warps of an SM; `waiting`: memory instructions of an SM that
-    can wait for the load/store unit."""
-    caches = _empty_caches(gpu, len(dealt), waiting)
-    sms, warps = np.zeros(len(dealt), SM), np.zeros((len(dealt), slots), SLOT)
-    ends = np.cumsum([len(blocks) for blocks in dealt])
-    sms["stop"], sms["next"][1:] = ends, ends[:-1]
-    warps["state"] = GONE
-    walk_launch(walk, caches, sms, warps)
-    totals = dict(zip(TOTALS.names or (), caches.totals[0].tolist(), strict=True))
-    uneven = [
-        totals[f"busiest_{name}"] * len(counts) / max(1, totals[f"{name}_sectors"])
-        for name, counts in (("slice", caches.slice_sectors), ("channel", caches.channel_sectors))
-    ]
-    rows_a_sector = totals["rows_opened"] / max(1, totals["dram_reads"])
-    port_share = totals["port_sectors"] / max(1, totals["slice_sectors"])
-    return Found(max(1.0, uneven[0]), max(1.0, uneven[1]), rows_a_sector, port_share)
-
-
-def told_of(walk: Walk, dealt: list[np.ndarray]) -> Told:
-    """What a walk found, as its lanes read it. Raises InputError for an access that a word does not hold."""
-    accesses, fetches, count = len(walk.answers) - 1, len(walk.fetch_waits), len(walk.paths)
-    sms = np.zeros(len(dealt), TOLD_SM)
-    sms["stop"] = np.cumsum([len(own) for own in dealt])
-    sms["first"][1:] = sms["stop"][:-1]
-    sizes = accesses, accesses, count, *(fetches + count,) * 2, *(1 + accesses + fetches,) * 3
-    columns = [np.empty(size, np.int32) for size in sizes]
-    for column in columns[5:]:
-        column[0] = 0  # no fill
-    scratch = np.zeros(fetches, np.int32), np.zeros(accesses + 1, np.int32), np.zeros(accesses + 1, np.uint8)
-    counts = np.zeros(2, np.int64)
-    tell(walk, Told._make([*columns, sms]), scratch, counts)
-    check_field("occupies", sms["longest"], OCCUPIES_BITS)
-    lines, fills = counts.tolist()
-    stops = (*sizes[:3], lines, lines, fills, fills, fills)
-    return Told._make([*(column[:stop] for column, stop in zip(columns, stops, strict=True)), sms])
-
-
-def _empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
+def empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
+    """Caches for walks, which empty them. `waiting`: memory instructions of an SM that can wait for the load/store
+    unit."""
     spec = gpu.spec
     slices = spec.dram_channels * spec.l2_slices_per_channel
     return Caches(
@@ -189,7 +117,7 @@ def _empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
         l2=np.zeros(slices * spec.l2_sets * spec.l2_ways, LINE),
         registers=np.zeros((sm_count, spec.l1d_mshrs), REGISTER),
         servers=np.zeros(sm_count, SERVERS),
-        shares=np.array([(1 + sm_count / slices, sm_count / spec.dram_channels)], SERVERS),
+        shares=np.zeros(1, SERVERS),
         missed=np.zeros(sm_count, np.int64),
         pipes=np.zeros((sm_count, 2 * NOMINAL_CYCLES[0]), PIPED),
         starts=np.zeros((sm_count, waiting), np.int64),

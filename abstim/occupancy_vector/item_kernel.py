@@ -69,37 +69,50 @@ def touch(access, touched, row, record, m):
     return end
 
 
-def touch_warps(code, touched, machine, digests):
-    """The accesses of every warp; `digests`: equal for warps of one path, whose blocks and kinds of accesses agree."""
-    m = machine[0]
-    for warp in range(len(digests)):
-        record, conflict = touched.record_offsets[warp], touched.conflict_offsets[warp]
-        at, digest = touched.access_offsets[warp], np.uint64(1)
+def measure(code, offsets, lengths, executed):
+    """Where each warp's accesses begin, how many instructions it executes, and how often each one is executed."""
+    found = 0
+    for warp in range(len(lengths)):
+        offsets[warp], lengths[warp] = found, 0
         for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
             block = code.blocks[event]
-            digest = mixed(digest, block)
-            for i in range(code.block_start[block], code.block_stop[block]):
-                row = code.instructions[i]
-                if row.unit != MEMORY:
-                    continue
-                access = touched.accesses[at]
-                access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
-                if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                    access.active = touched.conflicts[conflict] > 0
-                    access.cycles = max(1, shared_hold(m, touched.conflicts[conflict]))
-                    conflict += 1
-                elif row.kind == Kind.FENCE:
-                    pass
-                else:
-                    record = touch(access, touched, row, record, m)
-                digest = mixed(digest, access.space * 2 + access.active)
-                at += 1
-        digests[warp] = digest
+            lengths[warp] += code.block_stop[block] - code.block_start[block]
+            found += code.memory[block]
+            executed[block] += 1
+    offsets[len(lengths)] = found
 
 
 @jit
-def same_path(code, accesses, offsets, warp, other):
+def touch_warp(code, touched, m, warp):
+    """The accesses of a warp; returns a digest that is equal for warps of one path."""
+    record, conflict = touched.record_offsets[warp], touched.conflict_offsets[warp]
+    at, digest = touched.access_offsets[warp], np.uint64(1)
+    for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
+        block = code.blocks[event]
+        digest = mixed(digest, block)
+        for i in range(code.block_start[block], code.block_stop[block]):
+            row = code.instructions[i]
+            if row.unit != MEMORY:
+                continue
+            access = touched.accesses[at]
+            access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
+            if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
+                access.active = touched.conflicts[conflict] > 0
+                access.cycles = max(1, shared_hold(m, touched.conflicts[conflict]))
+                conflict += 1
+            elif row.kind == Kind.FENCE:
+                pass
+            else:
+                record = touch(access, touched, row, record, m)
+            digest = mixed(digest, access.space * 2 + access.active)
+            at += 1
+    return digest
+
+
+@jit
+def same_path(code, touched, warp, other):
     """Do two warps execute the same blocks, with the same kinds of accesses?"""
+    accesses, offsets = touched.accesses, touched.access_offsets
     first, second = code.block_offsets[warp], code.block_offsets[other]
     if code.block_offsets[warp + 1] - first != code.block_offsets[other + 1] - second:
         return False
@@ -113,12 +126,25 @@ def same_path(code, accesses, offsets, warp, other):
     return True
 
 
-def check_paths(code, accesses, offsets, leaders, paths, leader_of_path):
-    """Warps whose digest is their leader's by chance get a path of their own: `paths` of them becomes -1."""
+def sort_warps(code, touched, machine, paths, leaders, table, digests, count):
+    """The accesses of every warp, and its path: that of the first warp that executes the same blocks, with the same
+    kinds of accesses. `table`: zeros, a power of two of them, more than warps; `count`: of the paths."""
+    found, room = 0, np.uint64(len(table) - 1)
     for warp in range(len(paths)):
-        leader = leader_of_path[paths[warp]]
-        if warp != leader and not same_path(code, accesses, offsets, warp, leader):
-            paths[warp] = -1
+        digest = touch_warp(code, touched, machine[0], warp)
+        place = np.int64(digest & room)
+        while True:
+            path = table[place] - 1
+            if path < 0:
+                table[place], digests[found], leaders[found] = found + 1, digest, warp
+                path = found
+                found += 1
+                break
+            if digests[path] == digest and same_path(code, touched, warp, leaders[path]):
+                break
+            place = np.int64(np.uint64(place + 1) & room)
+        paths[warp] = path
+    count[0] = found
 
 
 @jit
@@ -272,9 +298,8 @@ def hold(target, item, due, latency_of):
 
 
 @jit
-def reserve(warp, code, i, registers, time, far, near):
+def reserve(warp, code, i, row, registers, time, far, near):
     """What instruction `i`, issued at `time`, writes waits for it; a scoreboard for what it counts already, too."""
-    row = code.instructions[i]
     for k in range(code.writes.shape[1]):
         r = code.writes[i, k]
         if r < 0:
@@ -294,9 +319,9 @@ def reserve(warp, code, i, registers, time, far, near):
 
 
 @jit
-def add_instruction(warp, code, i, registers, items, access, shape, time):
+def add_instruction(warp, code, i, row, registers, items, access, shape, time):
     """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
-    row, item = code.instructions[i], items[warp.item]
+    item = items[warp.item]
     item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
     warp.time, warp.stall, offset = time, row.stall if row.stall > 1 else 0, time - warp.start
     special = row.unit != POOLED
@@ -311,7 +336,7 @@ def add_instruction(warp, code, i, registers, items, access, shape, time):
         use_pool(row, item, offset)
     far = row.unit == MEMORY and is_data(row, access) and row.kind != Kind.GLOBAL_STORE
     near = special and row.writes and not far
-    reserve(warp, code, i, registers, time, far, near)
+    reserve(warp, code, i, row, registers, time, far, near)
     item.far, item.near = max(item.far, far), max(item.near, near)
     warp.far += far
     warp.near += near
@@ -323,9 +348,8 @@ def add_instruction(warp, code, i, registers, items, access, shape, time):
 
 
 @jit
-def follow(warp, code, i, registers, free, items, access, shape, wait):
+def follow(warp, code, i, row, registers, free, items, access, shape, wait):
     """Instruction `i` of the warp's stream."""
-    row = code.instructions[i]
     fetch(warp, row, shape)
     paired = (
         shape.dual_issue and warp.gap == 1 and not warp.paired and warp.item >= warp.first
@@ -343,7 +367,7 @@ def follow(warp, code, i, registers, free, items, access, shape, wait):
     else:
         count_fetches(warp, items[warp.item])
     read_pools(warp, code, i, registers, items, time)
-    add_instruction(warp, code, i, registers, items, access, shape, time)
+    add_instruction(warp, code, i, row, registers, items, access, shape, time)
     warp.instructions += 1
 
 
@@ -405,27 +429,30 @@ def pack_items(rows, lane_items, terms, misfits):
         misfits[0] += pack(rows[k], lane_items[k], terms, k * TERM_COUNT)
 
 
-def cut_paths(code, shape, accesses, access_offsets, leaders, rows, keep, lane_items, terms, offsets, misfits, scratch):
-    """Items of each of `leaders`, warps, one after the other; offsets[k] is where those of leaders[k] begin.
-
-    `rows`: ITEM, as many as the longest of them has instructions; with `keep` as many as all have, and then filled in.
-    `misfits`: as of `pack_items`. `scratch`: (a WARP, REGISTER, time each unit is free, a Wait).
-    """
-    state, registers, free, wait = scratch
-    warp, found = state[0], 0
+@jit
+def cut_into(code, instructions, shape, warps, items, keep, scratch):
+    """As `cut_paths`."""
+    warp, found, misfits, leaders = scratch.warp[0], 0, 0, warps.leaders
     for k in range(len(leaders)):
-        offsets[k] = found
+        items.offsets[k] = found
         first = found if keep else 0
-        start_warp(warp, first, registers, free, wait)
-        own = leaders[k]
-        warp.access = access_offsets[own]
+        start_warp(warp, first, scratch.registers, scratch.free, scratch.wait)
+        own, rows = leaders[k], items.rows if keep else scratch.rows
+        warp.access = warps.offsets[own]
         for event in range(code.block_offsets[own], code.block_offsets[own + 1]):
             block = code.blocks[event]
             for i in range(code.block_start[block], code.block_stop[block]):
-                follow(warp, code, i, registers, free, rows, accesses[warp.access], shape, wait)
-                warp.access += code.instructions[i].unit == MEMORY
+                row, access = instructions[i], warps.accesses[warp.access]
+                follow(warp, code, i, row, scratch.registers, scratch.free, rows, access, shape, scratch.wait)
+                warp.access += row.unit == MEMORY
         rows[warp.item].exit = 1
         for n in range(first, warp.item + 1):
-            misfits[0] += pack(rows[n], lane_items[found], terms, found * TERM_COUNT)
+            misfits += pack(rows[n], items.lane_items[found], items.terms, found * TERM_COUNT)
             found += 1
-    offsets[len(leaders)] = found
+    items.offsets[len(leaders)] = found
+    scratch.misfits[0] = misfits
+
+
+def cut_paths(code, shape, warps, items, scratch):
+    """Items of each path, and their `rows`. `scratch`: a Cutting; `misfits` of it: how many do not fit."""
+    cut_into(code, code.instructions, shape, warps, items, True, scratch)

@@ -27,6 +27,7 @@ from abstim.occupancy_vector.records import (
     WARP,
     WORK_A_CYCLE,
     Code,
+    Cutting,
     Shape,
     Touched,
     Wait,
@@ -41,8 +42,7 @@ from precharacterize.synchronisation import splits_blocks
 from precharacterize.table import UNITS
 
 _KERNEL = "abstim.occupancy_vector.item_kernel"
-touch_warps, check_paths, cut_paths = (Native(_KERNEL, name) for name in ("touch_warps", "check_paths", "cut_paths"))
-
+measure, sort_warps, cut_paths = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_paths"))
 
 # Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
 MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic")  # by SHARED, CONST, HIT, ATOMIC_LATENCY
@@ -56,6 +56,8 @@ class Warps(NamedTuple):
     offsets: Int64[np.ndarray, " warp_plus_1"]
     paths: Int64[np.ndarray, " warp"]
     leaders: Int64[np.ndarray, " path"]  # a warp of each
+    lengths: Int64[np.ndarray, " warp"]  # instructions it executes: of timed code others than a trace counts
+    executed: Int64[np.ndarray, " block"]  # how often each basic block is
 
 
 class Items(NamedTuple):
@@ -70,75 +72,64 @@ class Items(NamedTuple):
 def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
     """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`. Raises
     InputError for a program whose barriers are for a part of a thread block's warps."""
-    if splits_blocks(table.barrier.tolist(), table.kind.tolist(), trace.warps_per_block):
+    if _splits_blocks(table, trace.warps_per_block):
         raise InputError(
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    machine = caches_machine(gpu, trace.warps_per_block, 1)
-    code, count = _code(table, trace, _timed_rows(table, gpu)), len(trace.warp_instructions)
-    offsets = _access_offsets(table, trace)
-    accesses, digests = np.zeros(offsets[-1] + 1, ACCESS), np.zeros(count, np.uint64)
+    code, count = code_of(table, trace, timed_rows(table, gpu)), len(trace.warp_instructions)
+    offsets, lengths, paths, leaders = (np.empty(size, np.int64) for size in (count + 1, count, count, count))
+    executed = np.zeros(len(table.block_start), np.int64)
+    measure(code, offsets, lengths, executed)
+    accesses = np.empty(int(offsets[-1]) + 1, ACCESS)
     touched = Touched(
         trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets, accesses, offsets
     )  # fmt: skip
-    touch_warps(code, touched, np.array([machine]), digests)
-    leaders, paths = np.unique(digests, return_index=True, return_inverse=True)[1:]
-    paths = paths.astype(np.int64)
-    check_paths(code, accesses, offsets, leaders, paths, leaders)
-    alone = np.flatnonzero(paths < 0)
-    paths[alone] = len(leaders) + np.arange(len(alone))
-    return Warps(accesses, offsets, paths, np.append(leaders, alone).astype(np.int64))
+    machine, found = np.array([caches_machine(gpu, trace.warps_per_block, 1)]), np.empty(1, np.int64)
+    places, digests = np.zeros(2 << count.bit_length(), np.int64), np.empty(count, np.uint64)
+    sort_warps(code, touched, machine, paths, leaders, places, digests, found)
+    return Warps(accesses, offsets, paths, leaders[: found[0]].copy(), lengths, executed)
 
 
-def _access_offsets(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp_plus_1"]:
-    memory = np.append(0, np.cumsum(table.unit == UNITS.index("mem")))
-    a_block = memory[table.block_stop] - memory[table.block_start]
-    before = np.append(0, np.cumsum(a_block[trace.blocks]))
-    return before[trace.block_offsets].astype(np.int64)
+@lru_cache(128)
+def _splits_blocks(table: LatencyTable, warps_per_block: int) -> bool:
+    return splits_blocks(table.barrier.tolist(), table.kind.tolist(), warps_per_block)
 
 
 def cut(
     table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None,
-    keep: bool = False,
+    chosen: Bool[np.ndarray, " instr"] | None = None,
 ) -> Items:  # fmt: skip
-    """The items of every path of a trace on a GPU's pipeline; with `keep` their `rows`, too. `latency_of`: each
-    instruction's class, an index of LATENCIES, for who asks whose latencies an item has in it. Raises InputError for
-    an item that lanes cannot hold."""
-    rows = instructions_of(table, trace, gpu)
+    """The items of every path of a trace on a GPU's pipeline, and their `rows`. `latency_of`: each instruction's class,
+    an index of LATENCIES, for who asks whose latencies an item has in it; `chosen`: the number of these instructions of
+    a pool is to stand in place of their work. Raises InputError for an item that lanes cannot hold."""
+    rows = instructions_of(table, warps, gpu).copy()
     if latency_of is not None:
         rows["latency_of"] = latency_of
-    code, shape = _code(table, trace, rows), shape_of(gpu)
-    found, misfits = cut_with(code, shape, trace, warps, table, keep)
-    if misfits:
-        check_fit(cut_with(code, shape, trace, warps, table, keep=True)[0].rows)
+    if chosen is not None:
+        rows["work"] = chosen
+    items, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, 0)
+    cut_paths(code_of(table, trace, rows), shape_of(gpu), warps, items, scratch)
+    count = int(items.offsets[-1])
+    found = Items(items.lane_items[:count], items.terms[: count * len(TERMS)], items.offsets, items.rows[:count])
+    if scratch.misfits[0] and chosen is None:
+        check_fit(found.rows)
     return found
 
 
-def counted_in(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, chosen: Bool[np.ndarray, " instr"]) -> Items:
-    """The items of `cut` with the number of chosen instructions of a pool in place of their work."""
-    rows = instructions_of(table, trace, gpu)
-    rows["work"] = chosen
-    return cut_with(_code(table, trace, rows), shape_of(gpu), trace, warps, table, keep=True)[0]
+def empty_items(warps: Warps, keep: bool = False) -> Items:
+    """Room for the items of all paths; their `rows` if they are to be kept. Memory is touched as far as there are
+    items."""
+    most, paths = int(warps.lengths[warps.leaders].sum()), len(warps.leaders)
+    rows = np.empty(most * keep, ITEM)
+    return Items(np.empty(most, LANE_ITEM), np.empty(most * len(TERMS), np.int32), np.zeros(paths + 1, np.int64), rows)
 
 
-def cut_with(
-    code: Code, shape: Shape, trace: Trace, warps: Warps, table: LatencyTable, keep: bool = False
-) -> tuple[Items, int]:
-    """The items of every path for an instruction table and a shape, and how many do not fit."""
-    lengths = instructions_of_warps(table, trace)[warps.leaders]
-    most = int(lengths.sum())  # of which memory is touched as far as there are items
-    lane_items, terms = np.empty(most, LANE_ITEM), np.empty(most * len(TERMS), np.int32)
-    rows = np.empty(most if keep else int(lengths.max()), ITEM)
-    offsets, misfits = np.zeros(len(lengths) + 1, np.int64), np.zeros(1, np.int64)
+def new_cutting(registers: int, longest: int) -> Cutting:
+    """What items are cut with, of a program with so many registers, and paths of at most so many instructions."""
     wait = Wait(np.zeros(2, np.int64), np.zeros(LOADS, np.int64), np.zeros(RESULTS, np.int64))
-    scratch = np.zeros(1, WARP), np.zeros(table.register_count, REGISTER), np.zeros(16, np.int64), wait
-    cut_paths(
-        code, shape, warps.accesses, warps.offsets, warps.leaders, rows, keep, lane_items, terms, offsets, misfits,
-        scratch,
-    )  # fmt: skip
-    count = int(offsets[-1])
-    return Items(lane_items[:count], terms[: count * len(TERMS)], offsets, rows[: count * keep]), int(misfits[0])
+    free, misfits = np.zeros(16, np.int64), np.zeros(1, np.int64)
+    return Cutting(np.zeros(1, WARP), np.zeros(registers, REGISTER), free, wait, np.empty(longest, ITEM), misfits)
 
 
 def check_fit(rows: np.ndarray) -> None:
@@ -148,21 +139,6 @@ def check_fit(rows: np.ndarray) -> None:
     for name in LANE_ITEM.names or ():
         if name in (ITEM.names or ()) and name not in TERMS:
             check_field(name, rows[name], 8 * LANE_ITEM[name].itemsize)
-
-
-def instructions_of_warps(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " warp"]:
-    """How many instructions of the table each warp executes: of timed code others than a trace counts."""
-    before = np.append(0, np.cumsum((table.block_stop - table.block_start)[trace.blocks], dtype=np.int64))
-    return np.diff(before[trace.block_offsets])
-
-
-def cut_for_walk(table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu) -> Items:
-    """The items of every path where each instruction takes a cycle: the same whatever a GPU's latencies are."""
-    rows = _rows(table)
-    rows["initiation"] = rows["result"] = 1
-    own = shape_of(gpu)
-    shape = own._replace(single=0, dual_issue=0, latency=np.ones_like(own.latency))
-    return cut_with(_code(table, trace, rows), shape, trace, warps, table)[0]
 
 
 def shape_of(gpu: Gpu) -> Shape:
@@ -195,8 +171,28 @@ def groups_of(gpu: Gpu) -> int:
     return gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
 
 
-def _code(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
-    return Code(rows, table.waits, table.writes, table.block_start, table.block_stop, trace.blocks, trace.block_offsets)
+def nominal_shape(gpu: Gpu) -> Shape:
+    """The same where each instruction takes a cycle: whatever a GPU's latencies are."""
+    own = shape_of(gpu)
+    return own._replace(single=0, dual_issue=0, latency=np.ones_like(own.latency))
+
+
+def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
+    """A program, whose instructions are `rows` on a GPU, and what warps execute of it."""
+    nominal, memory = _nominal_rows(table)
+    return Code(
+        rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, trace.blocks,
+        trace.block_offsets,
+    )  # fmt: skip
+
+
+@lru_cache(128)
+def _nominal_rows(table: LatencyTable) -> tuple[np.ndarray, Int64[np.ndarray, " block"]]:
+    """The latency table as CODE where each instruction takes a cycle; memory instructions of each basic block."""
+    rows = _rows(table)
+    rows["initiation"] = rows["result"] = 1
+    memory = np.append(0, np.cumsum(table.unit == UNITS.index("mem")))
+    return rows, memory[table.block_stop] - memory[table.block_start]
 
 
 # Of each of UNITS: the special unit, or POOLED; which of POOLS, or -1
@@ -215,17 +211,22 @@ def _rows(table: LatencyTable) -> np.ndarray:
     return rows
 
 
-def instructions_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> np.ndarray:
+def instructions_of(table: LatencyTable, warps: Warps, gpu: Gpu) -> np.ndarray:
     """The latency table as CODE, with the work of an instruction for its pool."""
-    rows = _timed_rows(table, gpu).copy()
-    for number, factor in enumerate(work_a_cycle(table, trace, gpu)):
+    return _rows_with_work(table, gpu, tuple(work_a_cycle(table, warps, gpu)))
+
+
+@lru_cache(128)
+def _rows_with_work(table: LatencyTable, gpu: Gpu, factors: tuple[float, ...]) -> np.ndarray:
+    rows = timed_rows(table, gpu).copy()
+    for number, factor in enumerate(factors):
         own = rows["pool"] == number
         rows["work"][own] = np.round(table.initiation_cycles[own] * factor)
     return rows
 
 
 @lru_cache(128)
-def _timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
+def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     """The same for all launches of a program: without work."""
     rows = _rows(table)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
@@ -235,16 +236,19 @@ def _timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     return rows
 
 
-def work_a_cycle(table: LatencyTable, trace: Trace, gpu: Gpu) -> list[float]:
+def work_a_cycle(table: LatencyTable, warps: Warps, gpu: Gpu) -> list[float]:
     """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
-    executed, pools = _executions(table, trace), _POOLS[table.unit]
     shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
-    found = []
-    for number, pool in enumerate(POOLS):
-        units, own = units_of(gpu, pool), np.where(pools == number, executed, 0)
-        crowding = _crowding(table, own, units, gpu.spec.result_bus_width) if shared else 1.0
-        found.append(WORK_A_CYCLE / units * crowding)
-    return found
+    units = [units_of(gpu, pool) for pool in POOLS]
+    if not shared:
+        return [WORK_A_CYCLE / own for own in units]
+    pools = _POOLS[table.unit]
+    at = (np.bincount(edges, warps.executed, len(pools) + 1) for edges in (table.block_start, table.block_stop))
+    executed = np.cumsum(np.subtract(*at))[:-1].astype(np.int64)  # how often each instruction is
+    return [
+        WORK_A_CYCLE / own * _crowding(table, np.where(pools == number, executed, 0), own, gpu.spec.result_bus_width)
+        for number, own in enumerate(units)
+    ]
 
 
 def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:
@@ -262,15 +266,6 @@ def _start_delay(table: LatencyTable, banks: int, steps: int) -> Int64[np.ndarra
     numbers = table.read_banks
     at_bank = (numbers[:, :, None] % banks == np.arange(banks)) & (numbers >= 0)[:, :, None]
     return ALLOCATE_CYCLES + START_CYCLES + (at_bank.sum(1).max(1) + READ_STEPS) // steps
-
-
-def _executions(table: LatencyTable, trace: Trace) -> Int64[np.ndarray, " instr"]:
-    """How often each instruction is executed."""
-    blocks = np.bincount(trace.blocks, minlength=len(table.block_start))
-    counts = np.zeros(len(table.unit), np.int64)
-    for start, stop, times in zip(table.block_start, table.block_stop, blocks, strict=True):
-        counts[start:stop] += times
-    return counts
 
 
 def _crowding(table: LatencyTable, executed: np.ndarray, units: int, result_bus: int) -> float:

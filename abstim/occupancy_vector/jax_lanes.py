@@ -14,7 +14,7 @@ from jax import lax
 
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.array_lanes import Machine, Sizes, run_words
-from abstim.occupancy_vector.lanes import new_lane, run_lanes, shape_of
+from abstim.occupancy_vector.lanes import lane_of, run_lanes, shape_of
 from functional.arrays import Int64, UInt8
 from functional.jit.xla_handler import handler, words_of
 
@@ -94,7 +94,7 @@ def _called(part: rec.Lanes, cut: Cut, own: np.ndarray) -> Int64[Array, " lane"]
     )
     ends = np.empty(count, np.int64)
     call = (
-        new_lane(part), shapes, shape_of(part), np.empty((count, len(rec.NUMBERS)), np.int64), own, ends, ends,
+        lane_of(part), shapes, shape_of(part), np.empty((count, len(rec.NUMBERS)), np.int64), own, ends, ends,
         np.zeros(1, np.int64),
     )  # fmt: skip
     _register(call)

@@ -433,15 +433,15 @@ def clear(lane):
     lane.bounds[:] = 0
 
 
-def run_lanes(lane, streams, shapes, machines, own, ends, issued, stopped):
-    """Lanes, one after the other, to their ends, or until `stopped` is set. `own`: OWN of each; those of a design point
-    lie together."""
-    shape, steps, point, progress = shapes[0], 0, -1, lane.progress[0]
+@jit
+def run_some(lane, streams, shape, machines, own, fills, ends, issued, stopped):
+    """As `run_lanes`, of points with so many fills."""
+    steps, point, progress = 0, -1, lane.progress[0]
     for n in range(len(own)):
         m = machines[n]
         clear(lane)
         if own[n].point != point:
-            lane.asked[:] = 0
+            zero(lane.asked, fills)
             point = own[n].point
         progress.next, progress.stop = own[n].first, own[n].stop
         progress.issued = progress.running = progress.asks = 0
@@ -453,3 +453,9 @@ def run_lanes(lane, streams, shapes, machines, own, ends, issued, stopped):
                 return
         put(ends, n, get(lane.times, rec.SERVER.end))
         issued[n] = progress.issued
+
+
+def run_lanes(lane, streams, shapes, machines, own, ends, issued, stopped):
+    """Lanes, one after the other, to their ends, or until `stopped` is set. `own`: OWN of each; those of a design point
+    lie together."""
+    run_some(lane, streams, shapes[0], machines, own, len(streams.fill_words), ends, issued, stopped)

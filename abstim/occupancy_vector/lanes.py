@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,15 +25,12 @@ def run_compiled(parts: Sequence[rec.Lanes], threads: int | None = None) -> list
 
     `threads`: at most so many at once (None: one a core).
     """
-    count = threads or os.cpu_count() or 1
-    if sum(part.work for part in parts) < FEW_ITEMS:
-        count = 1
-    stopped = np.zeros(1, np.int64)
-    found = [rec.outcome_of(np.zeros(len(part.first), np.int64), np.zeros(len(part.first), np.int64)) for part in parts]
+    count, stopped = threads or os.cpu_count() or 1, np.zeros(1, np.int64)
+    found = [rec.Outcome(*(np.zeros(len(part.first), np.int64) for _ in range(2))) for part in parts]
 
     def task(own: tuple[int, slice]) -> None:
         k, share = own
-        lane, ends = new_lane(parts[k]), np.zeros(len(parts[k].first[share]), np.int64)
+        lane, ends = lane_of(parts[k]), np.zeros(len(parts[k].first[share]), np.int64)
         found[k].end[share], found[k].issued[share] = _run_on(lane, parts[k], share, ends, stopped)
 
     tasks = [(k, own) for k, part in enumerate(parts) for own in _shares(len(part.first), len(parts), count)]
@@ -42,7 +38,7 @@ def run_compiled(parts: Sequence[rec.Lanes], threads: int | None = None) -> list
     return found
 
 
-FEW_ITEMS = 1 << 18  # some 10 ms: less than this no threads are started for
+FEW_ITEMS = 1 << 18  # some 10 ms: for less no threads are started
 
 
 def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int, stopped: np.ndarray) -> None:
@@ -94,10 +90,16 @@ def shape_of(part: rec.Lanes) -> np.ndarray:
     return shape
 
 
-def new_lane(part: rec.Lanes) -> rec.Lane:
+def lane_of(part: rec.Lanes) -> rec.Lane:
     """The arrays of a lane's state, all zero; lanes of a part have fills of their own."""
-    layout, schedulers, fills = part.layout, part.layout.schedulers, len(part.streams.fill_words)
-    slots = schedulers * layout.rows(part.residents)
+    return new_lane(shape_of(part), len(part.streams.fill_words))
+
+
+def new_lane(shapes: np.ndarray, fills: int) -> rec.Lane:
+    """The same for a SHAPE, with so many fills."""
+    shape = shapes[0]
+    schedulers, slots = int(shape["schedulers"]), int(shape["schedulers"] * shape["rows"])
+    groups = schedulers if shape["sub_cores"] else 1
 
     def numbers(count: int) -> np.ndarray:
         return np.zeros(count, np.int64)
@@ -105,17 +107,17 @@ def new_lane(part: rec.Lanes) -> rec.Lane:
     return rec.Lane(
         times=numbers(rec.TIMES),
         slot_times=numbers(slots * rec.SLOT_TIMES),
-        starts=numbers(layout.groups * layout.memory_queue),
+        starts=numbers(groups * int(shape["memory_queue"])),
         arrivals=numbers(fills),
         asked=numbers(fills),
         recent=numbers(rec.RECENT),
         due=numbers(slots),
         warps=np.zeros(slots, rec.SLOT),
-        blocks=np.zeros(part.residents, rec.BLOCK),
+        blocks=np.zeros(int(shape["residents"]), rec.BLOCK),
         schedulers=np.zeros(schedulers, rec.SCHEDULER),
         progress=np.zeros(1, rec.PROGRESS),
         needs=np.zeros(schedulers * rec.MOST_SLOTS, np.uint8),
-        bounds=numbers(layout.groups * rec.NEEDS),
+        bounds=numbers(groups * rec.NEEDS),
         older=np.zeros(schedulers * rec.MOST_SLOTS, np.uint64),
     )
 
@@ -140,7 +142,7 @@ def run_with_derivatives(
     stopped = np.zeros(1, np.int64)
 
     def task(share: slice) -> None:
-        lane = new_lane(part)
+        lane = lane_of(part)
         lane = lane._replace(**{name: _dual(getattr(lane, name)) for name in _TIMES})
         found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), rec.DUAL_WIDTH)), stopped)
 
@@ -162,23 +164,6 @@ _device: ContextVar[str] = ContextVar("device", default="compiled")
 BLOCK_SLOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
-def deal(instructions: Int64[np.ndarray, " tb"], sm_count: int, residents: int) -> list[Int64[np.ndarray, " own"]]:
-    """Thread blocks of each SM, in order: the next goes to the slot that is expected to be free first, when each takes
-    as long as it has instructions; ties go round the SMs. SMs that get none are left out."""
-    busy = min(sm_count, len(instructions))
-    if instructions.min() == instructions.max() > 0:  # then they go round
-        return [np.arange(sm, len(instructions), busy) for sm in range(busy)]
-    dealt: list[list[int]] = [[] for _ in range(busy)]
-    sms = [(0, 0, sm) for sm in range(busy)]  # when the next slot is free, thread blocks so far
-    for block in range(len(instructions)):
-        time, count, sm = heapq.heappop(sms)
-        dealt[sm].append(block)
-        if count + 1 >= residents:
-            time += int(instructions[dealt[sm][count + 1 - residents]])
-        heapq.heappush(sms, (time, count + 1, sm))
-    return [np.array(blocks, np.int64) for blocks in dealt]
-
-
 def block_slots(residents: int) -> int:
     """Slots to make room for: few different numbers, so that compiled programs serve many launches."""
     return next(count for count in BLOCK_SLOTS if count >= residents)
@@ -198,45 +183,23 @@ def on_device(name: str, model: str = "occupancy") -> Iterator[None]:
         _device.reset(token)
 
 
-def _run_all(parts: Sequence[rec.Lanes], threads: int | None) -> list[rec.Outcome]:
-    if _device.get() == "compiled":
+def compiled() -> bool:
+    """Are lanes run by machine code, and not as arrays?"""
+    return _device.get() == DEVICES[0]
+
+
+def run(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outcome]:
+    """Run the lanes of every part, on at most so many threads (None: one a core)."""
+    if compiled():
         return run_compiled(parts, threads)
     from abstim.occupancy_vector.array_lanes import run_arrays
 
     return run_arrays(parts)
 
 
-def run(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outcome]:
-    """Run the lanes of every part, on at most so many threads (None: one a core); equal ones once."""
-    seen: dict[tuple, tuple[int, int]] = {}
-    own: list[list[int]] = [[] for _ in parts]  # the lanes of each part that are the first of their kind
-    places = []
-    for k, part in enumerate(parts):
-        items = part.items_digest() if len(parts) > 1 else b""
-        for n, signature in enumerate(part.signatures):
-            key = (part.layout, part.residents, items, part.machine[n].tobytes(), signature)
-            is_new = key not in seen
-            if is_new:
-                seen[key] = k, len(own[k])
-                own[k].append(n)
-            places.append((*seen[key], is_new))
-    found = _run_all([chosen(part, lanes) for part, lanes in zip(parts, own, strict=True)], threads)
-    stops = np.cumsum([len(part.first) for part in parts])
-    outcomes = [
-        rec.Outcome(found[k].end[n : n + 1], found[k].issued[n : n + 1], np.array([is_new])) for k, n, is_new in places
-    ]
-    return [
-        rec.Outcome(*(np.concatenate(column) for column in zip(*outcomes[stop - len(part.first) : stop], strict=True)))
-        for part, stop in zip(parts, stops, strict=True)
-    ]
-
-
-def chosen(part: rec.Lanes, lanes: list[int]) -> rec.Lanes:
+def chosen(part: rec.Lanes, lanes: Sequence[int] | np.ndarray) -> rec.Lanes:
     """Some lanes of a part."""
-    return part._replace(
-        machine=part.machine[lanes], first=part.first[lanes], stop=part.stop[lanes],
-        signatures=[part.signatures[n] for n in lanes],
-    )  # fmt: skip
+    return part._replace(machine=part.machine[lanes], first=part.first[lanes], stop=part.stop[lanes])
 
 
 def cycles_of(ticks: Int64[np.ndarray, " lane"]) -> Int64[np.ndarray, " lane"]:

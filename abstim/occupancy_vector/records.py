@@ -4,13 +4,12 @@ No compiler is needed to read them. Times of lanes are in ticks, 64 to a cycle, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
-from functional.arrays import Bool, Int32, Int64, UInt8, UInt64
+from functional.arrays import Float64, Int32, Int64, UInt8, UInt64
 
 # Units that hold one instruction at a time; all others are pools, whose work adds up
 POOLED, MEMORY, SFU, DOUBLE, TENSOR = range(5)
@@ -91,10 +90,12 @@ class Code(NamedTuple):
     """A program and what warps execute of it."""
 
     instructions: np.ndarray  # CODE
+    nominal: np.ndarray  # CODE, the same where each takes a cycle and has no work for a pool
     waits: np.ndarray
     writes: np.ndarray
     block_start: np.ndarray
     block_stop: np.ndarray
+    memory: np.ndarray  # instructions of each basic block on the load/store unit
     blocks: np.ndarray
     block_offsets: np.ndarray
 
@@ -105,6 +106,17 @@ class Wait(NamedTuple):
     mask: np.ndarray
     far_waited: np.ndarray  # numbers, modulo what a warp remembers
     near_waited: np.ndarray
+
+
+class Cutting(NamedTuple):
+    """What items are cut with."""
+
+    warp: np.ndarray  # WARP
+    registers: np.ndarray  # REGISTER
+    free: np.ndarray  # the time each unit is
+    wait: Wait
+    rows: np.ndarray  # ITEM, as many as the longest path has instructions
+    misfits: np.ndarray  # one element: items that lanes cannot hold
 
 
 class Touched(NamedTuple):
@@ -136,6 +148,11 @@ MOST_TRIPS = 64  # of an access, one after the other
 PARTS, MOST_PARTS = 32, 64  # `part` + 1 of so many: how often, at most, an answer takes the way from the level before
 
 
+def rows_of(schedulers: int, warps: int) -> int:
+    """Warp slots of a scheduler where an SM holds so many warps: a multiple of TOGETHER."""
+    return -(-warps // (schedulers * TOGETHER)) * TOGETHER
+
+
 class Layout(NamedTuple):
     """What decides the shape of the arrays and of the compiled program."""
 
@@ -153,8 +170,7 @@ class Layout(NamedTuple):
     def rows(self, residents: int) -> int:
         """Warp slots of a scheduler, TOGETHER of which are looked at together, those beyond the warps of `residents`
         thread blocks included: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
-        warps = -(-residents * self.warps // self.schedulers)
-        return -(-warps // TOGETHER) * TOGETHER
+        return rows_of(self.schedulers, residents * self.warps)
 
     @property
     def groups(self) -> int:
@@ -252,7 +268,7 @@ class Streams(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The lanes of a design point. Lanes with the same items and one signature do the same."""
+    """The lanes of a design point."""
 
     layout: Layout
     machine: Int64[np.ndarray, "lane number"]  # NUMBERS
@@ -260,9 +276,6 @@ class Lanes(NamedTuple):
     streams: Streams
     first: Int32[np.ndarray, " lane"]  # positions in Streams.dealt
     stop: Int32[np.ndarray, " lane"]
-    signatures: list[bytes]
-    items_digest: Callable[[], bytes] = bytes  # tells its items from others'
-    work: int = 0  # items that all its lanes issue
 
 
 class Lane(NamedTuple):
@@ -316,14 +329,68 @@ PROGRESS = whole_numbers("next stop issued running freed asks")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
 
+# Of a GPU, what lanes share: L2 slices and DRAM channels; 1, if no packet waits at a switch's input; cycles of a
+# slice's port for a sector, of an atomic, of a channel for a sector; cycles beyond L2, for opening a row, to L2's other
+# part, from one thread block of any SM to the next
+SHARED_BY_LANES = np.dtype([(name, "f8") for name in (
+    "slices", "channels", "output_queues", "l2_port", "l2_atomic", "dram_sector", "dram_latency", "dram_activate",
+    "other_part", "dispatch",
+)])  # fmt: skip
+
+
+class OnGpu(NamedTuple):
+    """What launches of so many warps a thread block, and so many of those an SM, are told of a GPU."""
+
+    shape: Shape
+    nominal: Shape  # where each instruction takes a cycle
+    lanes: np.ndarray  # SHAPE
+    numbers: Float64[np.ndarray, " number"]  # NUMBERS in cycles, of those that are the same in all launches
+    servers: np.ndarray  # SHARED_BY_LANES
+
+
+class Plan(NamedTuple):
+    """What is still to be done of a launch on a design point."""
+
+    cuts_nominal: int  # items for the caches' walk
+    walks: int
+    cuts: int
+    warps_per_block: int
+    residents: int
+    fills: int  # of a walk that is done
+    most_work: int  # lanes that issue more items are not run
+
+
+class Sharing(NamedTuple):
+    """Of SMs, what each asks of a server, their order by that, and how many share L2 and DRAM with it."""
+
+    asked: np.ndarray
+    order: np.ndarray
+    l2: np.ndarray
+    dram: np.ndarray
+
+
+class Kinds(NamedTuple):
+    """Lanes, of which those that do the same are run once: `kinds` of all, the others by kind."""
+
+    all_machines: np.ndarray
+    kinds: np.ndarray
+    firsts: np.ndarray  # a lane of it
+    machines: np.ndarray
+    own: np.ndarray  # OWN
+    ends: np.ndarray
+    issued: np.ndarray
+
+
+# Of a launch: is it run; items that do not fit; fills, kinds of lanes, items; needs of all items; the tick it ends,
+# items issued, those issued for no equal lane; what its SMs ask, in sectors and ticks, cycles they hold the load/store
+# unit, the most that one access does
+LAUNCH_OUTCOME = whole_numbers(
+    "is_run misfits fills kinds work needs end issued stepped sectors dram_sectors held longest l2_ticks dram_ticks"
+)
+
+
 class Outcome(NamedTuple):
-    """What a lane says: the tick its last warp left, and how many items it issued."""
+    """What lanes say: the tick the last warp of each left, and how many items it issued."""
 
     end: Int64[np.ndarray, " lane"]
     issued: Int64[np.ndarray, " lane"]
-    stepped: Bool[np.ndarray, " lane"]  # False: an equal lane's outcome
-
-
-def outcome_of(end: Int64[np.ndarray, " lane"], issued: Int64[np.ndarray, " lane"]) -> Outcome:
-    """Of lanes that were all run."""
-    return Outcome(end, issued, np.ones(len(end), bool))

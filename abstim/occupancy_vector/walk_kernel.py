@@ -13,7 +13,7 @@ from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.ready_slots import those_by
-from functional.jit.marked import jit
+from functional.jit.marked import jit, zero
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
@@ -454,21 +454,55 @@ def walk_sm(walk, caches, number, sm, slots, limit):
                 settle(walk, sm, slots, w)
 
 
-def walk_launch(walk, caches, sms, slots):
-    """All of a launch. `sms`: where each SM's thread blocks begin and end in `dealt`; `slots` [SM, warp slot]."""
-    m, limit, left = walk.machine[0], 0, len(sms)
-    for number in range(len(sms)):
-        for w in range(rec.MOST_SLOTS):
-            sms[number].due[w] = FAR_FUTURE
-        for b in range(m.blocks_per_sm):
-            sms[number].order[b] = b
-        for b in range(m.blocks_per_sm):
-            place(walk, sms[number], slots[number], b, 0)
+@jit
+def empty(caches, sm_count):
+    """Caches that hold nothing, before SMs that have asked for nothing."""
+    zero(caches)
+    caches.shares[0].l2 = 1 + sm_count / len(caches.slice_sectors)
+    caches.shares[0].dram = sm_count / len(caches.channel_sectors)
+
+
+@jit
+def start(walk, sm, own, slots):
+    """An SM before its first thread block; `own`: its TOLD_SM."""
+    zero(sm)
+    sm.next, sm.stop = own.first, own.stop
+    for w in range(rec.MOST_SLOTS):
+        sm.due[w] = FAR_FUTURE
+    for w in range(len(slots)):
+        slots[w].state = rec.GONE
+    for b in range(walk.machine[0].blocks_per_sm):
+        sm.order[b] = b
+    for b in range(walk.machine[0].blocks_per_sm):
+        place(walk, sm, slots, b, 0)
+
+
+@jit
+def walk_caches(walk, caches, told, sms, slots):
+    """All of a launch. `told`: TOLD_SMs, which say where each SM's thread blocks begin and end in `dealt`; `slots`:
+    warp slots, those of an SM one after the other."""
+    limit, count = 0, len(told)
+    left, own = count, walk.machine[0].warps_per_block * walk.machine[0].blocks_per_sm
+    empty(caches, count)
+    walk.answers[0 : walk.access_offsets[len(walk.paths)]] = 0
+    for number in range(count):
+        start(walk, sms[number], told[number], slots[number * own : (number + 1) * own])
     while left:
         limit += STRETCH_CYCLES
         left = 0
-        for number in range(len(sms)):
-            walk_sm(walk, caches, number, sms[number], slots[number], limit)
+        for number in range(count):
+            walk_sm(walk, caches, number, sms[number], slots[number * own : (number + 1) * own], limit)
             left += sms[number].clock < FAR_FUTURE
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches)
+
+
+@jit
+def find_evenness(caches, found):
+    """What a walk found of a launch as a whole is a FOUND."""
+    totals = caches.totals[0]
+    slices = totals.busiest_slice * len(caches.slice_sectors) / max(1, totals.slice_sectors)
+    channels = totals.busiest_channel * len(caches.channel_sectors) / max(1, totals.channel_sectors)
+    found.slice_imbalance, found.channel_imbalance = max(1.0, slices), max(1.0, channels)
+    found.rows_a_sector = totals.rows_opened / max(1, totals.dram_reads)
+    found.port_share = totals.port_sectors / max(1, totals.slice_sectors)

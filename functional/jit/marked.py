@@ -272,3 +272,10 @@ def sleep(body: Any, microseconds: Any) -> None:
         body.do("call i32 @sched_yield()")
     else:
         body.do(f"call i32 @usleep(i32 {body.new(f'trunc i64 {body.number(microseconds)} to i32')})")
+
+
+@Operation
+def all_written(body: Any) -> None:
+    """What was written before is read after, though by another name: elsewhere arrays of different names are taken to
+    lie apart."""
+    body.do('call void asm sideeffect "", "~{memory}"()')

@@ -159,7 +159,7 @@ class OccupancyPlanner(Planner):
     @staticmethod
     def cycles(session: Session, number: int, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
         """Of a launch on any GPUs, on one thread."""
-        from abstim.occupancy_vector.occupancy_model import TimedLaunch
+        from abstim.occupancy_vector.timed_launch import TimedLaunch
 
         if getattr(_OF_THREAD, "of", None) != (session, number):  # chunks of the same launch follow each other
             _OF_THREAD.of, _OF_THREAD.timed = (session, number), TimedLaunch(session, number)

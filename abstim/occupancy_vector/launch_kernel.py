@@ -1,0 +1,253 @@
+"""A launch on a design point, compiled: its items, its thread blocks dealt, what the caches answer, its lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abstim.analytic.real_numbers import larger, nearest, root, smaller
+from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.answer_kernel import tell
+from abstim.occupancy_vector.item_kernel import cut_into
+from abstim.occupancy_vector.lane_kernel import run_some
+from abstim.occupancy_vector.walk_kernel import find_evenness, walk_caches
+from functional.jit.marked import all_written, jit, zero
+
+NUMBER, TICKS = rec.NUMBER, rec.TICKS
+
+
+@jit
+def length_of(plan, warps, block):
+    """Instructions of a thread block."""
+    found = 0
+    for warp in range(block * plan.warps_per_block, (block + 1) * plan.warps_per_block):
+        found += warps.lengths[warp]
+    return found
+
+
+@jit
+def comes_before(a, b, sm, other):
+    """Is a slot of one SM expected to be free before the other's? Ties go round the SMs."""
+    return a.time < b.time or (a.time == b.time and (a.blocks < b.blocks or (a.blocks == b.blocks and sm < other)))
+
+
+@jit
+def sink(queues, heap, count):
+    """The first of a heap of SMs is no longer the least."""
+    at, sm = 0, heap[0]
+    while 2 * at + 1 < count:
+        least = 2 * at + 1
+        if least + 1 < count:
+            a, b = heap[least + 1], heap[least]
+            least += comes_before(queues[a], queues[b], a, b)
+        if not comes_before(queues[heap[least]], queues[sm], heap[least], sm):
+            break
+        heap[at] = heap[least]
+        at = least
+    heap[at] = sm
+
+
+@jit
+def deal_unevenly(plan, warps, dealer, blocks, count):
+    """Which SM each thread block goes to: to the slot that is expected to be free first, when each takes as long as it
+    has instructions."""
+    for sm in range(count):
+        dealer.heap[sm] = sm
+    for block in range(blocks):
+        sm = dealer.heap[0]
+        own, ring = dealer.queues[sm], sm * plan.residents
+        dealer.lengths[ring + own.blocks % plan.residents] = length_of(plan, warps, block)
+        own.blocks += 1
+        if own.blocks >= plan.residents:
+            own.time += dealer.lengths[ring + own.blocks % plan.residents]
+        dealer.sm_of[block] = sm
+        sink(dealer.queues, dealer.heap, count)
+
+
+@jit
+def deal(plan, warps, dealer, dealt, told):
+    """Thread blocks of each SM, in order; `told`: TOLD_SMs, as many as get some."""
+    blocks, count, first = len(warps.paths) // plan.warps_per_block, len(told), length_of(plan, warps, 0)
+    same = first > 0
+    for block in range(1, blocks):
+        same &= length_of(plan, warps, block) == first
+    zero(dealer.queues, count)
+    if not same:
+        deal_unevenly(plan, warps, dealer, blocks, count)
+    for block in range(blocks if same else 0):  # then they go round
+        dealer.sm_of[block] = block % count
+        dealer.queues[block % count].blocks += 1
+    stop = 0
+    for sm in range(count):
+        told[sm].first = stop
+        stop += dealer.queues[sm].blocks
+        told[sm].stop = stop
+        dealer.queues[sm].time = told[sm].first
+    for block in range(blocks):
+        own = dealer.queues[dealer.sm_of[block]]
+        dealt[own.time] = block
+        own.time += 1
+
+
+@jit
+def share(told, order, asked, sharers):
+    """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
+    have work left (processor sharing). `asked` of each; `order`: scratch."""
+    count, done, before = len(told), 0.0, 0.0
+    for sm in range(count):
+        k = sm
+        while k > 0 and asked[order[k - 1]] > asked[sm]:
+            order[k] = order[k - 1]
+            k -= 1
+        order[k] = sm
+    uneven = asked[order[0]] != asked[order[count - 1]]
+    for k in range(count):
+        work = asked[order[k]] + 0.0
+        done += (work - before) * (count - k)
+        before = work
+        sharers[order[k]] = 1.0
+        if work > 0:
+            sharers[order[k]] = done / work if uneven else count + 0.0
+
+
+@jit
+def number_lanes(gpu, found, told, sharing, numbers):
+    """NUMBERS of each lane, in cycles. `found`: a FOUND; `told`: TOLD_SMs."""
+    servers, count = gpu.servers[0], len(told)
+    for sm in range(count):
+        sharing.asked[sm] = told[sm].sectors
+    share(told, sharing.order, sharing.asked, sharing.l2)
+    for sm in range(count):
+        sharing.asked[sm] = told[sm].dram_sectors
+    share(told, sharing.order, sharing.asked, sharing.dram)
+    one = smaller(1.0, servers.l2_port)  # that misses takes a turn at the tags, no port; all are replied to
+    sector = found.port_share * servers.l2_port + (1 - found.port_share) * one
+    for sm in range(count):
+        own, part = numbers[sm], sharing.l2[sm] * found.slice_imbalance / servers.slices
+        heads = larger(0.0, sharing.l2[sm] - 1) / servers.slices
+        runs = 0.0 if servers.output_queues > 0 else 1 + heads
+        singles = 0.0 if servers.output_queues > 0 else (1 + heads + root(1 + heads * heads)) / 2
+        for k in range(len(rec.NUMBERS)):
+            own[k] = gpu.numbers[k]
+        own[NUMBER.l2_sector] = larger(sector * part, runs)
+        own[NUMBER.l2_store] = larger(sector * part, singles)
+        own[NUMBER.l2_atomic] = larger(servers.l2_atomic * part, singles)
+        own[NUMBER.dram_sector] = servers.dram_sector * (sharing.dram[sm] * found.channel_imbalance / servers.channels)
+        beyond = servers.dram_latency + found.rows_a_sector * servers.dram_activate + servers.other_part
+        own[NUMBER.dram_latency] = larger(0.0, beyond)
+        own[NUMBER.dispatch] = larger(1.0, servers.dispatch * count)
+
+
+@jit
+def is_like(told, machines, sm, other):
+    """Do two SMs do the same?"""
+    a, b = told[sm], told[other]
+    same = a.hash == b.hash and a.other_hash == b.other_hash
+    for k in range(len(rec.NUMBERS)):
+        same = same and machines[sm, k] == machines[other, k]
+    return same
+
+
+@jit
+def find_kinds(told, numbers, lanes):
+    """Machines of lanes in ticks, and which lanes are the first of their kind; returns how many."""
+    found = 0
+    for sm in range(len(told)):
+        for k in range(len(rec.NUMBERS)):
+            lanes.machines[found, k] = np.int64(nearest(numbers[sm][k] * TICKS))
+            lanes.all_machines[sm, k] = lanes.machines[found, k]
+        kind = 0
+        while kind < found and not is_like(told, lanes.all_machines, sm, lanes.firsts[kind]):
+            kind += 1
+        lanes.kinds[sm] = kind
+        if kind == found:
+            own = lanes.own[kind]
+            own.first, own.stop, own.point, lanes.firsts[kind] = told[sm].first, told[sm].stop, 0, sm
+            found += 1
+    return found
+
+
+@jit
+def summed(warps, items, told, lanes, out):
+    """What of a launch follows from its SMs' walks, and how many items its lanes issue."""
+    out.work = out.sectors = out.dram_sectors = out.held = out.longest = out.l2_ticks = out.dram_ticks = 0
+    for warp in range(len(warps.paths)):
+        path = warps.paths[warp]
+        out.work += items.offsets[path + 1] - items.offsets[path]
+    for sm in range(len(told)):
+        own = told[sm]
+        out.sectors += own.sectors
+        out.dram_sectors += own.dram_sectors
+        out.held += own.held
+        out.longest = max(out.longest, own.longest)
+        out.l2_ticks += own.sectors * lanes.all_machines[sm, NUMBER.l2_sector]
+        out.dram_ticks += own.dram_sectors * lanes.all_machines[sm, NUMBER.dram_sector]
+
+
+@jit
+def ended(told, lanes, out):
+    """When the last SM ends, and how many items were issued, also for SMs that do the same."""
+    out.end, out.issued, out.stepped = 0, 0, 0
+    for kind in range(out.kinds):
+        out.end = max(out.end, lanes.ends[kind])
+        out.stepped += lanes.issued[kind]
+    for sm in range(len(told)):
+        out.issued += lanes.issued[lanes.kinds[sm]]
+    out.is_run = 1
+
+
+@jit
+def walk_launch(plan, gpu, warps, walk, told, found, streams, scratch):
+    """Deal the thread blocks, and see what the caches answer: Streams, TOLD_SMs, a FOUND. Returns how many fills there
+    are."""
+    zero(told)
+    deal(plan, warps, scratch.dealer, walk.dealt, told)
+    found.slice_imbalance = found.channel_imbalance = found.port_share = 1.0
+    found.rows_a_sector = 0.0
+    walk.fetch_offsets[0] = 0
+    for warp in range(len(warps.paths)):
+        path = warps.paths[warp]
+        count = walk.offsets[path + 1] - walk.offsets[path]
+        walk.fetch_offsets[warp + 1] = walk.fetch_offsets[warp] + count
+    if gpu.shape.perfect:
+        walk.answers[0 : walk.access_offsets[len(warps.paths)]] = 0
+    else:
+        walk_caches(walk, scratch.caches, told, scratch.sms, scratch.slots)
+        find_evenness(scratch.caches, found)
+    return tell(walk, streams, told, scratch.telling)
+
+
+@jit
+def cut_launch(code, gpu, warps, items, scratch, out):
+    """The items of all paths, whether some do not fit, and what they need."""
+    cut_into(code, code.instructions, gpu.shape, warps, items, False, scratch)
+    out.misfits, out.needs = scratch.misfits[0], 0
+    for k in range(items.offsets[len(warps.leaders)]):
+        out.needs |= items.lane_items[k].needs
+
+
+def time_launch(
+    plan, gpu, code, warps, nominal, items, walk, told, found, streams, scratch, lane, lanes, stopped, outs
+):  # fmt: skip
+    """A launch on a design point, as far as `plan` says that it is still to be done: a LAUNCH_OUTCOME.
+
+    `nominal`: the items that caches are walked with, of instructions that take a cycle each; `told`: a TOLD_SM an SM.
+    """
+    out = outs[0]
+    out.is_run, out.misfits, out.fills = 0, 0, plan.fills
+    if plan.cuts_nominal:
+        cut_into(code, code.nominal, gpu.nominal, warps, nominal, False, scratch.cutting)
+        all_written()
+    if plan.walks:
+        out.fills = walk_launch(plan, gpu, warps, walk, told, found[0], streams, scratch)
+    if plan.cuts:
+        cut_launch(code, gpu, warps, items, scratch.cutting, out)
+    for warp in range(len(warps.paths)):
+        streams.starts[warp] = items.offsets[warps.paths[warp]]
+    number_lanes(gpu, found[0], told, scratch.sharing, scratch.numbers)
+    out.kinds = find_kinds(told, scratch.numbers, lanes)
+    summed(warps, items, told, lanes, out)
+    if out.misfits == 0 and out.work < plan.most_work:
+        all_written()
+        own = lanes.own[0 : out.kinds]
+        run_some(lane, streams, gpu.lanes[0], lanes.machines, own, out.fills, lanes.ends, lanes.issued, stopped)
+        ended(told, lanes, out)
