@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from functional.arrays import Int
+from functional.arrays import Float, Int
 from functional.jit.machine_code import compiled
 from precharacterize.table import UNITS, LatencyTable
 
@@ -51,31 +52,46 @@ SAMPLE = 1 << 14  # instructions looked at
 RING = 1 << 12  # cycles; above any latency
 
 
+UNIT_BITS = 16  # of a slot's word, for the units whose result is due then; as many for how many of them, then the cycle
+
+
 @compiled
-def start_all(latencies, initiations, units, bus, due, taken, free, last):
+def start_all(latencies, initiations, units, bus, due, free, last):
     """Start instructions in order, each as early as a unit is free and its result has a place; last[0]: the last start.
 
-    `due[cycle]`: results on the buses, `taken[unit, cycle]`: of each unit, modulo RING and stamped with the cycle.
+    `due`: of each cycle, modulo RING, whose results are on the buses.
     """
     start = 0
     for i in range(len(latencies)):
-        found = -1
+        found, word = -1, 0
         while found < 0:
-            slot = (start + latencies[i]) % RING
-            if due[slot, 0] != start + latencies[i]:
-                due[slot, 0], due[slot, 1] = start + latencies[i], 0
-                for unit in range(units):
-                    taken[unit, slot] = 0
-            if due[slot, 1] < bus:
-                for unit in range(units):
-                    if found < 0 and free[unit] <= start and not taken[unit, slot]:
-                        found = unit
-            if found < 0:
-                start += 1
+            cycle = start + latencies[i]
+            word = due[cycle % RING]
+            if word >> (2 * UNIT_BITS) != cycle:
+                word = cycle << (2 * UNIT_BITS)
+            for unit in range(units if (word >> UNIT_BITS) & ((1 << UNIT_BITS) - 1) < bus else 0):
+                if free[unit] <= start and not (word >> unit) & 1:
+                    found = unit
+                    break
+            start += found < 0
         free[found] = start + initiations[i]
-        taken[found, slot] = 1
-        due[slot, 1] += 1
+        due[(start + latencies[i]) % RING] = (word | 1 << found) + (1 << UNIT_BITS)
     last[0] = start
+
+
+@cache
+def _drawn() -> tuple[Float[np.ndarray, " sample"], Int[np.ndarray, " sample"]]:
+    """Random numbers from 0 to 1 from a fixed seed, sorted, and where each was."""
+    numbers = np.random.default_rng(0).random(SAMPLE)
+    return np.sort(numbers), np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
+
+
+def _chosen(executed: Int[np.ndarray, " instr"]) -> Int[np.ndarray, " sample"]:
+    """What NumPy's `choice` draws from that seed, by the cumulated probabilities."""
+    cumulated = (executed / executed.sum()).cumsum()
+    numbers, places = _drawn()
+    stops = np.searchsorted(numbers, cumulated / cumulated[-1], side="left")
+    return np.repeat(np.arange(len(executed)), np.diff(stops, prepend=0))[places]
 
 
 def cycles_an_instruction(
@@ -88,9 +104,8 @@ def cycles_an_instruction(
     """Cycles an instruction of a stream that mixes them as often as they are executed (docs/timing-rules.md, rule 4).
 
     The stream is drawn at random from a fixed seed: neighbours are of different warps."""
-    chosen = np.random.default_rng(0).choice(len(executed), SAMPLE, p=executed / executed.sum())
+    chosen = _chosen(executed)
     latencies, initiations = (cycles[chosen].astype(np.int64) for cycles in (latency_cycles, initiation_cycles))
-    due, taken = np.full((RING, 2), -1, np.int64), np.zeros((units, RING), np.int64)
-    free, last = np.zeros(units, np.int64), np.zeros(1, np.int64)
-    start_all(latencies, initiations, units, result_bus, due, taken, free, last)
+    due, free, last = np.full(RING, -1, np.int64), np.zeros(units, np.int64), np.zeros(1, np.int64)
+    start_all(latencies, initiations, units, result_bus, due, free, last)
     return (int(last[0]) + 1) / SAMPLE

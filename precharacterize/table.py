@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from functional.arrays import Int8, Int32
+from functional.hashed_once import HashedOnce
 from functional.keep.kept import decode_arrays, encode_arrays
 
 Made = TypeVar("Made")
@@ -27,9 +28,11 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineParameters:
+class PipelineParameters(HashedOnce):
     """Latency classes by name (`int_add`, `fp32_mad`, `fp64_div`, `sfu`, `tensor`, `other`, ...: see `classify.py`) and
     load latencies of the memory pipe from the cycle it starts an access (docs/timing-rules.md, rule 5)."""
+
+    __hash__ = HashedOnce.__hash__
 
     operations: tuple[tuple[str, Operation], ...]
     shared_cycles: int  # start -> result of a shared load

@@ -157,7 +157,7 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, R
         _code(program, table, gpu), table.waits, table.writes, np.stack([base, base + LONG_CYCLES * missing]),
         np.cumsum([0, *map(len, memory)]), np.concatenate(memory).astype(np.int64),
     )  # fmt: skip
-    machine, by_sector = np.array([caches_machine(gpu, 1, 1)]), int(gpu.spec.coalescing != "fermi")
+    machine, by_sector = caches_machine(gpu, 1, 1), int(gpu.spec.coalescing != "fermi")
     return Held(code), Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
 
 

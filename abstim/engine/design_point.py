@@ -105,7 +105,7 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
     """
-    spec, m = gpu.spec, caches_machine(gpu, warps_per_block, blocks_per_sm, shared_bytes)
+    spec, m = gpu.spec, caches_machine(gpu, warps_per_block, blocks_per_sm, shared_bytes).reshape(()).copy()
     there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
         "side_by_side": side_by_side, "cluster_blocks": cluster_blocks,
@@ -120,12 +120,14 @@ def machine_of(
     return m
 
 
+@lru_cache(maxsize=128)
 def caches_machine(gpu: Gpu, warps_per_block: int, blocks_per_sm: int, shared_bytes: int = 0) -> np.ndarray:
-    """What of `machine_of` looks at no program, which is all that accesses and caches need."""
+    """What of `machine_of` looks at no program, which is all that accesses and caches need: a MACHINE that is not to be
+    written to, one element."""
     m = numbers_of(gpu).copy()
     m["warps_per_block"], m["blocks_per_sm"] = warps_per_block, blocks_per_sm
     m["l1d_ways"] = l1d_ways(gpu, shared_bytes * blocks_per_sm)
-    return m
+    return m.reshape(1)
 
 
 def touching(gpu: Gpu) -> tuple:

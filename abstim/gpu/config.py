@@ -36,6 +36,7 @@ from abstim.gpu.spec import (
 )
 from functional.errors import InputError
 from functional.files import read_text
+from functional.hashed_once import HashedOnce
 from precharacterize.table import Operation, PipelineParameters
 
 REFERENCE = "GPGPU-Sim 4.2, which itself is off by 13 % (SASS) to 34 % (PTX) on a V100"
@@ -113,13 +114,14 @@ Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setti
 
 
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(HashedOnce):
     """A design point. Equal and hashed by its values, not by where they come from.
 
     `settings` has every value with its source, `labels` what the first word of a source stands for.
     """
 
     __repr__ = brief
+    __hash__ = HashedOnce.__hash__
 
     spec: Spec
     params: Params

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from functional.errors import InputError
+from functional.hashed_once import HashedOnce
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 
@@ -94,8 +95,10 @@ UNIT = Domain(str, "one of " + ", ".join(ALUS), lambda v: v in ALUS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class Spec(HashedOnce):
     """Counts, sizes and policies. Frozen and hashable: two GPUs with equal Specs share one compiled engine."""
+
+    __hash__ = HashedOnce.__hash__
 
     name: str = field(compare=False)
     sm_count: int = _whole(1, 4096)

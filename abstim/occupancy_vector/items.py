@@ -85,7 +85,7 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
     touched = Touched(
         trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets, accesses, offsets
     )  # fmt: skip
-    machine, found = np.array([caches_machine(gpu, trace.warps_per_block, 1)]), np.empty(1, np.int64)
+    machine, found = caches_machine(gpu, trace.warps_per_block, 1), np.empty(1, np.int64)
     places, digests = np.zeros(2 << count.bit_length(), np.int64), np.empty(count, np.uint64)
     sort_warps(code, touched, machine, paths, leaders, places, digests, found)
     return Warps(accesses, offsets, paths, leaders[: found[0]].copy(), lengths, executed)
@@ -273,8 +273,9 @@ def _crowding(table: LatencyTable, executed: np.ndarray, units: int, result_bus:
     if not executed.any():
         return 1.0
     alone = float((executed * table.initiation_cycles).sum() / executed.sum()) / units
+    shares = executed // np.gcd.reduce(executed)
     words = (np.ascontiguousarray(own, np.int64).tobytes()
-             for own in (table.latency_cycles, table.initiation_cycles, executed))  # fmt: skip
+             for own in (table.latency_cycles, table.initiation_cycles, shares))  # fmt: skip
     return max(1.0, _chain_cycles(*words, units, result_bus) / alone)
 
 

@@ -66,6 +66,8 @@ class Cut:
 class Walked:
     """A launch, dealt and walked through the caches of a design point, as its lanes read it: see Streams."""
 
+    told: np.ndarray  # TOLD_SM
+    found: np.ndarray  # FOUND
     dealt: Int32[np.ndarray, " position"]
     accesses: Int32[np.ndarray, " access"]
     fills: Int32[np.ndarray, " access"]
@@ -75,8 +77,6 @@ class Walked:
     fill_words: Int32[np.ndarray, " fill"]
     fill_behind: Int32[np.ndarray, " fill"]
     fill_trips: Int32[np.ndarray, " fill"]
-    told: np.ndarray  # TOLD_SM
-    found: np.ndarray  # FOUND
     fill_count: int = field(default=0, init=False)
     is_walked: bool = field(default=False, init=False)
 
@@ -247,7 +247,7 @@ def walk_of(point: DesignPoint, room: Working) -> Walk:
     inputs, warps, items = point.inputs, point.warps, point.nominal.items
     machine = caches_machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
     return Walk(
-        np.array([machine]), items.lane_items, items.offsets, warps.paths, warps.accesses, warps.offsets,
+        machine, items.lane_items, items.offsets, warps.paths, warps.accesses, warps.offsets,
         inputs.trace.records, point.walked.dealt, NOMINAL_CYCLES, room.answers, room.fetch_offsets, room.fetch_waits,
         room.fetch_askers,
     )  # fmt: skip
@@ -259,7 +259,7 @@ def _new_walked(warps: Warps, inputs: LaunchInputs, gpu: Gpu) -> Walked:
     fetches = 0 if gpu.spec.perfect_memory else int(warps.lengths.sum())
     lates, fills, sms = fetches + count, 1 + accesses + fetches, min(gpu.spec.sm_count, blocks)
     sizes = blocks, accesses, accesses, count, lates, lates, fills, fills, fills
-    return Walked(*(np.empty(size, np.int32) for size in sizes), np.zeros(sms, TOLD_SM), np.zeros(1, FOUND))
+    return Walked(np.zeros(sms, TOLD_SM), np.zeros(1, FOUND), *(np.empty(size, np.int32) for size in sizes))
 
 
 def _kept(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:
