@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.occupancy_vector.records import MOST_BLOCKS, MOST_SLOTS, whole_numbers
+from abstim.occupancy_vector.records import MOST_BLOCKS, MOST_SLOTS, TOGETHER, whole_numbers
 
 NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
 
@@ -25,12 +25,12 @@ ANSWER = np.dtype([
     ("trips", "i2"), ("back", "i2"), ("number", "i4"), ("there", "i4"), ("until", "i4"),
 ], align=True)  # fmt: skip
 # `joined`: accesses that wait for it (of L2 a byte of `asker` a sector); `there`: nominal cycle it comes in
-LINE = np.dtype(
-    [("tag", "i8"), ("used", "i8"), ("there", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4"),
-     ("asker", "i8")], align=True,
-)  # fmt: skip
+LINE = np.dtype([("there", "i8"), ("asker", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4")], align=True)
+USES = whole_numbers("latest before")  # of lines: the number of the latest, and of the latest before the walk
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
+PIPE_PLACES = 128  # accesses that it holds: a transaction of each stage at most, a stage a cycle of the first level
+FETCHED = whole_numbers("line way")  # the latest instruction line, + 1, and where it is
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
 SLOT = whole_numbers("item stop access fetch back state")
 # `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
@@ -40,22 +40,33 @@ SM = np.dtype([
     *whole_numbers("clock first last next stop memory_free started piped entered tail asks").descr,
 ])  # fmt: skip
 TOTALS = whole_numbers(
-    "uses rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
+    "rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
 )
 
 
-class Caches(NamedTuple):
-    """Lines of every cache: first levels by SM."""
+class Lines(NamedTuple):
+    """Of a cache, or of all SMs' one after the other."""
 
-    l1d: np.ndarray
-    const: np.ndarray
-    code: np.ndarray
-    l2: np.ndarray
+    size: int  # of one
+    tag: np.ndarray  # number of the line + 1
+    used: np.ndarray  # the number of its latest use; `before` of USES: it has been evicted, less: it is none of this walk
+    row: np.ndarray  # LINE
+
+
+class Caches(NamedTuple):
+    """What a walk keeps: lines of every cache, and what SMs, slices and channels are at."""
+
+    uses: np.ndarray  # USES
+    l1d: Lines
+    const: Lines
+    code: Lines
+    l2: Lines
     registers: np.ndarray  # REGISTER, by SM: those of the latest misses
     servers: np.ndarray  # SERVERS, by SM: the nominal cycle each is free in
     shares: np.ndarray  # SERVERS: cycles a sector takes
     missed: np.ndarray  # by SM: misses so far
     pipes: np.ndarray  # PIPED, by SM: the latest accesses on their way to the tags
+    fetched: np.ndarray  # FETCHED, by SM
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
     slice_sectors: np.ndarray  # of the window
@@ -105,21 +116,28 @@ TOLD_SM = np.dtype([
 FOUND = np.dtype([(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share")])
 
 
+def _no_lines(size: int, caches: int) -> Lines:
+    count = size * caches + TOGETHER  # which are looked at together
+    return Lines(size, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, LINE))
+
+
 def empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
     """Caches for walks, which empty them. `waiting`: memory instructions of an SM that can wait for the load/store
     unit."""
     spec = gpu.spec
     slices = spec.dram_channels * spec.l2_slices_per_channel
     return Caches(
-        l1d=np.zeros((sm_count, spec.l1d_sets * spec.l1d_ways), LINE),
-        const=np.zeros((sm_count, spec.const_sets * spec.const_ways), LINE),
-        code=np.zeros((sm_count, spec.l1i_sets * spec.l1i_ways), LINE),
-        l2=np.zeros(slices * spec.l2_sets * spec.l2_ways, LINE),
+        uses=np.zeros(1, USES),
+        l1d=_no_lines(spec.l1d_sets * spec.l1d_ways, sm_count),
+        const=_no_lines(spec.const_sets * spec.const_ways, sm_count),
+        code=_no_lines(spec.l1i_sets * spec.l1i_ways, sm_count),
+        l2=_no_lines(slices * spec.l2_sets * spec.l2_ways, 1),
         registers=np.zeros((sm_count, spec.l1d_mshrs), REGISTER),
         servers=np.zeros(sm_count, SERVERS),
         shares=np.zeros(1, SERVERS),
         missed=np.zeros(sm_count, np.int64),
-        pipes=np.zeros((sm_count, 2 * NOMINAL_CYCLES[0]), PIPED),
+        pipes=np.zeros((sm_count, PIPE_PLACES), PIPED),
+        fetched=np.zeros(sm_count, FETCHED),
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),

@@ -1,6 +1,7 @@
-"""The slots of a scheduler as bits of words: which are due, which need a unit that is busy, and which one issues next.
+"""The slots of a scheduler as bits of words: which are due, which need a unit that is busy, and which one issues next;
+and the ways of a cache's set.
 
-Eight slots, or eight needs, are looked at together, as a vector of the processor.
+Eight slots, needs or ways are looked at together, as a vector of the processor.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from abstim.engine.warp_slots import bit, first_after, lowest
 from abstim.occupancy_vector.records import FAR_OFF, MOST_SLOTS, TOGETHER
 from functional.jit.marked import Operation, jit
-from functional.jit.values import SET, Word
+from functional.jit.values import INT, SET, Word
 
 _TIMES, _NEEDS = f"<{TOGETHER} x i64>", f"<{MOST_SLOTS} x i8>"
 
@@ -66,6 +67,41 @@ def prefetch(body: Any, array: Any, k: Any) -> None:
     """The processor may bring element `k` of an array into its cache; there need not be one."""
     body.unit.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     body.do(f"call void @llvm.prefetch.p0(ptr {body.moved(array, k)}, i32 0, i32 3, i32 1)")
+
+
+@Operation
+def equal(body: Any, numbers: Any, k: Any, value: Any) -> Word:
+    """Bits: which of TOGETHER whole numbers from `k` on are a value."""
+    kind = f"i{8 * numbers.dtype.itemsize}"
+    vector, own = f"<{TOGETHER} x {kind}>", body.number(value)
+    own = own if kind == "i64" else body.new(f"trunc i64 {own} to {kind}")
+    same = body.new(f"icmp eq {vector} {_loaded(body, numbers, k, vector)}, {body.everywhere(vector, own)}")
+    bits = body.new(f"bitcast <{TOGETHER} x i1> {same} to i{TOGETHER}")
+    return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
+
+
+@Operation
+def _least_of(body: Any, times: Any, k: Any, count: Any) -> Word:
+    """The least of `count` of TOGETHER times from `k` on."""
+    lanes = ", ".join(f"i64 {n}" for n in range(TOGETHER))
+    own = body.new(f"icmp slt {_TIMES} <{lanes}>, {body.everywhere(_TIMES, body.number(count))}")
+    far, name = body.everywhere(_TIMES, str(FAR_OFF)), f"llvm.vector.reduce.smin.v{TOGETHER}i64"
+    there = body.new(f"select <{TOGETHER} x i1> {own}, {_TIMES} {_loaded(body, times, k, _TIMES)}, {_TIMES} {far}")
+    body.unit.declarations.add(f"declare i64 @{name}({_TIMES})")
+    return Word(body.new(f"call i64 @{name}({_TIMES} {there})"), INT)
+
+
+@jit
+def first_of_least(times, first, count):
+    """Which of `count` times, from `first` on, is the least; there are TOGETHER more."""
+    least = FAR_OFF
+    for n in range(0, count, TOGETHER):
+        least = min(least, _least_of(times, first + n, count - n))
+    n, found = 0, np.uint64(0)
+    while not found:
+        found = equal(times, first + n, least)
+        n += TOGETHER
+    return first + n - TOGETHER + lowest(found)
 
 
 @jit

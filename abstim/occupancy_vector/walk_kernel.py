@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import numpy as np
 
-from abstim.engine import accesses, tags
+from abstim.engine import accesses
 from abstim.engine.accesses import line_of, sectors_in, sectors_of
 from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
-from abstim.engine.warp_slots import bit, first_after, lowest, span
+from abstim.engine.warp_slots import ONE, bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.ready_slots import those_by
+from abstim.occupancy_vector.cache_walk import PIPE_PLACES
+from abstim.occupancy_vector.ready_slots import equal, first_beyond, first_of_least, those_by
 from functional.jit.marked import jit, zero
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
-FAR_FUTURE = 1 << 60
 SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
 
 
 @jit
-def find(lines, first, ways, line):
-    """(position, is it there): where it is, or the least recently used of its set."""
-    k = tags.find(lines.tag, first, ways, line)
-    return (k, True) if k >= 0 else (tags.victim(lines.used, first, ways), False)
+def position(caches, lines, first, ways, line):
+    """Where a line is in its set, -1: nowhere. What no use of this walk has left there is none."""
+    for n in range(first, first + ways, rec.TOGETHER):
+        there = equal(lines.tag, n, line + 1)
+        while there:
+            k = n + lowest(there)
+            if k < first + ways and lines.used[k] > caches.uses[0].before:
+                return k
+            there &= there - ONE
+    return -1
 
 
 @jit
-def use(caches, row):
+def find(caches, lines, first, ways, line):
+    """(position, is it there): where it is, or the least recently used of its set."""
+    k = position(caches, lines, first, ways, line)
+    return (k, True) if k >= 0 else (first_of_least(lines.used, first, ways), False)
+
+
+@jit
+def use(caches, lines, k):
     """The line is the youngest of its set."""
-    caches.totals[0].uses += 1
-    row.used = caches.totals[0].uses
+    caches.uses[0].latest += 1
+    lines.used[k] = caches.uses[0].latest
 
 
 @jit
@@ -68,15 +81,16 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     caches.slice_sectors[number] += sectors_in(sectors)
     held = caches.slice_free[number] > time
     time = max(time, caches.slice_free[number])
-    k, there = find(caches.l2, (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways, m.l2_ways, line)
-    row = caches.l2[k]
-    use(caches, row)
+    k, there = find(caches, caches.l2, (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways, m.l2_ways, line)
+    row = caches.l2.row[k]
     found.sectors = min(255, found.sectors + sectors_in(sectors))
     if not there:
-        found.dram_sectors = min(255, found.dram_sectors + sectors_in(row.dirty))
-        caches.channel_sectors[channel] += sectors_in(row.dirty)
-        caches.totals[0].port_sectors += sectors_in(row.dirty)
-        row.tag, row.valid, row.dirty, row.there, row.asker = line + 1, 0, 0, 0, 0
+        leaves = sectors_in(row.dirty) if caches.l2.used[k] > caches.uses[0].before else 0
+        found.dram_sectors = min(255, found.dram_sectors + leaves)
+        caches.channel_sectors[channel] += leaves
+        caches.totals[0].port_sectors += leaves
+        caches.l2.tag[k], row.valid, row.dirty, row.there, row.asker = line + 1, 0, 0, 0, 0
+    use(caches, caches.l2, k)
     missed = sectors & ~row.valid
     if row.there <= time:
         caches.totals[0].port_sectors += sectors_in(sectors & ~missed)
@@ -137,40 +151,50 @@ def held_up(found, row, access, time):
 
 
 @jit
-def free_way(lines, first, ways, time):
+def is_idle(caches, lines, k, time):
+    """Is a line not on its way?"""
+    return lines.used[k] < caches.uses[0].before or lines.row[k].there <= time
+
+
+@jit
+def free_way(caches, lines, first, ways, time):
     """The least recently used line of a set that is not on its way; of a set in which all are, the next to come."""
-    best = soonest = first
+    best = first_of_least(lines.used, first, ways)
+    if is_idle(caches, lines, best, time):  # nearly always
+        return best
+    best, soonest = -1, first
     for k in range(first, first + ways):
-        idle, best_idle = lines[k].there <= time, lines[best].there <= time
-        if idle and (not best_idle or lines[k].used < lines[best].used):
+        if is_idle(caches, lines, k, time) and (best < 0 or lines.used[k] < lines.used[best]):
             best = k
-        if lines[k].there < lines[soonest].there:
+        if lines.row[k].there < lines.row[soonest].there:
             soonest = k
-    return best if lines[best].there <= time else soonest
+    return best if best >= 0 else soonest
 
 
 @jit
 def load(walk, caches, sm, line, sectors, time, access, found):
     """A load, or a local store, looks up L1D; returns when the tags have taken it."""
-    m, lines = walk.machine[0], caches.l1d[sm]
-    first = set_of(m, line)
-    k, there = find(lines, first, m.l1d_ways, line)
-    missed = sectors if m.l1d_sectored else accesses.WHOLE_LINE
+    m, lines = walk.machine[0], caches.l1d
+    first = sm * lines.size + set_of(m, line)
+    k = position(caches, lines, first, m.l1d_ways, line)
+    missed, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
     if there:
-        missed &= ~lines[k].valid
-        if not missed and lines[k].there > time:
-            if lines[k].joined >= m.l1d_mshr_merges:
-                time = held_up(found, lines[k], access, time)
-            lines[k].joined += 1
+        row = lines.row[k]
+        missed &= ~row.valid
+        if not missed and row.there > time:
+            if row.joined >= m.l1d_mshr_merges:
+                time = held_up(found, row, access, time)
+            row.joined += 1
     if missed:
         registers, own = caches.registers[sm], caches.missed[sm]
         count = sectors_in(missed) if m.l1d_sectored else 1
         time = held_up(found, registers[(own + count - 1) % len(registers)], access, time)
         if not there:
-            k = free_way(lines, first, m.l1d_ways, time)
-            time = held_up(found, lines[k], access, time)
-            lines[k].tag, lines[k].valid = line + 1, 0
-        row, before = lines[k], found.dram_sectors
+            k = free_way(caches, lines, first, m.l1d_ways, time)
+            if lines.used[k] >= caches.uses[0].before:
+                time = held_up(found, lines.row[k], access, time)
+            lines.tag[k], lines.row[k].valid = line + 1, 0
+        row, before = lines.row[k], found.dram_sectors
         row.valid |= missed
         answered = ask_l2(walk, caches, line, missed, False, time, found)
         found.way = max(found.way, answered - time)
@@ -179,8 +203,8 @@ def load(walk, caches, sm, line, sectors, time, access, found):
         for n in range(own, own + count):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
         caches.missed[sm] += count
-    use(caches, lines[k])
-    wait_for(walk, found, lines[k], access, time)
+    use(caches, lines, k)
+    wait_for(walk, found, lines.row[k], access, time)
     return time
 
 
@@ -194,17 +218,17 @@ def passed(caches, sm, found, answered, time, sectors, read):
 @jit
 def store(walk, caches, sm, line, sectors, time, found):
     """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
-    m = walk.machine[0]
-    k, there = find(caches.l1d[sm], set_of(m, line), m.l1d_ways, line)
-    row = caches.l1d[sm][k]
+    m, lines = walk.machine[0], caches.l1d
+    k, there = find(caches, lines, sm * lines.size + set_of(m, line), m.l1d_ways, line)
+    row = lines.row[k]
     updates = m.l1d_write >= WRITE_THROUGH  # the others evict
     if there and not updates:
-        row.tag, row.used, row.valid = 0, 0, 0
+        lines.tag[k], lines.used[k], row.valid = 0, caches.uses[0].before, 0
     elif updates and (there or m.l1d_write_allocate):
         if not there:
-            row.tag, row.valid, row.there = line + 1, 0, 0
+            lines.tag[k], row.valid, row.there = line + 1, 0, 0
         row.valid |= sectors
-        use(caches, row)
+        use(caches, lines, k)
     sectors = accesses.segment(m, sectors)
     answered = ask_l2(walk, caches, line, sectors, True, time, found)
     passed(caches, sm, found, answered, time, sectors, 0)
@@ -219,11 +243,12 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
     wanted = accesses.WHOLE_LINE if not halves else 3 if sectors & 3 else 12
-    k, there = find(caches.const[sm], (own & (m.const_sets - 1)) * m.const_ways, m.const_ways, own)
-    row = caches.const[sm][k]
-    use(caches, row)
+    first = sm * caches.const.size + (own & (m.const_sets - 1)) * m.const_ways
+    k, there = find(caches, caches.const, first, m.const_ways, own)
+    row = caches.const.row[k]
+    use(caches, caches.const, k)
     if not there:
-        row.tag = own + 1
+        caches.const.tag[k] = own + 1
         row.there, row.asker = ask_l2(walk, caches, line, wanted, False, time, found), access + 1
         found.way = max(found.way, row.there - time)
     wait_for(walk, found, row, access, time)
@@ -235,13 +260,16 @@ def read_code(walk, caches, sm, line, time, fetch, found):
     m = walk.machine[0]
     if m.perfect_instruction_cache:
         return time
-    k, there = find(caches.code[sm], (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
-    row = caches.code[sm][k]
-    use(caches, row)
-    if not there:
-        row.tag = line + 1
-        row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
-        row.asker = fetch + 1
+    latest, lines = caches.fetched[sm], caches.code
+    if latest.line != line + 1:  # else it is the youngest already
+        k, there = find(caches, lines, sm * lines.size + (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
+        use(caches, lines, k)
+        latest.line, latest.way, row = line + 1, k, lines.row[k]
+        if not there:
+            lines.tag[k] = line + 1
+            row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
+            row.asker = fetch + 1
+    row = lines.row[latest.way]
     walk.fetch_askers[fetch] = row.asker
     return max(time, row.there)
 
@@ -317,9 +345,8 @@ def pick(walk, sm):
     """The slot whose turn it is, or -1; then the SM's clock is at the next cycle in which one is ready."""
     m = walk.machine[0]
     if sm.clock >= sm.first:
-        sm.ready, sm.first = those_by(sm.due, 0, rec.MOST_SLOTS, sm.clock), FAR_FUTURE
-        for w in range(rec.MOST_SLOTS):
-            sm.first = min(sm.first, sm.due[w] if sm.due[w] > sm.clock else FAR_FUTURE)
+        sm.ready = those_by(sm.due, 0, rec.MOST_SLOTS, sm.clock)
+        sm.first = first_beyond(sm.due, 0, rec.MOST_SLOTS, sm.clock)
     if not sm.ready:
         sm.clock = sm.first
         return -1
@@ -360,11 +387,11 @@ def enter_pipe(walk, pipe, sm, time, cycles):
     """An access of so many transactions, which the tags have taken by `memory_free`, goes through the pipe in front of
     them; returns when the first one enters, from `time` on."""
     last = sm.piped - walk.nominal[rec.FIRST]  # the transaction that leaves it a stage
-    while sm.tail < sm.entered and pipe[sm.tail % len(pipe)].stop <= last:
+    while sm.tail < sm.entered and pipe[sm.tail & (PIPE_PLACES - 1)].stop <= last:
         sm.tail += 1
     if sm.tail < sm.entered and last >= 0:
-        time = max(time, pipe[sm.tail % len(pipe)].taken)
-    row = pipe[sm.entered % len(pipe)]
+        time = max(time, pipe[sm.tail & (PIPE_PLACES - 1)].taken)
+    row = pipe[sm.entered & (PIPE_PLACES - 1)]
     sm.piped += cycles
     row.stop, row.taken = sm.piped, sm.memory_free
     sm.entered += 1
@@ -394,9 +421,9 @@ def access_memory(walk, caches, number, sm, item, slot, time):
         if item.access == rec.CONSTANT:
             ready = answered
     sm.memory_free = taken + own.cycles
-    starts[sm.started % len(starts)] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
-    sm.started += 1
-    return starts[sm.started % len(starts)], ready
+    starts[sm.started] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
+    sm.started = sm.started + 1 if sm.started + 1 < len(starts) else 0
+    return starts[sm.started], ready
 
 
 @jit
@@ -450,14 +477,19 @@ def walk_sm(walk, caches, number, sm, slots, limit):
             if slots[w].state == rec.RUNNING:
                 ready_at(sm, w, time)
             else:
-                sm.due[w] = FAR_FUTURE
+                sm.due[w] = rec.FAR_OFF
                 settle(walk, sm, slots, w)
 
 
 @jit
 def empty(caches, sm_count):
-    """Caches that hold nothing, before SMs that have asked for nothing."""
-    zero(caches)
+    """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
+    for counts in (caches.registers, caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows):
+        zero(counts)
+    for counts in (caches.slice_sectors, caches.slice_free, caches.channel_sectors, caches.totals):
+        zero(counts)
+    caches.uses[0].latest += 1
+    caches.uses[0].before = caches.uses[0].latest
     caches.shares[0].l2 = 1 + sm_count / len(caches.slice_sectors)
     caches.shares[0].dram = sm_count / len(caches.channel_sectors)
 
@@ -468,7 +500,7 @@ def start(walk, sm, own, slots):
     zero(sm)
     sm.next, sm.stop = own.first, own.stop
     for w in range(rec.MOST_SLOTS):
-        sm.due[w] = FAR_FUTURE
+        sm.due[w] = rec.FAR_OFF
     for w in range(len(slots)):
         slots[w].state = rec.GONE
     for b in range(walk.machine[0].blocks_per_sm):
@@ -492,7 +524,7 @@ def walk_caches(walk, caches, told, sms, slots):
         left = 0
         for number in range(count):
             walk_sm(walk, caches, number, sms[number], slots[number * own : (number + 1) * own], limit)
-            left += sms[number].clock < FAR_FUTURE
+            left += sms[number].clock < rec.FAR_OFF
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches)
 
