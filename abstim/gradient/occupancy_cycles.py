@@ -62,8 +62,7 @@ class _Launch:
         self._kernel, self._number = kernel, number
         point = kernel.point(number, kernel.defaults())
         lanes = point.lanes
-        keys = point.walked.told[["hash", "other_hash", "sectors", "dram_sectors"]].tolist()
-        self._lanes = [keys.index(key) for key in dict.fromkeys(keys)]
+        self._lanes = point.firsts
         self._own: Lanes = chosen(lanes, self._lanes)
         self._rows = len(self._own.streams.lane_items)
         # the items are others where one of these is: so many that each instruction may be one

@@ -6,9 +6,6 @@ those of late instruction lines follow.
 
 from __future__ import annotations
 
-import numpy as np
-
-from abstim.engine.accesses import mixed
 from abstim.occupancy_vector import records as rec
 from functional.jit.marked import jit
 
@@ -17,7 +14,6 @@ SECTORS_SHIFT = OCCUPIES_BITS + LEVEL_BITS
 DRAM_SHIFT = SECTORS_SHIFT + SECTORS_BITS
 PART_SHIFT = DRAM_SHIFT + DRAM_BITS
 LATE_PART_SHIFT = rec.LATE_WORD[0][1]
-OTHER_SEED = np.uint64(0xC2B2AE3D27D4EB4F)  # a prime of xxHash64 (Collet)
 
 
 @jit
@@ -140,45 +136,62 @@ def tell_lines(walk, told, own, numbers, fills):
 
 
 @jit
-def sign(own, value):
-    """A value becomes part of both hashes of an SM."""
-    own.hash, own.other_hash = mixed(own.hash, value), mixed(own.other_hash ^ OTHER_SEED, value + 1)
+def fills_alike(told, a, b, one, other):
+    """Are two members of fills alike, by what their fill is and how many of its SM's, from `a` or `b` on, came before
+    it?"""
+    x, y = abs(one), abs(other)
+    if one == 0 or other == 0:
+        return one == other
+    return (
+        x - a == y - b and (one < 0) == (other < 0) and told.fill_words[x] == told.fill_words[y]
+        and told.fill_trips[x] == told.fill_trips[y] and told.fill_behind[x] == told.fill_behind[y]
+    )  # fmt: skip
 
 
 @jit
-def sign_fill(told, own, number, first):
-    """The same of a fill, by how many of its SM's came before it."""
-    place = abs(number)
-    sign(own, place - first + ((number < 0) << 32))
-    sign(own, told.fill_words[place] + (told.fill_trips[place] << 32) + (told.fill_behind[place] << 40))
-
-
-@jit
-def sign_warp(walk, told, own, warp):
-    """What a warp does is part of its SM's hashes."""
-    sign(own, walk.paths[warp])
-    for k in range(walk.access_offsets[warp], walk.access_offsets[warp + 1]):
-        sign(own, told.accesses[k] + ((told.fills[k] != 0) << 32))
-        if told.fills[k]:
-            sign_fill(told, own, told.fills[k], own.first_fill)
-    n = told.late_starts[warp]
-    while told.late_begins[n] != rec.NEVER_LATE:
-        sign(own, told.late_begins[n])
-        sign_fill(told, own, told.late_fills[n], own.first_line)
+def warps_alike(walk, told, a, b, one, other):
+    """Do warps of two SMs, whose TOLD_SMs are `a` and `b`, do the same?"""
+    if walk.paths[one] != walk.paths[other]:
+        return False
+    n, shift = told.late_starts[one], told.late_starts[other] - told.late_starts[one]
+    while told.late_begins[n] == told.late_begins[n + shift] and told.late_begins[n] != rec.NEVER_LATE:
+        if not fills_alike(told, a.first_line, b.first_line, told.late_fills[n], told.late_fills[n + shift]):
+            return False
         n += 1
-    sign(own, rec.NEVER_LATE)
+    if told.late_begins[n] != told.late_begins[n + shift]:
+        return False
+    shift = walk.access_offsets[other] - walk.access_offsets[one]
+    for k in range(walk.access_offsets[one], walk.access_offsets[one + 1]):
+        if told.accesses[k] != told.accesses[k + shift]:
+            return False
+        if not fills_alike(told, a.first_fill, b.first_fill, told.fills[k], told.fills[k + shift]):
+            return False
+    return True
+
+
+@jit
+def sms_alike(walk, told, a, b):
+    """Do two SMs do the same?"""
+    warps = walk.machine[0].warps_per_block
+    if a.stop - a.first != b.stop - b.first or a.sectors != b.sectors or a.held != b.held:
+        return False
+    for n in range(a.stop - a.first):
+        one, other = walk.dealt[a.first + n] * warps, walk.dealt[b.first + n] * warps
+        for w in range(warps):
+            if not warps_alike(walk, told, a, b, one + w, other + w):
+                return False
+    return True
 
 
 @jit
 def tell(walk, told, sms, scratch):
     """Fill in Streams, and the TOLD_SMs of the SMs, which say where the thread blocks of each begin and end in `dealt`.
     Returns how many fills there are."""
-    warps, count = walk.machine[0].warps_per_block, walk.access_offsets[len(walk.paths)]
+    count, fills = walk.access_offsets[len(walk.paths)], 1
     scratch.numbers[0 : count + 1] = 0
     scratch.followed[0 : count + 1] = 0
     scratch.lines[0 : walk.fetch_offsets[len(walk.paths)]] = 0
     told.fill_words[0] = told.fill_behind[0] = told.fill_trips[0] = 0  # no fill
-    fills = 1
     tell_late(walk, told)
     tell_followed(walk, scratch.followed)
     for sm in range(len(sms)):
@@ -186,8 +199,7 @@ def tell(walk, told, sms, scratch):
     for sm in range(len(sms)):
         fills = tell_lines(walk, told, sms[sm], scratch.lines, fills)
     for sm in range(len(sms)):
-        own = sms[sm]
-        for position in range(own.first, own.stop):
-            for warp in range(walk.dealt[position] * warps, (walk.dealt[position] + 1) * warps):
-                sign_warp(walk, told, own, warp)
+        sms[sm].like = 0
+        while not sms_alike(walk, told, sms[sm], sms[sms[sm].like]):
+            sms[sm].like += 1
     return fills

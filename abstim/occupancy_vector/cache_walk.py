@@ -25,7 +25,7 @@ ANSWER = np.dtype([
     ("trips", "i2"), ("back", "i2"), ("number", "i4"), ("there", "i4"), ("until", "i4"),
 ], align=True)  # fmt: skip
 # `joined`: accesses that wait for it (of L2 a byte of `asker` a sector); `there`: nominal cycle it comes in
-LINE = np.dtype([("there", "i8"), ("asker", "i8"), ("valid", "i2"), ("dirty", "i2"), ("joined", "i4")], align=True)
+LINE = np.dtype([("there", "i8"), ("asker", "i4"), ("joined", "i2"), ("valid", "i1"), ("dirty", "i1")], align=True)
 USES = whole_numbers("latest before")  # of lines: the number of the latest, and of the latest before the walk
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
@@ -49,7 +49,9 @@ class Lines(NamedTuple):
 
     size: int  # of one
     tag: np.ndarray  # number of the line + 1
-    used: np.ndarray  # the number of its latest use; `before` of USES: it has been evicted, less: it is none of this walk
+    used: (
+        np.ndarray
+    )  # the number of its latest use; `before` of USES: it has been evicted, less: it is none of this walk
     row: np.ndarray  # LINE
 
 
@@ -103,12 +105,9 @@ class Walk(NamedTuple):
 
 
 # Of an SM: where its thread blocks begin and end in `dealt`; what they ask of L2 and DRAM, cycles they hold the
-# load/store unit, and the most that one access does; its first fill, and its first one of an instruction line; hashes
-# of all that its blocks are, but for their items
-TOLD_SM = np.dtype([
-    *((name, "i8") for name in ("first", "stop", "sectors", "dram_sectors", "held", "longest", "first_fill",
-                                "first_line")), ("hash", "u8"), ("other_hash", "u8"),
-])  # fmt: skip
+# load/store unit, and the most that one access does; its first fill, and its first one of an instruction line; which
+# SM is the first that does the same
+TOLD_SM = whole_numbers("first stop sectors dram_sectors held longest first_fill first_line like")
 
 # Of a launch, how evenly slices and rows served: sectors of the busiest L2 slice of each window over those of the mean
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a

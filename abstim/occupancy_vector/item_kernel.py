@@ -77,7 +77,7 @@ def measure(code, offsets, lengths, executed):
         for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
             block = code.blocks[event]
             lengths[warp] += code.block_stop[block] - code.block_start[block]
-            found += code.memory[block]
+            found += code.memory_offsets[block + 1] - code.memory_offsets[block]
             executed[block] += 1
     offsets[len(lengths)] = found
 
@@ -90,11 +90,8 @@ def touch_warp(code, touched, m, warp):
     for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
         block = code.blocks[event]
         digest = mixed(digest, block)
-        for i in range(code.block_start[block], code.block_stop[block]):
-            row = code.instructions[i]
-            if row.unit != MEMORY:
-                continue
-            access = touched.accesses[at]
+        for n in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
+            row, access = code.instructions[code.memory[n]], touched.accesses[at]
             access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                 access.active = touched.conflicts[conflict] > 0

@@ -179,20 +179,25 @@ def nominal_shape(gpu: Gpu) -> Shape:
 
 def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
     """A program, whose instructions are `rows` on a GPU, and what warps execute of it."""
-    nominal, memory = _nominal_rows(table)
+    nominal, memory, offsets = _nominal_rows(table)
     return Code(
-        rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, trace.blocks,
+        rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, offsets, trace.blocks,
         trace.block_offsets,
     )  # fmt: skip
 
 
 @lru_cache(128)
-def _nominal_rows(table: LatencyTable) -> tuple[np.ndarray, Int64[np.ndarray, " block"]]:
-    """The latency table as CODE where each instruction takes a cycle; memory instructions of each basic block."""
+def _nominal_rows(table: LatencyTable) -> tuple[np.ndarray, Int64[np.ndarray, " access"], Int64[np.ndarray, " block"]]:
+    """The latency table as CODE where each instruction takes a cycle; memory instructions, those of a basic block one
+    after the other, and where each block's begin."""
     rows = _rows(table)
     rows["initiation"] = rows["result"] = 1
-    memory = np.append(0, np.cumsum(table.unit == UNITS.index("mem")))
-    return rows, memory[table.block_stop] - memory[table.block_start]
+    memory = table.unit == UNITS.index("mem")
+    own = [
+        start + np.flatnonzero(memory[start:stop])
+        for start, stop in zip(table.block_start, table.block_stop, strict=True)
+    ]
+    return rows, np.concatenate(own), np.append(0, np.cumsum([len(places) for places in own]))
 
 
 # Of each of UNITS: the special unit, or POOLED; which of POOLS, or -1

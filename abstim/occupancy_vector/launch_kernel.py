@@ -138,31 +138,20 @@ def number_lanes(gpu, found, told, sharing, numbers):
 
 
 @jit
-def is_like(told, machines, sm, other):
-    """Do two SMs do the same?"""
-    a, b = told[sm], told[other]
-    same = a.hash == b.hash and a.other_hash == b.other_hash
-    for k in range(len(rec.NUMBERS)):
-        same = same and machines[sm, k] == machines[other, k]
-    return same
-
-
-@jit
 def find_kinds(told, numbers, lanes):
-    """Machines of lanes in ticks, and which lanes are the first of their kind; returns how many."""
+    """Machines of lanes in ticks, those of each kind, and which lanes are the first of theirs; returns how many are."""
     found = 0
     for sm in range(len(told)):
         for k in range(len(rec.NUMBERS)):
-            lanes.machines[found, k] = np.int64(nearest(numbers[sm][k] * TICKS))
-            lanes.all_machines[sm, k] = lanes.machines[found, k]
-        kind = 0
-        while kind < found and not is_like(told, lanes.all_machines, sm, lanes.firsts[kind]):
-            kind += 1
-        lanes.kinds[sm] = kind
-        if kind == found:
-            own = lanes.own[kind]
-            own.first, own.stop, own.point, lanes.firsts[kind] = told[sm].first, told[sm].stop, 0, sm
+            lanes.machines[sm, k] = np.int64(nearest(numbers[sm][k] * TICKS))
+        if told[sm].like == sm:
+            own = lanes.own[found]
+            own.first, own.stop, own.point = told[sm].first, told[sm].stop, 0
+            for k in range(len(rec.NUMBERS)):
+                lanes.machines_of_kinds[found, k] = lanes.machines[sm, k]
+            lanes.kinds[sm] = found
             found += 1
+        lanes.kinds[sm] = lanes.kinds[told[sm].like]
     return found
 
 
@@ -179,8 +168,8 @@ def summed(warps, items, told, lanes, out):
         out.dram_sectors += own.dram_sectors
         out.held += own.held
         out.longest = max(out.longest, own.longest)
-        out.l2_ticks += own.sectors * lanes.all_machines[sm, NUMBER.l2_sector]
-        out.dram_ticks += own.dram_sectors * lanes.all_machines[sm, NUMBER.dram_sector]
+        out.l2_ticks += own.sectors * lanes.machines[sm, NUMBER.l2_sector]
+        out.dram_ticks += own.dram_sectors * lanes.machines[sm, NUMBER.dram_sector]
 
 
 @jit
@@ -249,5 +238,7 @@ def time_launch(
     if out.misfits == 0 and out.work < plan.most_work:
         all_written()
         own = lanes.own[0 : out.kinds]
-        run_some(lane, streams, gpu.lanes[0], lanes.machines, own, out.fills, lanes.ends, lanes.issued, stopped)
+        run_some(
+            lane, streams, gpu.lanes[0], lanes.machines_of_kinds, own, out.fills, lanes.ends, lanes.issued, stopped
+        )
         ended(told, lanes, out)

@@ -95,7 +95,8 @@ class Code(NamedTuple):
     writes: np.ndarray
     block_start: np.ndarray
     block_stop: np.ndarray
-    memory: np.ndarray  # instructions of each basic block on the load/store unit
+    memory: np.ndarray  # instructions on the load/store unit, those of block b from memory_offsets[b] on
+    memory_offsets: np.ndarray
     blocks: np.ndarray
     block_offsets: np.ndarray
 
@@ -372,10 +373,9 @@ class Sharing(NamedTuple):
 class Kinds(NamedTuple):
     """Lanes, of which those that do the same are run once: `kinds` of all, the others by kind."""
 
-    all_machines: np.ndarray
+    machines: np.ndarray  # NUMBERS of all
     kinds: np.ndarray
-    firsts: np.ndarray  # a lane of it
-    machines: np.ndarray
+    machines_of_kinds: np.ndarray
     own: np.ndarray  # OWN
     ends: np.ndarray
     issued: np.ndarray

@@ -115,8 +115,8 @@ def kinds_of(gpu: Gpu) -> Held:
 
     def make() -> Held:
         machines = [np.zeros((sm_count, len(rec.NUMBERS)), np.int64) for _ in range(2)]
-        kinds, firsts, ends, issued = (np.zeros(sm_count, np.int64) for _ in range(4))
-        return Held(rec.Kinds(machines[0], kinds, firsts, machines[1], np.zeros(sm_count, rec.OWN), ends, issued))
+        kinds, ends, issued = (np.zeros(sm_count, np.int64) for _ in range(3))
+        return Held(rec.Kinds(machines[0], kinds, machines[1], np.zeros(sm_count, rec.OWN), ends, issued))
 
     return _kept("kinds", (sm_count,), (), make)
 

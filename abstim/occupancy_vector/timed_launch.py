@@ -126,6 +126,11 @@ class DesignPoint(NamedTuple):
         )  # fmt: skip
 
     @property
+    def firsts(self) -> Int64[np.ndarray, " lane"]:
+        """Lanes that are the first of those that do the same."""
+        return np.flatnonzero(self.walked.told["like"] == np.arange(self.sm_count))
+
+    @property
     def lanes(self) -> Lanes:
         """All of them."""
         _, kinds = self.of.follow(self, 0)
@@ -138,7 +143,7 @@ class DesignPoint(NamedTuple):
         )  # fmt: skip
         first, stops = (walked.told[name].astype(np.int32) for name in ("first", "stop"))
         layout = layout_of(items, self.inputs.trace.warps_per_block, self.gpu, self.residents)
-        return Lanes(layout, kinds.all_machines[: len(first)].copy(), self.residents, own, first, stops)
+        return Lanes(layout, kinds.machines[: len(first)].copy(), self.residents, own, first, stops)
 
 
 class TimedLaunch:
@@ -183,9 +188,8 @@ class TimedLaunch:
     def _time(self, point: DesignPoint, most_work: int, threads: int | None) -> Timed:
         out, kinds = self.follow(point, most_work)
         if not out["is_run"]:
-            own, firsts = kinds.kinds[: point.sm_count], kinds.firsts[: out["kinds"]].copy()
-            own = own.copy()
-            (found,) = run([chosen(point.lanes, firsts)], threads)
+            own = kinds.kinds[: point.sm_count].copy()
+            (found,) = run([chosen(point.lanes, point.firsts)], threads)
             out["end"], out["stepped"], out["issued"] = found.end.max(), found.issued.sum(), found.issued[own].sum()
         launch_latency = int(point.gpu.params.launch_latency_cycles)
         return Timed(
