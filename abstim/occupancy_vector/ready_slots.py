@@ -13,7 +13,7 @@ import numpy as np
 from abstim.engine.warp_slots import bit, first_after, lowest
 from abstim.occupancy_vector.records import FAR_OFF, MOST_SLOTS, TOGETHER
 from functional.jit.marked import Operation, jit
-from functional.jit.values import INT, SET, Word
+from functional.jit.values import INT, SET, TRUTH, Word
 
 _TIMES, _NEEDS = f"<{TOGETHER} x i64>", f"<{MOST_SLOTS} x i8>"
 
@@ -50,16 +50,29 @@ def those_by(times, k, count, time):
     return bits
 
 
+def _late(body: Any, bounds: Any, n: Any, time: Any) -> str:
+    """Which of TOGETHER bounds, from `n` on, are later than `time`."""
+    ends, limit = _loaded(body, bounds, n, _TIMES), body.everywhere(_TIMES, body.number(time))
+    return str(body.new(f"bitcast <{TOGETHER} x i1> {body.new(f'icmp sgt {_TIMES} {ends}, {limit}')} to i{TOGETHER}"))
+
+
 @Operation
 def served(body: Any, needs: Any, k: Any, bounds: Any, n: Any, time: Any) -> Word:
     """The slots whose needs, from `k` on, have no bit of those of TOGETHER bounds, from `n` on, later than `time`."""
-    ends, limit = _loaded(body, bounds, n, _TIMES), body.everywhere(_TIMES, body.number(time))
-    late = body.new(f"bitcast <{TOGETHER} x i1> {body.new(f'icmp sgt {_TIMES} {ends}, {limit}')} to i{TOGETHER}")
-    word = body.new(f"mul i64 {body.new(f'zext i{TOGETHER} {late} to i64')}, {0x0101010101010101}")
+    word = body.new(f"zext i{TOGETHER} {_late(body, bounds, n, time)} to i64")
+    word = body.new(f"mul i64 {word}, {0x0101010101010101}")
     busy = body.new(f"bitcast {_TIMES} {body.everywhere(_TIMES, word)} to {_NEEDS}")
     lacking = body.new(f"and {_NEEDS} {_loaded(body, needs, k, _NEEDS)}, {busy}")
     none = body.new(f"icmp eq {_NEEDS} {lacking}, zeroinitializer")
     return Word(body.new(f"bitcast <{MOST_SLOTS} x i1> {none} to i64"), SET)
+
+
+@Operation
+def is_served(body: Any, needs: Any, k: Any, bounds: Any, n: Any, time: Any) -> Word:
+    """The same of slot `k` alone."""
+    late = body.new(f"zext i{TOGETHER} {_late(body, bounds, n, time)} to i64")
+    lacking = body.new(f"and i64 {late}, {body.number(body.load(body.element(needs, [k])))}")
+    return Word(body.new(f"icmp eq i64 {lacking}, 0"), TRUTH)
 
 
 @Operation
@@ -168,8 +181,10 @@ def next_issue(lane, shape):
 
 @jit
 def units_changed(lane, shape, s):
-    """Scheduler `s` has issued: what others of its group may issue next has to be looked at."""
+    """Scheduler `s` has issued: what it, and others of its group, may issue next has to be looked at. Units are free
+    later than before, if at all: who was picked by another stays so, if what it needs is still free by then."""
     lane.schedulers[s].sure = 0
-    if not shape.sub_cores:
-        for other in range(shape.schedulers):
-            lane.schedulers[other].sure = 0
+    for other in range(0 if shape.sub_cores else shape.schedulers):
+        own = lane.schedulers[other]
+        if not is_served(lane.needs, other * MOST_SLOTS + own.picked, lane.bounds, 0, own.horizon):
+            own.sure = 0

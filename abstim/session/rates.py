@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,7 @@ def work_of(trace: Trace, by_block: Int64[np.ndarray, "block kind"]) -> dict[str
     return {kind: int(lanes @ column) for kind, column in zip(FLOATS, by_block.T, strict=True)}
 
 
+@lru_cache(128)
 def peaks(gpu: Gpu) -> dict[str, float]:
     """What a GPU's description allows at most, a second: fused multiply-adds, `mma` of fp16, bytes."""
     spec, params = gpu.spec, gpu.params

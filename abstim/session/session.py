@@ -183,9 +183,14 @@ class Session:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
         launch, registers, columns = self.launch(number), self.registers(number).count, self.tensor_columns(number)
         shape = launch.grid, launch.block, registers, launch.shared_bytes, columns
+        cluster = launch.cluster.total
+
+        def made() -> Occupancy:
+            check_cluster(gpu.spec, cluster)
+            return occupancy(gpu.spec, *shape)
+
         try:
-            check_cluster(gpu.spec, launch.cluster.total)
-            return self.once(("occupancy", gpu.spec, *shape), lambda: occupancy(gpu.spec, *shape))
+            return self.once(("occupancy", gpu.spec, cluster, *shape), made)
         except InputError as error:
             name = launch.program.name
             raise InputError(f"kernel '{name}' (launch {number}) does not fit {gpu.name}: {error}") from None

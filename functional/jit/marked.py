@@ -104,13 +104,16 @@ def _address_of() -> Callable[[np.ndarray], int]:
 address_of = _address_of()
 
 
+_LAID_OUT = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED, in one look
+
+
 def words_of(value: Any, shown: list[Any] | None = None) -> list[int]:
     """The words of a named tuple of C-contiguous arrays, and whole numbers; `shown` gets what tells their kinds."""
     words: list[int] = []
     for one in value:
         if isinstance(one, (np.ndarray, np.void)):
-            array = np.asarray(one)
-            if not (array.flags.c_contiguous and array.flags.aligned):
+            array = one if type(one) is np.ndarray else np.asarray(one)
+            if array.flags.num & _LAID_OUT != _LAID_OUT:
                 raise ValueError("an array is not contiguous, or not aligned")
             words += (address_of(array), *array.shape)
             seen: Any = array.dtype, array.ndim
