@@ -30,7 +30,7 @@ def level_of(nominal, wait):
 
 @jit
 def tell_late(walk, told):
-    """Where the late instruction lines of every warp are, and an end mark behind them."""
+    """Where the late instruction lines of every warp are, and an end mark behind them; returns how many there are."""
     count = 0
     for warp in range(len(walk.paths)):
         told.late_starts[warp] = count
@@ -42,6 +42,7 @@ def tell_late(walk, told):
                 count += 1
         told.late_begins[count], told.late_fills[count] = rec.NEVER_LATE, 0
         count += 1
+    return count
 
 
 @jit
@@ -186,13 +187,13 @@ def sms_alike(walk, told, a, b):
 @jit
 def tell(walk, told, sms, scratch):
     """Fill in Streams, and the TOLD_SMs of the SMs, which say where the thread blocks of each begin and end in `dealt`.
-    Returns how many fills there are."""
+    Returns how many fills there are, and late lines."""
     count, fills = walk.access_offsets[len(walk.paths)], 1
     scratch.numbers[0 : count + 1] = 0
     scratch.followed[0 : count + 1] = 0
     scratch.lines[0 : walk.fetch_offsets[len(walk.paths)]] = 0
     told.fill_words[0] = told.fill_behind[0] = told.fill_trips[0] = 0  # no fill
-    tell_late(walk, told)
+    lates = tell_late(walk, told)
     tell_followed(walk, scratch.followed)
     for sm in range(len(sms)):
         fills = tell_accesses(walk, told, sms[sm], scratch.numbers, scratch.followed, fills)
@@ -202,4 +203,4 @@ def tell(walk, told, sms, scratch):
         sms[sm].like = 0
         while not sms_alike(walk, told, sms[sm], sms[sms[sm].like]):
             sms[sm].like += 1
-    return fills
+    return fills, lates

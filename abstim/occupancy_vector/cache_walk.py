@@ -120,10 +120,10 @@ def _no_lines(size: int, caches: int) -> Lines:
     return Lines(size, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, LINE))
 
 
-def empty_caches(gpu: Gpu, sm_count: int, waiting: int) -> Caches:
+def empty_caches(gpu: Gpu, waiting: int) -> Caches:
     """Caches for walks, which empty them. `waiting`: memory instructions of an SM that can wait for the load/store
     unit."""
-    spec = gpu.spec
+    spec, sm_count = gpu.spec, gpu.spec.sm_count
     slices = spec.dram_channels * spec.l2_slices_per_channel
     return Caches(
         uses=np.zeros(1, USES),

@@ -185,9 +185,9 @@ def ended(told, lanes, out):
 
 
 @jit
-def walk_launch(plan, gpu, warps, walk, told, found, streams, scratch):
+def walk_launch(plan, gpu, warps, walk, told, found, streams, scratch, caches):
     """Deal the thread blocks, and see what the caches answer: Streams, TOLD_SMs, a FOUND. Returns how many fills there
-    are."""
+    are, and late lines."""
     zero(told)
     deal(plan, warps, scratch.dealer, walk.dealt, told)
     found.slice_imbalance = found.channel_imbalance = found.port_share = 1.0
@@ -200,22 +200,13 @@ def walk_launch(plan, gpu, warps, walk, told, found, streams, scratch):
     if gpu.shape.perfect:
         walk.answers[0 : walk.access_offsets[len(warps.paths)]] = 0
     else:
-        walk_caches(walk, scratch.caches, told, scratch.sms, scratch.slots)
-        find_evenness(scratch.caches, found)
+        walk_caches(walk, caches, told, scratch.sms, scratch.slots)
+        find_evenness(caches, found)
     return tell(walk, streams, told, scratch.telling)
 
 
-@jit
-def cut_launch(code, gpu, warps, items, scratch, out):
-    """The items of all paths, whether some do not fit, and what they need."""
-    cut_into(code, code.instructions, gpu.shape, warps, items, False, scratch)
-    out.misfits, out.needs = scratch.misfits[0], 0
-    for k in range(items.offsets[len(warps.leaders)]):
-        out.needs |= items.lane_items[k].needs
-
-
 def time_launch(
-    plan, gpu, code, warps, nominal, items, walk, told, found, streams, scratch, lane, lanes, stopped, outs
+    plan, gpu, code, warps, nominal, items, walk, told, found, streams, scratch, caches, lane, lanes, stopped, outs
 ):  # fmt: skip
     """A launch on a design point, as far as `plan` says that it is still to be done: a LAUNCH_OUTCOME.
 
@@ -227,9 +218,10 @@ def time_launch(
         cut_into(code, code.nominal, gpu.nominal, warps, nominal, False, scratch.cutting)
         all_written()
     if plan.walks:
-        out.fills = walk_launch(plan, gpu, warps, walk, told, found[0], streams, scratch)
+        out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, found[0], streams, scratch, caches)
     if plan.cuts:
-        cut_launch(code, gpu, warps, items, scratch.cutting, out)
+        cut_into(code, code.instructions, gpu.shape, warps, items, False, scratch.cutting)
+        out.misfits = scratch.cutting.misfits[0]
     for warp in range(len(warps.paths)):
         streams.starts[warp] = items.offsets[warps.paths[warp]]
     number_lanes(gpu, found[0], told, scratch.sharing, scratch.numbers)

@@ -381,11 +381,11 @@ class Kinds(NamedTuple):
     issued: np.ndarray
 
 
-# Of a launch: is it run; items that do not fit; fills, kinds of lanes, items; needs of all items; the tick it ends,
-# items issued, those issued for no equal lane; what its SMs ask, in sectors and ticks, cycles they hold the load/store
-# unit, the most that one access does
+# Of a launch: is it run; items that do not fit; fills, late lines, kinds of lanes; items; the tick it ends, items issued,
+# those issued for no equal lane; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit, the most
+# that one access does
 LAUNCH_OUTCOME = whole_numbers(
-    "is_run misfits fills kinds work needs end issued stepped sectors dram_sectors held longest l2_ticks dram_ticks"
+    "is_run misfits fills lates kinds work end issued stepped sectors dram_sectors held longest l2_ticks dram_ticks"
 )
 
 

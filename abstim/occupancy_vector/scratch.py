@@ -35,7 +35,6 @@ class Scratch(NamedTuple):
 
     cutting: rec.Cutting
     dealer: Dealer
-    caches: cache_walk.Caches
     sms: np.ndarray  # cache_walk.SM
     slots: np.ndarray  # cache_walk.SLOT, of all SMs
     telling: cache_walk.Telling
@@ -81,16 +80,24 @@ def _kept(kind: str, key: tuple, sizes: tuple[int, ...], make: Callable[..., Mad
     return made
 
 
-def working(own: Reading, sizes: Sizes) -> Working:
-    """For launches on a GPU."""
+def caches_of(own: Reading, walks: bool) -> Held:
+    """Caches of a GPU; if nobody `walks`, of any."""
+    known = vars(_OF_THREAD).get("caches", {})
+    if known and not walks:
+        return next(iter(known.values()))[1]
     spec, lines = own.gpu.spec, ("l1d", "const", "l1i", "l2")
     geometry = tuple(getattr(spec, f"{name}_{what}") for name in lines for what in ("sets", "ways"))
     rest = spec.sm_count, spec.dram_channels, spec.l2_slices_per_channel, spec.dram_banks, spec.l1d_mshrs, own.waiting
-    return _kept("working", (*geometry, *rest), sizes, lambda *most: _new(own, Sizes(*most)))
+    return _kept("caches", (*geometry, *rest), (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
 
 
-def _new(own: Reading, sizes: Sizes) -> Working:
-    whole, sm_count = np.int64, own.gpu.spec.sm_count
+def working(sm_count: int, sizes: Sizes) -> Working:
+    """For launches on so many SMs."""
+    return _kept("working", (sm_count,), sizes, lambda *most: _new(sm_count, Sizes(*most)))
+
+
+def _new(sm_count: int, sizes: Sizes) -> Working:
+    whole = np.int64
     dealer = Dealer(
         np.zeros(sm_count, QUEUE), np.zeros(sm_count, whole), np.zeros(sm_count * sizes.residents, whole),
         np.zeros(sizes.blocks, whole),
@@ -99,7 +106,7 @@ def _new(own: Reading, sizes: Sizes) -> Working:
         np.empty(sizes.fetches, np.int32), np.empty(sizes.accesses, np.int32), np.empty(sizes.accesses, np.uint8)
     )
     scratch = Scratch(
-        new_cutting(sizes.registers, sizes.longest), dealer, cache_walk.empty_caches(own.gpu, sm_count, own.waiting),
+        new_cutting(sizes.registers, sizes.longest), dealer,
         np.zeros(sm_count, cache_walk.SM), np.zeros(sm_count * sizes.slots, cache_walk.SLOT), telling,
         sharing_of(sm_count), np.zeros((sm_count, len(rec.NUMBERS))),
     )  # fmt: skip

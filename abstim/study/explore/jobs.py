@@ -30,12 +30,6 @@ from precharacterize.table import encoded
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
 CHUNK_POINTS = 64  # of the occupancy model: what they share is made once
-_OCCUPANCY = (
-    "abstim.occupancy_vector.occupancy_model",
-    "abstim.occupancy_vector.lane_kernel",
-    "abstim.occupancy_vector.walk_kernel",
-    "abstim.occupancy_vector.item_kernel",
-)
 
 
 @dataclass(frozen=True)
@@ -154,7 +148,7 @@ class OccupancyPlanner(Planner):
     @property
     def version(self) -> str:
         """Of the model: another one gives other cycles."""
-        return key(_OCCUPANCY, "occupancy")[:16]
+        return key(("abstim.occupancy_vector.timed_launch",), "occupancy")[:16]
 
     @staticmethod
     def cycles(session: Session, number: int, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
