@@ -29,7 +29,7 @@ POLICIES = ("lrr", "oldest")
 def algorithm_1_cycles(session: Session, number: int, gpu: Gpu) -> int:
     """Cycles of a launch on a GPU, launch latency excluded. Raises InputError for a scheduler the algorithm lacks."""
     table, trace = session.table(number, gpu), without_phases(session.traces.trace(number))
-    return int(cycles_of(run([algorithm_1_lanes(table, trace, gpu)])[0].end).max())
+    return int(cycles_of(run(algorithm_1_lanes(table, trace, gpu)).end).max())
 
 
 def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
@@ -48,7 +48,9 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
     streams = Streams(
         items.rows, items.lane_items, items.terms, starts.ravel(), none, none, whole, *[none] * 6, np.concatenate(dealt)
     )
-    layout = layout_of(items, trace.warps_per_block, bare, 1)._replace(priority=policy == "oldest", holding=0)
+    layout = layout_of(bare, trace.warps_per_block, 1, items.lane_items)._replace(
+        priority=policy == "oldest", holding=0
+    )
     evenly = np.array([(1, 1, 0, 1)], FOUND)
     machine = np.round(machine_of_lanes(bare, evenly, np.zeros(len(dealt), TOLD_SM)) * TICKS).astype(np.int64)
     machine[:, [NUMBER.block_launch, NUMBER.first_issue, NUMBER.retire]] = 0

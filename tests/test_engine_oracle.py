@@ -153,7 +153,7 @@ def test_algorithm_1_is_a_setting_of_the_occupancy_engine(
 ) -> None:
     """Whatever a GPU takes to launch thread blocks: the RTX 3080 takes long."""
     gpu = load_gpu(name, [f"scheduler={policy}", f"sm_count={sm_count}"])
-    (found,) = run([algorithm_1_lanes(launch.inputs.table, launch.inputs.trace, gpu)])
+    found = run(algorithm_1_lanes(launch.inputs.table, launch.inputs.trace, gpu))
     assert cycles_of(found.end).max() == oracle.algorithm_1(launch.inputs, sm_count, policy)
 
 

@@ -9,7 +9,7 @@ behind an `optimization_barrier`: XLA would else read them again after the chang
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -35,8 +35,6 @@ class Machine(NamedTuple):
     residents: Int32[AnyArray, " lane"]  # thread blocks at once
     first: Int32[AnyArray, " lane"]  # positions in Streams.dealt of its thread blocks
     stop: Int32[AnyArray, " lane"]
-    warp_base: Int32[AnyArray, " lane"]  # of the lane's launch in Streams.starts
-    fill_word_base: Int32[AnyArray, " lane"]  # of its fills in Streams.fill_words
     fill_base: Int32[AnyArray, " lane"]  # of its design point's fills in State.arrivals
 
 
@@ -294,13 +292,13 @@ def answered(
     machine, words, m = fixed.machine, fixed.words, fixed.machine.numbers
     signed = taken(words.fills, position)
     fill = jnp.abs(signed)
-    place, number = machine.fill_base + fill, machine.fill_word_base + fill
-    behind, trips = taken(words.fill_behind, number), taken(words.fill_trips, number)
+    place = machine.fill_base + fill
+    behind, trips = taken(words.fill_behind, fill), taken(words.fill_trips, fill)
     lanes = jnp.arange(len(here), dtype=jnp.int32)
     back, ring = ((state.asks - n) % rec.RECENT * len(here) + lanes for n in (behind, 0))
     arrival, other = lax.optimization_barrier((taken(state.arrivals, place), taken(state.recent, back)))
     own = read(rec.ACCESS_WORD, words.accesses, position)
-    first = read(rec.ACCESS_WORD, words.fill_words, number)
+    first = read(rec.ACCESS_WORD, words.fill_words, fill)
     asked = Access(*(jnp.where(fill > 0, theirs, ours) for theirs, ours in zip(first, own, strict=True)))
     waits = (fill > 0) & (arrival < rec.NEVER)
     other = other - portion(m.dram_latency, (behind >> rec.BACK_BITS) - 1)
@@ -330,7 +328,7 @@ def with_code(
     is_late = go & (taken(words.late_begins, late) <= begins)
     fill = taken(words.late_fills, late)
     place = machine.fill_base + fill
-    answer = Late(*read(rec.LATE_WORD, words.fill_words, machine.fill_word_base + fill))
+    answer = Late(*read(rec.LATE_WORD, words.fill_words, fill))
     asks = is_late & (taken(state.arrivals, place) == rec.NEVER)
     asking, first = lax.optimization_barrier(
         (jnp.where(asks, place, len(state.arrivals)), ready + code_delay(machine, answer))
@@ -499,7 +497,7 @@ def enter(fixed: Fixed, state: State) -> State:
     mine = (number == free) & go
     dispatched = state.servers.dispatched + machine.numbers.dispatch
     time = jnp.where(go, jnp.maximum(of(mine, state.drained) + rec.TICKS, dispatched), 0)
-    warp = machine.warp_base + taken(words.dealt, jnp.where(go, state.next_block, 0)) * layout.warps + kth
+    warp = taken(words.dealt, jnp.where(go, state.next_block, 0)) * layout.warps + kth
     ready = jnp.broadcast_to(time + machine.numbers.first_issue, warp.shape)
     position, late = taken(words.starts, warp), taken(words.late_starts, warp)
     if not layout.perfect_memory:
@@ -549,35 +547,34 @@ LANE_BUCKET = 8  # lanes are padded to a power of two times this
 MOST_ITEMS = (1 << 31) - 1  # positions are 32 bits wide
 
 
-def run_arrays(parts: Sequence[rec.Lanes]) -> list[rec.Outcome]:
-    """Run every lane of every part, those of one layout together. Raises InputError for what arrays cannot hold."""
-    found: dict[int, rec.Outcome] = {}
-    for layout in dict.fromkeys(part.layout for part in parts):
-        own = [k for k, part in enumerate(parts) if part.layout == layout]
-        ends = _run_layout(layout, [parts[k] for k in own])
-        stops = np.cumsum([len(parts[k].first) for k in own])[:-1]
-        outcomes = zip(*(np.split(column, stops) for column in ends), strict=True)
-        found |= {k: rec.Outcome(*outcome) for k, outcome in zip(own, outcomes, strict=True)}
-    return [found[k] for k in range(len(parts))]
-
-
-def _run_layout(layout: rec.Layout, parts: Sequence[rec.Lanes]) -> list[np.ndarray]:
-    """The ends of all lanes of some parts, and how many items they issued."""
-    words, machine, fills = joined(parts)
-    count = len(machine.first)
+def run_arrays(part: rec.Lanes) -> rec.Outcome:
+    """Run every lane of a part. Raises InputError for what arrays cannot hold."""
+    count, streams = len(part.first), part.streams
+    words = words_of(streams)
+    if max(map(len, words)) > MOST_ITEMS:
+        raise InputError(f"more than the {MOST_ITEMS:,} items, accesses or warps at once that arrays hold")
     rows = np.minimum(np.arange(max(LANE_BUCKET, 1 << (count - 1).bit_length())), count - 1)
-    machine = jax.tree.map(lambda column: column[rows].astype(np.int32), machine)
-    machine = machine._replace(stop=np.where(np.arange(len(rows)) < count, machine.stop, machine.first))  # others idle
-    waits = (max(int(part.streams.lane_items[name].max()) for part in parts) for name in ("wait_far", "wait_near"))
-    sizes = Sizes(_room(fills), *(1 << max(0, most.bit_length() - 1).bit_length() for most in waits))
+    none, first = np.zeros(len(rows), np.int32), part.first[rows]
+    stop = np.where(np.arange(len(rows)) < count, part.stop[rows], first)  # others idle
+    numbers = rec.Numbers(*part.machine[rows].astype(np.int32).T)
+    machine = Machine(numbers, none + part.residents, first, stop.astype(np.int32), none)
+    waits = (int(streams.lane_items[name].max()).bit_length() for name in ("wait_far", "wait_near"))
+    sizes = Sizes(_room(len(streams.fill_words)), *(1 << max(0, most - 1).bit_length() for most in waits))
     with kept_programs():
-        *found, near = run_words(machine, rec.Streams(*map(_bucketed, words)), sizes, layout)
+        end, issued, near = run_words(machine, rec.Streams(*map(_bucketed, words)), sizes, part.layout)
     if not near:
         raise InputError(
             f"the arrays of the occupancy model count up to {rec.LIMIT_TICKS // rec.TICKS:,} cycles a launch, and this "
             "one takes longer; use --model detailed"
         )
-    return [np.asarray(column)[:count].astype(np.int64) for column in found]
+    return rec.Outcome(*(np.asarray(column)[:count].astype(np.int64) for column in (end, issued)))
+
+
+def words_of(streams: rec.Streams) -> rec.Streams:
+    """Streams with items as words: LANE_ITEM and TERMS."""
+    rows, none = streams.lane_items.view(np.int32).reshape(-1, ITEM_WORDS), np.zeros(0, np.int32)
+    items = np.concatenate([rows, streams.terms.reshape(-1, len(rec.TERMS))], 1)
+    return streams._replace(items=items, lane_items=none, terms=none)
 
 
 def _room(count: int) -> int:
@@ -588,36 +585,3 @@ def _bucketed(values: np.ndarray) -> np.ndarray:
     """As 32-bit numbers, padded to a power of two, so that compiled programs serve many launches."""
     values = values.astype(np.int32)
     return np.concatenate([values, np.zeros((_room(len(values)) - len(values), *values.shape[1:]), values.dtype)])
-
-
-def _pile(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[int], list[int]]:
-    """(arrays one behind the other, each there once; where each begins; which of them are there)."""
-    first = {id(array): k for k, array in reversed(list(enumerate(arrays)))}
-    there = sorted(first.values())
-    begins = dict(zip(there, accumulate((len(arrays[k]) for k in there), initial=0), strict=False))
-    return np.concatenate([arrays[k] for k in there]), [begins[first[id(array)]] for array in arrays], there
-
-
-def joined(parts: Sequence[rec.Lanes]) -> tuple[rec.Streams, Machine, int]:
-    """(streams of all lanes, what each has of its own, fills of all parts). Parts may share streams."""
-    streams = [part.streams for part in parts]
-    columns = {name: _pile([getattr(own, name) for own in streams]) for name in rec.Streams._fields}
-    begins = {name: column[1] for name, column in columns.items()}
-    warps, fills = (np.cumsum([0, *(len(getattr(own, n)) for own in streams)]) for n in ("starts", "fill_words"))
-
-    def moved(name: str, by: str) -> np.ndarray:
-        return np.concatenate([getattr(own, name) + at for own, at in zip(streams, begins[by], strict=True)])
-
-    terms = np.concatenate([streams[k].terms for k in columns["lane_items"][2]]).reshape(-1, len(rec.TERMS))
-    rows, none = columns["lane_items"][0].view(np.int32).reshape(-1, ITEM_WORDS), np.zeros(0, np.int32)
-    words = rec.Streams(**{name: column[0] for name, column in columns.items()})._replace(
-        items=np.concatenate([rows, terms], 1), lane_items=none, terms=none, starts=moved("starts", "lane_items"),
-        access_starts=moved("access_starts", "accesses"), late_starts=moved("late_starts", "late_begins"),
-    )  # fmt: skip
-    if max(warps[-1], fills[-1], *map(len, words)) > MOST_ITEMS:
-        raise InputError(f"more than the {MOST_ITEMS:,} items, accesses or warps at once that arrays hold")
-    own = [part.residents for part in parts], begins["dealt"], warps[:-1], begins["fill_words"], fills[:-1]
-    residents, dealt, *bases = (np.repeat(column, [len(part.first) for part in parts]) for column in own)
-    first, stop = (np.concatenate([getattr(part, name) for part in parts]) + dealt for name in ("first", "stop"))
-    numbers = rec.Numbers(*np.concatenate([part.machine for part in parts]).T)
-    return words, Machine(numbers, residents, first, stop, *bases), int(fills[-1])

@@ -11,23 +11,9 @@ from abstim.engine.design_point import touching
 from abstim.engine.rules import DISPATCH_CYCLES, RETIRE_CYCLES, SECTORS
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import POLICIES
-from abstim.occupancy_vector.items import Items, groups_of, nominal_shape, shape_of, units_of
-from abstim.occupancy_vector.lanes import block_slots
-from abstim.occupancy_vector.records import (
-    DOUBLE,
-    MEMORY,
-    NEEDS_POOL,
-    NUMBERS,
-    POOLS,
-    SFU,
-    SHAPE,
-    SHARED_BY_LANES,
-    TENSOR,
-    Layout,
-    OnGpu,
-    Sharing,
-    rows_of,
-)
+from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.items import groups_of, nominal_shape, shape_of, units_of
+from abstim.occupancy_vector.lanes import block_slots, shape_of_lanes
 from functional.arrays import Float64
 from functional.jit.machine_code import Held, Native
 from functional.traces.trace import SECTOR_BYTES
@@ -79,10 +65,10 @@ def collectors_of(gpu: Gpu, kind: str) -> int:
     return max(1, (gpu.spec.shared_collectors or getattr(gpu.spec, f"{kind}_collectors")) // groups_of(gpu))
 
 
-def layout_of(items: Items, warps_per_block: int, gpu: Gpu, residents: int) -> Layout:
-    """The arrays' shape."""
-    spec, needs = gpu.spec, int(np.bitwise_or.reduce(items.lane_items["needs"]))
-    return Layout(
+def layout_of(gpu: Gpu, warps_per_block: int, residents: int, lane_items: np.ndarray | None = None) -> rec.Layout:
+    """The arrays' shape; of LANE_ITEMs, if they are given, which units they need."""
+    spec, needs = gpu.spec, 0 if lane_items is None else int(np.bitwise_or.reduce(lane_items["needs"]))
+    return rec.Layout(
         schedulers=spec.schedulers_per_sm,
         blocks=block_slots(residents),
         warps=warps_per_block,
@@ -91,8 +77,10 @@ def layout_of(items: Items, warps_per_block: int, gpu: Gpu, residents: int) -> L
         perfect_memory=spec.perfect_memory,
         memory_queue=queue_of(gpu, "mem"),
         holding=collectors_of(gpu, "mem") if spec.shared_collectors else 0,
-        specials=tuple(bool(needs >> (unit - MEMORY) & 1) for unit in (SFU, DOUBLE, TENSOR)),  # those it uses
-        pools=tuple(bool(needs >> (NEEDS_POOL + k) & 1) for k in range(len(POOLS))),
+        specials=tuple(
+            bool(needs >> (unit - rec.MEMORY) & 1) for unit in (rec.SFU, rec.DOUBLE, rec.TENSOR)
+        ),  # those it uses
+        pools=tuple(bool(needs >> (rec.NEEDS_POOL + k) & 1) for k in range(len(rec.POOLS))),
     )
 
 
@@ -114,7 +102,7 @@ def numbers_of(gpu: Gpu) -> Float64[np.ndarray, " number"]:
         "first_issue": DISPATCH_CYCLES,
         "retire": RETIRE_CYCLES,
     }
-    return np.array([cycles.get(name, 0.0) for name in NUMBERS], np.float64)
+    return np.array([cycles.get(name, 0.0) for name in rec.NUMBERS], np.float64)
 
 
 def servers_of(gpu: Gpu) -> np.ndarray:
@@ -124,7 +112,7 @@ def servers_of(gpu: Gpu) -> np.ndarray:
     which serve them in turns: those of a line before as many others, single ones, of a load r an output, after
     r + r^2 / (2 - 2 r) = h (Karol, Hluchyj, Morgan 1987)."""
     spec, params = gpu.spec, gpu.params
-    found = np.zeros(1, SHARED_BY_LANES)
+    found = np.zeros(1, rec.SHARED_BY_LANES)
     found[0] = (
         spec.dram_channels * spec.l2_slices_per_channel, spec.dram_channels, spec.crossbar_output_queues,
         max(params.l2_sector_cycles, 1 / spec.l2_reply_sectors), params.l2_atomic_cycles, params.dram_sector_cycles,
@@ -148,13 +136,8 @@ class Reading:
         """OnGpu, of launches with so many warps a thread block, and so many of those an SM."""
         key = warps_per_block, residents
         if key not in self._held:
-            gpu, spec, shape = self.gpu, self.gpu.spec, np.zeros(1, SHAPE)
-            shape[0] = (
-                spec.schedulers_per_sm, rows_of(spec.schedulers_per_sm, warps_per_block * residents), warps_per_block,
-                residents, spec.sub_cores, not POLICIES[spec.scheduler].in_turn, spec.perfect_memory,
-                queue_of(gpu, "mem"), collectors_of(gpu, "mem") if spec.shared_collectors else 0,
-            )  # fmt: skip
-            self._held[key] = Held(OnGpu(*self._shapes, shape, *self._numbers))
+            shape = shape_of_lanes(layout_of(self.gpu, warps_per_block, residents), residents)
+            self._held[key] = Held(rec.OnGpu(*self._shapes, shape, *self._numbers))
         return self._held[key]
 
 
@@ -170,12 +153,12 @@ number_lanes = Native("abstim.occupancy_vector.launch_kernel", "number_lanes")
 def machine_of_lanes(gpu: Gpu, found: np.ndarray, told: np.ndarray) -> Float64[np.ndarray, "lane number"]:
     """NUMBERS of each lane of a design point, in cycles. `found`: a FOUND; `told`: what each SM asks of what all share,
     a TOLD_SM."""
-    numbers = np.empty((len(told), len(NUMBERS)))
+    numbers = np.empty((len(told), len(rec.NUMBERS)))
     number_lanes(reading_of(gpu).held(1, 1), found[0], told, sharing_of(len(told)), numbers)
     return numbers
 
 
-def sharing_of(sm_count: int) -> Sharing:
+def sharing_of(sm_count: int) -> rec.Sharing:
     """Scratch for so many SMs."""
     whole, real = ([np.zeros(sm_count, kind) for _ in range(2)] for kind in (np.int64, np.float64))
-    return Sharing(*whole, *real)
+    return rec.Sharing(*whole, *real)

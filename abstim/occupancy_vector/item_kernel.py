@@ -18,39 +18,13 @@ from abstim.engine.accesses import (
     shared_hold,
 )
 from abstim.engine.rules import DECODE_CYCLES, READ_OPERANDS_CYCLES
-from abstim.occupancy_vector.records import (
-    ATOMIC,
-    ATOMIC_LATENCY,
-    CONST,
-    CONSTANT,
-    CONSTANT_MEMORY,
-    GLOBAL_MEMORY,
-    HIT,
-    LOAD,
-    LOADS,
-    LOCAL_MEMORY,
-    MEMORY,
-    NEEDS_COLLECTOR,
-    NEEDS_POOL,
-    PASSING,
-    POOLED,
-    RESULTS,
-    SHARED,
-    SHARED_MEMORY,
-    STORE,
-    TENSOR,
-    TERM,
-    TERMS,
-    TICKS,
-    TO_UNIT_CYCLES,
-    WORK_A_CYCLE,
-)
+from abstim.occupancy_vector import records as rec
 from functional.jit.marked import jit, zero
 from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item
 FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
-TERM_COUNT = len(TERMS)
+TERM_COUNT = len(rec.TERMS)
 
 
 @jit
@@ -61,11 +35,11 @@ def touch(access, touched, row, record, m):
     for k in range(record, end):
         access.active = access.active | (sectors_of(touched.records[k]) != 0)
     access.cycles = max(1, pipe_cycles(m, touched.records, record, end, row.kind, row.bytes))
-    access.space = CONSTANT_MEMORY
+    access.space = rec.CONSTANT_MEMORY
     if row.kind >= Kind.GLOBAL_LOAD:
-        access.space = SHARED_MEMORY if line == SHARED_LINE else GLOBAL_MEMORY
+        access.space = rec.SHARED_MEMORY if line == SHARED_LINE else rec.GLOBAL_MEMORY
         if line >= LOCAL_LINE and line != SHARED_LINE:
-            access.space = LOCAL_MEMORY
+            access.space = rec.LOCAL_MEMORY
     return end
 
 
@@ -92,7 +66,7 @@ def touch_warp(code, touched, m, warp):
         digest = mixed(digest, block)
         for n in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
             row, access = code.instructions[code.memory[n]], touched.accesses[at]
-            access.cycles, access.space, access.record, access.active = 1, SHARED_MEMORY, 0, 1
+            access.cycles, access.space, access.record, access.active = 1, rec.SHARED_MEMORY, 0, 1
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
                 access.active = touched.conflicts[conflict] > 0
                 access.cycles = max(1, shared_hold(m, touched.conflicts[conflict]))
@@ -176,9 +150,9 @@ def own_waits(warp, code, i, registers, wait):
         if row.pool:
             time = max(time, row.due)
     if warp.hold_far:
-        wait.mask[0] = (1 << LOADS) - 1
+        wait.mask[0] = (1 << rec.LOADS) - 1
     if warp.hold_near:
-        wait.mask[1] = (1 << RESULTS) - 1
+        wait.mask[1] = (1 << rec.RESULTS) - 1
     return time
 
 
@@ -196,10 +170,10 @@ def begins_item(warp, row, items, time, earliest, wait, shape):
     if warp.item < warp.first:
         return True
     item = items[warp.item]
-    special = row.unit != POOLED
+    special = row.unit != rec.POOLED
     return (
         shape.single or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
-        or (special and item.unit != POOLED) or row.kind == Kind.BARRIER or item.cycles >= LONGEST_RUN
+        or (special and item.unit != rec.POOLED) or row.kind == Kind.BARRIER or item.cycles >= LONGEST_RUN
         or row.pc // shape.fetch_line != item.line
     )  # fmt: skip
 
@@ -246,7 +220,7 @@ def read_pools(warp, code, i, registers, items, time):
 @jit
 def is_data(row, access):
     """Does a memory instruction go to global or local memory?"""
-    return row.kind >= Kind.GLOBAL_LOAD and access.space != SHARED_MEMORY
+    return row.kind >= Kind.GLOBAL_LOAD and access.space != rec.SHARED_MEMORY
 
 
 @jit
@@ -255,25 +229,25 @@ def use_memory(row, item, access, shape):
     if row.kind == Kind.FENCE:
         item.latency = 1
         return
-    which = HIT
+    which = rec.HIT
     if row.kind <= Kind.CONST_LOAD:
-        which = CONST
+        which = rec.CONST
     elif not is_data(row, access):
-        which = SHARED
+        which = rec.SHARED
     elif row.kind == Kind.GLOBAL_ATOMIC or (
-        (shape.bypass or (shape.perfect and row.kind == Kind.L2_LOAD)) and access.space != LOCAL_MEMORY
+        (shape.bypass or (shape.perfect and row.kind == Kind.L2_LOAD)) and access.space != rec.LOCAL_MEMORY
     ):
-        which = ATOMIC_LATENCY
+        which = rec.ATOMIC_LATENCY
     item.latency = shape.latency[which] if access.active else 1
     item.latency_of = shape.latency_of[which] if access.active else 0
     if access.active and (is_data(row, access) or row.kind <= Kind.CONST_LOAD):
-        item.access = CONSTANT if row.kind <= Kind.CONST_LOAD else LOAD
+        item.access = rec.CONSTANT if row.kind <= Kind.CONST_LOAD else rec.LOAD
         if row.kind == Kind.GLOBAL_STORE:
-            item.access = STORE
+            item.access = rec.STORE
         elif row.kind == Kind.GLOBAL_ATOMIC:
-            item.access = ATOMIC
+            item.access = rec.ATOMIC
         elif row.kind == Kind.L2_LOAD:
-            item.access = PASSING
+            item.access = rec.PASSING
 
 
 @jit
@@ -321,17 +295,17 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time):
     item = items[warp.item]
     item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
     warp.time, warp.stall, offset = time, row.stall if row.stall > 1 else 0, time - warp.start
-    special = row.unit != POOLED
+    special = row.unit != rec.POOLED
     if special:
         item.unit, item.unit_offset = row.unit, offset
-    if row.unit == MEMORY:
+    if row.unit == rec.MEMORY:
         use_memory(row, item, access, shape)
     elif special:
-        item.occupies, item.latency = row.initiation, row.result - TO_UNIT_CYCLES
+        item.occupies, item.latency = row.initiation, row.result - rec.TO_UNIT_CYCLES
         item.latency_of = row.latency_of
     else:
         use_pool(row, item, offset)
-    far = row.unit == MEMORY and is_data(row, access) and row.kind != Kind.GLOBAL_STORE
+    far = row.unit == rec.MEMORY and is_data(row, access) and row.kind != Kind.GLOBAL_STORE
     near = special and row.writes and not far
     reserve(warp, code, i, row, registers, time, far, near)
     item.far, item.near = max(item.far, far), max(item.near, near)
@@ -350,12 +324,12 @@ def follow(warp, code, i, row, registers, free, items, access, shape, wait):
     fetch(warp, row, shape)
     paired = (
         shape.dual_issue and warp.gap == 1 and not warp.paired and warp.item >= warp.first
-        and (row.unit == POOLED) != (items[warp.item].unit == POOLED)
+        and (row.unit == rec.POOLED) != (items[warp.item].unit == rec.POOLED)
     )  # fmt: skip
     earliest = warp.time + (0 if paired else warp.gap) if warp.item >= warp.first else 0
     time = max(earliest, warp.time + warp.stall, own_waits(warp, code, i, registers, wait))
-    unit = row.unit if row.unit != POOLED else TENSOR + 1 + row.pool
-    if row.unit != MEMORY:
+    unit = row.unit if row.unit != rec.POOLED else rec.TENSOR + 1 + row.pool
+    if row.unit != rec.MEMORY:
         time = max(time, free[unit])
         free[unit] = time + row.initiation
     warp.paired = paired and time == warp.time
@@ -382,7 +356,7 @@ def start_warp(warp, item, registers, free, wait):
 
 
 MOST_CYCLES = 1 << 25  # that TERMS hold
-TICKS_A_WORK = TICKS // WORK_A_CYCLE
+TICKS_A_WORK = rec.TICKS // rec.WORK_A_CYCLE
 
 
 @jit
@@ -395,12 +369,14 @@ def put_term(terms, k, value, ticks):
 @jit
 def put_terms(item, terms, k):
     """TERMS of an item, from place `k` on; returns whether one is too large."""
-    large = put_term(terms, k + TERM.next, item.next, TICKS) | put_term(terms, k + TERM.drain, item.drain, TICKS)
-    large |= put_term(terms, k + TERM.after_next, item.after_next, TICKS)
-    large |= put_term(terms, k + TERM.latency, item.latency, TICKS)
-    large |= put_term(terms, k + TERM.occupies, item.occupies, TICKS)
-    large |= put_term(terms, k + TERM.sp, item.sp, TICKS_A_WORK)
-    return large | put_term(terms, k + TERM.int, item.int, TICKS_A_WORK)
+    large = put_term(terms, k + rec.TERM.next, item.next, rec.TICKS) | put_term(
+        terms, k + rec.TERM.drain, item.drain, rec.TICKS
+    )
+    large |= put_term(terms, k + rec.TERM.after_next, item.after_next, rec.TICKS)
+    large |= put_term(terms, k + rec.TERM.latency, item.latency, rec.TICKS)
+    large |= put_term(terms, k + rec.TERM.occupies, item.occupies, rec.TICKS)
+    large |= put_term(terms, k + rec.TERM.sp, item.sp, TICKS_A_WORK)
+    return large | put_term(terms, k + rec.TERM.int, item.int, TICKS_A_WORK)
 
 
 @jit
@@ -411,10 +387,10 @@ def pack(item, out, terms, k):
     out.fetches, out.fetch_by, out.access = item.fetches, item.fetch_by, item.access
     out.far, out.near, out.barrier, out.exit = item.far, item.near, item.barrier, item.exit
     out.next, out.after_next, out.drain = item.next > 0, item.after_next > 0, item.drain > 0
-    needs = (item.unit != MEMORY) << NEEDS_COLLECTOR
+    needs = (item.unit != rec.MEMORY) << rec.NEEDS_COLLECTOR
     if item.unit:
-        needs |= 1 << (item.unit - MEMORY)
-    out.needs = needs | (item.sp > 0) << NEEDS_POOL | (item.int > 0) << (NEEDS_POOL + 1)
+        needs |= 1 << (item.unit - rec.MEMORY)
+    out.needs = needs | (item.sp > 0) << rec.NEEDS_POOL | (item.int > 0) << (rec.NEEDS_POOL + 1)
     changed = (out.cycles != item.cycles) | (out.front != item.front) | (out.unit_offset != item.unit_offset)
     changed |= (out.fetches != item.fetches) | (out.fetch_by != item.fetch_by)
     return put_terms(item, terms, k) | changed
@@ -441,7 +417,7 @@ def cut_into(code, instructions, shape, warps, items, keep, scratch):
             for i in range(code.block_start[block], code.block_stop[block]):
                 row, access = instructions[i], warps.accesses[warp.access]
                 follow(warp, code, i, row, scratch.registers, scratch.free, rows, access, shape, scratch.wait)
-                warp.access += row.unit == MEMORY
+                warp.access += row.unit == rec.MEMORY
         rows[warp.item].exit = 1
         for n in range(first, warp.item + 1):
             misfits += pack(rows[n], items.lane_items[found], items.terms, found * TERM_COUNT)

@@ -11,27 +11,7 @@ from abstim.engine.design_point import caches_machine
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
-from abstim.occupancy_vector.records import (
-    ACCESS,
-    ATOMIC_LATENCY,
-    CODE,
-    ITEM,
-    LANE_ITEM,
-    LOADS,
-    POOLED,
-    POOLS,
-    REGISTER,
-    RESULTS,
-    SPECIAL,
-    TERMS,
-    WARP,
-    WORK_A_CYCLE,
-    Code,
-    Cutting,
-    Shape,
-    Touched,
-    Wait,
-)
+from abstim.occupancy_vector import records as rec
 from functional.arrays import Bool, Int32, Int64
 from functional.errors import InputError
 from functional.jit.machine_code import Native
@@ -81,8 +61,8 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
     offsets, lengths, paths, leaders = (np.empty(size, np.int64) for size in (count + 1, count, count, count))
     executed = np.zeros(len(table.block_start), np.int64)
     measure(code, offsets, lengths, executed)
-    accesses = np.empty(int(offsets[-1]) + 1, ACCESS)
-    touched = Touched(
+    accesses = np.empty(int(offsets[-1]) + 1, rec.ACCESS)
+    touched = rec.Touched(
         trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets, accesses, offsets
     )  # fmt: skip
     machine, found = caches_machine(gpu, trace.warps_per_block, 1), np.empty(1, np.int64)
@@ -111,7 +91,7 @@ def cut(
     items, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, 0)
     cut_paths(code_of(table, trace, rows), shape_of(gpu), warps, items, scratch)
     count = int(items.offsets[-1])
-    found = Items(items.lane_items[:count], items.terms[: count * len(TERMS)], items.offsets, items.rows[:count])
+    found = Items(items.lane_items[:count], items.terms[: count * len(rec.TERMS)], items.offsets, items.rows[:count])
     if scratch.misfits[0] and chosen is None:
         check_fit(found.rows)
     return found
@@ -121,35 +101,39 @@ def empty_items(warps: Warps, keep: bool = False) -> Items:
     """Room for the items of all paths; their `rows` if they are to be kept. Memory is touched as far as there are
     items."""
     most, paths = int(warps.lengths[warps.leaders].sum()), len(warps.leaders)
-    rows = np.empty(most * keep, ITEM)
-    return Items(np.empty(most, LANE_ITEM), np.empty(most * len(TERMS), np.int32), np.zeros(paths + 1, np.int64), rows)
+    rows = np.empty(most * keep, rec.ITEM)
+    return Items(
+        np.empty(most, rec.LANE_ITEM), np.empty(most * len(rec.TERMS), np.int32), np.zeros(paths + 1, np.int64), rows
+    )
 
 
-def new_cutting(registers: int, longest: int) -> Cutting:
+def new_cutting(registers: int, longest: int) -> rec.Cutting:
     """What items are cut with, of a program with so many registers, and paths of at most so many instructions."""
-    wait = Wait(np.zeros(2, np.int64), np.zeros(LOADS, np.int64), np.zeros(RESULTS, np.int64))
+    wait = rec.Wait(np.zeros(2, np.int64), np.zeros(rec.LOADS, np.int64), np.zeros(rec.RESULTS, np.int64))
     free, misfits = np.zeros(16, np.int64), np.zeros(1, np.int64)
-    return Cutting(np.zeros(1, WARP), np.zeros(registers, REGISTER), free, wait, np.empty(longest, ITEM), misfits)
+    return rec.Cutting(
+        np.zeros(1, rec.WARP), np.zeros(registers, rec.REGISTER), free, wait, np.empty(longest, rec.ITEM), misfits
+    )
 
 
 def check_fit(rows: np.ndarray) -> None:
     """Raises InputError for the first field of some ITEMs that is more than LANE_ITEM, or TERMS, hold."""
-    for name in TERMS:
+    for name in rec.TERMS:
         check_field(name, rows[name], 25)
-    for name in LANE_ITEM.names or ():
-        if name in (ITEM.names or ()) and name not in TERMS:
-            check_field(name, rows[name], 8 * LANE_ITEM[name].itemsize)
+    for name in rec.LANE_ITEM.names or ():
+        if name in (rec.ITEM.names or ()) and name not in rec.TERMS:
+            check_field(name, rows[name], 8 * rec.LANE_ITEM[name].itemsize)
 
 
-def shape_of(gpu: Gpu) -> Shape:
+def shape_of(gpu: Gpu) -> rec.Shape:
     """What of a GPU cuts items, beside its latency table."""
     spec, pipeline = gpu.spec, gpu.pipeline
     latencies = pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles
     of = [LATENCIES.index(name) for name in MEMORY_LATENCIES]
     passing = gpu.params.atomic_latency_cycles
     if not spec.perfect_memory:  # what passes L1D by leaves as it starts
-        passing, of[ATOMIC_LATENCY] = 0, LATENCIES.index("none")
-    return Shape(
+        passing, of[rec.ATOMIC_LATENCY] = 0, LATENCIES.index("none")
+    return rec.Shape(
         fetch_width=pipeline.instructions_per_fetch,
         fetch_line=pipeline.fetch_line_instructions,
         single=int(POLICIES[spec.scheduler].in_turn),
@@ -171,16 +155,16 @@ def groups_of(gpu: Gpu) -> int:
     return gpu.spec.schedulers_per_sm if gpu.spec.sub_cores else 1
 
 
-def nominal_shape(gpu: Gpu) -> Shape:
+def nominal_shape(gpu: Gpu) -> rec.Shape:
     """The same where each instruction takes a cycle: whatever a GPU's latencies are."""
     own = shape_of(gpu)
     return own._replace(single=0, dual_issue=0, latency=np.ones_like(own.latency))
 
 
-def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> Code:
+def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> rec.Code:
     """A program, whose instructions are `rows` on a GPU, and what warps execute of it."""
     nominal, memory, offsets = _nominal_rows(table)
-    return Code(
+    return rec.Code(
         rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, offsets, trace.blocks,
         trace.block_offsets,
     )  # fmt: skip
@@ -201,13 +185,13 @@ def _nominal_rows(table: LatencyTable) -> tuple[np.ndarray, Int64[np.ndarray, " 
 
 
 # Of each of UNITS: the special unit, or POOLED; which of POOLS, or -1
-_SPECIALS = np.array([SPECIAL.get(name, POOLED) for name in UNITS])
-_POOLS = np.array([POOLS.index(name) if name in POOLS else -1 for name in UNITS])
+_SPECIALS = np.array([rec.SPECIAL.get(name, rec.POOLED) for name in UNITS])
+_POOLS = np.array([rec.POOLS.index(name) if name in rec.POOLS else -1 for name in UNITS])
 
 
 def _rows(table: LatencyTable) -> np.ndarray:
     """The latency table as CODE, without work for pools."""
-    rows = np.zeros(len(table.unit), CODE)
+    rows = np.zeros(len(table.unit), rec.CODE)
     rows["kind"], rows["pc"], rows["bytes"] = table.kind, table.pcs, table.access_bytes
     rows["initiation"], rows["result"] = table.initiation_cycles, table.result_cycles
     rows["writes"] = (table.writes >= 0).any(1)
@@ -244,14 +228,16 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
 def work_a_cycle(table: LatencyTable, warps: Warps, gpu: Gpu) -> list[float]:
     """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
     shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
-    units = [units_of(gpu, pool) for pool in POOLS]
+    units = [units_of(gpu, pool) for pool in rec.POOLS]
     if not shared:
-        return [WORK_A_CYCLE / own for own in units]
+        return [rec.WORK_A_CYCLE / own for own in units]
     pools = _POOLS[table.unit]
     at = (np.bincount(edges, warps.executed, len(pools) + 1) for edges in (table.block_start, table.block_stop))
     executed = np.cumsum(np.subtract(*at))[:-1].astype(np.int64)  # how often each instruction is
     return [
-        WORK_A_CYCLE / own * _crowding(table, np.where(pools == number, executed, 0), own, gpu.spec.result_bus_width)
+        rec.WORK_A_CYCLE
+        / own
+        * _crowding(table, np.where(pools == number, executed, 0), own, gpu.spec.result_bus_width)
         for number, own in enumerate(units)
     ]
 

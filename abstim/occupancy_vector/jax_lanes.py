@@ -53,6 +53,7 @@ def _compiled(part: rec.Lanes, *rows: Array) -> Int64[Array, "point lane"]:
     own["first"], own["stop"], own["point"] = part.first, part.stop, np.arange(points)[:, None]
     machine, places = cut.machine.reshape(points * lanes, -1), own.ravel()
     size = -(-len(places) // (os.cpu_count() or 1))  # XLA runs calls side by side that do not need each other
+    places["machine"] = np.arange(len(places)) % size
     shares = [slice(first, first + size) for first in range(0, len(places), size)]
     found = [_called(part, cut._replace(machine=machine[share]), places[share]) for share in shares]
     return jnp.concatenate(found).reshape(points, lanes)
@@ -68,8 +69,8 @@ def _as_arrays(part: rec.Lanes, *rows: Array) -> Int64[Array, "point lane"]:
     fills, none = len(streams.fill_words), np.zeros(points * lanes, np.int32)
     first, stop = (np.tile(places, points).astype(np.int32) for places in (part.first, part.stop))
     machine = Machine(
-        rec.Numbers(*numbers.T), residents=none + part.residents, first=first, stop=stop, warp_base=none,
-        fill_word_base=none, fill_base=np.repeat(np.arange(points, dtype=np.int32) * fills, lanes),
+        rec.Numbers(*numbers.T), residents=none + part.residents, first=first, stop=stop,
+        fill_base=np.repeat(np.arange(points, dtype=np.int32) * fills, lanes),
     )  # fmt: skip
     with jax.enable_x64(False):
         words = jax.tree.map(lambda column: jnp.asarray(column).astype(jnp.int32), streams._replace(**own))

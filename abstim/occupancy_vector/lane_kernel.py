@@ -438,7 +438,7 @@ def run_some(lane, streams, shape, machines, own, fills, ends, issued, stopped):
     """As `run_lanes`, of points with so many fills."""
     steps, point, progress = 0, -1, lane.progress[0]
     for n in range(len(own)):
-        m = machines[n]
+        m = machines[own[n].machine]
         clear(lane)
         if own[n].point != point:
             zero(lane.asked, fills)

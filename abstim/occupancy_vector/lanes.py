@@ -20,21 +20,17 @@ from functional.jit.machine_code import Native
 run_lanes = Native("abstim.occupancy_vector.lane_kernel", "run_lanes", "abstim: compiling the occupancy-vector engine")
 
 
-def run_compiled(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outcome]:
-    """Run every lane of every part. Deterministic: lanes know nothing of each other.
-
-    `threads`: at most so many at once (None: one a core).
-    """
+def run_compiled(part: rec.Lanes, threads: int | None = None) -> rec.Outcome:
+    """Run every lane of a part, on at most so many threads (None: one a core). Deterministic: lanes know nothing of
+    each other."""
     count, stopped = threads or os.cpu_count() or 1, np.zeros(1, np.int64)
-    found = [rec.Outcome(*(np.zeros(len(part.first), np.int64) for _ in range(2))) for part in parts]
+    found = rec.Outcome(*(np.zeros(len(part.first), np.int64) for _ in range(2)))
 
-    def task(own: tuple[int, slice]) -> None:
-        k, share = own
-        lane, ends = lane_of(parts[k]), np.zeros(len(parts[k].first[share]), np.int64)
-        found[k].end[share], found[k].issued[share] = _run_on(lane, parts[k], share, ends, stopped)
+    def task(own: slice) -> None:
+        ends = np.zeros(len(part.first[own]), np.int64)
+        found.end[own], found.issued[own] = _run_on(lane_of(part), part, own, ends, stopped)
 
-    tasks = [(k, own) for k, part in enumerate(parts) for own in _shares(len(part.first), len(parts), count)]
-    _on_threads(task, tasks, count, stopped)
+    _on_threads(task, _shares(len(part.first), count), count, stopped)
     return found
 
 
@@ -55,18 +51,17 @@ def _on_threads(task: Callable[[Any], None], tasks: Sequence[Any], threads: int,
             raise
 
 
-def _shares(lanes: int, parts: int, threads: int) -> Iterator[slice]:
-    """Lanes of a part that one call runs: all of them, but where there are too few parts for all threads."""
-    size = max(1, lanes if threads == 1 or parts >= 2 * threads else -(-lanes // (4 * threads)))
-    for first in range(0, lanes, size):
-        yield slice(first, min(lanes, first + size))
+def _shares(lanes: int, threads: int) -> list[slice]:
+    """Lanes of a part that one call runs."""
+    size = max(1, lanes if threads == 1 else -(-lanes // (4 * threads)))
+    return [slice(first, min(lanes, first + size)) for first in range(0, lanes, size)]
 
 
 def call_of(lane: rec.Lane, part: rec.Lanes, own: slice, ends: np.ndarray, stopped: np.ndarray) -> tuple:
     """What `run_lanes` takes to run some lanes of a part in the state `lane`."""
     first = part.first[own]
     lanes = np.zeros(len(first), rec.OWN)
-    lanes["first"], lanes["stop"] = first, part.stop[own]
+    lanes["first"], lanes["stop"], lanes["machine"] = first, part.stop[own], np.arange(len(first))
     issued = np.zeros(len(first), np.int64)
     return lane, part.streams, shape_of(part), part.machine[own], lanes, ends, issued, stopped
 
@@ -82,9 +77,14 @@ def _run_on(
 
 def shape_of(part: rec.Lanes) -> np.ndarray:
     """SHAPE of a part's lanes."""
-    layout, shape = part.layout, np.zeros(1, rec.SHAPE)
+    return shape_of_lanes(part.layout, part.residents)
+
+
+def shape_of_lanes(layout: rec.Layout, residents: int) -> np.ndarray:
+    """The same of lanes that hold so many thread blocks."""
+    shape = np.zeros(1, rec.SHAPE)
     shape[0] = (
-        layout.schedulers, layout.rows(part.residents), layout.warps, part.residents, layout.sub_cores,
+        layout.schedulers, layout.rows(residents), layout.warps, residents, layout.sub_cores,
         layout.priority, layout.perfect_memory, layout.memory_queue, layout.holding,
     )  # fmt: skip
     return shape
@@ -147,7 +147,7 @@ def run_with_derivatives(
         found[share], _ = _run_on(lane, own, share, np.zeros((len(part.first[share]), rec.DUAL_WIDTH)), stopped)
 
     threads = os.cpu_count() or 1
-    _on_threads(task, list(_shares(len(part.first), 1, threads)), threads, stopped)
+    _on_threads(task, _shares(len(part.first), threads), threads, stopped)
     return found
 
 
@@ -188,13 +188,13 @@ def compiled() -> bool:
     return _device.get() == DEVICES[0]
 
 
-def run(parts: Sequence[rec.Lanes], threads: int | None = None) -> list[rec.Outcome]:
-    """Run the lanes of every part, on at most so many threads (None: one a core)."""
+def run(part: rec.Lanes, threads: int | None = None) -> rec.Outcome:
+    """Run the lanes of a part on the device, by machine code on at most so many threads (None: one a core)."""
     if compiled():
-        return run_compiled(parts, threads)
+        return run_compiled(part, threads)
     from abstim.occupancy_vector.array_lanes import run_arrays
 
-    return run_arrays(parts)
+    return run_arrays(part)
 
 
 def chosen(part: rec.Lanes, lanes: Sequence[int] | np.ndarray) -> rec.Lanes:

@@ -25,42 +25,28 @@ def length_of(plan, warps, block):
 
 
 @jit
-def comes_before(a, b, sm, other):
-    """Is a slot of one SM expected to be free before the other's? Ties go round the SMs."""
-    return a.time < b.time or (a.time == b.time and (a.blocks < b.blocks or (a.blocks == b.blocks and sm < other)))
-
-
-@jit
-def sink(queues, heap, count):
-    """The first of a heap of SMs is no longer the least."""
-    at, sm = 0, heap[0]
-    while 2 * at + 1 < count:
-        least = 2 * at + 1
-        if least + 1 < count:
-            a, b = heap[least + 1], heap[least]
-            least += comes_before(queues[a], queues[b], a, b)
-        if not comes_before(queues[heap[least]], queues[sm], heap[least], sm):
-            break
-        heap[at] = heap[least]
-        at = least
-    heap[at] = sm
+def next_free(queues, count):
+    """The SM whose slot is expected to be free first; ties go round the SMs."""
+    best = 0
+    for sm in range(1, count):
+        a, b = queues[sm], queues[best]
+        if a.time < b.time or (a.time == b.time and a.blocks < b.blocks):
+            best = sm
+    return best
 
 
 @jit
 def deal_unevenly(plan, warps, dealer, blocks, count):
     """Which SM each thread block goes to: to the slot that is expected to be free first, when each takes as long as it
     has instructions."""
-    for sm in range(count):
-        dealer.heap[sm] = sm
     for block in range(blocks):
-        sm = dealer.heap[0]
+        sm = next_free(dealer.queues, count)
         own, ring = dealer.queues[sm], sm * plan.residents
         dealer.lengths[ring + own.blocks % plan.residents] = length_of(plan, warps, block)
         own.blocks += 1
         if own.blocks >= plan.residents:
             own.time += dealer.lengths[ring + own.blocks % plan.residents]
         dealer.sm_of[block] = sm
-        sink(dealer.queues, dealer.heap, count)
 
 
 @jit
@@ -139,16 +125,14 @@ def number_lanes(gpu, found, told, sharing, numbers):
 
 @jit
 def find_kinds(told, numbers, lanes):
-    """Machines of lanes in ticks, those of each kind, and which lanes are the first of theirs; returns how many are."""
+    """Machines of lanes in ticks, and which lanes are the first of their kind; returns how many are."""
     found = 0
     for sm in range(len(told)):
         for k in range(len(rec.NUMBERS)):
             lanes.machines[sm, k] = np.int64(nearest(numbers[sm][k] * TICKS))
         if told[sm].like == sm:
             own = lanes.own[found]
-            own.first, own.stop, own.point = told[sm].first, told[sm].stop, 0
-            for k in range(len(rec.NUMBERS)):
-                lanes.machines_of_kinds[found, k] = lanes.machines[sm, k]
+            own.first, own.stop, own.point, own.machine = told[sm].first, told[sm].stop, 0, sm
             lanes.kinds[sm] = found
             found += 1
         lanes.kinds[sm] = lanes.kinds[told[sm].like]
@@ -230,7 +214,5 @@ def time_launch(
     if out.misfits == 0 and out.work < plan.most_work:
         all_written()
         own = lanes.own[0 : out.kinds]
-        run_some(
-            lane, streams, gpu.lanes[0], lanes.machines_of_kinds, own, out.fills, lanes.ends, lanes.issued, stopped
-        )
+        run_some(lane, streams, gpu.lanes[0], lanes.machines, own, out.fills, lanes.ends, lanes.issued, stopped)
         ended(told, lanes, out)

@@ -149,11 +149,6 @@ MOST_TRIPS = 64  # of an access, one after the other
 PARTS, MOST_PARTS = 32, 64  # `part` + 1 of so many: how often, at most, an answer takes the way from the level before
 
 
-def rows_of(schedulers: int, warps: int) -> int:
-    """Warp slots of a scheduler where an SM holds so many warps: a multiple of TOGETHER."""
-    return -(-warps // (schedulers * TOGETHER)) * TOGETHER
-
-
 class Layout(NamedTuple):
     """What decides the shape of the arrays and of the compiled program."""
 
@@ -171,7 +166,7 @@ class Layout(NamedTuple):
     def rows(self, residents: int) -> int:
         """Warp slots of a scheduler, TOGETHER of which are looked at together, those beyond the warps of `residents`
         thread blocks included: slot w of the SM is row w div schedulers of scheduler w mod schedulers."""
-        return rows_of(self.schedulers, residents * self.warps)
+        return -(-residents * self.warps // (self.schedulers * TOGETHER)) * TOGETHER
 
     @property
     def groups(self) -> int:
@@ -324,8 +319,8 @@ BLOCK = whole_numbers("running waiting")  # warps that are not gone; those of th
 SCHEDULER = np.dtype(
     [("ready", "u8"), *((name, "i8") for name in ("horizon", "picked", "sure", "first", "clock", "last", "place"))]
 )
-# Of a lane: positions in Streams.dealt; lanes of one point ask for lines together
-OWN = whole_numbers("first stop point")
+# Of a lane: positions in Streams.dealt; its point, whose lanes ask for lines together; which of the machines it has
+OWN = whole_numbers("first stop point machine")
 PROGRESS = whole_numbers("next stop issued running freed asks")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
@@ -375,15 +370,14 @@ class Kinds(NamedTuple):
 
     machines: np.ndarray  # NUMBERS of all
     kinds: np.ndarray
-    machines_of_kinds: np.ndarray
     own: np.ndarray  # OWN
     ends: np.ndarray
     issued: np.ndarray
 
 
-# Of a launch: is it run; items that do not fit; fills, late lines, kinds of lanes; items; the tick it ends, items issued,
-# those issued for no equal lane; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit, the most
-# that one access does
+# Of a launch: is it run; items that do not fit; fills, late lines, kinds of lanes, items; the tick it ends, items
+# issued, those issued for no equal lane; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit,
+# the most that one access does
 LAUNCH_OUTCOME = whole_numbers(
     "is_run misfits fills lates kinds work end issued stepped sectors dram_sectors held longest l2_ticks dram_ticks"
 )

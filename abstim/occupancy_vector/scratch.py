@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import local
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,7 +26,6 @@ class Dealer(NamedTuple):
     """What thread blocks are dealt with."""
 
     queues: np.ndarray  # QUEUE, by SM
-    heap: np.ndarray  # SMs, that of the next slot first
     lengths: np.ndarray  # of the latest thread blocks, as many as an SM holds, a ring an SM
     sm_of: np.ndarray  # by thread block
 
@@ -40,29 +40,6 @@ class Scratch(NamedTuple):
     telling: cache_walk.Telling
     sharing: rec.Sharing
     numbers: np.ndarray  # NUMBERS of lanes, in cycles
-
-
-class Sizes(NamedTuple):
-    """Of arrays, at least."""
-
-    longest: int  # instructions of a path
-    registers: int
-    blocks: int
-    warps: int
-    residents: int  # thread blocks of an SM
-    slots: int  # of warps of an SM
-    accesses: int
-    fetches: int
-
-
-class Working(NamedTuple):
-    """Scratch, and the arrays of a walk that are its results."""
-
-    scratch: Held  # of a Scratch
-    answers: np.ndarray
-    fetch_offsets: np.ndarray
-    fetch_waits: np.ndarray
-    fetch_askers: np.ndarray
 
 
 _OF_THREAD = local()
@@ -91,29 +68,29 @@ def caches_of(own: Reading, walks: bool) -> Held:
     return _kept("caches", (*geometry, *rest), (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
 
 
-def working(sm_count: int, sizes: Sizes) -> Working:
-    """For launches on so many SMs."""
-    return _kept("working", (sm_count,), sizes, lambda *most: _new(sm_count, Sizes(*most)))
+def working(sm_count: int, sizes: tuple[int, ...]) -> tuple[Held, tuple[np.ndarray, ...]]:
+    """For launches on so many SMs: a Scratch, and the last four arrays of a Walk. `sizes`: of `_new`, at least."""
+    return _kept("working", (sm_count,), sizes, partial(_new, sm_count))
 
 
-def _new(sm_count: int, sizes: Sizes) -> Working:
-    whole = np.int64
-    dealer = Dealer(
-        np.zeros(sm_count, QUEUE), np.zeros(sm_count, whole), np.zeros(sm_count * sizes.residents, whole),
-        np.zeros(sizes.blocks, whole),
-    )  # fmt: skip
+def _new(
+    sm_count: int, longest: int, registers: int, blocks: int, warps: int, residents: int, slots: int, accesses: int,
+    fetches: int,
+) -> tuple[Held, tuple[np.ndarray, ...]]:  # fmt: skip
+    """`longest`: instructions of a path; `residents`, `slots`: thread blocks and warps of an SM."""
+    dealer = Dealer(*(np.zeros(n, kind) for n, kind in (
+        (sm_count, QUEUE), (sm_count * residents, np.int64), (blocks, np.int64)
+    )))  # fmt: skip
     telling = cache_walk.Telling(
-        np.empty(sizes.fetches, np.int32), np.empty(sizes.accesses, np.int32), np.empty(sizes.accesses, np.uint8)
+        np.empty(fetches, np.int32), np.empty(accesses, np.int32), np.empty(accesses, np.uint8)
     )
     scratch = Scratch(
-        new_cutting(sizes.registers, sizes.longest), dealer,
-        np.zeros(sm_count, cache_walk.SM), np.zeros(sm_count * sizes.slots, cache_walk.SLOT), telling,
-        sharing_of(sm_count), np.zeros((sm_count, len(rec.NUMBERS))),
+        new_cutting(registers, longest), dealer, np.zeros(sm_count, cache_walk.SM),
+        np.zeros(sm_count * slots, cache_walk.SLOT), telling, sharing_of(sm_count),
+        np.zeros((sm_count, len(rec.NUMBERS))),
     )  # fmt: skip
-    return Working(
-        Held(scratch), np.empty(sizes.accesses, cache_walk.ANSWER), np.empty(sizes.warps + 1, whole),
-        np.empty(sizes.fetches, np.uint16), np.empty(sizes.fetches, np.int32),
-    )  # fmt: skip
+    kinds = (accesses, cache_walk.ANSWER), (warps + 1, np.int64), (fetches, np.uint16), (fetches, np.int32)
+    return Held(scratch), tuple(np.empty(n, kind) for n, kind in kinds)
 
 
 def kinds_of(gpu: Gpu) -> Held:
@@ -121,9 +98,9 @@ def kinds_of(gpu: Gpu) -> Held:
     sm_count = gpu.spec.sm_count
 
     def make() -> Held:
-        machines = [np.zeros((sm_count, len(rec.NUMBERS)), np.int64) for _ in range(2)]
+        machines = np.zeros((sm_count, len(rec.NUMBERS)), np.int64)
         kinds, ends, issued = (np.zeros(sm_count, np.int64) for _ in range(3))
-        return Held(rec.Kinds(machines[0], kinds, machines[1], np.zeros(sm_count, rec.OWN), ends, issued))
+        return Held(rec.Kinds(machines, kinds, np.zeros(sm_count, rec.OWN), ends, issued))
 
     return _kept("kinds", (sm_count,), (), make)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 
 from abstim.engine.design_point import caches_machine, refuse_unsupported
 from abstim.gpu.config import Gpu
+from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import FOUND, NOMINAL_CYCLES, TOLD_SM, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
 from abstim.occupancy_vector.items import (
@@ -28,20 +30,11 @@ from abstim.occupancy_vector.items import (
     warps_of,
 )
 from abstim.occupancy_vector.lanes import FEW_ITEMS, chosen, compiled, cycles_of, run
-from abstim.occupancy_vector.records import (
-    LAUNCH_OUTCOME,
-    OCCUPIES_BITS,
-    TERMS,
-    TICKS,
-    Kinds,
-    Lanes,
-    Plan,
-    Streams,
-)
-from abstim.occupancy_vector.scratch import Sizes, Working, caches_of, kinds_of, lane_of, working
+from abstim.occupancy_vector.scratch import caches_of, kinds_of, lane_of, working
+from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int32, Int64
-from functional.jit.machine_code import Native
+from functional.jit.machine_code import Held, Native
 from functional.traces.line_record import without_phases
 from precharacterize.tensor_work import refuse_commits
 
@@ -131,10 +124,10 @@ class DesignPoint(NamedTuple):
         """SMs that have work."""
         return len(self.walked.told)
 
-    def streams(self, starts: Int64[np.ndarray, " warp"]) -> Streams:
+    def streams(self, starts: Int64[np.ndarray, " warp"]) -> rec.Streams:
         """What its lanes read; what of it is not made yet is room."""
         items, walked = self.cut.items, self.walked
-        return Streams(
+        return rec.Streams(
             items.rows, items.lane_items, items.terms, starts, walked.accesses, walked.fills, self.warps.offsets,
             walked.late_starts, walked.late_begins, walked.late_fills, walked.fill_words, walked.fill_behind,
             walked.fill_trips, walked.dealt,
@@ -146,19 +139,19 @@ class DesignPoint(NamedTuple):
         return np.flatnonzero(self.walked.told["like"] == np.arange(self.sm_count))
 
     @property
-    def lanes(self) -> Lanes:
+    def lanes(self) -> rec.Lanes:
         """All of them."""
         _, kinds = self.of.follow(self, 0)
         items, walked, warps = self.cut.items, self.walked, self.warps
         own, count, stop = self.streams(items.offsets[warps.paths]), int(items.offsets[-1]), walked.fill_count
         fills = {name: getattr(own, name)[:stop] for name in ("fill_words", "fill_behind", "fill_trips")}
-        items = items._replace(lane_items=items.lane_items[:count], terms=items.terms[: count * len(TERMS)])
+        items = items._replace(lane_items=items.lane_items[:count], terms=items.terms[: count * len(rec.TERMS)])
         own = own._replace(
             lane_items=items.lane_items, terms=items.terms, access_starts=warps.offsets[:-1], **fills
         )  # fmt: skip
         first, stops = (walked.told[name].astype(np.int32) for name in ("first", "stop"))
-        layout = layout_of(items, self.inputs.trace.warps_per_block, self.gpu, self.residents)
-        return Lanes(layout, kinds.machines[: len(first)].copy(), self.residents, own, first, stops)
+        layout = layout_of(self.gpu, self.inputs.trace.warps_per_block, self.residents, items.lane_items)
+        return rec.Lanes(layout, kinds.machines[: len(first)].copy(), self.residents, own, first, stops)
 
 
 class TimedLaunch:
@@ -198,55 +191,57 @@ class TimedLaunch:
         """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others.
 
         Raises InputError for a launch that lanes cannot hold."""
-        most = 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS
         if len(points) == 1:
-            return [_timed(points[0], self._run(points[0], most, threads))]
-        found = []
-        for point in points:
-            _, kinds = self.follow(point, 0)
-            shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
-            machines = kinds.machines[: point.sm_count]
-            key = id(point.cut), shape.tobytes(), machines.tobytes(), point.walked.digest
-            if key not in self._ended:
-                self._ended[key] = point.cut, self._run(point, most, threads)  # whose id is no other's then
-            found.append(_timed(point, self._ended[key][1]))
-        return found
+            return [_timed(points[0], self._run(points[0], threads))]
+        keys = [self._key(point) for point in points]
+        left = {key: point for key, point in zip(keys, points, strict=True) if key not in self._ended}
+        outcomes = in_parallel(lambda k: self._run([*left.values()][k], 1), len(left), threads or os.cpu_count() or 1)
+        for (key, point), outcome in zip(left.items(), outcomes, strict=True):
+            self._ended[key] = point.cut, outcome  # whose id is no other's as long as it is here
+        return [_timed(point, self._ended[key][1]) for key, point in zip(keys, points, strict=True)]
 
-    def _run(self, point: DesignPoint, most_work: int, threads: int | None) -> np.ndarray:
+    def _key(self, point: DesignPoint) -> tuple:
+        """Points of one key are one to the lanes."""
+        _, kinds = self.follow(point, 0)
+        shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
+        machines = kinds.machines[: point.sm_count]
+        return id(point.cut), shape.tobytes(), machines.tobytes(), point.walked.digest
+
+    def _run(self, point: DesignPoint, threads: int | None) -> np.ndarray:
         """A LAUNCH_OUTCOME."""
-        out, kinds = self.follow(point, most_work)
+        out, kinds = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
         if not out["is_run"]:
             own = kinds.kinds[: point.sm_count].copy()
-            (found,) = run([chosen(point.lanes, point.firsts)], threads)
+            found = run(chosen(point.lanes, point.firsts), threads)
             out["end"], out["stepped"], out["issued"] = found.end.max(), found.issued.sum(), found.issued[own].sum()
         return out
 
-    def follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, Kinds]:
+    def follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Kinds]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items: a
         LAUNCH_OUTCOME, and the lanes that differ."""
         is_made = point.cut.is_cut and point.walked.is_walked
         with nullcontext() if is_made else self._lock:
             return self._follow(point, most_work)
 
-    def _follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, Kinds]:
+    def _follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Kinds]:
         trace, table, warps, gpu = point.inputs.trace, point.inputs.table, point.warps, point.gpu
         walked, items, per_block = point.walked, point.cut.items, trace.warps_per_block
-        plan = Plan(
+        plan = rec.Plan(
             not (walked.is_walked or point.nominal.is_cut or gpu.spec.perfect_memory), not walked.is_walked,
             not point.cut.is_cut, per_block, point.residents, walked.fill_count, most_work,
         )  # fmt: skip
-        rows, room = instructions_of(table, warps, gpu) if plan.cuts else timed_rows(table, gpu), room_of(point)
+        rows, scratch = instructions_of(table, warps, gpu) if plan.cuts else timed_rows(table, gpu), room_of(point)[0]
         lane, kinds = lane_of(point.reading, per_block, point.residents, len(walked.fill_words)), kinds_of(gpu)
-        streams, outs = point.streams(np.empty(len(warps.paths), np.int64)), np.zeros(1, LAUNCH_OUTCOME)
+        streams, outs = point.streams(np.empty(len(warps.paths), np.int64)), np.zeros(1, rec.LAUNCH_OUTCOME)
         time_launch(
             plan, point.reading.held(per_block, point.residents), code_of(table, trace, rows), warps,
-            point.nominal.items, items, walk_of(point, room), walked.told, walked.found, streams, room.scratch,
+            point.nominal.items, items, walk_of(point), walked.told, walked.found, streams, scratch,
             caches_of(point.reading, bool(plan.walks)), lane, kinds, np.zeros(1, np.int64), outs,
         )  # fmt: skip
         out = outs[0]
         if out["misfits"]:
             cut(table, trace, warps, gpu)
-        check_field("occupies", outs["longest"], OCCUPIES_BITS)
+        check_field("occupies", outs["longest"], rec.OCCUPIES_BITS)
         point.nominal.is_cut |= bool(plan.cuts_nominal)
         point.cut.is_cut = walked.is_walked = True
         if plan.walks:
@@ -255,37 +250,29 @@ class TimedLaunch:
 
 
 def _timed(point: DesignPoint, out: np.ndarray) -> Timed:
-    l2, dram = (float(out[name]) / TICKS for name in ("l2_ticks", "dram_ticks"))
+    l2, dram = (float(out[name]) / rec.TICKS for name in ("l2_ticks", "dram_ticks"))
     return Timed(
         int(cycles_of(out["end"])) + int(point.gpu.params.launch_latency_cycles), float(out["stepped"] / out["issued"]),
         int(out["sectors"]), int(out["dram_sectors"]), int(out["held"]), l2, dram,
     )  # fmt: skip
 
 
-def room_of(point: DesignPoint) -> Working:
+def room_of(point: DesignPoint) -> tuple[Held, tuple[np.ndarray, ...]]:
     """What a launch is timed in, of this thread."""
     warps, per_block = point.warps, point.inputs.trace.warps_per_block
-    sizes = Sizes(
-        longest=int(warps.lengths.max()),
-        registers=point.inputs.table.register_count,
-        blocks=len(warps.paths) // per_block,
-        warps=len(warps.paths),
-        residents=point.residents,
-        slots=point.residents * per_block,
-        accesses=len(warps.accesses),
-        fetches=len(point.walked.late_begins),
-    )
+    count, accesses, fetches = len(warps.paths), len(warps.accesses), len(point.walked.late_begins)
+    longest, registers, slots = int(warps.lengths.max()), point.inputs.table.register_count, point.residents * per_block
+    sizes = longest, registers, count // per_block, count, point.residents, slots, accesses, fetches
     return working(point.gpu.spec.sm_count, sizes)
 
 
-def walk_of(point: DesignPoint, room: Working) -> Walk:
+def walk_of(point: DesignPoint) -> Walk:
     """A launch's walk, whose answers lie there until another one's do."""
     inputs, warps, items = point.inputs, point.warps, point.nominal.items
     machine = caches_machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
     return Walk(
         machine, items.lane_items, items.offsets, warps.paths, warps.accesses, warps.offsets,
-        inputs.trace.records, point.walked.dealt, NOMINAL_CYCLES, room.answers, room.fetch_offsets, room.fetch_waits,
-        room.fetch_askers,
+        inputs.trace.records, point.walked.dealt, NOMINAL_CYCLES, *room_of(point)[1],
     )  # fmt: skip
 
 
