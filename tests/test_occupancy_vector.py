@@ -304,6 +304,14 @@ def test_near_the_detailed_engine(name, gpu):
     assert occupancy.launches[0].timed_code == detailed.launches[0].timed_code
 
 
+def test_what_was_walked_before_changes_nothing():
+    """Lines that come at the same time wait in the ways of a set of which all are on their way."""
+    session = open_session("gemm_mma", [])
+    gpus = [load_gpu("gtx480", [f"scheduler={policy}"]) for policy in ("oldest", "gto", "oldest", "oldest")]
+    first, _, *again = (model_named("occupancy").launch_on(session, 0, [gpu])[0] for gpu in gpus)
+    assert [(found.cycles, found.caches) for found in again] == [(first.cycles, first.caches)] * 2
+
+
 def test_who_passes_l1d_by_leaves_as_it_starts():
     """One warp's dependent loads, which L2 answers: nothing but latencies."""
     session = open_session("micro_pointer_chase", [])

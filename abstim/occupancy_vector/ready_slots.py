@@ -105,14 +105,15 @@ def _least_of(body: Any, times: Any, k: Any, count: Any) -> Word:
 
 
 @jit
-def first_of_least(times, first, count):
-    """Which of `count` times, from `first` on, is the least; there are TOGETHER more."""
+def first_of_least(times, first, count, floor):
+    """Which of `count` times, from `first` on, is the first of the least, all up to `floor` taken as equal; there are
+    TOGETHER more."""
     least = FAR_OFF
     for n in range(0, count, TOGETHER):
         least = min(least, _least_of(times, first + n, count - n))
     n, found = 0, np.uint64(0)
     while not found:
-        found = equal(times, first + n, least)
+        found = by(times, first + n, max(least, floor))
         n += TOGETHER
     return first + n - TOGETHER + lowest(found)
 

@@ -204,8 +204,8 @@ class TimedLaunch:
         """Points of one key are one to the lanes."""
         _, kinds = self.follow(point, 0)
         shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
-        machines = kinds.machines[: point.sm_count]
-        return id(point.cut), shape.tobytes(), machines.tobytes(), point.walked.digest
+        machines = kinds.machines[: point.sm_count].tobytes()
+        return id(point.cut), blake2b(shape.tobytes() + machines + point.walked.digest, digest_size=16).digest()
 
     def _run(self, point: DesignPoint, threads: int | None) -> np.ndarray:
         """A LAUNCH_OUTCOME."""

@@ -40,7 +40,7 @@ def position(caches, lines, first, ways, line):
 def find(caches, lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
     k = position(caches, lines, first, ways, line)
-    return (k, True) if k >= 0 else (first_of_least(lines.used, first, ways), False)
+    return (k, True) if k >= 0 else (first_of_least(lines.used, first, ways, caches.uses[0].before), False)
 
 
 @jit
@@ -159,13 +159,14 @@ def is_idle(caches, lines, k, time):
 @jit
 def free_way(caches, lines, first, ways, time):
     """The least recently used line of a set that is not on its way; of a set in which all are, the next to come."""
-    best = first_of_least(lines.used, first, ways)
+    best = first_of_least(lines.used, first, ways, caches.uses[0].before)
     if is_idle(caches, lines, best, time):  # nearly always
         return best
-    best, soonest = -1, first
+    best, soonest, used = -1, first, rec.FAR_OFF
     for k in range(first, first + ways):
-        if is_idle(caches, lines, k, time) and (best < 0 or lines.used[k] < lines.used[best]):
-            best = k
+        own = max(lines.used[k], caches.uses[0].before)
+        if is_idle(caches, lines, k, time) and own < used:
+            best, used = k, own
         if lines.row[k].there < lines.row[soonest].there:
             soonest = k
     return best if best >= 0 else soonest
