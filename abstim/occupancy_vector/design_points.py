@@ -51,8 +51,9 @@ def walking(gpu: Gpu) -> tuple:
 
 
 def walk_cutting(gpu: Gpu) -> tuple:
-    """What of a GPU decides the items that the cache walk goes through."""
-    return gpu.spec.l1d_bypass, gpu.pipeline.instructions_per_fetch, gpu.pipeline.fetch_line_instructions
+    """What of a GPU decides the items that the cache walk goes through, if it goes through any."""
+    spec, pipeline = gpu.spec, gpu.pipeline
+    return spec.perfect_memory, spec.l1d_bypass, pipeline.instructions_per_fetch, pipeline.fetch_line_instructions
 
 
 def queue_of(gpu: Gpu, kind: str) -> int:
