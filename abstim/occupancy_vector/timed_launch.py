@@ -41,7 +41,7 @@ from precharacterize.tensor_work import refuse_commits
 if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
 
-MOST_KEPT = 64  # walks, and cuts, of a launch
+MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done, with their cuts
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
 time_launch = Native(
@@ -198,7 +198,10 @@ class TimedLaunch:
         outcomes = in_parallel(lambda k: self._run([*left.values()][k], 1), len(left), threads or os.cpu_count() or 1)
         for (key, point), outcome in zip(left.items(), outcomes, strict=True):
             self._ended[key] = point.cut, outcome  # whose id is no other's as long as it is here
-        return [_timed(point, self._ended[key][1]) for key, point in zip(keys, points, strict=True)]
+        found = [_timed(point, self._ended[key][1]) for key, point in zip(keys, points, strict=True)]
+        for old in list(self._ended)[:-MOST_ENDED]:
+            del self._ended[old]
+        return found
 
     def _key(self, point: DesignPoint) -> tuple:
         """Points of one key are one to the lanes."""
