@@ -50,7 +50,7 @@ time_launch = Native(
 
 
 @dataclass
-class Cut:
+class CutItems:
     """A launch as a GPU's pipeline and fetch see it: the same for all GPUs that agree in `Reading.items`."""
 
     items: Items
@@ -110,8 +110,8 @@ class DesignPoint(NamedTuple):
     residents: int  # thread blocks an SM holds
     inputs: LaunchInputs
     warps: Warps
-    cut: Cut
-    nominal: Cut
+    cut: CutItems
+    nominal: CutItems
     walked: Walked
 
     @property
@@ -161,10 +161,10 @@ class TimedLaunch:
         self.session, self.number, self.latency_of, self._lock = session, number, latency_of, Lock()
         self.launch, self.trace = session.launch(number), without_phases(session.traces.trace(number))
         self._warps: dict[tuple, Warps] = {}
-        self._cut: dict[tuple, Cut] = {}
-        self._nominal: dict[tuple, Cut] = {}
+        self._cut: dict[tuple, CutItems] = {}
+        self._nominal: dict[tuple, CutItems] = {}
         self._walked: dict[tuple, Walked] = {}
-        self._ended: dict[tuple, tuple[Cut, np.ndarray]] = {}  # of points that lanes see as one
+        self._ended: dict[tuple, tuple[CutItems, np.ndarray]] = {}  # of points that lanes see as one
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
         """The launch on a GPU, ready to run. Raises InputError for a GPU that cannot run it."""
@@ -177,15 +177,15 @@ class TimedLaunch:
         with self._lock:
             warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
             made = _kept(self._cut, (touch, own.items), lambda: self._new_cut(inputs, warps, gpu))
-            nominal = _kept(self._nominal, (touch, own.walked_items), lambda: Cut(empty_items(warps)))
+            nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps)))
             walking = touch, own.caches, residents
             walked = _kept(self._walked, walking, lambda: _new_walked(warps, inputs, gpu))
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
-    def _new_cut(self, inputs: LaunchInputs, warps: Warps, gpu: Gpu) -> Cut:
+    def _new_cut(self, inputs: LaunchInputs, warps: Warps, gpu: Gpu) -> CutItems:
         if self.latency_of is None:
-            return Cut(empty_items(warps))
-        return Cut(cut(inputs.table, inputs.trace, warps, gpu, self.latency_of), True)
+            return CutItems(empty_items(warps))
+        return CutItems(cut(inputs.table, inputs.trace, warps, gpu, self.latency_of), True)
 
     def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
         """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others.
