@@ -145,6 +145,21 @@ def test_numpy_executor_takes_the_same_turns(name: str) -> None:
     assert np.array_equal(ours, others) or name not in ("queue", "steal", "frontier", "hash_insert", "tiles")
 
 
+def test_what_a_cluster_waits_for_takes_time() -> None:
+    """The second thread block has nothing to do but to wait for the first one of its cluster, which takes longest."""
+    text = """.entry k(.param .u64 a, .param .u64 b) .reqnctapercluster 2 {
+     .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>;
+     ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %ctaid.x;
+     setp.eq.u32 %p0, %r0, 0; setp.gt.u32 %p1, %r0, 1; selp.u32 %r1, 50, 1, %p0; @%p1 mov.u32 %r1, 10;
+     LOOP: sub.u32 %r1, %r1, 1; setp.ne.u32 %p2, %r1, 0; @%p2 bra LOOP;
+     barrier.cluster.arrive; barrier.cluster.wait;
+     atom.global.add.u32 %r2, [%rd0], 1; mul.wide.u32 %rd2, %r0, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;
+     ret; }"""
+    case = case_of(text, 4, {"next": np.zeros(1, np.uint32), "turn": np.zeros(4, np.uint32)}, block=1)
+    turn = executed(case, 4, NumpyExecutor())[0].read("turn", np.dtype(np.uint32))
+    assert sorted(turn[2:].tolist()) == [0, 1] and sorted(turn[:2].tolist()) == [2, 3]
+
+
 def test_the_key_of_an_execution_knows_how_many_are_resident() -> None:
     case = small("queue")
     session = Session(case)

@@ -249,17 +249,23 @@ class Barriers:
     def arrive_in_cluster(self, rows: np.ndarray) -> None:
         """Warps `rows` arrive at the barrier of their cluster, and go on."""
         self.met(rows, False)
+        self.turns.meet(rows, self.cluster_of_row[rows], np.full(len(rows), CLUSTER))
         self.in_cluster[rows] = True
         self._release_clusters(rows)
 
     def wait_in_cluster(self, rows: np.ndarray, instruction: int, resume: int) -> None:
         """Warps `rows` go to `resume` once the phase in which they arrived has ended."""
         waits = self.in_cluster[rows]
-        self.met(rows[~waits], True)
+        self._pass_cluster(rows[~waits])
         self.stack.advance(rows[~waits], resume)
         held = rows[waits]
         self.waiting[held], self.resume[held], self.instruction[held] = CLUSTER, resume, instruction
         self.stack.block[held] = WAITING
+
+    def _pass_cluster(self, rows: np.ndarray) -> None:
+        """Warps `rows` have waited at the barrier of their cluster."""
+        self.met(rows, True)
+        self.turns.go_on(rows, self.cluster_of_row[rows], np.full(len(rows), CLUSTER))
 
     def _release_clusters(self, rows: np.ndarray) -> None:
         """A phase ends when every warp of a cluster has arrived or exited."""
@@ -273,7 +279,7 @@ class Barriers:
         complete = np.isin(self.cluster_of_row, over)
         self.in_cluster[complete] = False
         free = np.flatnonzero(complete & (self.waiting == CLUSTER))
-        self.met(free, True)
+        self._pass_cluster(free)
         self.waiting[free] = NONE
         self.stack.resume(free, self.resume[free])
 

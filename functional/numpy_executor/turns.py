@@ -42,10 +42,10 @@ class Turns:
     def wait(self, row: int, until: int) -> None:
         """A warp has waited for what another did."""
 
-    def meet(self, rows: np.ndarray, thread_blocks: np.ndarray, barrier: np.ndarray) -> None:
-        """Warps of some thread blocks arrive at barriers of them."""
+    def meet(self, rows: np.ndarray, owners: np.ndarray, barrier: np.ndarray) -> None:
+        """Warps arrive at barriers of their thread blocks, or of their clusters, by number."""
 
-    def go_on(self, rows: np.ndarray, thread_blocks: np.ndarray, barrier: np.ndarray) -> None:
+    def go_on(self, rows: np.ndarray, owners: np.ndarray, barrier: np.ndarray) -> None:
         """Warps have waited at barriers that are complete now."""
 
 
@@ -63,7 +63,7 @@ class TimedTurns(Turns):
         paces = np.append(given.paces, np.full(len(places), PACE))
         self._paces = paces[places]
         self.times = (places * given.dispatch_cycles).astype(np.int64)
-        self._latest: dict[tuple[int, int], int] = {}  # arrival at a barrier of a thread block
+        self._latest: dict[tuple[int, int], int] = {}  # arrival at a barrier of a thread block or cluster
 
     def _free(self, blocks: np.ndarray) -> np.ndarray:
         can_run = blocks < WAITING
@@ -90,11 +90,14 @@ class TimedTurns(Turns):
     def wait(self, row: int, until: int) -> None:
         self.times[row] = max(self.times[row], until)
 
-    def meet(self, rows: np.ndarray, thread_blocks: np.ndarray, barrier: np.ndarray) -> None:
-        for row, *which in zip(rows.tolist(), thread_blocks.tolist(), barrier.tolist(), strict=True):
-            place = which[0], which[1]
-            self._latest[place] = max(self._latest.get(place, 0), int(self.times[row]))
+    def meet(self, rows: np.ndarray, owners: np.ndarray, barrier: np.ndarray) -> None:
+        for row, which in zip(rows.tolist(), _pairs(owners, barrier), strict=True):
+            self._latest[which] = max(self._latest.get(which, 0), int(self.times[row]))
 
-    def go_on(self, rows: np.ndarray, thread_blocks: np.ndarray, barrier: np.ndarray) -> None:
-        for row, *which in zip(rows.tolist(), thread_blocks.tolist(), barrier.tolist(), strict=True):
-            self.wait(row, self._latest.get((which[0], which[1]), 0))
+    def go_on(self, rows: np.ndarray, owners: np.ndarray, barrier: np.ndarray) -> None:
+        for row, which in zip(rows.tolist(), _pairs(owners, barrier), strict=True):
+            self.wait(row, self._latest.get(which, 0))
+
+
+def _pairs(owners: np.ndarray, barrier: np.ndarray) -> list[tuple[int, int]]:
+    return list(zip(owners.tolist(), barrier.tolist(), strict=True))

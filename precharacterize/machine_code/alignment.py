@@ -194,16 +194,24 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
         # what stands around the other copies of an unrolled loop is not executed with it
         block.rivals += [m for m, b in enumerate(blocks) if b.times > block.times and b.leader == block.leader]
+    _leave_loops(blocks, program, edges, dominators, behind)
+
+
+def _leave_loops(
+    blocks: list[MachineBlock], program: Program, edges: Sequence[Sequence[int]], dominators: Dominators,
+    behind: Dominators,
+) -> None:  # fmt: skip
+    """Blocks that stand around a loop are led by PTX blocks out of it, and are nobody's rivals."""
     known = {b.leader for b in blocks} | {program.block_of(i) for b in blocks for i in b.held}
     copied = Counter(m for n, b in enumerate(blocks) for m in {n, *b.rivals})
     alike = [len(b.rivals) > 1 or copied[n] > 1 for n, b in enumerate(blocks)]
     acts = [bool(b.accessed) or _marks(b, program) for b in blocks]
     placed = [Placed(b.leader, way, *more) for b, way, *more in zip(blocks, _ways(blocks), acts, alike, strict=True)]
-    for n, leader in enumerate(leaders(placed, edges, dominators, behind, known)):
-        if leader != blocks[n].leader:
-            for block in blocks:
-                block.rivals = [m for m in block.rivals if m != n]
-            blocks[n].leader, blocks[n].times, blocks[n].rivals = leader, 1, [n]
+    found = leaders(placed, edges, dominators, behind, known)
+    moved = {n for n, block in enumerate(blocks) if found[n] != block.leader}
+    for n, block in enumerate(blocks):
+        block.rivals = [n] if n in moved else [m for m in block.rivals if m not in moved]
+        block.leader, block.times = found[n], 1 if n in moved else block.times
 
 
 def _ways(blocks: Sequence[MachineBlock]) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from functional.programs.program import Dominators, in_loops
@@ -29,7 +29,7 @@ def innermost_loops(edges: Sequence[Sequence[int]], dominators: Dominators) -> d
 
 
 def outside(
-    leader: int, loop: frozenset[int], is_behind: bool, dominators: Dominators, behind: Dominators, known: Iterable[int]
+    leader: int, loop: frozenset[int], is_behind: bool, dominators: Dominators, behind: Dominators, known: set[int]
 ) -> int:
     """The nearest PTX block out of a loop that each way out of it (`is_behind`) or into it passes, of those that
     machine code is `known` for; the leader itself if there is none."""
@@ -53,14 +53,12 @@ class Placed:
 
 
 def leaders(
-    blocks: Sequence[Placed],
-    edges: Sequence[Sequence[int]],
-    dominators: Dominators,
-    behind: Dominators,
+    blocks: Sequence[Placed], edges: Sequence[Sequence[int]], dominators: Dominators, behind: Dominators,
     known: set[int],
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """Leaders of machine blocks: one that is not executed in each round of its leader's loop, while others of that loop
-    are, is led by a PTX block out of it. One that acts stays, and so does what may be a copy of a round."""
+    are, is led by a PTX block out of it. One that acts stays, and so does what may be a copy of a round. The assembler
+    puts what comes before a loop before it, what follows behind it."""
     loops, found = innermost_loops(edges, dominators), [block.leader for block in blocks]
     for loop in set(loops.values()):
         within = {n for n, block in enumerate(blocks) if block.leader in loop}
