@@ -73,7 +73,8 @@ def by_the_rules(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
 def test_replies_come_when_the_rules_say(name: str, seed: int, scarce: bool) -> None:
     rng = np.random.default_rng(seed)
     few = ["perfect_memory=false", f"sm_count={rng.integers(1, 9)}"]
-    gpu = load_gpu(name, [*few, *SCARCE] if scarce else few)
+    scarcity = [*SCARCE, f"dram_write_batch={rng.integers(0, 4)}"] if scarce else []
+    gpu = load_gpu(name, [*few, *scarcity])
     asked = random_requests(rng, gpu, int(rng.integers(1, 200)))
     np.testing.assert_array_equal(by_the_engine(gpu, asked), by_the_rules(gpu, asked))
 

@@ -178,19 +178,34 @@ def accept(shared, h, time):
 
 @jit
 def admit(shared, h, time):
-    """The oldest request whose delay is over waits for its bank, if the channel's queue has room."""
+    """The oldest request whose delay is over waits for its bank, if the channel's queue has room; a write, until there
+    are `dram_write_batch` of them, which then go before all reads."""
     m, channels, rows = shared.machine, shared.channels, shared.requests.rows
-    state = channels.state[h]
-    if channels.delayed[h].count and state.pending < m.dram_queue:
-        place = channels.delayed[h].first
-        if rows[place - 1].due <= time:
-            take(rows, channels.delayed[h])
-            b = rows[place - 1].bank
-            bank = channels.banks[h * m.dram_banks + b]
-            if bank.request == 0:
-                insert(channels.waiting[h], b)
-            append(rows, bank, place)
-            state.pending += 1
+    state, delayed, writes = channels.state[h], channels.delayed[h], channels.writes[h]
+    if state.pending >= m.dram_queue:
+        return
+    if state.draining:
+        state.draining -= 1
+        wait_for_bank(shared, h, take(rows, writes))
+    elif delayed.count and rows[delayed.first - 1].due <= time:
+        place = take(rows, delayed)
+        if m.dram_write_batch and rows[place - 1].kind == EVICTED:
+            append(rows, writes, place)
+            state.draining = m.dram_write_batch if writes.count == m.dram_write_batch else 0
+        else:
+            wait_for_bank(shared, h, place)
+
+
+@jit
+def wait_for_bank(shared, h, place):
+    """A request joins those of its bank."""
+    channels, rows = shared.channels, shared.requests.rows
+    b = rows[place - 1].bank
+    bank = channels.banks[h * shared.machine.dram_banks + b]
+    if bank.request == 0:
+        insert(channels.waiting[h], b)
+    append(rows, bank, place)
+    channels.state[h].pending += 1
 
 
 @jit
@@ -222,6 +237,8 @@ def next_step(shared, h, cycle, time):
     following = next_for_banks(shared, h)
     if channels.returning[h].count:
         following = min(following, rows[channels.returning[h].first - 1].due)
+    if channels.state[h].draining and channels.state[h].pending < m.dram_queue:
+        return cycle + 1
     if channels.delayed[h].count and channels.state[h].pending < m.dram_queue:
         due = rows[channels.delayed[h].first - 1].due
         following = min(following, cycles_by(m, due - 1) + 1)

@@ -128,7 +128,7 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
     m = dict(zip(machine.dtype.names or (), machine.item(), strict=True))
     real = int(not m["perfect_memory"])
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
-    queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"]
+    queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"] + m["dram_write_batch"]
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     found = {
         "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,

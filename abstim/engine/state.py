@@ -86,7 +86,7 @@ REAL_MEMORY = (
     "dram_channels l2_slices_per_channel interleave_log2 slice_log2 slice_hash_log2 slice_random slice_spread",
     "l2_partitions l2_sets l2_ways l2_dirty_ways l2_mshrs l2_mshr_merges l2_miss_queue l2_queue l2_hash_log2 l2_turns",
     "l2_reply_sectors dram_banks dram_bank_groups row_log2 bank_log2 dram_queue dram_requests dram_delay",
-    "dram_two_commands burst_sectors",
+    "dram_write_batch dram_two_commands burst_sectors",
     "dram_cycle",  # of the channels' clock, in 2^-16 core cycles; in such cycles
     "dram_burst_cycles dram_group_burst_cycles dram_row_to_row_cycles dram_row_active_cycles dram_row_cycle_cycles",
     "precharge row_to_read row_to_write dram_read_cycles dram_write_cycles read_to_write write_to_read",
@@ -383,7 +383,7 @@ class Slices(NamedTuple):
     replying: np.ndarray = of("slice", QUEUE)
 
 
-CHANNEL = record("turn", "first_bank", "pending", "burst", "row", "write", "read")  # the last four: free from
+CHANNEL = record("turn first_bank pending draining", "burst row write read")  # the latter: free from
 BANK = record(
     "open_row",  # row + 1, 0: none
     "request",  # in service
@@ -399,6 +399,7 @@ class Channels(NamedTuple):
     state: np.ndarray = of("channel", CHANNEL)
     wake: np.ndarray = of("channel")
     delayed: np.ndarray = of("channel", QUEUE)
+    writes: np.ndarray = of("channel", QUEUE)  # that wait to be a batch
     returning: np.ndarray = of("channel", QUEUE)
     returned: np.ndarray = of("channel", QUEUE)
     banks: np.ndarray = of("bank", BANK)  # those of a channel side by side

@@ -205,6 +205,7 @@ class Spec(HashedOnce):
     dram_bank_groups: int = _power_of_two(64)
     dram_queue: int = _whole(1, 4096)
     dram_requests: int = _whole(0, 1 << 16)  # a channel holds; 0: any number
+    dram_write_batch: int = _whole(0, 4096)  # writes that are served together, before reads; 0: as they come
     dram_two_commands: bool = _flag()
     # in cycles of DRAM's own clock: of the length that makes a sector take dram_sector_cycles core cycles
     dram_burst_bytes: int = _power_of_two(128, low=32)

@@ -333,16 +333,17 @@ class Channel:
         self.half = max(1, round(params.dram_activate_cycles / 2 / length))
         self.delay = max(0, round(params.dram_latency_cycles - spec.dram_read_cycles * length) - 4)
         self.delayed: deque[Request] = deque()
+        self.writes: deque[Request] = deque()  # that wait to be a batch
         self.bursts: deque[tuple[Request, int]] = deque()
         self.back: deque[Request] = deque()
         self.banks = [Bank() for _ in range(spec.dram_banks)]
         self.group_burst, self.group_close = [0] * spec.dram_bank_groups, [0] * spec.dram_bank_groups
-        self.burst = self.row = self.read = self.write = self.turn = self.last = self.pending = 0
+        self.burst = self.row = self.read = self.write = self.turn = self.last = self.pending = self.draining = 0
 
     def idle(self) -> bool:
         """Has it nothing to do, in this cycle or a later one?"""
         serving = any(bank.request for bank in self.banks)
-        return not (serving or self.pending or self.delayed or self.bursts or self.back) and not any(
+        return not (serving or self.pending or self.draining or self.delayed or self.bursts or self.back) and not any(
             each.to_dram for each in self.slices
         )
 
@@ -359,10 +360,25 @@ class Channel:
         self._choose()
         self._command(now)
         self._accept(time)
-        if self.delayed and self.pending < self.spec.dram_queue and self.delayed[0].ready <= time:
+        if self.pending < self.spec.dram_queue:
+            self._admit(time)
+
+    def _admit(self, time: int) -> None:
+        batch = self.spec.dram_write_batch
+        if self.draining:
+            self.draining -= 1
+            self._wait(self.writes.popleft())
+        elif self.delayed and self.delayed[0].ready <= time:
             request = self.delayed.popleft()
-            self.banks[self.where.bank_and_row(request.line)[0]].waiting.append(request)
-            self.pending += 1
+            if batch and request.number < 0:
+                self.writes.append(request)
+                self.draining = batch if len(self.writes) == batch else 0
+            else:
+                self._wait(request)
+
+    def _wait(self, request: Request) -> None:
+        self.banks[self.where.bank_and_row(request.line)[0]].waiting.append(request)
+        self.pending += 1
 
     def _in_turn(self) -> list[int]:
         return [(self.turn + k) % len(self.banks) for k in range(len(self.banks))]
