@@ -54,7 +54,7 @@ class Cluster:
                     sent[place] = client.submit(given, alone, pure=False)
                 blocks = [job.blocks_per_sm for job in chunk]
                 kind = type(planner)
-                return client.submit(jobs_on_worker, planner.version, kind, sent[place], gpus, blocks, pure=False)
+                return client.submit(jobs_on_worker, planner.version(), kind, sent[place], gpus, blocks, pure=False)
 
             chunks = planner.chunks(jobs, sum(client.nthreads().values()))
             for chunk, cycles in self._all_of(client, chunks, send):
@@ -141,7 +141,7 @@ def jobs_on_worker(
     version: str, kind: type[Planner], session: Session, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]
 ) -> list[int]:
     """Cycles of the one launch of a session on each GPU, if this worker's model is that of the sweep."""
-    _refuse_other(version, kind([session]).version)
+    _refuse_other(version, kind.version())
     return kind.cycles(session, 0, gpus, blocks_per_sm)
 
 

@@ -17,6 +17,7 @@ from threading import local
 
 import numpy as np
 
+from abstim.brief import grouped
 from abstim.engine import simulate_point
 from abstim.engine.design_point import code_of, machine_of, refuse_unsupported, streams_of
 from abstim.engine.simulation import LaunchInputs
@@ -59,10 +60,12 @@ class Planner:
     def refuse(points: Points) -> None:
         """Raises InputError for varied keys that the model does not look at."""
 
-    @property
-    def version(self) -> str:
-        """Of the model: another one gives other cycles."""
-        return engine_digest()
+    @staticmethod
+    def version() -> str:
+        """Of the model, and of the sources that decide what it computes from its inputs."""
+        return key(("abstim.engine.simulation",), "detailed")[
+            :16
+        ]  # another model of the same sources has other results
 
     def jobs(self, target: int, gpu: Gpu, launches: Sequence[int] | None = None) -> Iterator[Job]:
         """One job a launch of a target, or of some `launches`. Raises InputError for a point on which one of them
@@ -80,19 +83,16 @@ class Planner:
     @staticmethod
     def cycles(session: Session, number: int, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
         """Of a launch on GPUs with one latency table, on one thread."""
-        return time_chunk(session.inputs(number, gpus[0]), gpus, blocks_per_sm)
+        inputs = session.inputs(number, gpus[0])
+        return [simulate_point(inputs, gpu, n).cycles for gpu, n in zip(gpus, blocks_per_sm, strict=True)]
 
     def chunks(self, jobs: Sequence[Job], workers: int) -> list[Chunk]:
         """Jobs that share trace and latency table together, few enough that every worker gets several chunks."""
-        groups: dict[tuple[int, ...], list[Job]] = {}
-        for job in jobs:
-            groups.setdefault(self._group(job), []).append(job)
-        sizes = {place: self._chunk_size(group, workers) for place, group in groups.items()}
-        return [
-            tuple(group[k : k + sizes[place]])
-            for place, group in groups.items()
-            for k in range(0, len(group), sizes[place])
-        ]
+        chunks = list[Chunk]()
+        for group in grouped(jobs, self._group).values():
+            size = self._chunk_size(group, workers)
+            chunks += [tuple(group[k : k + size]) for k in range(0, len(group), size)]
+        return chunks
 
     def time(self, chunk: Chunk) -> list[int]:
         """Cycles of its jobs, on one thread."""
@@ -145,9 +145,9 @@ class OccupancyPlanner(Planner):
         if ignored := [key for key in points.columns if key in UNREAD]:
             raise InputError(not_looked_at(f"--vary {ignored[0]}", "occupancy"))
 
-    @property
-    def version(self) -> str:
-        """Of the model: another one gives other cycles."""
+    @staticmethod
+    def version() -> str:
+        """Of the model and its sources: another one gives other cycles."""
         return key(("abstim.occupancy_vector.timed_launch",), "occupancy")[:16]
 
     @staticmethod
@@ -180,22 +180,12 @@ class OccupancyPlanner(Planner):
         """Of a launch's program and trace, of what is timed in place of the program, and of the model."""
         session = self.sessions[target]
         own, trace, code = session.launch(launch), session.traces.trace(launch), session.timed_code(launch, gpu)
-        what = (self.version, own.program.digest, own.program.name, own.shared_bytes, trace.warps_per_block)
+        what = (self.version(), own.program.digest, own.program.name, own.shared_bytes, trace.warps_per_block)
         digest = hashlib.blake2b(repr(what).encode())
         _add(digest, *(getattr(trace, f.name) for f in fields(trace) if f.name != "warps_per_block"))
         if code:
             digest.update(encoded(code))
         return digest.digest()
-
-
-def engine_digest() -> str:
-    """Of the model, and of the sources that decide what it computes from its inputs."""
-    return key(("abstim.engine.simulation",), "detailed")[:16]  # another model of the same sources has other results
-
-
-def time_chunk(inputs: LaunchInputs, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]) -> list[int]:
-    """Cycles of a launch on each GPU by the detailed engine, on one thread."""
-    return [simulate_point(inputs, gpu, n).cycles for gpu, n in zip(gpus, blocks_per_sm, strict=True)]
 
 
 def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
@@ -217,7 +207,7 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
     """Of a launch as the engine reads it; equal for launches that do the same on the same addresses."""
     code, operands = code_of(inputs.table)
-    digest = hashlib.blake2b(f"{engine_digest()}:{inputs.table.register_count}".encode(), digest_size=32)
+    digest = hashlib.blake2b(f"{Planner.version()}:{inputs.table.register_count}".encode(), digest_size=32)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
     _add(digest, code, *streams, *offsets, np.array([inputs.trace.warps_per_block]))
     return digest.digest()

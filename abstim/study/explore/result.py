@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -13,8 +13,8 @@ import numpy as np
 
 from abstim.brief import brief
 from abstim.extras import need
+from abstim.study.explore.estimated import EstimatedTargets
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.interpolated import EstimatedTargets
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
 from abstim.study.explore.timing import Work
@@ -33,15 +33,6 @@ class Sensitivity:
     elasticity: float | None
     swing: float
     best: object
-
-
-# The seam: anything that turns points and their seconds into one Sensitivity a key.
-Analysis = Callable[[Points, Float[np.ndarray, " point"]], list[Sensitivity]]
-
-
-def by_regression(points: Points, seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
-    """From the sweep itself (`of_columns`)."""
-    return of_columns({axis.key: points.columns[axis.key] for axis in points.space.axes}, seconds)
 
 
 def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:

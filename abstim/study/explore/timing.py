@@ -20,7 +20,6 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress
 from abstim.session.session import Session
-from abstim.study.explore.formula import Formula, by_formula, formula_cycles, refuse_unknown
 from abstim.study.explore.jobs import Job, Planner, Results
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED
@@ -222,28 +221,6 @@ class Timer:
         self.work.stepped_thread_instructions += sum(
             thread_instructions(self.planner.sessions[job.target], job.launch) for job in missing
         )
-
-
-@dataclass
-class FormulaTimer:
-    """Points by the analytic model, all at once; nothing is kept."""
-
-    sessions: Sequence[Session]
-    gpu: Gpu
-    formula: Formula = formula_cycles
-    work: Work = field(default_factory=Work)
-    refuse = staticmethod(refuse_unknown)
-
-    def __call__(self, points: Points) -> tuple[Int64[np.ndarray, "point target"], list[str]]:
-        """As of `Timer`."""
-        started = perf_counter()
-        found = by_formula(self.sessions, self.gpu, points, self.formula)
-        self.work.count_points(found[0], self.sessions)
-        self.work.seconds += perf_counter() - started
-        return found
-
-
-PointTimer = Timer | FormulaTimer
 
 
 def gpu_or_reason(points: Points, k: int) -> Gpu | str:
