@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -150,7 +150,7 @@ def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None
     with progress(quiet=as_json) as report:
         found = rank_random(benchmarks, points, model=model, progress=report)
     if as_json:
-        print_json({"rankings": [r.to_json() for r in found], "pooled_correlation": pooled(found)})
+        print_json({"rankings": [asdict(r) for r in found], "pooled_correlation": pooled(found)})
         return
     print_records(f"Model {model} against the detailed one, on random GPUs", _RANKINGS, found)
     print(f"Rank correlation of all together: {pooled(found):.4f}")

@@ -109,7 +109,8 @@ def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdS
     code = in_order(study, study.memory_of(0), progress, "code")
     corrected = study.corrected(code, np.array([row[0].counters["dram_reads"] for row in flushed]))
     plans = {f"memory of {count}": study.memory_of(count) for count in (1, 2, 4)}
-    plans |= {"MRRL": study.reuse_latency(mrrl), "BLRL": study.reuse_latency(blrl)}
+    for name, method in {"MRRL": mrrl, "BLRL": blrl}.items():
+        plans[name] = [study.reaching_back(number, method) for number in range(len(kept))]
     found = {"none": (cycles, 0.0), "code": (code, 0.0), "correction factor": (corrected, 0.0)}
     for name, plan in plans.items():
         found[name] = in_order(study, plan, progress, name), study.cost(plan)
@@ -154,11 +155,8 @@ class Study:
         """The last `launches` before each, whole."""
         return [[(k, 1.0) for k in range(max(0, n - launches), n)] for n in range(len(self.traces))]
 
-    def reuse_latency(self, method: Latencies) -> list[Plan]:
-        """As many instructions before each launch as MRRL or BLRL asks for."""
-        return [self._reaching_back(n, method) for n in range(len(self.traces))]
-
-    def _reaching_back(self, number: int, method: Latencies) -> Plan:
+    def reaching_back(self, number: int, method: Latencies) -> Plan:
+        """As many instructions before a launch as MRRL or BLRL asks for."""
         first = max(0, number - PRE_SAMPLE)
         starts = np.concatenate([[0.0], np.cumsum(self.instructions[first : number + 1])])
         positions = [

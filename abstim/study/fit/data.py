@@ -31,15 +31,6 @@ class Measurement(NamedTuple):
     cycles: tuple[float, ...]
 
 
-def measurements(
-    table: Sequence[Measured] | Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
-) -> tuple[str, dict[str, Gpu], list[Measurement]]:
-    """`of_times`, or `of_table`."""
-    if isinstance(table[0], MeasuredTime):
-        return of_times(table, programs, gpu, overrides)  # type: ignore[arg-type]
-    return of_table(table, gpu, overrides)  # type: ignore[arg-type]
-
-
 def of_table(
     table: Sequence[Measured], gpu: str | None, overrides: Sequence[str]
 ) -> tuple[str, dict[str, Gpu], list[Measurement]]:
@@ -57,7 +48,7 @@ def of_table(
 
 
 def of_times(
-    table: Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
+    programs: Path, table: Sequence[MeasuredTime], gpu: str | None, overrides: Sequence[str]
 ) -> tuple[str, dict[str, Gpu], list[Measurement]]:
     """The same of times on hardware, whose targets lie in `programs`; a variant is a core clock. Raises InputError for
     several GPUs, and for caches that were not flushed."""
@@ -163,10 +154,6 @@ class Observations:
     def errors(self, cycles: Float64[np.ndarray, " launch"]) -> Float64[np.ndarray, " measurement"]:
         """Signed error of each measurement's cycles, summed over its launches, as a fraction of the measured ones."""
         return np.asarray(np.bincount(self.entry, cycles) / np.bincount(self.entry, self.cycles) - 1)
-
-    def part(self, entries: Sequence[int]) -> Observations:
-        """Some of the measurements."""
-        return Observations([self.entries[e] for e in entries])
 
 
 def observations(

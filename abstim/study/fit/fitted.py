@@ -50,9 +50,9 @@ def knowledge(
     symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
     kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two.
     """
-    _, singular, directions = np.linalg.svd(jacobian, full_matrices=False)
+    # fewer launches than parameters leave some unseen
+    _, singular, directions = np.linalg.svd(jacobian, full_matrices=len(jacobian) < len(names))
     singular = np.pad(singular, (0, len(names) - len(singular)))
-    directions = _complete(directions, len(names))
     freedom = max(1, kernels - len(names))
     deviation = float(np.sqrt((errors**2).sum() / freedom))
     visible = singular * np.log(2) > NEGLIGIBLE
@@ -72,14 +72,6 @@ def knowledge(
         {names[k]: round(float(d[k]), 3) for k in np.argsort(-abs(d)) if abs(d[k]) > PART} for d in directions[~seen]
     ]
     return Knowledge(low, high, correlation, singular, directions, unseen, unidentified)
-
-
-def _complete(directions: np.ndarray, count: int) -> Float64[np.ndarray, "name name"]:
-    """An orthonormal basis whose first rows are `directions`: fewer launches than parameters leave some unseen."""
-    if len(directions) == count:
-        return directions
-    _, _, basis = np.linalg.svd(directions, full_matrices=True)
-    return np.concatenate([directions, basis[len(directions) :]])
 
 
 @dataclass(frozen=True, slots=True)
