@@ -32,11 +32,10 @@ from precharacterize import characterize
 MIN_SECONDS = 0.2
 
 
-def _repeat(run: Callable[[], Any]) -> tuple[float, float, float, Any]:
-    """(fastest, least of the processor's, first) seconds and the last result of a function called for at least
-    MIN_SECONDS."""
-    times: list[float] = []
-    cpu_times: list[float] = []
+def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Rate, Any]:
+    """One round of a stage that walks every instruction it stands for, called for at least MIN_SECONDS, and its last
+    result."""
+    times, cpu_times = list[float](), list[float]()
     while sum(times[1:]) < MIN_SECONDS:
         started, cpu_started = perf_counter(), process_time()
         result = run()
@@ -44,49 +43,31 @@ def _repeat(run: Callable[[], Any]) -> tuple[float, float, float, Any]:
         cpu_times.append(process_time() - cpu_started)
         if times[0] > 10 * MIN_SECONDS and len(times) > 1:
             break
-    return min(times), min(cpu_times), times[0], result
-
-
-def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Rate, Any]:
-    """One round of a stage that walks every instruction it stands for, and its last result."""
     traces = list(session.traces.in_order())
-    threads = points * sum(int(t.thread_instructions.sum()) for t in traces)
-    warps = points * sum(int(t.warp_instructions.sum()) for t in traces)
-    seconds, cpu_seconds, first_seconds, result = _repeat(run)
-    return Rate((seconds,), (cpu_seconds,), first_seconds, threads, warps, threads, warps), result
-
-
-def _parse(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
-    case = session.case
-    kernels = {launch.program.name for launch in case.launches}
-
-    def run() -> None:
-        module = parse(case.module.path)
-        for kernel in kernels:
-            link(module, kernel)
-
-    return run
-
-
-def _characterize(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
-    programs = {launch.program.name: launch.program for launch in session.case.launches}
-    return lambda: [characterize(program, gpus[0].pipeline) for program in programs.values()]
-
-
-def _execute(session: Session, gpus: Sequence[Gpu]) -> Callable[[], Any]:
-    from functional.execution.default_executor import default_executor
-
-    return lambda: execute_case(session.case, default_executor())
-
-
-BEFORE_TIMING = {"parse": _parse, "characterize": _characterize, "execute": _execute}
+    threads, warps = (points * sum(int(getattr(trace, kind).sum()) for trace in traces) for kind in _KINDS)
+    return Rate((min(times),), (min(cpu_times),), times[0], threads, warps, threads, warps), result
 
 
 def stage_rate(stage: str, session: Session, gpus: Sequence[Gpu], model: str) -> Rate:
     """One round of a stage."""
-    if stage == "time":
-        return time_stage(session, gpus, model)[0]
-    return _rate(session, BEFORE_TIMING[stage](session, gpus))[0]
+    from functional.execution.default_executor import default_executor
+
+    case, programs = session.case, {launch.program.name: launch.program for launch in session.case.launches}
+
+    def parsed() -> None:
+        module = parse(case.module.path)
+        for kernel in programs:
+            link(module, kernel)
+
+    before: dict[str, Callable[[], Any]] = {
+        "parse": parsed,
+        "characterize": lambda: [characterize(program, gpus[0].pipeline) for program in programs.values()],
+        "execute": lambda: execute_case(case, default_executor()),
+    }
+    return (_rate(session, before[stage]) if stage in before else time_stage(session, gpus, model))[0]
+
+
+_KINDS = ("thread_instructions", "warp_instructions")
 
 
 def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> tuple[Rate, list[int]]:
@@ -107,9 +88,6 @@ def time_stage(session: Session, gpus: Sequence[Gpu], model: str = DETAILED) -> 
         stepped = [[getattr(row, "stepped_fraction", 0.0) * getattr(row, kind) for kind in _KINDS] for row in rows]
     threads, warps = (round(sum(column)) for column in zip(*stepped, strict=True))
     return replace(rate, stepped_thread_instructions=threads, stepped_warp_instructions=warps), cycles
-
-
-_KINDS = ("thread_instructions", "warp_instructions")
 
 
 SECONDS_COLUMN = "reference_cpu_s"

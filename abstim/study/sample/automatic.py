@@ -146,7 +146,7 @@ class Aim:
             raise InputError(f"a confidence of {self.confidence:.4g} is none to aim at; give 50 % or more, below 100 %")
 
 
-def automatic(program: SampledProgram, aim: Aim) -> Estimate:
+def automatic(program: SampledProgram, aim: Aim, name: str = "auto") -> Estimate:
     """Launches are chosen; of long ones, segments. Raises InputError for a program whose launches must come in turn."""
     check_turn(program)
     work, on_one_sm = with_one_sm(program, work_of(program))

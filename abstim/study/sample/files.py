@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from abstim.gpu.config import load_gpu
+from abstim.gpu.config import Gpu
 from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import plain_estimate
+from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target, sass_opcode
 from abstim.targets.workloads.dependence import signatures
 from functional.arrays import Float64
@@ -68,8 +69,7 @@ def _from_light(light: LightProfile) -> Profile:
 
 def write_selection(
     target: str,
-    gpu: str,
-    overrides: Sequence[str],
+    gpu: Callable[[], Gpu],
     method: str,
     known: Known | None,
     folder: Path | None,
@@ -79,7 +79,8 @@ def write_selection(
     """Files in `folder`: selection.json, selection.csv, launches.simpoints and .weights; of a kernelslist.g the reduced
     list, of other targets Nsight Compute's kernel ids and, with `traces`, Accel-Sim's traces of what was selected.
 
-    Without a profile from elsewhere the target is executed for one. Returns what was written. Raises InputError.
+    Without a profile from elsewhere the target is executed for one, on the `gpu` that is then loaded. Returns what was
+    written. Raises InputError.
     """
     chosen = method_named(method)
     if folder is None:
@@ -91,7 +92,8 @@ def write_selection(
         raise InputError(f"{target}: its traces are there already; leave out --traces")
     if known is None and is_list:
         raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
-    known = known or _own_profile(target, gpu, overrides, progress)
+    if known is None:
+        known = Known(profile_of(opened(open_target(target), gpu(), online=False, progress=progress)))
     try:
         selection = chosen.select(known)
         files = [write_csv(selection, folder), *write_simpoints(selection, folder)]
@@ -126,12 +128,6 @@ def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, 
         alone = signatures(case) is not None
         files += write(case, folder / "traces", sass_opcode, chosen=chosen, alone=alone, progress=progress)
     return files
-
-
-def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
-    from abstim.study.sample.sampler import opened
-
-    return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
 
 
 UNITS = ("cycles", "nanoseconds", "microseconds", "seconds")  # columns that times may stand in

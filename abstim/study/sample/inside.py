@@ -11,12 +11,11 @@ from time import perf_counter
 import numpy as np
 
 import sampling
-from abstim.gpu.config import nearest, refuse_machine_code
+from abstim.gpu.config import refuse_machine_code
 from abstim.progress import in_parallel
 from abstim.study.sample.counts import EngineFunctional, by_thread_block
-from abstim.study.sample.kept import Finished
+from abstim.study.sample.kept import Finished, kept_analyses
 from abstim.study.sample.sampled_program import COUNTS, SampledProgram
-from functional.errors import InputError
 from sampling import Estimate, Part
 from sampling.estimate import combine, exact, weighted_counters
 
@@ -38,6 +37,14 @@ def photon(program: SampledProgram, number: int) -> Estimate:
     simulator = program.simulator(number, basic_blocks=True)
     method = sampling.Photon(kernel=None, analysis_share=analysis_share(program))
     return method.launch(simulator, EngineFunctional(simulator.thread_blocks))
+
+
+def photon_of_program(program: SampledProgram, aim: object, name: str) -> Estimate:
+    """Launches too, by what their warps execute."""
+    share = analysis_share(program)
+    with kept_analyses(program.case, share, program.keeps) as analyses:
+        program.earlier_analyses = dict(analyses)
+        return sampling.Photon(analysis_share=share).program(program.online(), analyses)
 
 
 def pkp(program: SampledProgram, number: int) -> Estimate:
@@ -79,13 +86,6 @@ INSIDE: dict[str, Inside] = {
         "photon": photon, "pkp": pkp, "pkp-cycles": pkp_cycles, "tbpoint": tbpoint,
     }.items()},
 }  # fmt: skip
-
-
-def inside_named(name: str) -> str:
-    """The name. Raises InputError for one that is none of INSIDE."""
-    if name not in INSIDE:
-        raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}")
-    return name
 
 
 def every_launch(estimates: Sequence[Estimate]) -> Estimate:

@@ -21,7 +21,7 @@ from abstim.session.warm_up import EMPTY, Flushed, WarmUp
 from abstim.study.sample.counts import EngineFunctional
 from abstim.study.sample.kept import Finished, InPart
 from abstim.study.sample.on_demand import OnDemand
-from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
+from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
 from functional.launches.case import Case
 from functional.traces.trace import Trace, concatenate
 from sampling import LaunchShape, Part
@@ -86,10 +86,8 @@ class SampledProgram:
     def simulator(self, number: int, basic_blocks: bool = False, window_cycles: int = WINDOW_CYCLES) -> EngineSimulator:
         """A launch to be stepped."""
         blocks, before = self.launches.thread_blocks(number), bound(self.warm_up.before, self.session, number, self.gpu)
-        name, gpu = self.name(number), self.gpu
-        found = EngineSimulator(
-            self.session, number, gpu, blocks, name, basic_blocks, self.spent, before, window_cycles
-        )  # fmt: skip
+        shape = self.shape(number, window_cycles)
+        found = EngineSimulator(self.session, number, self.gpu, blocks, shape, basic_blocks, self.spent, before)
         self.simulators[number] = found
         return found
 
@@ -103,9 +101,14 @@ class SampledProgram:
             known[what] = Timed(float(trace.warp_instructions.sum()), float(cycles))
         return known.get(what)
 
-    def shape(self, number: int) -> LaunchShape:
+    def shape(self, number: int, window_cycles: int = WINDOW_CYCLES) -> LaunchShape:
         """Counts of a launch."""
-        return launch_shape(self.session, number, self.gpu, self.name(number))
+        launch, cores = self.session.launch(number), self.gpu.spec.sm_count
+        return LaunchShape(
+            name=self.name(number), thread_blocks=launch.thread_blocks, warps_per_block=launch.warps_per_block,
+            cores=cores, wave_blocks=self.session.blocks_per_sm(number, self.gpu) * cores, kernel=launch.program.name,
+            window_cycles=window_cycles,
+        )  # fmt: skip
 
     def part(self, number: int) -> InPart:
         """What has been simulated of a launch, to be added to."""

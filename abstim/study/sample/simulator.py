@@ -96,24 +96,22 @@ class EngineSimulator(Simulator):
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
-    the seconds of a stage; `caches` says what the launch finds in them (None: nothing). `window_cycles`: of
-    WINDOWS. Positions are those of the trace.
+    the seconds of a stage; `caches` says what the launch finds in them (None: nothing). The window of the `shape` is
+    one of WINDOWS. Positions are those of the trace.
     """
 
     launch: Simulation
     watch: Watch | None
 
     def __init__(
-        self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, name: str, basic_blocks: bool,
-        spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
-        window_cycles: int = WINDOW_CYCLES,
+        self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, shape: LaunchShape,
+        basic_blocks: bool, spent: Callable[[str, float], None], caches: Callable[[], Caches | None],
     ) -> None:  # fmt: skip
         self.session, self.number, self.gpu, self.thread_blocks = session, number, gpu, thread_blocks
-        self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
-        self.shape = launch_shape(session, number, gpu, name, window_cycles)
-        self.windows = WINDOWS[window_cycles]
+        self.shape, self.basic_blocks, self._spent, self._caches = shape, basic_blocks, spent, caches
+        self.windows = WINDOWS[shape.window_cycles]
         self.latency = int(gpu.params.launch_latency_cycles)
-        self.idle_windows = round(self.latency / window_cycles)  # before anything is dispatched
+        self.idle_windows = round(self.latency / shape.window_cycles)  # before anything is dispatched
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
     def begin(self) -> None:
@@ -250,15 +248,6 @@ class EngineSimulator(Simulator):
         idle = np.zeros(self.idle_windows if self.told == 0 and whole else 0)
         self.told = max(self.told, whole)
         return np.concatenate([idle, counts])
-
-
-def launch_shape(session: Session, number: int, gpu: Gpu, name: str, window_cycles: int = WINDOW_CYCLES) -> LaunchShape:
-    """Counts of a launch on a GPU."""
-    launch, cores = session.launch(number), gpu.spec.sm_count
-    return LaunchShape(
-        name=name, thread_blocks=launch.thread_blocks, warps_per_block=launch.warps_per_block, cores=cores,
-        wave_blocks=session.blocks_per_sm(number, gpu) * cores, kernel=launch.program.name, window_cycles=window_cycles,
-    )  # fmt: skip
 
 
 def _retired(positions: np.ndarray, moments: np.ndarray, clock: int) -> tuple[np.ndarray, np.ndarray]:
