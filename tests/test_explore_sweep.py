@@ -329,11 +329,11 @@ def test_a_launch_that_was_sent_is_timed_as_here_and_by_no_other_version(kind, g
     planner, point = kind([open_session("nn_euclid")]), load_gpu(gpu)
     (job,) = planner.jobs(0, point)
     session = pickle.loads(pickle.dumps(planner.sessions[0].alone(0)))
-    arguments = (kind, session, [job.gpu], [job.blocks_per_sm])
-    assert cluster_jobs.jobs_on_worker(planner.version(), *arguments) == planner.time((job,))
+    arguments = (kind.version, kind.cycles, session, 0, [job.gpu], [job.blocks_per_sm])
+    assert cluster_jobs.on_worker(planner.version(), *arguments) == planner.time((job,))
     assert {key[0] for key in session._made} >= ({"timed code"} if point.spec.timed_code == "machine" else {"table"})
     with pytest.raises(InputError, match="another version"):
-        cluster_jobs.jobs_on_worker("other", *arguments)
+        cluster_jobs.on_worker("other", *arguments)
 
 
 def test_the_command_prints_points_front_and_what_matters(own_store):

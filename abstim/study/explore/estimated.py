@@ -107,14 +107,11 @@ class SampledPoints(ReadPoints):
     @property
     def speed_ups(self) -> Float64[np.ndarray, "point 2"]:
         """In cycles over the GPU that is varied, and half of each interval."""
-        return np.array([self.speed_up(row) for row in range(len(self.selections) - 1)]).reshape(-1, 2)
-
-    def speed_up(self, row: int, over: int = -1) -> tuple[float, float]:
-        """Cycles on a point (-1: the GPU that is varied) over those on another, and half of the interval."""
-        a, b = over + 1, row + 1
-        error = math.hypot(self.read.of_ratios[a], self.read.of_ratios[b]) if a != b else 0.0
-        half = error and error * t_quantile(self.read.degrees, self.confidence)
-        return ratio(self.selections[a], self.selections[b], half)
+        base, *others = self.selections
+        first, *errors = self.read.of_ratios.tolist()
+        quantile = t_quantile(self.read.degrees, self.confidence)
+        halves = [error and error * quantile for error in (math.hypot(first, own) for own in errors)]
+        return np.array([ratio(base, own, half) for own, half in zip(others, halves, strict=True)]).reshape(-1, 2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,10 @@ def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " p
             found.append(Sensitivity(key, 0.0, 1.0, columns[key][0].item()))
             continue
         slope = float(own[0]) if columns[key].dtype.kind in "if" and part.shape[1] == 1 else None
-        found.append(_sensitivity(key, columns[key], logs - design @ fitted + part @ own, slope))
+        values, group = np.unique(columns[key], return_inverse=True)
+        means = np.bincount(group, logs - design @ fitted + part @ own) / np.bincount(group)
+        swing = float(np.exp(means.max() - means.min()))
+        found.append(Sensitivity(key, slope, swing, values[means.argmin()].item()))
     return found
 
 
@@ -78,12 +81,6 @@ def _never_matters(columns: Mapping[str, np.ndarray], key: str, logs: np.ndarray
     np.minimum.at(low, group, logs)
     np.maximum.at(high, group, logs)
     return bool((low == high).all() and (counts[group] > 1).mean() >= 0.5)
-
-
-def _sensitivity(key: str, column: np.ndarray, logs: np.ndarray, slope: float | None) -> Sensitivity:
-    values, group = np.unique(column, return_inverse=True)
-    means = np.bincount(group, logs) / np.bincount(group)
-    return Sensitivity(key, slope, float(np.exp(means.max() - means.min())), values[means.argmin()].item())
 
 
 FORMATS = (".parquet", ".csv", ".json")

@@ -184,7 +184,12 @@ class Timer:
         `report` is told which part of all is done."""
         started = perf_counter()
         jobs: dict[bytes, Job] = {}
-        planned = [self._plan(target, gpu, launches, jobs) for target, gpu, launches in pairs]
+        planned: list[tuple[list[bytes], str]] = []
+        for pair in pairs:
+            try:
+                planned.append(([jobs.setdefault(job.key, job).key for job in self.planner.jobs(*pair)], ""))
+            except InputError as error:
+                planned.append(([], str(error)))
         self._look_up_or_run(list(jobs.values()), report or partial(self._report, range(len(pairs)), len(pairs)))
         found = [(np.array([self._cycles[key] for key in keys], np.int64), reason) for keys, reason in planned]
         self.work.seconds += perf_counter() - started
@@ -193,15 +198,6 @@ class Timer:
     def _report(self, some: range, points: int, part: float) -> None:
         """Tell how many of `points` are done: those before `some`, and `part` of these."""
         self.progress(getattr(self.run, "what", "explore, points"), some.start + int(part * len(some)), points)
-
-    def _plan(
-        self, target: int, gpu: Gpu, launches: Sequence[int] | None, jobs: dict[bytes, Job]
-    ) -> tuple[list[bytes], str]:
-        """Job keys of a target, or why it cannot run; new jobs go into `jobs`."""
-        try:
-            return [jobs.setdefault(job.key, job).key for job in self.planner.jobs(target, gpu, launches)], ""
-        except InputError as error:
-            return [], str(error)
 
     def _look_up_or_run(self, jobs: list[Job], report: Callable[[float], None]) -> None:
         """Put the cycles of all jobs into `_cycles`."""

@@ -155,7 +155,8 @@ class Fit:
         how = f"abstim fit to {self.reference} --split {self.split:g} --seed {self.seed}"
         how += f", variants {', '.join(self.variants)}, {len(self.fitted_benchmarks)} benchmarks fitted. {self.verdict}"
         done = "not changed by a fit" if self.kept_start else "fitted"
-        settings = {p.name: Setting(_whole_if_it_is(p.value), self._source(p)) for p in self.parameters}
+        values = {p.name: int(p.value) if p.value == int(p.value) else p.value for p in self.parameters}
+        settings = {p.name: Setting(values[p.name], self._source(p)) for p in self.parameters}
         title = f"{Path(self.gpu).stem}, {done} to {self.reference}"
         return description(base, title, {"fit": how}, settings)
 
@@ -169,10 +170,6 @@ class Fit:
         """Write the description. Raises InputError if that cannot be done."""
         check_output(path, ".toml")
         write_output(path, self.to_toml().encode())
-
-
-def _whole_if_it_is(value: float) -> float:
-    return int(value) if value == int(value) else value
 
 
 def interval(parameter: FittedParameter) -> str:

@@ -253,7 +253,9 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
-    kinds, given = lasting_alike(program, kind, columns[0][:, 1]), numbers_given(program)
+    kinds = lasting_alike(program, kind, columns[0][:, 1])
+    # equal for launches whose arguments, but for where buffers are, are the same
+    given = numbered(tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
     return [
         ProgramWork(
             kernels=kernels, kinds=kinds, columns=each, given=given, instructions=each[:, 1],
@@ -261,11 +263,6 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
         )
         for each in columns
     ]  # fmt: skip
-
-
-def numbers_given(program: SampledProgram) -> Int64[np.ndarray, " launch"]:
-    """Equal for launches whose arguments, but for where buffers are, are the same."""
-    return numbered(tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
 
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
