@@ -20,8 +20,7 @@ from abstim.show.report import write_report
 from abstim.show.report.chart import Section
 from abstim.show.report.page import Source, charts_of, read_source, render, section_of
 from abstim.show.report.sweep import pareto_front, sweep_section
-from abstim.study.bench import BenchResult, Rate
-from abstim.study.bench.rate import Against
+from abstim.study.bench import Against, BenchResult, Rate
 from abstim.study.sample.sampler import sample
 from abstim.study.validate import Comparison, Validation
 from functional.errors import InputError

@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.overlapping_kernels import overlapping, time_together
-from abstim.application.stream_clock import Operation
+from abstim.application.stream_clock import Operation, answered
 from abstim.engine.kept_caches import Caches
 from abstim.engine.side_by_side import Kernel
 from abstim.gpu.config import Gpu
@@ -43,7 +43,6 @@ from functional.terminal import note
 from functional.traces.store import StoreWriter
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 
-Result = TypeVar("Result")
 MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
 
 
@@ -174,13 +173,6 @@ class LaunchTimer:
 
     def _result(self, key: str, number: int, launch: Launch) -> Timed:
         return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
-
-
-def answered(value: Result) -> Future[Result]:
-    """A future whose result is there."""
-    future: Future[Result] = Future()
-    future.set_result(value)
-    return future
 
 
 def likeness_of(launch: Launch, trace: Trace) -> str:

@@ -38,22 +38,16 @@ def compiler() -> tuple[str, ...]:
     raise InputError("running a program needs a C compiler: install one as `cc`, or `pip install abstim[app]`")
 
 
-def runtime_calls() -> frozenset[str]:
-    """Names of all functions of CUDA's runtime, of every version known here."""
-    return frozenset((SOURCES / "runtime_calls.txt").read_text().split())
-
-
-def driver_calls() -> frozenset[str]:
-    """Names of all functions of the driver API, of every version known here."""
-    return frozenset((SOURCES / "driver_calls.txt").read_text().split())
+def calls_of(api: str) -> frozenset[str]:
+    """Names of all functions of CUDA's `runtime`, or of the `driver` API, of every version known here."""
+    return frozenset((SOURCES / f"{api}_calls.txt").read_text().split())
 
 
 # Ends of names: the same calls as programs compiled with --default-stream per-thread make them
 _PER_THREAD = ("_ptsz", "_ptds")
 
 
-def _calls() -> frozenset[str]:
-    return runtime_calls() | driver_calls()
+ALL_CALLS = calls_of("runtime") | calls_of("driver")
 
 
 def _defined_calls(sources: str) -> frozenset[str]:
@@ -64,7 +58,7 @@ def _defined_calls(sources: str) -> frozenset[str]:
 
 def per_thread_calls(defined: frozenset[str]) -> dict[str, str]:
     """Calls that are others under a name of their own -> those."""
-    pairs = {name: name[: -len(end)] for name in _calls() for end in _PER_THREAD if name.endswith(end)}
+    pairs = {name: name[: -len(end)] for name in ALL_CALLS for end in _PER_THREAD if name.endswith(end)}
     return {name: plain for name, plain in sorted(pairs.items()) if plain in defined and name not in defined}
 
 
@@ -75,7 +69,7 @@ def library_folder(wanted: set[str]) -> Path:
     defined = _defined_calls(text)
     per_thread = per_thread_calls(defined)
     aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread.items())
-    missing = sorted(_calls() - defined - per_thread.keys())  # each says so
+    missing = sorted(ALL_CALLS - defined - per_thread.keys())  # each says so
     stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in missing]
     calls = "\n".join(['#include "shim.h"', *stubs, ""])
     headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
@@ -185,7 +179,7 @@ def _static_functions(file: ElfFile) -> dict[str, int]:
     held = any(section.name == ".nv_fatbin" for section in file.sections)
     if not held or any(name.startswith("libcudart.so") for name in file.needed()):
         return {}
-    known = runtime_calls()
+    known = calls_of("runtime")
     found = {name: address for name, address in file.functions() if name in known}
     if "__cudaRegisterFatBinary" not in found and DRIVER in file.needed():
         return {}  # linked by nvcc, but by the driver API alone

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from abstim.session.result import LaunchResult, RunResult
     from abstim.session.side_by_side import Overlap, StreamedLaunch
     from abstim.study.baseline import Baseline
-    from abstim.study.energy.launch_energy import Energy
+    from abstim.study.energy import Energy
 
 MOST_LINES = 12
 CODE = 22  # characters of a line of code

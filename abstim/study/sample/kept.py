@@ -21,7 +21,7 @@ from sampling.auto.segment_simulation import Batch
 from sampling.photon import Analysis
 
 Found = TypeVar("Found")
-MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside", "abstim.study.sample.quick_estimates")
+MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside")
 ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.counts", "functional.keep.kept")
 
 
