@@ -335,7 +335,6 @@ def test_the_formula_derives_cycles_from_times_at_every_point(key, values):
 
 def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     analytic = pytest.importorskip("abstim.analytic")
-    from abstim.gpu.config import changed
     from abstim.session.session import open_session
     from abstim.study.explore.formula import analytic_screen
 
@@ -345,7 +344,7 @@ def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     )
     columns = {key: values for key, values in points.columns.items() if key != "dram_gbps"}
     found = analytic_screen([workload], GPU)(columns)
-    gpus = [changed(GPU, points.settings(k), "") for k in range(len(points))]
+    gpus = [points.gpu(k) for k in range(len(points))]
     (summary,) = analytic.summaries(workload, GPU)
     expected = analytic.predict(summary, analytic.points_of(gpus))["cycles"]
     assert found[:, 0] == pytest.approx(expected, rel=1e-5)

@@ -128,15 +128,15 @@ def counterfactual(
     Raises InputError as the detailed model does."""
     check_flush(flush)
     session = open_session(target, points := gpus_of(gpus), progress=progress)
-    return [_on(session, gpu, flush, progress) for gpu in points]
-
-
-def _on(session: Session, gpu: Gpu, flush: str, progress: Progress) -> RunResult:
-    started, before, found = perf_counter(), session.prepared_seconds, []
-    for number, launch, trace, base, cycles in timed_with(session, gpu, RESOURCES, flush, progress):
-        row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
-        found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
-    return run_result(session, gpu, found, perf_counter() - started - (session.prepared_seconds - before))
+    results = []
+    for gpu in points:
+        started, before, found = perf_counter(), session.prepared_seconds, []
+        for number, launch, trace, base, cycles in timed_with(session, gpu, RESOURCES, flush, progress):
+            row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
+            found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
+        seconds = perf_counter() - started - (session.prepared_seconds - before)
+        results.append(run_result(session, gpu, found, seconds))
+    return results
 
 
 def timed_with(

@@ -153,15 +153,11 @@ def _of_kernel(kernel: str, spots: Sequence[Spot], total: int) -> Listing:
 
 
 def _row(line: int, text: str, spots: Sequence[Spot], total: int) -> SourceRow:
-    share = sum(spot["cycles"] for spot in spots) / total
-    return SourceRow(line, share if share >= 0.0005 else 0.0, _why(spots), text)
-
-
-def _why(spots: Sequence[Spot]) -> str:
-    stalls = Counter[str]()
+    share, stalls = sum(spot["cycles"] for spot in spots) / total, Counter[str]()
     for spot in spots:
         stalls.update(spot["stalls"])
-    return next((name.replace("_", " ") for name, cycles in stalls.most_common(1) if cycles), "")
+    why = next((name.replace("_", " ") for name, cycles in stalls.most_common(1) if cycles), "")
+    return SourceRow(line, share if share >= 0.0005 else 0.0, why, text)
 
 
 def _summary(rows: Sequence[SourceRow]) -> str:
@@ -178,6 +174,7 @@ Run = dict[str, Any]  # `RunResult.to_json`
 def run_section(run: Run) -> Section:
     """One target on one GPU."""
     total = run["totals"]
+    weighed = sum(launch["occupancy"] * launch["cycles"] for launch in run["launches"])
     facts = [
         ("Time", duration(total["seconds"])),
         ("Memory", _memory(run)),
@@ -186,7 +183,7 @@ def run_section(run: Run) -> Section:
         ("Launches", quantity(len(run["launches"]))),
         ("Thread instructions", quantity(int(total["thread_instructions"]))),
         ("Thread instructions a cycle", quantity(float(total["ipc"]))),
-        ("Occupancy", f"{_mean_occupancy(run):.0%}"),
+        ("Occupancy", f"{weighed / max(1, sum(launch['cycles'] for launch in run['launches'])):.0%}"),
         ("Timed from", run.get("timed_code", "not said")),
         ("Known error", run.get("known_error", "not said")),
         ("By", f"abstim {run.get('version', 'of unknown version')}"),
@@ -246,11 +243,6 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     title = f"{runs[0]['target']} on {len(runs)} GPUs"
     parts_of = [run_section(run).noted(run.get("note")) for run in runs]
     return Section(title, charts=[cycles_chart], notes=notes, parts=parts_of)
-
-
-def _mean_occupancy(run: Run) -> float:
-    cycles = sum(launch["cycles"] for launch in run["launches"])
-    return sum(launch["occupancy"] * launch["cycles"] for launch in run["launches"]) / max(1, cycles)
 
 
 _WHOLE = "cycles"  # what they are when the model does not say where they went

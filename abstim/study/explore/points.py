@@ -345,11 +345,8 @@ class Points:
         """The columns that `--set` has, without those derived from them."""
         return {key: values for key, values in self.columns.items() if key not in DERIVED}
 
-    def settings(self, k: int) -> dict[str, Any]:
-        """Point `k` as keys of the GPU and plain values."""
-        return {key: values[k].item() for key, values in self.keys_of_gpu.items()}
-
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""
         label = ", ".join(f"{axis.key}={self.columns[axis.key][k]}" for axis in self.space.axes)
-        return changed(self.space.gpu, self.settings(k), f"{self.space.gpu.name} {label}")
+        settings = {key: values[k].item() for key, values in self.keys_of_gpu.items()}
+        return changed(self.space.gpu, settings, f"{self.space.gpu.name} {label}")

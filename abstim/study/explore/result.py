@@ -215,8 +215,15 @@ def save_table(path: Path, columns: dict[str, np.ndarray], whole: Sequence[str])
     if path.suffix == ".json":
         table = {name: _with_gaps(values, name in whole) for name, values in columns.items()}
         write_output(path, (json.dumps(_rows(table), indent=1) + "\n").encode())
-    else:
-        write_output(path, _arrow_bytes(columns, whole, path.suffix))
+        return
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    arrays = {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
+    arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
+    file = BytesIO()
+    (csv.write_csv if path.suffix == ".csv" else parquet.write_table)(pyarrow.table(arrays), file)
+    write_output(path, file.getvalue())
 
 
 def check_format(path: Path) -> None:
@@ -234,15 +241,3 @@ def _with_gaps(values: np.ndarray, whole: bool) -> list[Any]:
     if values.dtype.kind != "f":
         return values.tolist()
     return [None if value != value else int(value) if whole else value for value in values.tolist()]
-
-
-def _arrow_bytes(columns: dict[str, np.ndarray], whole: Sequence[str], suffix: str) -> bytes:
-    """A file of a table whose `whole` columns hold no fractions."""
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    arrays = {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
-    arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
-    file = BytesIO()
-    (csv.write_csv if suffix == ".csv" else parquet.write_table)(pyarrow.table(arrays), file)
-    return file.getvalue()

@@ -91,19 +91,7 @@ def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " ins
     went; `kinds` are the program's.
     """
     blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
-    executed = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
-    return _on_lines(program, trace, kinds) | {
-        "shared_loads": float(executed[kinds == Kind.SHARED_LOAD].sum()),
-        "shared_stores": float(executed[kinds == Kind.SHARED_STORE].sum()),
-        "instructions": float(trace.warp_instructions.sum()),
-        "thread_instructions": float(trace.thread_instructions.sum()),
-        "memory_requests": float(memory_requests(trace).sum()),
-        "thread_blocks": float(len(trace.thread_blocks)),
-    }
-
-
-def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
-    """Global and local accesses."""
+    often = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
     kind, first = kinds_of_records(program, trace, kinds)
     where = in_memory(trace.records)
     local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
@@ -117,6 +105,12 @@ def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruc
         "global_stores": float((store & where & ~local & first).sum()),
         "local_loads": float((load & local & first).sum()),
         "global_atomics": float((atomic & where & first).sum()),
+        "shared_loads": float(often[kinds == Kind.SHARED_LOAD].sum()),
+        "shared_stores": float(often[kinds == Kind.SHARED_STORE].sum()),
+        "instructions": float(trace.warp_instructions.sum()),
+        "thread_instructions": float(trace.thread_instructions.sum()),
+        "memory_requests": float(memory_requests(trace).sum()),
+        "thread_blocks": float(len(trace.thread_blocks)),
     }
 
 

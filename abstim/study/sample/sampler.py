@@ -254,21 +254,15 @@ def compare(
     for method in chosen:
         if method is METHODS["full"]:
             continue
-        program = _as_found_alone(whole, method, partial, options | {"warm_up": warm_up_named(warm_up)})
+        found_alone = not whole.launches.given and (whole.launches.signatures is not None or method.online)
+        traces = [] if found_alone else [whole.launches.trace(number) for number in range(len(whole))]
+        as_alone = options | {"warm_up": warm_up_named(warm_up), "partial": partial and found_alone}
+        program = SampledProgram(case, point, traces=traces, **as_alone)
         program.in_part = {} if kept else {n: InPart(found={"full": each}) for n, each in enumerate(measured)}
         without = method.needs is not Needs.PROFILE or whole.launches.signatures is not None
         known, already = (None, {}) if without else profiled()
         found.append(run_method(method, program, known, already))
     return Comparison(full=full, results=found, cycles=[int(each.estimate.total) for each in measured])
-
-
-def _as_found_alone(whole: SampledProgram, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
-    """The program as the method by itself would find it: with all traces where it needs them."""
-    launches = whole.launches
-    if not launches.given and (launches.signatures is not None or method.online):
-        return SampledProgram(whole.case, whole.gpu, partial=partial, **options)
-    traces = [launches.trace(number) for number in range(len(whole))]
-    return SampledProgram(whole.case, whole.gpu, traces=traces, **options)
 
 
 def _profiled(whole: SampledProgram) -> tuple[Known, dict[str, float]]:

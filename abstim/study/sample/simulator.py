@@ -151,17 +151,14 @@ class EngineSimulator(Simulator):
         pieces: list[Trace] = []
         for last in range(len(thread_blocks), 0, -BLOCKS_AT_ONCE):
             if sum(len(piece.records) for piece in pieces) < most:
-                pieces.append(self._trace_of(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last]))
+                some = np.asarray(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last], np.int64)
+                positions = np.sort(self.thread_blocks.at(some))  # those that have not been are executed
+                assert self.thread_blocks.trace is not None
+                pieces.append(part_of(self.thread_blocks.trace, positions))
         for piece in reversed(pieces):
             written = np.isin(kinds_of_records(program, piece, kinds)[0], (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
             self.launch.leave_out(piece.records, written)
         self._spent("time", perf_counter() - started)
-
-    def _trace_of(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
-        """Of some thread blocks in order; those that have not been are executed."""
-        positions = np.sort(self.thread_blocks.at(np.asarray(thread_blocks, np.int64)))
-        assert self.thread_blocks.trace is not None
-        return part_of(self.thread_blocks.trace, positions)
 
     def advance(self, cycles: int) -> Observation:
         """See the protocol; with perfect memory to the end."""
