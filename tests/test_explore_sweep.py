@@ -26,9 +26,8 @@ from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import cluster as cluster_jobs
 from abstim.study.explore import explore, sweep_of
-from abstim.study.explore.jobs import OccupancyPlanner, Planner
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, Store, store_path
 from abstim.study.explore.result import FORMATS, check_format
-from abstim.study.explore.timing import Store, store_path
 from functional.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +38,7 @@ COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore
 @pytest.fixture
 def own_store(monkeypatch, tmp_path):
     """Results kept apart from those of other tests; everything else stays where it is."""
-    monkeypatch.setattr("abstim.study.explore.timing.store_path", lambda version: tmp_path / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.jobs.store_path", lambda version: tmp_path / "store.sqlite")
     return tmp_path / "store.sqlite"
 
 
@@ -199,7 +198,7 @@ def test_a_row_that_changed_is_no_answer(own_store, capsys):
 
 def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("abstim.study.explore.timing.store_path", lambda version: tmp_path / "file" / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.jobs.store_path", lambda version: tmp_path / "file" / "store.sqlite")
     assert (swept("sm_count=4,8").cycles > 0).all()
     assert "cannot keep results" in capsys.readouterr().err
 

@@ -64,7 +64,7 @@ def bench_result():
     rates = {
         n: {s: Rate((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), 1.0, *counts) for s in ("execute", "time")} for n in ("x", "y")
     }
-    rows = [Against(n, "g", "GTX480_a", 990, 1000, 10**7, 0.4, 0.5, 100.0) for n in ("x", "y")]
+    rows = [Against(n, "g", "GTX480_a", 990, 1000, 10**7, 0.4, 0.5, 100.0, -0.01, 250.0, 25.0) for n in ("x", "y")]
     return BenchResult("gtx480", 1, rates, rows, [0.01]).to_json()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,7 +86,7 @@ def bench(
     json = found.to_json()
     verdicts, changed = (library.compared(old, json), library.differences(old, json)) if old else ([], [])
     if as_json:
-        return print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
+        return print_json(json | ({"compare": [asdict(v) for v in verdicts], "differences": changed} if old else {}))
     _print_rates(found)
     _print_scaling(found)
     _print_against(found)

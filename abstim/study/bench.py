@@ -152,24 +152,9 @@ class Against:
     all_seconds: float
     reference_seconds: float
 
-    @property
-    def error(self) -> float:
-        """Signed, as a fraction of the measured cycles."""
-        return self.predicted_cycles / self.measured_cycles - 1
-
-    @property
-    def speedup(self) -> float:
-        """The reference's processor time over abstim's."""
-        return self.reference_seconds / self.seconds
-
-    @property
-    def thread_mips(self) -> float:
-        """Thread instructions executed and timed, in millions a second."""
-        return self.thread_instructions / self.seconds / 1e6
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, derived figures included."""
-        return asdict(self) | {name: getattr(self, name) for name in ("error", "speedup", "thread_mips")}
+    error: float  # signed, as a fraction of the measured cycles
+    speedup: float  # the reference's processor time over abstim's
+    thread_mips: float  # thread instructions executed and timed, in millions a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +197,7 @@ class BenchResult:
             "yardstick_seconds": self.yardstick_seconds,
             "benchmarks": {n: {s: r.to_json() for s, r in found.items()} for n, found in self.rates.items()},
             "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},
-            "against": [row.to_json() for row in self.against],
+            "against": [asdict(row) for row in self.against],
             "scaling": [
                 {"threads": threads, "speedup": self.scaled(threads)}
                 | {"benchmarks": {name: rate.to_json() for name, rate in rates.items()}}
@@ -339,16 +324,20 @@ def against(
         timed = [time_stage(session, [gpus[entry.variant]], model) for _ in range(rounds)]
         rate, (cycles,) = timed[0]
         seconds = stages["execute"].seconds + median(each.seconds for each, _ in timed)
+        measured, slow = sum(entry.cycles.values()), reference.seconds[entry.benchmark, entry.variant]
         yield Against(
             entry.benchmark,
             entry.group,
             entry.variant,
             predicted_cycles=cycles,
-            measured_cycles=sum(entry.cycles.values()),
+            measured_cycles=measured,
             thread_instructions=rate.thread_instructions,
             seconds=seconds,
             all_seconds=seconds + stages["parse"].seconds + stages["characterize"].seconds,
-            reference_seconds=reference.seconds[entry.benchmark, entry.variant],
+            reference_seconds=slow,
+            error=cycles / measured - 1,
+            speedup=slow / seconds,
+            thread_mips=rate.thread_instructions / seconds / 1e6,
         )
 
 
@@ -451,10 +440,6 @@ class Verdict:
     low: float | None
     high: float | None
     verdict: str  # faster, slower, same within noise, or why it is untold
-
-    def to_json(self) -> dict[str, Any]:
-        """As what `json.dumps` takes."""
-        return asdict(self)
 
 
 def read_old(path: Path, model: str) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.session import Session
 from abstim.study.explore.formula import analytic_points
-from abstim.study.explore.jobs import Planner
+from abstim.study.explore.jobs import Planner, Timer
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import columns_at
-from abstim.study.explore.timing import Timer
 from abstim.study.sample.automatic import Aim, check_turn, work_on
 from abstim.study.sample.profiling import SomeBlocks, of_each_kind
 from abstim.study.sample.sampled_program import SampledProgram

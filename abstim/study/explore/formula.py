@@ -13,9 +13,9 @@ from abstim.brief import grouped
 from abstim.gpu.config import Gpu, not_looked_at
 from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, in_cycles
 from abstim.session.session import Session
+from abstim.study.explore.jobs import Work
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED, Cycles, Screen
-from abstim.study.explore.timing import Work
 from functional.arrays import Float
 from functional.errors import InputError
 

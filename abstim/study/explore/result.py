@@ -15,9 +15,9 @@ from abstim.brief import brief
 from abstim.extras import need
 from abstim.study.explore.estimated import EstimatedTargets
 from abstim.study.explore.expressions import Expression
+from abstim.study.explore.jobs import Work
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
-from abstim.study.explore.timing import Work
 from functional.arrays import Bool, Float, Int64
 from functional.keep.folder import check_output, write_output
 

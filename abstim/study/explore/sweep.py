@@ -26,11 +26,10 @@ from abstim.study.explore.estimated import (
 )
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.formula import FormulaTimer, analytic_screen, formula_cycles
-from abstim.study.explore.jobs import OccupancyPlanner, Planner, run_local
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, Run, Store, Timer, Work, gpu_or_reason, run_local
 from abstim.study.explore.points import Points, Space, parse_axes
 from abstim.study.explore.result import Exploration, Sensitivity, measures, of_columns, values_of
 from abstim.study.explore.search import FAILED, MOST_POINTS, Found, climb, design, front, ranked
-from abstim.study.explore.timing import Run, Store, Timer, Work, gpu_or_reason
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target

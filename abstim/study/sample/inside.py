@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -15,10 +15,12 @@ from abstim.gpu.config import refuse_machine_code
 from abstim.progress import in_parallel
 from abstim.study.sample.counts import EngineFunctional, by_thread_block
 from abstim.study.sample.kept import Finished, kept_analyses
-from abstim.study.sample.sampled_program import COUNTS, SampledProgram
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.simulator import EngineSimulator
 from sampling import Estimate, Part
 from sampling.estimate import combine, exact, weighted_counters
 
+COUNTS = "sampling inside a launch counts"  # what refuses machine code
 Inside = Callable[[SampledProgram, int], Estimate]
 
 
@@ -40,11 +42,20 @@ def photon(program: SampledProgram, number: int) -> Estimate:
 
 
 def photon_of_program(program: SampledProgram, aim: object, name: str) -> Estimate:
-    """Launches too, by what their warps execute."""
+    """Launches too, by what their warps execute. Raises InputError for a GPU timed from machine code."""
     share = analysis_share(program)
+    refuse_machine_code(program.gpu, COUNTS)
+
+    def launches() -> Iterator[tuple[EngineSimulator, EngineFunctional]]:
+        for number in range(len(program)):
+            program.progress("sample", number, len(program))
+            simulator = program.simulator(number, basic_blocks=True)
+            yield simulator, EngineFunctional(simulator.thread_blocks)
+            program.launches.drop(number)
+
     with kept_analyses(program.case, share, program.keeps) as analyses:
         program.earlier_analyses = dict(analyses)
-        return sampling.Photon(analysis_share=share).program(program.online(), analyses)
+        return sampling.Photon(analysis_share=share).program(launches(), analyses)
 
 
 def pkp(program: SampledProgram, number: int) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial as bound
 from threading import Lock
 from time import perf_counter
@@ -12,13 +12,12 @@ import numpy as np
 
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import warm
-from abstim.gpu.config import Gpu, refuse_machine_code
+from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.result import timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, Flushed, WarmUp
-from abstim.study.sample.counts import EngineFunctional
 from abstim.study.sample.kept import Finished, InPart
 from abstim.study.sample.on_demand import OnDemand
 from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
@@ -28,8 +27,6 @@ from sampling import LaunchShape, Part
 from sampling.auto.iterations import Timed
 from sampling.estimate import exact
 from sampling.photon import Analysis
-
-COUNTS = "sampling inside a launch counts"  # what refuses machine code
 
 
 class SampledProgram:
@@ -125,16 +122,6 @@ class SampledProgram:
         """For people."""
         launch = self.session.launch(number)
         return f"{number} {launch.program.name}" + (f" ({launch.label})" if launch.label else "")
-
-    def online(self) -> Iterator[tuple[EngineSimulator, EngineFunctional]]:
-        """Launches in order, as Photon takes them; traces are dropped once their launch is done. Raises InputError for
-        a GPU timed from machine code."""
-        refuse_machine_code(self.gpu, COUNTS)
-        for number in range(len(self)):
-            self.progress("sample", number, len(self))
-            simulator = self.simulator(number, basic_blocks=True)
-            yield simulator, EngineFunctional(simulator.thread_blocks)
-            self.launches.drop(number)
 
     @property
     def executed_instructions(self) -> float:

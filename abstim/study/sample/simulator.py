@@ -201,6 +201,9 @@ class EngineSimulator(Simulator):
             events = self.watch.read(self.log, np.stack([warps, retired_at], axis=1))
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
+        each, channels = self.gpu.params.dram_sector_cycles, self.gpu.spec.dram_channels
+        # would DRAM stay idle even if every access to L2 went there?
+        idle = launch.counters["l2_accesses"] * each < IDLE * clock * channels
         return Observation(
             clock_cycles=float(clock + self.latency),
             blocks=ids[retired],
@@ -217,21 +220,11 @@ class EngineSimulator(Simulator):
             window_instructions=self._windows(clock),
             class_latency_cycles=np.empty(0) if self.watch is None else self.watch.class_latency_cycles,
             initial_latency_cycles=self.initial_latency_cycles,
-            cache_fill=self._fill(launch, clock),
-            memory_read_cycles=self._memory_cycles(launch, "dram_reads"),
-            memory_write_cycles=self._memory_cycles(launch, "dram_writes"),
+            cache_fill=1.0 if idle else launch.l2_fill,
+            memory_read_cycles=launch.counters["dram_reads"] * each / channels,
+            memory_write_cycles=launch.counters["dram_writes"] * each / channels,
             counters={name: float(count) for name, count in launch.counters.items()},
         )
-
-    def _fill(self, launch: Simulation, clock: int) -> float:
-        """Share of L2's lines in use; 1 where DRAM would stay idle even if every access to L2 went there."""
-        busy_cycles = launch.counters["l2_accesses"] * self.gpu.params.dram_sector_cycles
-        if busy_cycles < IDLE * clock * self.gpu.spec.dram_channels:
-            return 1.0
-        return launch.l2_fill
-
-    def _memory_cycles(self, launch: Simulation, sectors: str) -> float:
-        return launch.counters[sectors] * self.gpu.params.dram_sector_cycles / self.gpu.spec.dram_channels
 
     def _windows(self, clock: int) -> np.ndarray:
         """Those that are over since the last observation."""
