@@ -197,10 +197,6 @@ class StreamClock:
         launches = [StreamedLaunch(k, *name, *times[3 * k : 3 * k + 3]) for k, name in enumerate(names)]
         return Overlap(whole, serial, launches)
 
-    def seconds_since(self, picoseconds: int) -> float:
-        """From a moment until everything is done."""
-        return (self.settle() - picoseconds) / PICOSECONDS
-
     def _start(self, stream: int) -> Moment:
         """The earliest for what comes next in a stream."""
         if stream in self._independent:

@@ -84,7 +84,9 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if o.flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {o.flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
-    _check_plot(o.plot)
+    if o.plot is not None:  # can it be drawn, and written? Asked before anything is timed
+        need("matplotlib")
+        check_output(o.plot)
     table = library.read_reference(o.reference, o.flush)
     chosen, skipped = library.select(table, o.variant or (), o.group or (), o.benchmark or ())
     with progress(quiet=as_json) as report:
@@ -96,13 +98,6 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     if not found.comparisons:
         why = f"; the first: {found.skipped[0]}" if found.skipped else ": the table has no row of this --flush"
         raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped{why}")
-
-
-def _check_plot(plot: Path | None) -> None:
-    """Can it be drawn, and written? Asked before anything is timed."""
-    if plot is not None:
-        need("matplotlib")
-        check_output(plot)
 
 
 _KERNELS = (
