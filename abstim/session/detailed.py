@@ -116,7 +116,7 @@ def timed(
         return session.simulate(number, gpus[k], trace, caches, each, blocks.watch)
 
     def row(number: int, launch: Launch, trace: Trace) -> tuple[int, Launch, Trace, list[EngineResult]]:
-        return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads)
+        return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads=threads)
 
     def jobs():
         for number, launch, trace in session.each():

@@ -7,7 +7,6 @@ applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -120,7 +119,7 @@ def in_order(study: Study, plans: list[Plan], progress: Progress, name: str) -> 
         caches = warmed(study.session, number, study.gpu, plans[number])
         return study.session.simulate(number, study.gpu, caches=caches).cycles
 
-    return np.array(in_parallel(one, len(plans), os.cpu_count() or 1, report))
+    return np.array(in_parallel(one, len(plans), report))
 
 
 class Study:

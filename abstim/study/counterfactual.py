@@ -5,7 +5,6 @@ counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the m
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -159,7 +158,7 @@ def timed_with(
         def told(k: int, total: int, number: int = number) -> None:
             progress(f"limits of {session.case.name}", number * total + k, len(session) * total)
 
-        base, *results = in_parallel(partial(one, number), len(tried), os.cpu_count() or 1, told)
+        base, *results = in_parallel(partial(one, number), len(tried), told)
         yield number, launch, trace, base, {v.resource.name: r.cycles for v, r in zip(tried[1:], results, strict=True)}
 
 

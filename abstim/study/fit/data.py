@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +135,7 @@ class Observations:
         def one(n: int) -> np.ndarray:
             return self.entries[n % count].engine_cycles(points[n // count], exactly)
 
-        found = in_parallel(one, count * len(points), os.cpu_count() or 1)
+        found = in_parallel(one, count * len(points))
         return np.concatenate(found).reshape(len(points), -1)
 
     def with_gradients(
@@ -147,8 +146,7 @@ class Observations:
         def one(n: int) -> tuple[np.ndarray, np.ndarray]:
             return self.entries[n].with_gradient(values, anew)
 
-        threads = os.cpu_count() or 1
-        found = in_parallel(one, len(self.entries), threads, lambda done, total: progress(what, done, total))
+        found = in_parallel(one, len(self.entries), lambda done, total: progress(what, done, total))
         return np.concatenate([c for c, _ in found]), np.concatenate([g for _, g in found])
 
     def errors(self, cycles: Float64[np.ndarray, " launch"]) -> Float64[np.ndarray, " measurement"]:

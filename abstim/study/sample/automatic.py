@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -179,8 +178,8 @@ def with_one_sm(program: SampledProgram, work: ProgramWork) -> tuple[ProgramWork
     few_or_dear = len(first) < FEWEST or cost > MOST_COST * float(work.cost.sum())
     if program.warm_up.name != EMPTY or few_or_dear:
         return work, ()
-    report, cores = partial(program.progress, "one SM"), os.cpu_count() or 1
-    simulated = in_parallel(lambda place: _on_one_sm(program, first[place]), len(first), cores, report)
+    report = partial(program.progress, "one SM")
+    simulated = in_parallel(lambda place: _on_one_sm(program, first[place]), len(first), report)
     timed = dict(zip(kinds[first].tolist(), simulated, strict=True))
     cycles = np.array([timed[kind].cycles if kind in timed else 0.0 for kind in kinds.tolist()])
     # Where DRAM takes as long for all SMs, it decides, and one SM alone tells nothing of it

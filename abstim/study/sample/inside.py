@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -120,5 +119,5 @@ def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -
         program.launches.drop(launches[place])
         return estimate
 
-    threads = 1 if program.warm_up.in_order or program.launches.signatures is None else os.cpu_count() or 1
-    return in_parallel(one, len(launches), threads, lambda n, of: program.progress("simulate", n, of))
+    threads = 1 if program.warm_up.in_order or program.launches.signatures is None else None
+    return in_parallel(one, len(launches), lambda n, of: program.progress("simulate", n, of), threads)
