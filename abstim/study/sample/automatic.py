@@ -14,7 +14,7 @@ from abstim.models import DETAILED, MODELS, model_named
 from abstim.progress import in_parallel
 from abstim.session.result import timed_facts
 from abstim.session.warm_up import EMPTY
-from abstim.study.sample.counts import ON_LINES, before, kinds_of
+from abstim.study.sample.counts import ON_LINES
 from abstim.study.sample.inside import INSIDE, full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_decide, kinds_of_launches, of_each_kind
 from abstim.study.sample.sampled_program import SampledProgram
@@ -24,8 +24,8 @@ from functional.errors import InputError
 from functional.launches.launch import Pointer
 from functional.programs.program import Program
 from functional.traces.line_record import in_phases, more_follow
-from functional.traces.trace import Trace
-from precharacterize.classify import Kind
+from functional.traces.trace import Trace, offsets_of
+from precharacterize.classify import Kind, kinds_of
 from precharacterize.synchronisation import NONE, barriers_of
 from sampling import Estimate, Part
 from sampling.auto.iterations import SHARES, IterationSampling, Timed, uneven
@@ -66,7 +66,7 @@ def iterations_of(program: Program, trace: Trace) -> Iterations:
     if not passed.any():
         place = np.arange(len(trace.blocks)) - np.repeat(trace.block_offsets[:-1], lengths)
         return Iterations(place, np.repeat(lengths, lengths))
-    begun = before(trace.blocks == int(np.argmax(passed)))
+    begun = offsets_of(trace.blocks == int(np.argmax(passed)))
     at = begun[trace.block_offsets]
     return Iterations(begun[1:] - np.repeat(at[:-1], lengths), np.repeat(np.diff(at) + 1, lengths))
 
@@ -75,7 +75,7 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     """The trace of these events alone. None where warps of a thread block would wait at different barriers, and for
     programs whose barriers are not for all warps of a thread block, or for more, or are `mbarrier`s."""
     kinds = kinds_of(program)
-    of_block = set(barriers_of(program.instructions, [Kind(kind) for kind in kinds])) <= {NONE, 0}
+    of_block = set(barriers_of(program.instructions, kinds)) <= {NONE, 0}
     if not (of_block and _meet(program, trace, kept)) or in_phases(trace.records).any():
         return None
     accesses, conflicts = (
@@ -85,7 +85,7 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     last = np.flatnonzero(more_follow(trace.records) == 0)
     records = np.repeat(accesses, np.diff(last, prepend=-1))
     issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
-    counts = np.diff(before(issued)[trace.block_offsets])
+    counts = np.diff(offsets_of(issued)[trace.block_offsets])
     share = counts / np.maximum(trace.warp_instructions, 1)
     return replace(
         trace,
@@ -93,9 +93,9 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
         masks=trace.masks[kept],
         records=trace.records[records],
         conflicts=trace.conflicts[conflicts],
-        block_offsets=before(kept)[trace.block_offsets],
-        record_offsets=before(records)[trace.record_offsets],
-        conflict_offsets=before(conflicts)[trace.conflict_offsets],
+        block_offsets=offsets_of(kept)[trace.block_offsets],
+        record_offsets=offsets_of(records)[trace.record_offsets],
+        conflict_offsets=offsets_of(conflicts)[trace.conflict_offsets],
         warp_instructions=counts,
         thread_instructions=np.rint(trace.thread_instructions * share).astype(np.int64),
     )
@@ -114,7 +114,7 @@ def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> b
     if not barriers.any():
         return True
     all_of, those = (
-        np.diff(before(column)[trace.block_offsets]).reshape(-1, trace.warps_per_block)
+        np.diff(offsets_of(column)[trace.block_offsets]).reshape(-1, trace.warps_per_block)
         for column in (barriers, barriers * kept)
     )
     return bool(((all_of == all_of[:, :1]) & (those == those[:, :1])).all())

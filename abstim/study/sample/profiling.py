@@ -19,6 +19,7 @@ from functional.arrays import Float64, Int64
 from functional.programs.program import Program
 from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
+from precharacterize.classify import kinds_of
 from sampling import Profile
 from sampling.nsight import LightProfile, features, padded
 from sampling.statistics import coefficient_of_variation, numbered
@@ -166,7 +167,7 @@ def data_decide(kernel: Program) -> bool:
 
 def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:
     """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
-    kinds = counts.kinds_of(program)
+    kinds = np.array(kinds_of(program))
     pieces = [(counts.launch_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
     found: Row = {name: sum(weight * own[name] for own, weight in pieces) for name in pieces[0][0]}
     threads = executed.each(lambda trace: counts.by_thread_block(trace)[2])

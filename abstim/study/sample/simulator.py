@@ -16,7 +16,6 @@ from abstim.session.session import Session
 from abstim.study.sample.counts import (
     initial_latencies,
     instruction_classes,
-    kinds_of,
     kinds_of_records,
     part_of,
     warps_of,
@@ -24,7 +23,7 @@ from abstim.study.sample.counts import (
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Float64, Int64
 from functional.traces.trace import Trace
-from precharacterize.classify import Kind
+from precharacterize.classify import Kind, kinds_of
 from sampling import LaunchShape, Observation, Simulator
 
 
@@ -147,7 +146,7 @@ class EngineSimulator(Simulator):
         """See the protocol. Of what is left out the latest line records stand for all: L2 holds no more."""
         started = perf_counter()
         program = self.thread_blocks.launch.program
-        most, kinds = RECORDS_A_LINE * self.launch.l2_lines, kinds_of(program)
+        most, kinds = RECORDS_A_LINE * self.launch.l2_lines, np.array(kinds_of(program))
         pieces: list[Trace] = []
         for last in range(len(thread_blocks), 0, -BLOCKS_AT_ONCE):
             if sum(len(piece.records) for piece in pieces) < most:
