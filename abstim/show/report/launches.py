@@ -130,12 +130,12 @@ AROUND = 3  # lines shown before and after one that took time
 def hot_listings(spots: Sequence[Spot]) -> list[Listing]:
     """One a source file, and one a kernel of the PTX; none without spots."""
     total = max(1, sum(spot["cycles"] for spot in spots))
-    files = dict.fromkeys(spot["source"]["file"] for spot in spots if spot["source"])
-    kernels = dict.fromkeys(spot["kernel"] for spot in spots)
-    return [
-        *(_of_source(file, [s for s in spots if s["source"] and s["source"]["file"] == file], total) for file in files),
-        *(_of_kernel(kernel, [s for s in spots if s["kernel"] == kernel], total) for kernel in kernels),
-    ]
+    of_files = grouped([spot for spot in spots if spot["source"]], lambda spot: spot["source"]["file"])
+    listings = [_of_source(file, own, total) for file, own in of_files.items()]
+    for kernel, own in grouped(spots, lambda spot: spot["kernel"]).items():
+        rows = [_row(spot["line"], spot["text"], [spot], total) for spot in own]
+        listings.append(Listing(f"PTX of {kernel}", _summary(rows), rows))
+    return listings
 
 
 def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
@@ -145,11 +145,6 @@ def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
     rows = [_row(k, text[k - 1], by_line.get(k, []), total) for k in near or sorted(by_line) if text]
     rows = rows or [_row(k, "(the source is not here)", by_line[k], total) for k in sorted(by_line)]
     return Listing(Path(file).name, _summary(rows), rows)
-
-
-def _of_kernel(kernel: str, spots: Sequence[Spot], total: int) -> Listing:
-    rows = [_row(spot["line"], spot["text"], [spot], total) for spot in spots]
-    return Listing(f"PTX of {kernel}", _summary(rows), rows)
 
 
 def _row(line: int, text: str, spots: Sequence[Spot], total: int) -> SourceRow:
