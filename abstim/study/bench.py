@@ -238,6 +238,8 @@ def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Ra
 
 def stage_rate(stage: str, session: Session, gpus: Sequence[Gpu], model: str) -> Rate:
     """One round of a stage."""
+    if stage == "time":
+        return time_stage(session, gpus, model)[0]
     from functional.execution.default_executor import default_executor
 
     case, programs = session.case, {launch.program.name: launch.program for launch in session.case.launches}
@@ -252,7 +254,7 @@ def stage_rate(stage: str, session: Session, gpus: Sequence[Gpu], model: str) ->
         "characterize": lambda: [characterize(program, gpus[0].pipeline) for program in programs.values()],
         "execute": lambda: execute_case(case, default_executor()),
     }
-    return (_rate(session, before[stage]) if stage in before else time_stage(session, gpus, model))[0]
+    return _rate(session, before[stage])[0]
 
 
 _KINDS = ("thread_instructions", "warp_instructions")
