@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TypeVar
 
+from functional.execution.computer import default_threads
+
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what is done, steps finished, steps in all
 TELL_SECONDS = 0.5
@@ -50,12 +52,15 @@ def _result(future: Future[T], meanwhile: Callable[[], None]) -> T:
 
 
 def in_parallel(
-    work: Callable[[int], T], count: int, threads: int, report: Callable[[int, int], None] = lambda done, total: None
+    work: Callable[[int], T],
+    count: int,
+    report: Callable[[int, int], None] = lambda done, total: None,
+    threads: int | None = None,
 ) -> list[T]:
     """`[work(0), ..., work(count - 1)]`; `report` is told how many of how many are done."""
     alone = threads == 1 or count == 1
     jobs, found = (partial(work, number) for number in range(count)), list[T]()
-    for result in (job() for job in jobs) if alone else pipelined(jobs, threads):
+    for result in (job() for job in jobs) if alone else pipelined(jobs, threads or default_threads()):
         report(len(found), count)
         found.append(result)
     return found

@@ -16,7 +16,7 @@ import numpy as np
 from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import TYPE_BYTES, Address, Instruction, registers_of
-from precharacterize.classify import Kind, kind_of, latency_class
+from precharacterize.classify import Kind, kinds_of, latency_class
 from precharacterize.synchronisation import NONE, REGISTERS, barrier_of, copies_of, register_count, settled
 from precharacterize.table import (
     UNITS,
@@ -207,11 +207,6 @@ def table_of(
         block_start=np.array([b.start for b in blocks], np.int32),
         block_stop=np.array([b.stop for b in blocks], np.int32), register_count=register_count, key=key,
     )  # fmt: skip
-
-
-def kinds_of(program: Program) -> list[Kind]:
-    """The timing event of every instruction."""
-    return [kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions]
 
 
 def _operation(instruction: Instruction, kind: Kind, program: Program, pipeline: PipelineParameters) -> Operation:

@@ -15,7 +15,15 @@ from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register
 from precharacterize import build
 from precharacterize.build import MEMORY, Row
-from precharacterize.classify import NO_OPERATIONS, Kind, Operations, hardware_class, hardware_kind, ptx_operations_of
+from precharacterize.classify import (
+    NO_OPERATIONS,
+    Kind,
+    Operations,
+    hardware_class,
+    hardware_kind,
+    kinds_of,
+    ptx_operations_of,
+)
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, PipelineParameters, decoded, encoded
@@ -185,7 +193,7 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     """Timed code, without any cache."""
     from precharacterize.machine_code.timed_blocks import machine_timed_blocks
 
-    kinds = build.kinds_of(program)
+    kinds = kinds_of(program)
     table = build.characterize(program, pipeline)
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
     functions = (program.name, *program.functions)  # those that are called may still be functions

@@ -8,6 +8,7 @@ import re
 from enum import IntEnum
 from typing import NamedTuple
 
+from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Instruction
 
 _HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
@@ -132,6 +133,11 @@ def kind_of(instruction: Instruction, in_entry: bool) -> Kind:
     if opcode == "exit" or (opcode == "ret" and in_entry):
         return Kind.EXIT
     return Kind.FENCE if opcode in ("membar", "fence") else Kind.ALU
+
+
+def kinds_of(program: Program) -> list[Kind]:
+    """The timing event of every instruction."""
+    return [kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions]
 
 
 def _memory_kind(instruction: Instruction) -> Kind:

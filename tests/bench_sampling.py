@@ -30,7 +30,7 @@ from abstim.gpu.config import Gpu, gpu_of
 from abstim.progress import Progress, silent
 from abstim.show.report.sampling import LEAST_ERROR, WHOLE
 from abstim.show.tables import duration, on_gpu, print_json, print_table, progress
-from abstim.study.bench.rate import describe_machine, geomean
+from abstim.study.bench import describe_machine, geomean
 from abstim.study.sample import sampler as library
 from abstim.study.sample.methods import METHODS, method_named
 from abstim.study.sample.sample_result import Comparison, Row

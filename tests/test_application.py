@@ -21,7 +21,7 @@ from abstim.application.fat_binary import best_ptx, images
 from abstim.application.launch_recorder import Selection
 from abstim.application.loaded_modules import LoadedModules
 from abstim.application.run_application import run_application
-from abstim.application.runtime_environment import RUNTIMES, driver_calls, library_folder
+from abstim.application.runtime_environment import RUNTIMES, calls_of, library_folder
 from abstim.cli import main
 from abstim.cli.application import _names
 from abstim.gpu.config import load_gpu
@@ -38,7 +38,9 @@ PERFECT = ("perfect_memory=true",)
 
 def stub_of_the_driver(folder):
     """What programs are linked with where there is no driver, as CUDA's toolkit has it: names alone."""
-    (folder / "stub.c").write_text("".join(f"int {name}(void) {{ return 999; }}\n" for name in sorted(driver_calls())))
+    (folder / "stub.c").write_text(
+        "".join(f"int {name}(void) {{ return 999; }}\n" for name in sorted(calls_of("driver")))
+    )
     stub = folder / "libcuda.so"
     subprocess.run(
         ["cc", "-shared", "-fPIC", str(folder / "stub.c"), "-Wl,-soname,libcuda.so.1", "-o", stub], check=True

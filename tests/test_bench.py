@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from call_command import call
 
+from abstim.study import bench as compare
 from abstim.study.bench import BenchResult, Rate, read_rows
-from abstim.study.bench import earlier_result as compare
 from abstim.study.validate import known_variants
 from functional.errors import InputError
 from functional.execution.computer import default_threads
@@ -34,7 +34,7 @@ def result(seed, scale=1.0, noise=0.02, rounds=6, machine=1.0):
 
 
 def verdict(old, new):
-    (found,) = compare.compare(old, new)
+    (found,) = compare.compared(old, new)
     return found
 
 
@@ -82,7 +82,7 @@ def test_results_without_anything_in_common_are_refused(tmp_path):
     old = result(1)
     old["benchmarks"] = {"other": old["benchmarks"]["x"]}
     with pytest.raises(InputError, match="no benchmark and stage in common"):
-        compare.compare(old, result(2))
+        compare.compared(old, result(2))
     for text, message in (
         ("{", "not JSON"),
         ('{"kind": "run"}', "not a result of `abstim bench"),
@@ -110,7 +110,7 @@ def test_reference_seconds_are_summed_over_launches(tmp_path):
 
 @pytest.mark.parametrize(("model", "other"), [("detailed", "analytic"), ("occupancy", "detailed")])
 def test_command_measures_compares_and_prints(tmp_path, monkeypatch, model, other):
-    monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.MIN_SECONDS", 0.01)
     beside = ("bench", "nn_euclid", "--rounds", "3", "--reference", str(CYCLES), "--variant", "GTX480_a")
     beside += ("--model", model)
     code, out, _ = call(*beside, "--json")
@@ -135,7 +135,7 @@ def test_command_measures_compares_and_prints(tmp_path, monkeypatch, model, othe
 
 
 def test_the_stage_time_is_measured_on_several_threads(monkeypatch):
-    monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.MIN_SECONDS", 0.01)
     monkeypatch.setenv("ABSTIM_THREADS", "1")
     by_threads = ("bench", "nn_euclid", "--stage", "time", "--threads", "1", "--threads", "2")
     code, out, _ = call(*by_threads, "--json")

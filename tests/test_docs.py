@@ -70,7 +70,7 @@ def folder(tmp_path, monkeypatch):
     """A place to run a page in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
-    monkeypatch.setattr("abstim.study.bench.rounds.MIN_SECONDS", 0.01)
+    monkeypatch.setattr("abstim.study.bench.MIN_SECONDS", 0.01)
     short = resnet_network(18, stages=2, size=32)  # of every depth: what is shown is the command
     monkeypatch.setattr("abstim.targets.workloads.networks.resnet_network", lambda depth: short)
     group, described = suite._benchmarks()["hotspot"]

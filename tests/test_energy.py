@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.study.energy.launch_energy import (
+from abstim.study.energy import (
     DRAM_SECTOR_JOULES,
     FITTED,
     Rates,

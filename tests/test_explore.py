@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from abstim.gpu.config import domains, load_gpu
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import DERIVED, TOLERANCE, Space, parse_axes, parse_axis, value_of
-from abstim.study.explore.result import by_regression
+from abstim.study.explore.result import of_columns
 from abstim.study.explore.search import MOST_POINTS, design, front, ranked, search
 from abstim.study.explore.sweep import sweep_of
 from functional.errors import InputError
@@ -263,7 +263,7 @@ def test_regression_finds_the_exponents():
     points = space("sm_count=2:64:log2", "schedulers_per_sm=1,2,4", "scheduler=gto,lrr").at(np.arange(36))
     lrr = np.where(points.columns["scheduler"] == "lrr", 1.5, 1.0)
     seconds = 3e-5 * points.columns["sm_count"] ** -0.8 * points.columns["schedulers_per_sm"] ** -0.25 * lrr
-    sms, schedulers, policy = by_regression(points, seconds)
+    sms, schedulers, policy = of_columns({axis.key: points.columns[axis.key] for axis in points.space.axes}, seconds)
     assert sms.elasticity == pytest.approx(-0.8) and sms.best == 64
     assert schedulers.elasticity == pytest.approx(-0.25) and schedulers.swing == pytest.approx(math.sqrt(2))
     assert policy.elasticity is None and policy.swing == pytest.approx(1.5) and policy.best == "gto"
@@ -274,7 +274,7 @@ def test_regression_sees_through_a_lopsided_choice_of_points():
     points = space("sm_count=2:64:log2", "schedulers_per_sm=1,2,4", "l2_kib=384,768").at(np.arange(36))
     points = points.where(points.columns["sm_count"] * points.columns["schedulers_per_sm"] < 70)
     seconds = points.columns["sm_count"] ** -1.0 * points.columns["schedulers_per_sm"] ** -0.5
-    sms, schedulers, l2 = by_regression(points, seconds)
+    sms, schedulers, l2 = of_columns({axis.key: points.columns[axis.key] for axis in points.space.axes}, seconds)
     assert sms.elasticity == pytest.approx(-1) and sms.swing == pytest.approx(32)
     assert schedulers.elasticity == pytest.approx(-0.5) and schedulers.swing == pytest.approx(2)
     assert (l2.elasticity, l2.swing) == (0, 1)
@@ -335,7 +335,6 @@ def test_the_formula_derives_cycles_from_times_at_every_point(key, values):
 
 def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     analytic = pytest.importorskip("abstim.analytic")
-    from abstim.gpu.config import changed
     from abstim.session.session import open_session
     from abstim.study.explore.formula import analytic_screen
 
@@ -345,7 +344,7 @@ def test_the_analytic_screen_takes_columns_as_it_takes_gpus():
     )
     columns = {key: values for key, values in points.columns.items() if key != "dram_gbps"}
     found = analytic_screen([workload], GPU)(columns)
-    gpus = [changed(GPU, points.settings(k), "") for k in range(len(points))]
+    gpus = [points.gpu(k) for k in range(len(points))]
     (summary,) = analytic.summaries(workload, GPU)
     expected = analytic.predict(summary, analytic.points_of(gpus))["cycles"]
     assert found[:, 0] == pytest.approx(expected, rel=1e-5)

@@ -11,7 +11,7 @@ from nightly import of
 
 from abstim.gpu.config import changed, domains, load_gpu
 from abstim.session.session import open_session
-from abstim.study.explore.jobs import Planner, time_chunk
+from abstim.study.explore.jobs import Planner
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
 
@@ -50,7 +50,7 @@ def cycles_of(key: bytes, name: str) -> int:
 
 
 def cycles(job, gpu) -> int:
-    return time_chunk(planner().sessions[job.target].inputs(job.launch, gpu), [gpu], [job.blocks_per_sm])[0]
+    return Planner.cycles(planner().sessions[job.target], job.launch, [gpu], [job.blocks_per_sm])[0]
 
 
 def alternatives(key: str, value):
@@ -159,6 +159,6 @@ def test_fetches_a_cycle_are_what_makes_a_job_of_its_own():
 
 def test_the_model_is_part_of_every_key(monkeypatch):
     before = [job.key for job in jobs(load_gpu("gtx480_perfect"))]
-    monkeypatch.setattr("abstim.study.explore.jobs.engine_digest", lambda: "another model")
+    monkeypatch.setattr(Planner, "version", lambda: "another model")
     after = Planner([open_session("nn_euclid")]).jobs(0, load_gpu("gtx480_perfect"))
     assert not {job.key for job in after} & set(before)

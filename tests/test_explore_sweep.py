@@ -26,9 +26,8 @@ from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import cluster as cluster_jobs
 from abstim.study.explore import explore, sweep_of
-from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, Store, store_path
 from abstim.study.explore.result import FORMATS, check_format
-from abstim.study.explore.timing import Store, store_path
 from functional.errors import InputError
 
 ROOT = Path(__file__).parent.parent
@@ -39,12 +38,12 @@ COMMAND = [sys.executable, "-c", "from abstim.cli import main; main()", "explore
 @pytest.fixture
 def own_store(monkeypatch, tmp_path):
     """Results kept apart from those of other tests; everything else stays where it is."""
-    monkeypatch.setattr("abstim.study.explore.timing.store_path", lambda version: tmp_path / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.jobs.store_path", lambda version: tmp_path / "store.sqlite")
     return tmp_path / "store.sqlite"
 
 
-def swept(*vary, targets=("nn_euclid",), progress=lambda *_: None, screen=None, **how):
-    return explore(list(targets), sweep_of(GPU, vary, **how), progress=progress, screen=screen)
+def swept(*vary, targets=("nn_euclid",), progress=lambda *_: None, **how):
+    return explore(list(targets), sweep_of(GPU, vary, **how), progress=progress)
 
 
 def test_the_table_has_what_run_says(own_store):
@@ -158,7 +157,7 @@ def test_a_file_that_cannot_be_written_is_said_and_the_old_one_kept(own_store, t
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".out")] == []
 
 
-def test_multi_fidelity_times_what_the_screen_finds(own_store):
+def test_multi_fidelity_times_what_the_screen_finds(own_store, monkeypatch):
     asked = []
 
     def maker(workloads, gpu):
@@ -168,8 +167,10 @@ def test_multi_fidelity_times_what_the_screen_finds(own_store):
 
         return screen
 
-    found = swept("sm_count=1:64:1", "shared_kib=48,96", strategy="multi-fidelity", count=12, screen=maker,
-                  objective=["sm_count", "time"])  # fmt: skip
+    monkeypatch.setattr("abstim.study.explore.sweep.analytic_screen", maker)
+    found = swept(
+        "sm_count=1:64:1", "shared_kib=48,96", strategy="multi-fidelity", count=12, objective=["sm_count", "time"]
+    )
     assert asked == [128] and found.candidates == 128 and len(found.points) == 12
     assert found.table()["screened_seconds"][0] > 0
     full = swept("sm_count=1:64:1", "shared_kib=48,96")
@@ -197,7 +198,7 @@ def test_a_row_that_changed_is_no_answer(own_store, capsys):
 
 def test_a_store_that_cannot_be_written_costs_time_only(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("abstim.study.explore.timing.store_path", lambda version: tmp_path / "file" / "store.sqlite")
+    monkeypatch.setattr("abstim.study.explore.jobs.store_path", lambda version: tmp_path / "file" / "store.sqlite")
     assert (swept("sm_count=4,8").cycles > 0).all()
     assert "cannot keep results" in capsys.readouterr().err
 
@@ -232,7 +233,7 @@ def with_cache(folder: Path) -> dict[str, str]:
 
 
 def store_of(folder: Path) -> Path:
-    return folder / "cache" / "explore" / store_path(engine_digest()).name
+    return folder / "cache" / "explore" / store_path(Planner.version()).name
 
 
 def kept(path: Path) -> int:
@@ -327,11 +328,11 @@ def test_a_launch_that_was_sent_is_timed_as_here_and_by_no_other_version(kind, g
     planner, point = kind([open_session("nn_euclid")]), load_gpu(gpu)
     (job,) = planner.jobs(0, point)
     session = pickle.loads(pickle.dumps(planner.sessions[0].alone(0)))
-    arguments = (kind, session, [job.gpu], [job.blocks_per_sm])
-    assert cluster_jobs.jobs_on_worker(planner.version, *arguments) == planner.time((job,))
+    arguments = (kind.version, kind.cycles, session, 0, [job.gpu], [job.blocks_per_sm])
+    assert cluster_jobs.on_worker(planner.version(), *arguments) == planner.time((job,))
     assert {key[0] for key in session._made} >= ({"timed code"} if point.spec.timed_code == "machine" else {"table"})
     with pytest.raises(InputError, match="another version"):
-        cluster_jobs.jobs_on_worker("other", *arguments)
+        cluster_jobs.on_worker("other", *arguments)
 
 
 def test_the_command_prints_points_front_and_what_matters(own_store):

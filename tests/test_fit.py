@@ -194,7 +194,7 @@ def test_times_on_hardware_are_cycles_of_its_clock():
     every = kernel_of("detailed")(session, ["dram_latency_cycles"], gpu).engine_cycles(truth).sum()
     row = lambda ns, launch: MeasuredTime("micro_global_stride", "gtx480", 1e9, "all", float(ns), "x", launch)  # noqa: E731
     table = [row(cycles[0], 0), row(every, None), row(cycles[2], 2)]
-    name, gpus, found = of_times(table, Path(), None, ())
+    name, gpus, found = of_times(Path(), table, None, ())
     assert name == "gtx480" and list(gpus) == ["1000 MHz"]
     assert [each.launches for each in found] == [(0, 2), None]
     assert [*found[0].cycles, *found[1].cycles] == pytest.approx([cycles[0], cycles[2], every])
@@ -202,7 +202,7 @@ def test_times_on_hardware_are_cycles_of_its_clock():
     assert result.values == {"dram_latency_ns": 80}
     assert not result.kept_start and "Nothing was held out" in result.verdict
     with pytest.raises(InputError, match="flush 'none'"):
-        of_times([MeasuredTime("relu", "gtx480", 1e9, "none", 1.0, "x")], Path(), None, ())
+        of_times(Path(), [MeasuredTime("relu", "gtx480", 1e9, "none", 1.0, "x")], None, ())
 
 
 @pytest.fixture(scope="module")

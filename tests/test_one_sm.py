@@ -8,11 +8,10 @@ import pytest
 from abstim.gpu.config import load_gpu
 from abstim.models import run as run_target
 from abstim.session.warm_up import warm_up_named
-from abstim.study.sample import quick_estimates
+from abstim.study.sample import automatic
 from abstim.study.sample import sampler as sampled
-from abstim.study.sample.automatic import work_of
+from abstim.study.sample.automatic import LARGE_INSTRUCTIONS, with_one_sm, work_of
 from abstim.study.sample.profiling import kinds_of_launches
-from abstim.study.sample.quick_estimates import LARGE_INSTRUCTIONS, with_one_sm
 from abstim.study.sample.sampler import opened
 from abstim.targets.workloads.networks import resnet_network
 from functional import suite
@@ -36,7 +35,7 @@ def known(case):
 def test_one_sm_runs_the_thread_blocks_that_it_would_get(known):
     program, work, parts = known
     share = sum(part.instructions for part in parts) / work.instructions.sum()
-    assert 0.0 < share < quick_estimates.MOST_COST and {part.how for part in parts} == {"one SM"}
+    assert 0.0 < share < automatic.MOST_COST and {part.how for part in parts} == {"one SM"}
     number = int(np.flatnonzero(work.one_sm)[0])
     trace = program.launches.trace(number)
     order = np.argsort(trace.thread_blocks)[:: GPU.spec.sm_count]
@@ -78,7 +77,7 @@ def test_where_it_does_not_pay_nothing_is_simulated(case, change, monkeypatch):
     program = opened(case, GPU, online=True)
     monkeypatch.setattr(program.session, "simulate", None)
     for name, value in change.items():
-        monkeypatch.setattr(quick_estimates, name, value)
+        monkeypatch.setattr(automatic, name, value)
     work = work_of(program)
     assert with_one_sm(program, work) == (work, ())
 

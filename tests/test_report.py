@@ -20,8 +20,7 @@ from abstim.show.report import write_report
 from abstim.show.report.chart import Section
 from abstim.show.report.page import Source, charts_of, read_source, render, section_of
 from abstim.show.report.sweep import pareto_front, sweep_section
-from abstim.study.bench import BenchResult, Rate
-from abstim.study.bench.rate import Against
+from abstim.study.bench import Against, BenchResult, Rate
 from abstim.study.sample.sampler import sample
 from abstim.study.validate import Comparison, Validation
 from functional.errors import InputError
@@ -65,7 +64,7 @@ def bench_result():
     rates = {
         n: {s: Rate((0.1, 0.2, 0.3), (0.1, 0.2, 0.3), 1.0, *counts) for s in ("execute", "time")} for n in ("x", "y")
     }
-    rows = [Against(n, "g", "GTX480_a", 990, 1000, 10**7, 0.4, 0.5, 100.0) for n in ("x", "y")]
+    rows = [Against(n, "g", "GTX480_a", 990, 1000, 10**7, 0.4, 0.5, 100.0, -0.01, 250.0, 25.0) for n in ("x", "y")]
     return BenchResult("gtx480", 1, rates, rows, [0.01]).to_json()
 
 

@@ -15,7 +15,6 @@ from abstim.study.sample.counts import (
     EngineFunctional,
     block_counts,
     instruction_classes,
-    kinds_of,
     launch_counts,
     part_of,
     warp_types,
@@ -25,6 +24,7 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.simulator import WINDOW_CYCLES, Watch
 from abstim.targets.resolve import open_target
 from functional.execution.default_executor import default_executor
+from precharacterize.classify import kinds_of
 from sampling import Pkp
 
 REAL = load_gpu("gtx480")
@@ -167,7 +167,7 @@ def test_characteristics_of_a_kernel_counted_by_hand() -> None:
     """nn_euclid: 30,700 of 120 x 256 threads load two floats of a record and store one."""
     opened = program("nn_euclid")
     code = opened.case.launches[0].program
-    counts = launch_counts(code, opened.launches.trace(0), kinds_of(code))
+    counts = launch_counts(code, opened.launches.trace(0), np.array(kinds_of(code)))
     active = -(-30700 // 32)
     assert counts["global_stores"] == active and counts["coalesced_global_stores"] == -(-30700 // 8)
     assert counts["global_loads"] in (active, 2 * active)  # one load of a pair, or two
@@ -182,7 +182,7 @@ def test_characteristics_of_a_kernel_counted_by_hand() -> None:
 def test_every_record_finds_its_instruction(target) -> None:
     opened = program(target)
     code = opened.case.launches[0].program
-    counts = launch_counts(code, opened.launches.trace(0), kinds_of(code))
+    counts = launch_counts(code, opened.launches.trace(0), np.array(kinds_of(code)))
     expected = {
         "histogram_atomics": "global_atomics",
         "micro_local_spill": "local_loads",

@@ -73,7 +73,7 @@ VARIED = ["ROUNDS=8,2", "block=32:128:32"]
 
 @pytest.mark.parametrize("model", ["detailed", "occupancy", "analytic"])
 def test_each_variant_takes_as_long_as_it_does_by_itself(source, model):
-    space = Space.of(source, VARIED, ["block != 96"], **SHAPE)
+    space = Space(source, VARIED, ["block != 96"], **SHAPE)
     found = tune(space, "gtx480", model=model)
     assert [tuple(one.values.values()) for one in found.variants] == [
         (rounds, block) for rounds in (8, 2) for block in (32, 64, 128)
@@ -86,7 +86,7 @@ def test_each_variant_takes_as_long_as_it_does_by_itself(source, model):
 
 
 def test_the_formula_chooses_what_is_timed_in_detail(source):
-    space = Space.of(source, VARIED, **SHAPE)
+    space = Space(source, VARIED, **SHAPE)
     found = tune(space, strategy="multi-fidelity", count=2)
     formula = tune(space, model="analytic").best()[:2]
     assert [one.values for one in found.variants] == [one.values for one in formula]
@@ -95,7 +95,7 @@ def test_the_formula_chooses_what_is_timed_in_detail(source):
 
 
 def test_some_are_drawn_the_same_ones_with_the_same_seed(source):
-    space = Space.of(source, VARIED, **SHAPE)
+    space = Space(source, VARIED, **SHAPE)
     first, again, other = (tune(space, strategy="random", count=3, seed=s, model="analytic") for s in (1, 1, 2))
     assert first == again and [x.values for x in first.variants] != [x.values for x in other.variants]
 
@@ -148,7 +148,7 @@ def test_one_clear_line(source, given, said):
     if "round it" in said:
         asked["vary"] = ["block=3000"]
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
-        tune(Space.of(asked.pop("source"), asked.pop("vary"), asked.pop("constraints"), **asked))
+        tune(Space(asked.pop("source"), asked.pop("vary"), asked.pop("constraints"), **asked))
 
 
 def test_a_sample_is_of_the_detailed_model(source):

@@ -112,7 +112,8 @@ class CallServer:
         return self.memory.global_bytes, described(self.clock.gpu, self.modules.architecture)
 
     def _usage(self) -> Answer:
-        return self.memory.free_bytes, self.memory.global_bytes
+        free_bytes = self.memory.global_bytes - sum(region.bytes for region in self.memory.memory.regions)
+        return free_bytes, self.memory.global_bytes
 
     def _missing(self, payload: bytes) -> None:
         self.problem(f"the program calls {payload.decode(errors='replace')}, which is not there")

@@ -19,6 +19,7 @@ from abstim.application.launch_recorder import LaunchRecorder, LaunchTimer, Sele
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.run_application import ApplicationResult, application_result, stream_clock
 from abstim.application.runtime_environment import DRIVER, MEMORY, SOCKET, driver_folder
+from abstim.application.stream_clock import PICOSECONDS
 from abstim.gpu.config import Gpu, load_gpu
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
@@ -144,7 +145,7 @@ class Capture:
         first, before = self.server.recorder.count, self.server.clock.settle()
         launched()
         self._trials |= set(range(first, self.server.recorder.count))
-        return self.server.clock.seconds_since(before)
+        return (self.server.clock.settle() - before) / PICOSECONDS
 
     @property
     def launches(self) -> tuple[Timed, ...]:

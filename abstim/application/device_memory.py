@@ -99,11 +99,6 @@ class DeviceMemory:
         self.memory = Memory.over(self._all[_CONST_BYTES:])
         self._modules = self._made = 0
 
-    @property
-    def free_bytes(self) -> int:
-        """Of global memory."""
-        return self.global_bytes - sum(region.bytes for region in self.memory.regions)
-
     def allocate(self, size_bytes: int) -> int:
         """The address of a new buffer. Raises InputError if there is no room."""
         self._made += 1

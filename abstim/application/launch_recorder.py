@@ -11,13 +11,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
 from abstim.application.overlapping_kernels import overlapping, time_together
-from abstim.application.stream_clock import Operation
+from abstim.application.stream_clock import Operation, answered
 from abstim.engine.kept_caches import Caches
 from abstim.engine.side_by_side import Kernel
 from abstim.gpu.config import Gpu
@@ -43,7 +43,6 @@ from functional.terminal import note
 from functional.traces.store import StoreWriter
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 
-Result = TypeVar("Result")
 MOST_WAITING, MOST_WAITING_BYTES = 4, 1 << 30  # launches whose traces are held until they are timed
 
 
@@ -100,7 +99,10 @@ class LaunchTimer:
             future = answered(self._result(key, number, launch))
         else:
             size_bytes = 0 if trace is None else trace.nbytes
-            while self._is_full(size_bytes):
+            while self._waiting and (
+                len(self._waiting) >= MOST_WAITING
+                or size_bytes + sum(held for _, held in self._waiting) > MOST_WAITING_BYTES
+            ):
                 self._waiting.popleft()[0].result()
             future = self.pool.submit(self._timed, key, number, launch, trace)
             self._waiting.append((future, size_bytes))
@@ -116,10 +118,6 @@ class LaunchTimer:
 
         future.add_done_callback(told)
         return seconds
-
-    def _is_full(self, more_bytes: int) -> bool:
-        held = more_bytes + sum(size_bytes for _, size_bytes in self._waiting)
-        return bool(self._waiting) and (len(self._waiting) >= MOST_WAITING or held > MOST_WAITING_BYTES)
 
     def finish(self) -> list[Timed]:
         """All results, in order. Raises what timing raised."""
@@ -174,13 +172,6 @@ class LaunchTimer:
 
     def _result(self, key: str, number: int, launch: Launch) -> Timed:
         return Timed(number, launch, tuple(replace(result, launch=number) for result in self._known[key]))
-
-
-def answered(value: Result) -> Future[Result]:
-    """A future whose result is there."""
-    future: Future[Result] = Future()
-    future.set_result(value)
-    return future
 
 
 def likeness_of(launch: Launch, trace: Trace) -> str:
@@ -358,25 +349,20 @@ class LaunchRecorder:
             if is_kept:
                 self._keep(launch, [trace])
             return trace, int(trace.thread_instructions.sum())
-        counted = _Counted(self.executor.stream(launch, memory, instruction_budget=budget, interleaving=turns))
+        instructions = 0
+
+        def counted() -> Iterator[Trace]:  # each chunk held by nobody here
+            nonlocal instructions
+            for trace in self.executor.stream(launch, memory, instruction_budget=budget, interleaving=turns):
+                instructions += int(trace.thread_instructions.sum())
+                yield trace
+
+        chunks = counted()
         if is_kept:
-            self._keep(launch, counted)
-        deque(counted, maxlen=0)
-        return None, counted.instructions
+            self._keep(launch, chunks)
+        deque(chunks, maxlen=0)
+        return None, instructions
 
     def _keep(self, launch: Launch, chunks: Iterable[Trace]) -> None:
         if self.stores is not None:
             self.stores.add(launch, self.case.registers(launch), chunks)
-
-
-@dataclass
-class _Counted:
-    """Chunks of a trace as they pass, each held by nobody here."""
-
-    chunks: Iterator[Trace]
-    instructions: int = 0
-
-    def __iter__(self) -> Iterator[Trace]:
-        for trace in self.chunks:
-            self.instructions += int(trace.thread_instructions.sum())
-            yield trace

@@ -40,7 +40,10 @@ def time_together(
     places: dict[Operation, int] = {}
     kernels: list[Kernel] = []
     cycle = PICOSECONDS / gpu.spec.core_clock_hz
-    befores = [(*one.after, *_of_engine(one)) for one in operations]
+    befores = [  # one engine does all copies in one direction
+        (*one.after, *([one.before_on_engine] if one.before_on_engine and one.engine != KERNELS else ()))
+        for one in operations
+    ]
     ready = [latest(other for other in before if other.end >= 0) for before in befores]
     for one, before, from_outside in zip(operations, befores, ready, strict=True):
         awaits = [places[other] for other in before if other in places]
@@ -56,8 +59,3 @@ def time_together(
     for one, place in places.items():
         one.end = min(ready) + round(timed.ends[place] * cycle)
         one.start = min(ready) + round(timed.starts[place] * cycle) if one.launch else one.end - one.picoseconds
-
-
-def _of_engine(one: Operation) -> tuple[Operation, ...]:
-    """What it waits for because one engine does both: copies in one direction."""
-    return () if one.before_on_engine is None or one.engine == KERNELS else (one.before_on_engine,)

@@ -38,50 +38,32 @@ def compiler() -> tuple[str, ...]:
     raise InputError("running a program needs a C compiler: install one as `cc`, or `pip install abstim[app]`")
 
 
-def runtime_calls() -> frozenset[str]:
-    """Names of all functions of CUDA's runtime, of every version known here."""
-    return frozenset((SOURCES / "runtime_calls.txt").read_text().split())
+def calls_of(api: str) -> frozenset[str]:
+    """Names of all functions of CUDA's `runtime`, or of the `driver` API, of every version known here."""
+    return frozenset((SOURCES / f"{api}_calls.txt").read_text().split())
 
 
-def driver_calls() -> frozenset[str]:
-    """Names of all functions of the driver API, of every version known here."""
-    return frozenset((SOURCES / "driver_calls.txt").read_text().split())
-
-
+ALL_CALLS = calls_of("runtime") | calls_of("driver")
 # Ends of names: the same calls as programs compiled with --default-stream per-thread make them
 _PER_THREAD = ("_ptsz", "_ptds")
-
-
-def _calls() -> frozenset[str]:
-    return runtime_calls() | driver_calls()
-
-
-def _defined_calls(sources: str) -> frozenset[str]:
-    """Names of the functions that C sources define."""
-    text = sources.replace("**", " ").replace("*", " ").replace("_ASYNC(", "(")
-    return frozenset(plain or in_macro for plain, in_macro in re.findall(r" (\w+)\(|CALL\((\w+),", text))
-
-
-def per_thread_calls(defined: frozenset[str]) -> dict[str, str]:
-    """Calls that are others under a name of their own -> those."""
-    pairs = {name: name[: -len(end)] for name in _calls() for end in _PER_THREAD if name.endswith(end)}
-    return {name: plain for name, plain in sorted(pairs.items()) if plain in defined and name not in defined}
 
 
 def library_folder(wanted: set[str]) -> Path:
     """A folder with the libraries of these names, compiled if they are not there. Raises InputError if they cannot."""
     sources = sorted(SOURCES.glob("*.c"))
     text = "\n".join(path.read_text() for path in sources)
-    defined = _defined_calls(text)
-    per_thread = per_thread_calls(defined)
+    calls = re.findall(r" (\w+)\(|CALL\((\w+),", text.replace("**", " ").replace("*", " ").replace("_ASYNC(", "("))
+    defined = {plain or in_macro for plain, in_macro in calls}
+    pairs = {name: name[: -len(end)] for name in ALL_CALLS for end in _PER_THREAD if name.endswith(end)}
+    per_thread = {name: plain for name, plain in sorted(pairs.items()) if plain in defined and name not in defined}
     aliases = tuple(f"-Wl,--defsym={name}={plain}" for name, plain in per_thread.items())
-    missing = sorted(_calls() - defined - per_thread.keys())  # each says so
+    missing = sorted(ALL_CALLS - defined - per_thread.keys())  # each says so
     stubs = [f'PUBLIC Error {name}(void) {{ return missing("{name}"); }}' for name in missing]
-    calls = "\n".join(['#include "shim.h"', *stubs, ""])
+    others = "\n".join(['#include "shim.h"', *stubs, ""])
     headers = "\n".join(path.read_text() for path in sorted(SOURCES.glob("*.h")))
-    folder = _folder_of(text, headers, calls, header(), repr(compiler()), repr((*_OPTIONS, *_LINKED, *aliases)))
+    folder = _folder_of(text, headers, others, header(), repr(compiler()), repr((*_OPTIONS, *_LINKED, *aliases)))
     for name in sorted(wanted & set(RUNTIMES)):
-        made = {"protocol.h": header(), "missing.c": calls, "version.map": f"{name} {{ global: *; }};\n"}
+        made = {"protocol.h": header(), "missing.c": others, "version.map": f"{name} {{ global: *; }};\n"}
         options = [*aliases, *_OPTIONS, *_LINKED, f"-DRUNTIME={RUNTIMES[name]}", "-I.", f"-I{SOURCES}"]
         options += [f"-Wl,-soname,{name}", "-Wl,--version-script=version.map"]
         _compiled(folder / name, [*options, *map(str, sources), "missing.c"], made)
@@ -185,7 +167,7 @@ def _static_functions(file: ElfFile) -> dict[str, int]:
     held = any(section.name == ".nv_fatbin" for section in file.sections)
     if not held or any(name.startswith("libcudart.so") for name in file.needed()):
         return {}
-    known = runtime_calls()
+    known = calls_of("runtime")
     found = {name: address for name, address in file.functions() if name in known}
     if "__cudaRegisterFatBinary" not in found and DRIVER in file.needed():
         return {}  # linked by nvcc, but by the driver API alone

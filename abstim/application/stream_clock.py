@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeVar
 
 from abstim.gpu.config import Gpu
 from abstim.session.side_by_side import Overlap, StreamedLaunch
@@ -26,6 +27,7 @@ PICOSECONDS = 10**12
 KERNELS, TO_DEVICE, FROM_DEVICE = "kernels", "to device", "from device"
 _ENGINES = {1: TO_DEVICE, 2: FROM_DEVICE}
 DEFAULT_STREAM = 0
+Result = TypeVar("Result")
 MOST_OPEN, MOST_OPEN_BYTES = 1 << 10, 1 << 30  # operations that are timed together, and their traces
 
 
@@ -57,6 +59,13 @@ class Operation:
     def picoseconds(self) -> int:
         """That it takes by itself; waits until that is known."""
         return round(self.seconds.result() * PICOSECONDS)
+
+
+def answered(value: Result) -> Future[Result]:
+    """A future whose result is there."""
+    future: Future[Result] = Future()
+    future.set_result(value)
+    return future
 
 
 Moment = frozenset[Operation]  # when all of them are done
@@ -142,9 +151,7 @@ class StreamClock:
             engine, taken = KERNELS, accesses * size_bytes / dram_bytes_per_second(self.gpu)
         else:
             return
-        seconds: Future[float] = Future()
-        seconds.set_result(taken)
-        self._submit(engine, stream, seconds)
+        self._submit(engine, stream, answered(taken))
         if stream == DEFAULT_STREAM:
             self.synchronize(stream, False)
 
@@ -189,10 +196,6 @@ class StreamClock:
         whole, serial, *times = (round(time * hz / PICOSECONDS) for time in (end, self.serial_end, *chain(*rows)))
         launches = [StreamedLaunch(k, *name, *times[3 * k : 3 * k + 3]) for k, name in enumerate(names)]
         return Overlap(whole, serial, launches)
-
-    def seconds_since(self, picoseconds: int) -> float:
-        """From a moment until everything is done."""
-        return (self.settle() - picoseconds) / PICOSECONDS
 
     def _start(self, stream: int) -> Moment:
         """The earliest for what comes next in a stream."""

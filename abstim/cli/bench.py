@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +13,7 @@ from abstim.show.tables import duration, on_gpu, print_json, print_records, prin
 from functional.terminal import note
 
 if TYPE_CHECKING:
-    from abstim.study.bench import BenchResult
-    from abstim.study.bench.earlier_result import Verdict
+    from abstim.study.bench import BenchResult, Verdict
 
 
 @dataclass(kw_only=True)
@@ -76,19 +75,18 @@ def bench(
     refuse_options("beside names of benchmarks", group=o.group and names)
     refuse_options("without --reference", variant=o.variant and not o.reference)
     from abstim.study import bench as library
-    from abstim.study.bench import earlier_result as comparison
     from functional import suite
 
     chosen = names or [n for g in o.group or ("table1",) for n in suite.names(None if g == "all" else g)]
-    old = comparison.read_old(o.compare, o.model) if o.compare else None
+    old = library.read_old(o.compare, o.model) if o.compare else None
     beside = library.read_rows(o.reference, o.variant or (), chosen) if o.reference else None
     stages, point, threads = o.stage or library.STAGES, gpu.load(), o.threads or ()
     with progress(quiet=as_json) as report:
         found = library.bench(chosen, stages, point, o.points, o.rounds, beside, report, o.model, threads)
     json = found.to_json()
-    verdicts, changed = (comparison.compare(old, json), comparison.differences(old, json)) if old else ([], [])
+    verdicts, changed = (library.compared(old, json), library.differences(old, json)) if old else ([], [])
     if as_json:
-        return print_json(json | ({"compare": [v.to_json() for v in verdicts], "differences": changed} if old else {}))
+        return print_json(json | ({"compare": [asdict(v) for v in verdicts], "differences": changed} if old else {}))
     _print_rates(found)
     _print_scaling(found)
     _print_against(found)
@@ -134,7 +132,7 @@ def _print_scaling(found: BenchResult) -> None:
 
 
 def _print_against(found: BenchResult) -> None:
-    from abstim.study.bench.rate import geomean
+    from abstim.study.bench import geomean
 
     if not found.against:
         return

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from abstim.session.result import RunResult
     from abstim.session.session import Session
     from abstim.study.baseline import Baseline
-    from abstim.study.energy.launch_energy import Energy
+    from abstim.study.energy import Energy
     from functional.launches.case import Case
 
 MOST_NOTES = 5  # findings that are said of a target; the others are counted
@@ -111,7 +111,7 @@ class RunOptions:
         if self.timeline is not None:
             check_output(self.timeline, ".json")
         if self.energy:
-            from abstim.study.energy.launch_energy import refuse_energy
+            from abstim.study.energy import refuse_energy
 
             refuse_energy(gpus[0], self.model)
 
@@ -200,7 +200,7 @@ def _found(
     """What is printed of the GPUs that were not refused."""
     from abstim.models import run_many
     from abstim.study.baseline import compare
-    from abstim.study.energy.launch_energy import energy_of
+    from abstim.study.energy import energy_of
 
     without = [gpu for gpu, _ in refused]
     gpus = [gpu for gpu in gpus if gpu not in without]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from abstim.session.result import LaunchResult, RunResult
     from abstim.session.side_by_side import Overlap, StreamedLaunch
     from abstim.study.baseline import Baseline
-    from abstim.study.energy.launch_energy import Energy
+    from abstim.study.energy import Energy
 
 MOST_LINES = 12
 CODE = 22  # characters of a line of code
@@ -72,10 +72,6 @@ def print_results(results: list[RunResult], refused: Sequence[Gpu] = ()) -> None
         _print_run(results[0])
     else:
         _print_comparison(results, refused)
-
-
-def _where(result: RunResult) -> str:
-    return f"{result.target} on {on_gpu(result)}"
 
 
 def _print_run(result: RunResult) -> None:
@@ -177,7 +173,7 @@ def _print_kernels(result: RunResult) -> None:
         cycles, seconds = sum(x.cycles for x in launches), sum(x.seconds for x in launches)
         ipc = sum(x.thread_instructions for x in launches) / cycles
         rows.append((shown_name(kernel), len(launches), cycles, duration(seconds), ipc))
-    title = f"{_where(result)}, {len(result.launches):,} launches (--json has each)"
+    title = f"{result.target} on {on_gpu(result)}, {len(result.launches):,} launches (--json has each)"
     print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
 
 
@@ -187,7 +183,7 @@ def _print_launches(result: RunResult) -> None:
         f"launch: {{name}} | grid | block | cycles | time: {{seconds:time}} | IPC: {{ipc}} | {held}: {{occupancy:.0%}} "
         "| blocks an SM: {blocks_per_sm} ({occupancy_limiter})"
     )
-    tables.print_records(_where(result), columns, result.launches, name=_name)
+    tables.print_records(f"{result.target} on {on_gpu(result)}", columns, result.launches, name=_name)
 
 
 def _name(launch) -> str:

@@ -148,8 +148,8 @@ def sample(
     with progress(quiet=as_json) as report:
         if options.select_only:
             _refuse_beside("--select-only", {"gpu", "overrides"}, gpu, launch)
-            chosen, point = (options.names or ["pks"])[0], (gpu.gpu, gpu.overrides or ())
-            written = write_selection(target, *point, chosen, known, options.output, report, options.traces)
+            chosen = (options.names or ["pks"])[0]
+            written = write_selection(target, gpu.load, chosen, known, options.output, report, options.traces)
             return _say_written(written, as_json)
         found = _found(target, gpu, launch, options, known, report)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if options.compare else print_sample

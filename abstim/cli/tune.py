@@ -91,7 +91,7 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
     refuse_options("without --strategy random", seed=o.strategy != "random" and o.seed)
     if o.output is not None:
         check_format(o.output)
-    space = Space.of(
+    space = Space(
         source, o.vary, o.constraint or (), grid=o.grid, block=o.block, kernel=o.kernel, arguments=o.arg or (),
         dynamic_shared=o.dynamic_shared,
     )  # fmt: skip

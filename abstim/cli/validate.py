@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -84,7 +84,9 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
         raise InputError("validate needs --reference CSV, --silicon CSV, or --points COUNT with --benchmark")
     if o.flush not in library.TABLE_FLUSHES:
         raise InputError(f"--flush {o.flush!r} is not one of {', '.join(library.TABLE_FLUSHES)}")
-    _check_plot(o.plot)
+    if o.plot is not None:  # can it be drawn, and written? Asked before anything is timed
+        need("matplotlib")
+        check_output(o.plot)
     table = library.read_reference(o.reference, o.flush)
     chosen, skipped = library.select(table, o.variant or (), o.group or (), o.benchmark or ())
     with progress(quiet=as_json) as report:
@@ -96,13 +98,6 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     if not found.comparisons:
         why = f"; the first: {found.skipped[0]}" if found.skipped else ": the table has no row of this --flush"
         raise InputError(f"{o.reference}: nothing was compared, {len(found.skipped)} skipped{why}")
-
-
-def _check_plot(plot: Path | None) -> None:
-    """Can it be drawn, and written? Asked before anything is timed."""
-    if plot is not None:
-        need("matplotlib")
-        check_output(plot)
 
 
 _KERNELS = (
@@ -150,7 +145,7 @@ def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None
     with progress(quiet=as_json) as report:
         found = rank_random(benchmarks, points, model=model, progress=report)
     if as_json:
-        print_json({"rankings": [r.to_json() for r in found], "pooled_correlation": pooled(found)})
+        print_json({"rankings": [asdict(r) for r in found], "pooled_correlation": pooled(found)})
         return
     print_records(f"Model {model} against the detailed one, on random GPUs", _RANKINGS, found)
     print(f"Rank correlation of all together: {pooled(found):.4f}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from threading import Lock
@@ -88,7 +87,7 @@ class TimedKernel:
         """Cycles of each launch, and their gradient, of the mean over a box; that to others than `names` is 0."""
         base = self.base(values)
         points = [base] + [point for name in names for point in self._points_beside(base, name)]
-        found = iter(in_parallel(lambda k: self._cycles(points[k]), len(points), os.cpu_count() or 1))
+        found = iter(in_parallel(lambda k: self._cycles(points[k]), len(points)))
         cycles, slopes = next(found), np.zeros((len(self.launches), len(self.names)))
         for name in names:
             (less, more), low, high = self._points_beside(base, name), next(found), next(found)

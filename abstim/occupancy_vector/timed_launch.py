@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -195,7 +194,7 @@ class TimedLaunch:
             return [_timed(points[0], self._run(points[0], threads))]
         keys = [self._key(point) for point in points]
         left = {key: point for key, point in zip(keys, points, strict=True) if key not in self._ended}
-        outcomes = in_parallel(lambda k: self._run([*left.values()][k], 1), len(left), threads or os.cpu_count() or 1)
+        outcomes = in_parallel(lambda k: self._run([*left.values()][k], 1), len(left), threads=threads)
         for (key, point), outcome in zip(left.items(), outcomes, strict=True):
             self._ended[key] = point.cut, outcome  # whose id is no other's as long as it is here
         found = [_timed(point, self._ended[key][1]) for key, point in zip(keys, points, strict=True)]

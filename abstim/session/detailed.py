@@ -15,18 +15,7 @@ from abstim.engine import EngineResult, LaunchInputs
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, in_parallel, pipelined, silent
-from abstim.session.limits import (
-    ISSUE,
-    Observed,
-    atomic_use,
-    estimated_gains,
-    halved_share,
-    limit_of,
-    lone_warp,
-    memory_use,
-    unit_use,
-    waiting_lines,
-)
+from abstim.session import limits
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from abstim.session.side_by_side import overlap_of
@@ -127,7 +116,7 @@ def timed(
         return session.simulate(number, gpus[k], trace, caches, each, blocks.watch)
 
     def row(number: int, launch: Launch, trace: Trace) -> tuple[int, Launch, Trace, list[EngineResult]]:
-        return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads)
+        return number, launch, trace, in_parallel(lambda k: one(number, trace, k), len(gpus), threads=threads)
 
     def jobs():
         for number, launch, trace in session.each():
@@ -155,10 +144,10 @@ def launch_result(
     worked = result.resident_warp_cycles > 0
     active_cycles = int(result.sm_cycles[worked].sum())
     slots = dict(zip(SLOT_REASONS, result.issue_slots.sum(0).tolist(), strict=True))
-    memory = memory_use(result.counters, cycles, spec, gpu.params)
+    memory = limits.memory_use(result.counters, cycles, spec, gpu.params)
     inputs = session.inputs(number, gpu, trace)
-    memory["atomic_use"] = atomic_use(inputs, gpu, cycles)
-    gains = estimated_gains(_observed(session, number, inputs, gpu, result, memory))
+    memory["atomic_use"] = limits.atomic_use(inputs, gpu, cycles)
+    gains = limits.estimated_gains(_observed(session, number, inputs, gpu, result, memory))
     return LaunchResult(
         **launch_facts(session, number, launch, trace, gpu, cycles),
         occupancy=int(result.resident_warp_cycles.sum()) / max(1, spec.max_warps_per_sm * active_cycles),
@@ -168,7 +157,7 @@ def launch_result(
         memory=memory,
         windows=result.history,
         **timed_facts(session, number, trace, gpu),
-        limit=limit_of(gains),
+        limit=limits.limit_of(gains),
         estimated_gains=gains,
         shared_accesses=int(np.count_nonzero(inputs.trace.conflicts)),
         active_sms=(active_cycles - int(np.count_nonzero(worked)) * gpu.params.launch_latency_cycles) / result.cycles,
@@ -183,19 +172,20 @@ def _lasting(waves: float) -> float:
 
 def _observed(
     session: Session, number: int, inputs: LaunchInputs, gpu: Gpu, result: EngineResult, memory: Mapping[str, float]
-) -> Observed:
+) -> limits.Observed:
     """What the limit of a launch is estimated from."""
     resident, slots = int(result.resident_warp_cycles.sum()), result.issue_slots.sum(0)
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     code_waits = result.counters["l1i_misses"] * resident / max(1, active_cycles)
     rest, places = max(0.01, 1 - memory["launch_latency_share"]), SLOT_REASONS.index
     shared = {"atomics": "atomic_use", "DRAM bandwidth": "dram_use", "L2 bandwidth": "l2_use"}
-    busy = unit_use(inputs, gpu, active_cycles) | {name: min(1.0, memory[use] / rest) for name, use in shared.items()}
-    busy["L1D size"] = waiting_lines(inputs, gpu, result.counters, active_cycles)
-    busy[ISSUE] = int(slots[places("issued")]) / max(1, int(slots.sum() - slots[places("empty")]))
+    busy = limits.unit_use(inputs, gpu, active_cycles)
+    busy |= {name: min(1.0, memory[use] / rest) for name, use in shared.items()}
+    busy["L1D size"] = limits.waiting_lines(inputs, gpu, result.counters, active_cycles)
+    busy[limits.ISSUE] = int(slots[places("issued")]) / max(1, int(slots.sum() - slots[places("empty")]))
     limit = session.occupancy(number, gpu)
     waves = session.launch(number).thread_blocks / (gpu.spec.sm_count * limit.blocks_per_sm)
     fewer = 1.0 if limit.limiter == "grid" else _lasting(waves / 2) / _lasting(waves)
-    alone = lone_warp(inputs, gpu, result.counters, code_waits)
+    alone = limits.lone_warp(inputs, gpu, result.counters, code_waits)
     lifetime = resident / (len(inputs.trace.block_offsets) - 1)
-    return Observed(lifetime, alone, busy, memory["launch_latency_share"], fewer, halved_share(inputs))
+    return limits.Observed(lifetime, alone, busy, memory["launch_latency_share"], fewer, limits.halved_share(inputs))

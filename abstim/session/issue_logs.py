@@ -137,6 +137,7 @@ def _logs_side_by_side(session: Session, gpu: Gpu, flush: str) -> Iterator[Launc
         yield _drawn(name, log, timed.table, lines, timed.whole.cycles, gpu, spans)
 
 
+LOGGED = {"l1d_misses": "l1d_misses", "l2_sectors": "l2_accesses", "dram_sectors": "dram_reads"}
 COUNTS = ("issues", "l1d_misses", "l2_sectors", "dram_sectors", "requests", "sectors", "shared_requests", "bank_passes")
 
 
@@ -215,17 +216,13 @@ def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress
         program = launch.program
         kernel = kernels.setdefault(program.name, _Kernel(program, len(program.instructions)))
         origins = np.arange(kernel.size) if code is None else code.origins.astype(np.int64)
-        _add_log(kernel, log, run.inputs, origins)
+        instruction = origins[log["instruction"]]
+        add_stalls(log, run.inputs.table, instruction, kernel.stalls)
+        kernel.add("issues", instruction)
+        for name, column in LOGGED.items():
+            kernel.add(name, instruction, log[column])
         _add_accesses(kernel, run.inputs, origins)
     return [spot for kernel in kernels.values() for spot in _spots(kernel)]
-
-
-def _add_log(kernel: _Kernel, log: np.ndarray, inputs: LaunchInputs, origins: np.ndarray) -> None:
-    instruction = origins[log["instruction"]]
-    add_stalls(log, inputs.table, instruction, kernel.stalls)
-    kernel.add("issues", instruction)
-    for name, column in (("l1d_misses", "l1d_misses"), ("l2_sectors", "l2_accesses"), ("dram_sectors", "dram_reads")):
-        kernel.add(name, instruction, log[column])
 
 
 def _add_accesses(kernel: _Kernel, inputs: LaunchInputs, origins: np.ndarray) -> None:

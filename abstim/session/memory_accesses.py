@@ -104,20 +104,16 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     owner = found.owner
     size = np.where(line_of(trace.records) == SHARED_WINDOW_LINE, 0, np.bitwise_count(sectors_of(trace.records)))
     touched = np.bincount(owner, size, len(found.first))
-    enough = np.maximum(4, _bytes_a_lane(table)[found.instruction])
+    # bytes a lane: of an element times the registers that a load writes, or a store reads besides its address
+    loaded, read = (table.writes >= 0).sum(1), (table.waits >= 0).sum(1) - 1
+    registers = np.clip(np.where(table.kind == Kind.GLOBAL_STORE, read, loaded), 1, 4)
+    enough = np.maximum(4, (table.access_bytes.astype(np.int64) * registers)[found.instruction])
     is_global = is_data(line_of(trace.records[found.first])) & (line_of(trace.records[found.first]) < LOCAL_WINDOW_LINE)
     wide = data[found.instruction] & (touched > enough) & is_global
     keep = ~wide[owner] | (found.place < enough[owner] // 4)
     whole = wide[owner] & keep
     records = np.where(whole, trace.records | np.uint32(ALL_SECTORS << SECTOR_SHIFT), trace.records)
     return replace(inputs, trace=_kept(trace, records, owner, keep))
-
-
-def _bytes_a_lane(table: LatencyTable) -> Int64[np.ndarray, " instr"]:
-    """Of an element times the registers that a load writes, or a store reads besides its address."""
-    loaded, read = (table.writes >= 0).sum(1), (table.waits >= 0).sum(1) - 1
-    registers = np.where(table.kind == Kind.GLOBAL_STORE, read, loaded)
-    return np.asarray(table.access_bytes.astype(np.int64) * np.clip(registers, 1, 4))
 
 
 def _kept(

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from abstim.session.side_by_side import Overlap
     from functional.launches.launch import Launch
     from functional.traces.trace import Trace
-    from precharacterize.projection import Projected
 
 # Why a scheduler did, or did not, issue in a cycle; the order of `EngineResult.issue_slots`.
 NOTHING_ALONE = "no resource alone"  # what limits a launch that no resource twice as fast makes faster
@@ -285,25 +284,21 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
     if code is None:
         return {}
     projected = session.projected(trace, code)
-    kept = projected.waits_kept
+    kept, operations = projected.waits_kept, projected.operations._asdict()
     made, accesses = projected.matched_accesses, projected.accesses
+    executed = work_of(trace, session.block_operations(number))
+    # by class, of what was executed: operations that are timed, accesses that a timed instruction makes
+    counts = {f"{kind} operations": (operations[kind], executed[kind]) for kind in FLOATS}
+    names = ("global and local accesses", "shared accesses")
+    counts |= dict(zip(names, zip(made, accesses, strict=True), strict=True))
     return {
         "timed_instructions": projected.instructions,
         "timed_code": code.description + ("" if kept == 1 else f", {kept:.0%} of the waits at mbarriers"),
         "machine_code_share": projected.machine_instructions / max(1, projected.instructions),
-        "operations": projected.operations._asdict(),
+        "operations": operations,
         "matched_access_share": sum(made) / max(1, sum(accesses)),
-        "timed_shares": _timed_shares(projected, work_of(trace, session.block_operations(number))),
+        "timed_shares": {name: min(1.0, timed / done) for name, (timed, done) in counts.items() if done},
     }
-
-
-def _timed_shares(projected: Projected, executed: Mapping[str, int]) -> dict[str, float]:
-    """By class, of what a launch executed: accesses that a timed instruction makes, operations that are timed."""
-    timed = projected.operations._asdict()
-    counts = {f"{kind} operations": (timed[kind], executed[kind]) for kind in FLOATS}
-    names = ("global and local accesses", "shared accesses")
-    counts |= dict(zip(names, zip(projected.matched_accesses, projected.accesses, strict=True), strict=True))
-    return {name: min(1.0, made / done) for name, (made, done) in counts.items() if done}
 
 
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def _is_whole(found: Mapping[str, Any]) -> bool:
 
 
 def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
-    """Launch by launch, where both have the same kernels in the same order; else the totals alone."""
+    """Launch by launch, where both have the same kernels in the same order; else the totals alone. And settings that
+    explain a difference: the target, the model, every value of the GPU."""
     now = new.to_json()
     before, after = old["launches"], now["launches"]
     alike = [launch["kernel"] for launch in before] == [launch["kernel"] for launch in after]
@@ -72,17 +73,13 @@ def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
     rows = [_row(f"{k} {new['kernel']}", old, new) for k, (old, new) in pairs]
     rows.append(_row("all", old["totals"] | {"limit": old.get("limit", "-")}, now["totals"] | {"limit": now["limit"]}))
     changed = [] if alike else ["launches: other kernels, or another number of them"]
-    return Baseline(rows=rows, changed=changed + _changed(old, now))
+    values = old.get("gpu_values") or {}
+    said = [(key, old.get(key), now[key]) for key in ("target", "gpu", "model", "memory_model")]
+    said += [(key, values.get(key), value) for key, value in now["gpu_values"].items() if key != "name"]
+    changed += [f"{key}: {was} before, {now_is} now" for key, was, now_is in said if was != now_is]
+    return Baseline(rows=rows, changed=changed)
 
 
 def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Row:
     cycles, faster = (int(before["cycles"]), int(after["cycles"])), before["seconds"] / after["seconds"]
     return Row(name, *cycles, faster, before["limit"], after["limit"])
-
-
-def _changed(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Settings that explain a difference: the target, the model, every value of the GPU."""
-    pairs = [(key, old.get(key), now[key]) for key in ("target", "gpu", "model", "memory_model")]
-    values = old.get("gpu_values") or {}
-    pairs += [(key, values.get(key), value) for key, value in now["gpu_values"].items() if key != "name"]
-    return [f"{key}: {before} before, {after} now" for key, before, after in pairs if before != after]

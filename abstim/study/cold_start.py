@@ -7,7 +7,6 @@ applied to its cycles. Accuracy is 1 - |IPC / true IPC - 1|."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -26,17 +25,7 @@ from functional.arrays import Float64, Int64
 from functional.errors import InputError
 from functional.traces.line_record import is_data, line_of, sectors_of
 from functional.traces.trace import LINE_BYTES
-from sampling.cold_start import (
-    Correction,
-    Latencies,
-    affected_share,
-    backward_reuse,
-    blrl,
-    evenly_used_controllers,
-    forward_reuse,
-    mrrl,
-    warm_up,
-)
+from sampling import cold_start as ways
 
 SECTORS = 4  # of a line
 PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at
@@ -77,7 +66,7 @@ class ColdStart:
     @property
     def affected(self) -> dict[float, float]:
         """Share of the instructions in launches that differ by 5, 10, 15 and 20 %."""
-        return affected_share(self.difference, self.instructions)
+        return ways.affected_share(self.difference, self.instructions)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes; a reuse without a neighbour is null."""
@@ -109,14 +98,15 @@ def cold_start(session: Session, gpu: Gpu, progress: Progress = silent) -> ColdS
     code = in_order(study, study.memory_of(0), progress, "code")
     corrected = study.corrected(code, np.array([row[0].counters["dram_reads"] for row in flushed]))
     plans = {f"memory of {count}": study.memory_of(count) for count in (1, 2, 4)}
-    plans |= {"MRRL": study.reuse_latency(mrrl), "BLRL": study.reuse_latency(blrl)}
+    for name, method in {"MRRL": ways.mrrl, "BLRL": ways.blrl}.items():
+        plans[name] = [study.reaching_back(number, method) for number in range(len(kept))]
     found = {"none": (cycles, 0.0), "code": (code, 0.0), "correction factor": (corrected, 0.0)}
     for name, plan in plans.items():
         found[name] = in_order(study, plan, progress, name), study.cost(plan)
     found["memory of all"] = study.all_before(progress), study.cost(study.memory_of(len(kept)))
     found["perfect"] = kept, 1.0
     policies = tuple(Policy(name, 1.0 - np.abs(kept / value - 1.0), cost) for name, (value, cost) in found.items())
-    reuse = forward_reuse(study.footprints), backward_reuse(study.footprints)
+    reuse = ways.forward_reuse(study.footprints), ways.backward_reuse(study.footprints)
     named, note = (session.case.name, gpu.name, gpu.memory_model), target_note(session, gpu)
     return ColdStart(*named, study.instructions, kept, cycles, *reuse, policies, note)
 
@@ -129,7 +119,7 @@ def in_order(study: Study, plans: list[Plan], progress: Progress, name: str) -> 
         caches = warmed(study.session, number, study.gpu, plans[number])
         return study.session.simulate(number, study.gpu, caches=caches).cycles
 
-    return np.array(in_parallel(one, len(plans), os.cpu_count() or 1, report))
+    return np.array(in_parallel(one, len(plans), report))
 
 
 class Study:
@@ -154,11 +144,8 @@ class Study:
         """The last `launches` before each, whole."""
         return [[(k, 1.0) for k in range(max(0, n - launches), n)] for n in range(len(self.traces))]
 
-    def reuse_latency(self, method: Latencies) -> list[Plan]:
-        """As many instructions before each launch as MRRL or BLRL asks for."""
-        return [self._reaching_back(n, method) for n in range(len(self.traces))]
-
-    def _reaching_back(self, number: int, method: Latencies) -> Plan:
+    def reaching_back(self, number: int, method: ways.Latencies) -> Plan:
+        """As many instructions before a launch as MRRL or BLRL asks for."""
         first = max(0, number - PRE_SAMPLE)
         starts = np.concatenate([[0.0], np.cumsum(self.instructions[first : number + 1])])
         positions = [
@@ -166,7 +153,7 @@ class Study:
             for k, lines in enumerate(self.references[first : number + 1])
         ]
         lines, boundary = np.concatenate(self.references[first : number + 1]), int(starts[number - first])
-        left, plan = float(warm_up(method, np.concatenate(positions), lines, boundary)), []
+        left, plan = float(ways.warm_up(method, np.concatenate(positions), lines, boundary)), []
         for k in range(number - 1, first - 1, -1):
             if left <= 0:
                 break
@@ -195,8 +182,8 @@ class Study:
 
         `cycles` with empty data caches; `dram_reads` (sectors) from empty caches: of data is what is not code.
         """
-        params, reuse = self.gpu.params, forward_reuse(self.footprints)
-        factor = Correction(
+        params, reuse = self.gpu.params, ways.forward_reuse(self.footprints)
+        factor = ways.Correction(
             dram_latency_cycles=params.dram_latency_cycles + params.dram_reply_cycles,
             l2_latency_cycles=params.l2_reply_cycles,
             line_bytes=LINE_BYTES,
@@ -207,7 +194,7 @@ class Study:
             code_lines = -(-len(inputs.table.pcs) // self.gpu.pipeline.fetch_line_instructions)
             read = max(0.0, float(dram_reads[number]) - code_lines * SECTORS)
             reads = bank_loads(inputs, self.gpu, self.session.blocks_per_sm(number, self.gpu), self.footprints[number])
-            even = evenly_used_controllers(reads, np.zeros_like(reads))
+            even = ways.evenly_used_controllers(reads, np.zeros_like(reads))
             previous = float(reuse[number - 1]) if number else float("nan")
             found.append(factor.apply(flushed, read, even, previous))
         return np.array(found)

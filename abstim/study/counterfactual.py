@@ -5,7 +5,6 @@ counterfactual(open_session("hotspot"), [load_gpu("gtx480")])[0].limits  # the m
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -128,15 +127,15 @@ def counterfactual(
     Raises InputError as the detailed model does."""
     check_flush(flush)
     session = open_session(target, points := gpus_of(gpus), progress=progress)
-    return [_on(session, gpu, flush, progress) for gpu in points]
-
-
-def _on(session: Session, gpu: Gpu, flush: str, progress: Progress) -> RunResult:
-    started, before, found = perf_counter(), session.prepared_seconds, []
-    for number, launch, trace, base, cycles in timed_with(session, gpu, RESOURCES, flush, progress):
-        row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
-        found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
-    return run_result(session, gpu, found, perf_counter() - started - (session.prepared_seconds - before))
+    results = []
+    for gpu in points:
+        started, before, found = perf_counter(), session.prepared_seconds, []
+        for number, launch, trace, base, cycles in timed_with(session, gpu, RESOURCES, flush, progress):
+            row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
+            found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
+        seconds = perf_counter() - started - (session.prepared_seconds - before)
+        results.append(run_result(session, gpu, found, seconds))
+    return results
 
 
 def timed_with(
@@ -159,7 +158,7 @@ def timed_with(
         def told(k: int, total: int, number: int = number) -> None:
             progress(f"limits of {session.case.name}", number * total + k, len(session) * total)
 
-        base, *results = in_parallel(partial(one, number), len(tried), os.cpu_count() or 1, told)
+        base, *results = in_parallel(partial(one, number), len(tried), told)
         yield number, launch, trace, base, {v.resource.name: r.cycles for v, r in zip(tried[1:], results, strict=True)}
 
 

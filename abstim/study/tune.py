@@ -1,6 +1,6 @@
 """Variants of a kernel, compiled with other definitions or launched in another shape, side by side on a GPU.
 
-found = tune(Space.of("conv.cu", ["tile=1,2,4"], grid="ceil(4096 / tile), 64", block="64"), "a100")
+found = tune(Space("conv.cu", ["tile=1,2,4"], grid="ceil(4096 / tile), 64", block="64"), "a100")
 found.best()[0].values
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -37,41 +37,25 @@ MOST_VARIANTS = 100_000
 Values = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Space:
     """A kernel's source, what is varied of it, and how a variant is launched: texts as `abstim tune` takes them, in
-    which the names that are varied stand for their values."""
+    which the names that are varied stand for their values. Raises InputError for a text that cannot be read."""
 
-    source: str
-    axes: Mapping[str, tuple[Any, ...]]
-    constraints: Sequence[Expression]
-    extents: Mapping[str, Sequence[Expression]]  # of --grid and --block
-    kernel: str
-    arguments: Sequence[str]
-    dynamic_shared: Expression
-
-    @classmethod
-    def of(
-        cls, source: str, vary: Sequence[str], constraints: Sequence[str] = (), *, grid: str, block: str,
+    def __init__(
+        self, source: str, vary: Sequence[str], constraints: Sequence[str] = (), *, grid: str, block: str,
         kernel: str = "", arguments: Sequence[str] = (), dynamic_shared: str = "0",
-    ) -> Space:  # fmt: skip
-        """Raises InputError for a text that cannot be read."""
+    ) -> None:  # fmt: skip
+        self.source, self.kernel, self.arguments = source, kernel, arguments
         if not source.lower().endswith((".cu", ".ptx")):
             raise InputError(f"{source}: variants are of a .cu file, or, in their launch alone, of a .ptx file")
-        axes = dict(map(_axis, vary))
-        if not axes or len(axes) < len(vary):
+        self.axes = dict(map(_axis, vary))
+        if not self.axes or len(self.axes) < len(vary):
             raise InputError("give every name that is varied once, as in --vary block_size=64,128,256")
-        if (count := prod(map(len, axes.values()))) > MOST_VARIANTS:
+        if (count := prod(map(len, self.axes.values()))) > MOST_VARIANTS:
             raise InputError(f"{count:,} combinations of the varied values; {MOST_VARIANTS:,} is the most")
-        return cls(
-            source=source,
-            axes=axes,
-            constraints=[Expression(text, f"--constraint {text}") for text in constraints],
-            extents={option: _extents(option, text) for option, text in (("--grid", grid), ("--block", block))},
-            kernel=kernel,
-            arguments=arguments,
-            dynamic_shared=Expression(dynamic_shared, f"--dynamic-shared {dynamic_shared}"),
-        )
+        self.constraints = [Expression(text, f"--constraint {text}") for text in constraints]
+        self.extents = {option: _extents(option, text) for option, text in (("--grid", grid), ("--block", block))}
+        self.dynamic_shared = Expression(dynamic_shared, f"--dynamic-shared {dynamic_shared}")
 
     def variants(self) -> list[Values]:
         """Those that keep all constraints, the last name's values running fastest. Raises InputError if none does."""
@@ -210,11 +194,13 @@ def tune(
         screened = [_screened(space, one, point) for one in _told(variants, "variants by the formula", progress)]
         ranked = sorted(screened, key=lambda one: one.screened_seconds or np.inf)
         variants = ranked[: count or max(1, candidates // 10)]
-    found, said = list[Variant](), _Said()
-    interrupted = False
+    found, known_error, notes, interrupted = list[Variant](), "", dict[str, None](), False
     try:
         for one in _told(variants, "variants timed", progress):
-            found.append(_timed(space, one, point, model, aim, said))
+            timed, said, noted = _timed(space, one, point, model, aim)
+            found.append(timed)
+            known_error = said or known_error
+            notes |= dict.fromkeys(filter(None, noted))
     except KeyboardInterrupt:
         interrupted = True
     if not interrupted and not any(one.cycles for one in found):
@@ -225,8 +211,8 @@ def tune(
         memory_model=point.memory_model,
         model=model,
         candidates=candidates,
-        known_error=said.known_error,
-        notes=tuple(said.notes),
+        known_error=known_error,
+        notes=tuple(notes),
         variants=found,
         interrupted=interrupted,
     )
@@ -246,36 +232,23 @@ def _screened(space: Space, variant: Variant, gpu: Gpu) -> Variant:
         return replace(variant, reason=str(error))
 
 
-@dataclass
-class _Said:
-    """What results say of themselves, once each."""
-
-    known_error: str = ""
-    notes: dict[str, None] = field(default_factory=dict)
-
-    def hear(self, known_error: str, *notes: str) -> None:
-        """Of one result."""
-        self.known_error = known_error
-        self.notes |= dict.fromkeys(filter(None, notes))
-
-
-def _timed(space: Space, variant: Variant, gpu: Gpu, model: str, aim: Aim | None, said: _Said) -> Variant:
-    """The variant with its time, or the reason why it has none."""
+def _timed(space: Space, variant: Variant, gpu: Gpu, model: str, aim: Aim | None) -> tuple[Variant, str, Sequence[str]]:
+    """The variant with its time, or the reason why it has none; what is known of the error, and notes."""
     if variant.reason:
-        return variant
+        return variant, "", ()
     try:
         case = space.case(variant.values)
         if aim is not None:
             sampled = sample(case, gpu, aim=aim)
-            said.hear(sampled.known_error, *sampled.notes)
             cycles, half = round(sampled.estimate.total), sampled.estimate.relative_half_width
-            return replace(variant, cycles=cycles, seconds=cycles / gpu.spec.core_clock_hz, half_width=half)
+            timed = replace(variant, cycles=cycles, seconds=cycles / gpu.spec.core_clock_hz, half_width=half)
+            return timed, sampled.known_error, sampled.notes
         result = run(case, gpu, model=model)
     except InputError as error:
-        return replace(variant, reason=str(error))
-    said.hear(result.known_error, result.note)
+        return replace(variant, reason=str(error)), "", ()
     launch = result.launches[0]
-    return replace(
+    timed = replace(
         variant, cycles=launch.cycles, seconds=launch.seconds, blocks_per_sm=launch.blocks_per_sm,
         registers=launch.registers_per_thread, limit=result.limit,
     )  # fmt: skip
+    return timed, result.known_error, [result.note]

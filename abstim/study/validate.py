@@ -15,12 +15,11 @@ import numpy as np
 
 from abstim.brief import brief, grouped
 from abstim.gpu.config import Gpu, config_dir, load_gpu, nearest, read_toml
-from abstim.models import DETAILED, Model, model_named
+from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import open_session
 from abstim.targets.resolve import Target
-from functional.arrays import Float
 from functional.errors import InputError
 from functional.files import table_rows
 from sampling.statistics import spearman
@@ -262,9 +261,12 @@ def validate(
     A benchmark that cannot run is skipped and named, as is a variant that the model cannot time, unless it is none of
     them: then InputError. Variants must be known (`select`)."""
     gpus, comparisons, chosen = known_variants(), [], model_named(model)
-    refused = {
-        v: why for v in {e.variant: 0 for e in table} if (why := _refused(chosen, gpus[v], TABLE_FLUSHES[flush]))
-    }
+    refused: dict[str, InputError] = {}
+    for variant in dict.fromkeys(entry.variant for entry in table):
+        try:
+            chosen.refuse([gpus[variant]], TABLE_FLUSHES[flush])
+        except InputError as error:
+            refused[variant] = error
     table, skipped = [e for e in table if e.variant not in refused], [f"variant {v}: {e}" for v, e in refused.items()]
     if refused and not table:
         raise next(iter(refused.values()))
@@ -280,14 +282,6 @@ def validate(
             skipped.append(f"{name}: {error}")
     progress("validate", len(names), len(names))
     return Validation(comparisons, skipped)
-
-
-def _refused(model: Model, gpu: Gpu, flush: str) -> InputError | None:
-    try:
-        model.refuse([gpu], flush)
-    except InputError as error:
-        return error
-    return None
 
 
 def _compare(entry: Measured, result: Any) -> Comparison:
@@ -323,20 +317,12 @@ class Ranking:
     summary_seconds: float  # what is done once for all points
     point_seconds: float  # a design point, all launches, after the first call
     engine_point_seconds: float  # the same of the detailed engine
-    engine_cycles: Float[np.ndarray, " point"]
-    predicted_cycles: Float[np.ndarray, " point"]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as what `json.dumps` takes."""
-        found = asdict(self)
-        return found | {key: found[key].tolist() for key in ("engine_cycles", "predicted_cycles")}
+    engine_cycles: list[float]  # by point
+    predicted_cycles: list[float]
 
 
-def rank(
-    target: Target, gpus: Sequence[Gpu], base: Gpu, model: str = "analytic", progress: Progress = silent
-) -> Ranking:
-    """Compare a model with the detailed one on given design points; `base`: a GPU among them."""
-    session = open_session(target)
+def _rank(target: Target, gpus: Sequence[Gpu], model: str, progress: Progress) -> Ranking:
+    session, base = open_session(target), load_gpu("gtx480")
     started = perf_counter()
     launches = [model_named(model).cycles_on(session, number, base) for number in range(len(session))]
     summarized = perf_counter()
@@ -352,18 +338,18 @@ def rank(
     return Ranking(
         session.case.name, model, len(gpus), spearman(predicted, engine), float(np.abs(predicted / engine - 1).mean()),
         float(np.median(predicted / engine)), summarized - started, (predicted_again - warm) / len(gpus),
-        (done - predicted_again) / len(gpus), engine, predicted,
+        (done - predicted_again) / len(gpus), engine.tolist(), predicted.tolist(),
     )  # fmt: skip
 
 
 def rank_random(
     targets: Sequence[Target], count: int, seed: int = 0, model: str = "analytic", progress: Progress = silent
 ) -> list[Ranking]:
-    """Each target on the same `count` random design points (`space.random_points`)."""
+    """A model beside the detailed one: each target on the same `count` random design points."""
     from abstim.analytic.point import random_points
 
-    gpus, base = random_points(count, seed), load_gpu("gtx480")
-    return [rank(target, gpus, base, model, progress) for target in targets]
+    gpus = random_points(count, seed)
+    return [_rank(target, gpus, model, progress) for target in targets]
 
 
 def pooled(rankings: Sequence[Ranking]) -> float:

@@ -27,7 +27,7 @@ from functional.traces.line_record import (
     phase_of,
 )
 from functional.traces.trace import OFFSETS, STREAMS, Trace
-from precharacterize.classify import Kind, kind_of
+from precharacterize.classify import Kind, kinds_of
 
 SHARED = (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 LANES = 32
@@ -63,7 +63,7 @@ def problem(trace: Trace, launch: Launch, counts: BlockCounts, thread_blocks: In
 
 def block_counts(program: Program) -> BlockCounts:
     """Of every basic block of a program."""
-    kinds = np.array([kind_of(i, program.function_of[i.index] == program.name) for i in program.instructions])
+    kinds = np.array(kinds_of(program))
     shared = np.isin(kinds, SHARED)
     chosen = (np.ones(len(kinds), bool), (kinds >= Kind.PARAM_LOAD) & ~shared, shared)
     return BlockCounts(*(np.array(program.in_blocks(each), np.int32) for each in chosen))

@@ -42,11 +42,11 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 @cache
-def opcodes(path: Path | None = None) -> Opcodes:
+def opcodes() -> Opcodes:
     """The table for reading. Raises InputError for a group that lacks a part and for an opcode named twice."""
     from functional.accelsim import Opcodes
 
-    path = path or table_path()
+    path = table_path()
     found: dict[str, str] = {}
     for number, group in enumerate(_table(path).get("group", [])):
         if set(group) != {"operation", "source", "opcodes"}:

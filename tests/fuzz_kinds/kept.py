@@ -17,7 +17,7 @@ from ptx_kernels import HEADER, REGISTERS
 
 from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import load_gpu
-from abstim.study.explore.timing import Store
+from abstim.study.explore.jobs import Store
 from abstim.study.sample.kept import Finished, InPart, kept_parts
 from abstim.targets.execution import execute
 from functional.launches.case import Case

@@ -9,7 +9,7 @@ from bokeh.models import ColumnDataSource, NumeralTickFormatter, Span, TeeHead, 
 from abstim.brief import grouped
 from abstim.show.report.chart import COLORS, Chart, Section, Table, dots, figure, stacked_bars
 from abstim.show.tables import counted, duration, quantity
-from abstim.study.bench.rate import geomean
+from abstim.study.bench import geomean
 
 Rows = list[dict[str, Any]]
 

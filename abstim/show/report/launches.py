@@ -130,12 +130,12 @@ AROUND = 3  # lines shown before and after one that took time
 def hot_listings(spots: Sequence[Spot]) -> list[Listing]:
     """One a source file, and one a kernel of the PTX; none without spots."""
     total = max(1, sum(spot["cycles"] for spot in spots))
-    files = dict.fromkeys(spot["source"]["file"] for spot in spots if spot["source"])
-    kernels = dict.fromkeys(spot["kernel"] for spot in spots)
-    return [
-        *(_of_source(file, [s for s in spots if s["source"] and s["source"]["file"] == file], total) for file in files),
-        *(_of_kernel(kernel, [s for s in spots if s["kernel"] == kernel], total) for kernel in kernels),
-    ]
+    of_files = grouped([spot for spot in spots if spot["source"]], lambda spot: spot["source"]["file"])
+    listings = [_of_source(file, own, total) for file, own in of_files.items()]
+    for kernel, own in grouped(spots, lambda spot: spot["kernel"]).items():
+        rows = [_row(spot["line"], spot["text"], [spot], total) for spot in own]
+        listings.append(Listing(f"PTX of {kernel}", _summary(rows), rows))
+    return listings
 
 
 def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
@@ -147,21 +147,12 @@ def _of_source(file: str, spots: Sequence[Spot], total: int) -> Listing:
     return Listing(Path(file).name, _summary(rows), rows)
 
 
-def _of_kernel(kernel: str, spots: Sequence[Spot], total: int) -> Listing:
-    rows = [_row(spot["line"], spot["text"], [spot], total) for spot in spots]
-    return Listing(f"PTX of {kernel}", _summary(rows), rows)
-
-
 def _row(line: int, text: str, spots: Sequence[Spot], total: int) -> SourceRow:
-    share = sum(spot["cycles"] for spot in spots) / total
-    return SourceRow(line, share if share >= 0.0005 else 0.0, _why(spots), text)
-
-
-def _why(spots: Sequence[Spot]) -> str:
-    stalls = Counter[str]()
+    share, stalls = sum(spot["cycles"] for spot in spots) / total, Counter[str]()
     for spot in spots:
         stalls.update(spot["stalls"])
-    return next((name.replace("_", " ") for name, cycles in stalls.most_common(1) if cycles), "")
+    why = next((name.replace("_", " ") for name, cycles in stalls.most_common(1) if cycles), "")
+    return SourceRow(line, share if share >= 0.0005 else 0.0, why, text)
 
 
 def _summary(rows: Sequence[SourceRow]) -> str:
@@ -178,6 +169,7 @@ Run = dict[str, Any]  # `RunResult.to_json`
 def run_section(run: Run) -> Section:
     """One target on one GPU."""
     total = run["totals"]
+    weighed = sum(launch["occupancy"] * launch["cycles"] for launch in run["launches"])
     facts = [
         ("Time", duration(total["seconds"])),
         ("Memory", _memory(run)),
@@ -186,7 +178,7 @@ def run_section(run: Run) -> Section:
         ("Launches", quantity(len(run["launches"]))),
         ("Thread instructions", quantity(int(total["thread_instructions"]))),
         ("Thread instructions a cycle", quantity(float(total["ipc"]))),
-        ("Occupancy", f"{_mean_occupancy(run):.0%}"),
+        ("Occupancy", f"{weighed / max(1, sum(launch['cycles'] for launch in run['launches'])):.0%}"),
         ("Timed from", run.get("timed_code", "not said")),
         ("Known error", run.get("known_error", "not said")),
         ("By", f"abstim {run.get('version', 'of unknown version')}"),
@@ -246,11 +238,6 @@ def comparison_section(runs: Sequence[Run]) -> Section:
     title = f"{runs[0]['target']} on {len(runs)} GPUs"
     parts_of = [run_section(run).noted(run.get("note")) for run in runs]
     return Section(title, charts=[cycles_chart], notes=notes, parts=parts_of)
-
-
-def _mean_occupancy(run: Run) -> float:
-    cycles = sum(launch["cycles"] for launch in run["launches"])
-    return sum(launch["occupancy"] * launch["cycles"] for launch in run["launches"]) / max(1, cycles)
 
 
 _WHOLE = "cycles"  # what they are when the model does not say where they went

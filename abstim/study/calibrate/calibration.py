@@ -35,12 +35,13 @@ class Figure:
 
 def read_figures() -> list[Figure]:
     """All that are known, of `figures.csv`."""
-    return [_figure(row) for row in rows_beside(__file__, "figures.csv")]
-
-
-def _figure(row: dict[str, str]) -> Figure:
-    place, clock_hz = (row["gpu"], row["group"], row["quantity"], int(row["at"])), 1e6 * float(row["core_clock_MHz"])
-    return Figure(*place, row["unit"], float(row["value"]), clock_hz, row["measured_on"], row["source"])
+    return [
+        Figure(
+            row["gpu"], row["group"], row["quantity"], int(row["at"]), row["unit"], float(row["value"]),
+            1e6 * float(row["core_clock_MHz"]), row["measured_on"], row["source"],
+        )
+        for row in rows_beside(__file__, "figures.csv")
+    ]  # fmt: skip
 
 
 def figures_of(gpu: str, figures: list[Figure]) -> dict[tuple[str, str, int], Figure]:
@@ -186,24 +187,24 @@ def changes(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]
 
 
 def _latencies(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
-    params, values = base.params, dict[str, float]()
-    gaps = {key: measured[key] - modelled[key] for key in measured.keys() & modelled.keys()}
-    l1, l2, dram = (gaps.get(("latency", "global", kib)) for kib in (16, 1024, 262144))
-    if l1 is not None:
-        values["l1d_latency_cycles"] = max(1, round(params.l1d_latency_cycles + l1))
-    if l1 is not None and l2 is not None:
-        values["l2_request_cycles"] = max(1, round(params.l2_request_cycles + l2 - l1))
-    if l2 is not None and dram is not None:
-        ns = 1e9 * (params.dram_latency_cycles + dram - l2) / base.spec.core_clock_hz
-        values["dram_latency_ns"] = max(1.0, round(ns, 1))
-    for key, space in (("shared_latency_cycles", "shared"), ("const_latency_cycles", "constant")):
-        gap = gaps.get(("latency", space, 0))
-        if gap is not None:
-            values[key] = max(1, round(getattr(params, key) + gap))
-    launch = gaps.get(("launch", "empty_kernel", 0))
-    if launch is not None:
-        known_ns = 1e9 * params.launch_latency_cycles / base.spec.core_clock_hz
-        values["launch_latency_ns"] = max(0.0, round(known_ns + launch))
+    params, cycle_ns = base.params, 1e9 / base.spec.core_clock_hz
+
+    def gap(*place: Any) -> float:
+        return measured.get(place, np.nan) - modelled.get(place, np.nan)
+
+    l1, l2, dram = (gap("latency", "global", kib) for kib in (16, 1024, 262144))
+    gaps = {
+        "l1d_latency_cycles": l1, "l2_request_cycles": l2 - l1,
+        "shared_latency_cycles": gap("latency", "shared", 0), "const_latency_cycles": gap("latency", "constant", 0),
+    }  # fmt: skip
+    values = dict[str, float]()
+    for key, own in gaps.items():
+        if not np.isnan(own):
+            values[key] = max(1, round(getattr(params, key) + own))
+    if not np.isnan(dram - l2):
+        values["dram_latency_ns"] = max(1.0, round(cycle_ns * (params.dram_latency_cycles + dram - l2), 1))
+    if not np.isnan(launch := gap("launch", "empty_kernel", 0)):
+        values["launch_latency_ns"] = max(0.0, round(cycle_ns * params.launch_latency_cycles + launch))
     return values
 
 
@@ -221,12 +222,9 @@ def _bandwidths(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, fl
 
 def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
     """Cycles that an instruction of a warp holds its sub-core's unit."""
-    found: dict[str, float] = {}
-    for kind, quantity in RATES.items():
-        rate = measured.get(("throughput", quantity, 0))
-        if rate is not None:
-            found[f"initiation_cycles.{kind}"] = max(1, round(32 * base.spec.schedulers_per_sm / rate))
-    return found
+    lanes = 32 * base.spec.schedulers_per_sm
+    rates = {kind: measured.get(("throughput", quantity, 0)) for kind, quantity in RATES.items()}
+    return {f"initiation_cycles.{kind}": max(1, round(lanes / rate)) for kind, rate in rates.items() if rate}
 
 
 def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:

@@ -117,15 +117,10 @@ def _chase(footprint: int, facts: Facts, rounds: int) -> Experiment:
     before = min(lines, 2 * facts.l2_bytes // LINE) // ptx_text.CHAIN
     chase = partial(KernelCall, "chase_global", 1, 1, ("chain", "out"))
     calls = (KernelCall("link_chain", lines // 128, 128, ("chain",)), chase((before,)))
-    return Experiment(chase((rounds,)), calls, {"chain": _random_cycle(footprint), "out": 64})
-
-
-def _random_cycle(footprint: int) -> np.ndarray:
-    """At the begin of each line the offset of the next, in one cycle through all of them: int64 [footprint / 8]."""
-    order = np.random.default_rng(0).permutation(footprint // LINE)
-    chain = np.zeros(footprint // 8, np.int64)
+    order, chain = np.random.default_rng(0).permutation(lines), np.zeros(footprint // 8, np.int64)
+    # at the begin of each line the offset of the next, in one cycle through all of them
     chain[order * (LINE // 8)] = np.roll(order, -1) * LINE
-    return chain
+    return Experiment(chase((rounds,)), calls, {"chain": chain, "out": 64})
 
 
 def _alone(kernel: str, grid: int, block: int, rounds: int) -> Experiment:

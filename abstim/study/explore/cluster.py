@@ -12,7 +12,6 @@ import numpy as np
 from abstim.extras import need
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress
-from abstim.session.session import Session
 from abstim.study.explore.formula import AT_ONCE, DifferentLaunches, formula_cycles
 from abstim.study.explore.jobs import Chunk, Job, Planner, Results
 from functional.arrays import Float
@@ -52,9 +51,8 @@ class Cluster:
                 if place not in sent:
                     alone = planner.sessions[first.target].alone(first.launch)
                     sent[place] = client.submit(given, alone, pure=False)
-                blocks = [job.blocks_per_sm for job in chunk]
-                kind = type(planner)
-                return client.submit(jobs_on_worker, planner.version, kind, sent[place], gpus, blocks, pure=False)
+                blocks, own = [job.blocks_per_sm for job in chunk], planner.version
+                return client.submit(on_worker, own(), own, planner.cycles, sent[place], 0, gpus, blocks, pure=False)
 
             chunks = planner.chunks(jobs, sum(client.nthreads().values()))
             for chunk, cycles in self._all_of(client, chunks, send):
@@ -70,11 +68,12 @@ class Cluster:
         with self._connected() as client:
             threads = max(1, sum(client.nthreads().values()))
             size = max(1, min(AT_ONCE, -(-count // (4 * threads))))
-            data = client.submit(given, (targets, gpu), pure=False)
+            data, version = client.submit(given, targets, pure=False), formula_version()
 
             def send(some: slice) -> Any:
                 own = {key: values[some] for key, values in columns.items()}
-                return client.submit(formula_on_worker, formula_version(), data, own, rounded, pure=False)
+                about = version, formula_version, formula_cycles
+                return client.submit(on_worker, *about, data, gpu, own, rounded, pure=False)
 
             pieces = [slice(first, min(first + size, count)) for first in range(0, count, size)]
             for some, cycles in self._all_of(client, pieces, send):
@@ -137,23 +136,8 @@ def given(data: Made) -> Made:
     return data
 
 
-def jobs_on_worker(
-    version: str, kind: type[Planner], session: Session, gpus: Sequence[Gpu], blocks_per_sm: Sequence[int]
-) -> list[int]:
-    """Cycles of the one launch of a session on each GPU, if this worker's model is that of the sweep."""
-    _refuse_other(version, kind([session]).version)
-    return kind.cycles(session, 0, gpus, blocks_per_sm)
-
-
-def formula_on_worker(
-    version: str, data: tuple[Sequence[DifferentLaunches], Gpu], columns: Mapping[str, np.ndarray],
-    rounded: Callable[[np.ndarray], np.ndarray],
-) -> Float[np.ndarray, "point target"]:  # fmt: skip
-    """Of some points, if this worker's formula is that of the sweep."""
-    _refuse_other(version, formula_version())
-    return formula_cycles(*data, columns, rounded)
-
-
-def _refuse_other(wanted: str, own: str) -> None:
-    if wanted != own:
+def on_worker(version: str, own: Callable[[], str], work: Callable[..., Made], *arguments: Any) -> Made:
+    """What `work` makes of these, if this worker's model is that of the sweep."""
+    if version != own():
         raise InputError("a worker of the cluster runs another version of abstim; install the same on all")
+    return work(*arguments)

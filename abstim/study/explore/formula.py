@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from abstim.brief import grouped
 from abstim.gpu.config import Gpu, not_looked_at
 from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, in_cycles
 from abstim.session.session import Session
+from abstim.study.explore.jobs import Work
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import FAILED, Cycles, Screen
 from functional.arrays import Float
@@ -82,42 +85,51 @@ RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "reg
              "register_allocation_granularity")  # fmt: skip
 
 
-def refuse_unknown(points: Points) -> None:
-    """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a guide
-    for a better model, its cycles would be wrong."""
-    from abstim.analytic.point import POINT
+@dataclass
+class FormulaTimer:
+    """Points by the analytic model, all at once; nothing is kept."""
 
-    for key in points.keys_of_gpu:
-        if "." not in key and key not in (POINT.names or ()) and key not in FROM_TIME.values():
-            raise InputError(not_looked_at(f"--vary {key}", "analytic"))
+    sessions: Sequence[Session]
+    gpu: Gpu
+    formula: Formula = formula_cycles
+    work: Work = field(default_factory=Work)
 
+    @staticmethod
+    def refuse(points: Points) -> None:
+        """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a
+        guide for a better model, its cycles would be wrong."""
+        from abstim.analytic.point import POINT
 
-def by_formula(
-    sessions: Sequence[Session], gpu: Gpu, points: Points, formula: Formula = formula_cycles
-) -> tuple[Cycles, list[str]]:
-    """Every point by the analytic model; a point on which a target cannot run has the reason."""
-    from abstim.analytic import whole_cycles
+        for key in points.keys_of_gpu:
+            if "." not in key and key not in (POINT.names or ()) and key not in FROM_TIME.values():
+                raise InputError(not_looked_at(f"--vary {key}", "analytic"))
 
-    reasons = np.where(points.reasons == "", _does_not_fit(sessions, points), points.reasons)
-    usable = reasons == ""
-    cycles = np.full((len(points), len(sessions)), FAILED, np.int64)
-    if usable.any():
-        columns = points.where(usable).keys_of_gpu
-        cycles[usable] = formula(launches_of(sessions, gpu), gpu, columns, whole_cycles)
-    return cycles, reasons.tolist()
+    def __call__(self, points: Points) -> tuple[Cycles, list[str]]:
+        """As of `Timer`."""
+        from abstim.analytic import whole_cycles
 
+        started = perf_counter()
+        reasons = np.where(points.reasons == "", self._does_not_fit(points), points.reasons)
+        usable = reasons == ""
+        cycles = np.full((len(points), len(self.sessions)), FAILED, np.int64)
+        if usable.any():
+            columns = points.where(usable).keys_of_gpu
+            cycles[usable] = self.formula(launches_of(self.sessions, self.gpu), self.gpu, columns, whole_cycles)
+        self.work.count_points(cycles, self.sessions)
+        self.work.seconds += perf_counter() - started
+        return cycles, reasons.tolist()
 
-def _does_not_fit(sessions: Sequence[Session], points: Points) -> np.ndarray:
-    """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
-    columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
-    _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
-    reasons = np.full(len(first), "", object)
-    for n, k in enumerate(first.tolist()):
-        try:
-            own = points.gpu(k)
-            for session in sessions:
-                for launch in range(len(session)):
-                    session.blocks_per_sm(launch, own)
-        except InputError as error:
-            reasons[n] = str(error)
-    return reasons[of.ravel()]
+    def _does_not_fit(self, points: Points) -> np.ndarray:
+        """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
+        columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
+        _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
+        reasons = np.full(len(first), "", object)
+        for n, k in enumerate(first.tolist()):
+            try:
+                own = points.gpu(k)
+                for session in self.sessions:
+                    for launch in range(len(session)):
+                        session.blocks_per_sm(launch, own)
+            except InputError as error:
+                reasons[n] = str(error)
+        return reasons[of.ravel()]

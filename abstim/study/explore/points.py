@@ -13,6 +13,7 @@ by more than `TOLERANCE` is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from math import prod
@@ -203,14 +204,6 @@ MOST_COMBINATIONS = 10**18
 MOST_TRIED = 64  # values of an axis, when another is asked about
 
 
-def _possible(gpu: Gpu, key: str, value: Any) -> Gpu | None:
-    """The GPU with a value, if there can be one."""
-    try:
-        return changed(gpu, {key: value}, gpu.name)
-    except InputError:
-        return None
-
-
 @dataclass(frozen=True)
 class Space:
     """Everything that may be asked for: a GPU, the axes around it, and expressions with names.
@@ -241,7 +234,10 @@ class Space:
         for axis, key in zip(self.axes, keys, strict=True):
             beside = [a for a in self.axes if a.key not in DERIVED and a != axis]
             others = [(a.key, value) for a in beside for value in a.values[:MOST_TRIED]]
-            tried = [self.gpu, *(found for k, v in others if (found := _possible(self.gpu, k, v)))]
+            tried = [self.gpu]
+            for other, value in others:
+                with suppress(InputError):
+                    tried.append(changed(self.gpu, {other: value}, self.gpu.name))
             if all(gpu.why_idle(key) for gpu in tried):
                 also = f" (it sets {key})" if key != axis.key else ""
                 raise InputError(f"--vary {axis.key}: no effect on {self.gpu.name}{also}: {self.gpu.why_idle(key)}")
@@ -349,11 +345,8 @@ class Points:
         """The columns that `--set` has, without those derived from them."""
         return {key: values for key, values in self.columns.items() if key not in DERIVED}
 
-    def settings(self, k: int) -> dict[str, Any]:
-        """Point `k` as keys of the GPU and plain values."""
-        return {key: values[k].item() for key, values in self.keys_of_gpu.items()}
-
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""
         label = ", ".join(f"{axis.key}={self.columns[axis.key][k]}" for axis in self.space.axes)
-        return changed(self.space.gpu, self.settings(k), f"{self.space.gpu.name} {label}")
+        settings = {key: values[k].item() for key, values in self.keys_of_gpu.items()}
+        return changed(self.space.gpu, settings, f"{self.space.gpu.name} {label}")

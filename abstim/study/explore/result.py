@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -13,11 +13,11 @@ import numpy as np
 
 from abstim.brief import brief
 from abstim.extras import need
+from abstim.study.explore.estimated import EstimatedTargets
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.interpolated import EstimatedTargets
+from abstim.study.explore.jobs import Work
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import front
-from abstim.study.explore.timing import Work
 from functional.arrays import Bool, Float, Int64
 from functional.keep.folder import check_output, write_output
 
@@ -33,15 +33,6 @@ class Sensitivity:
     elasticity: float | None
     swing: float
     best: object
-
-
-# The seam: anything that turns points and their seconds into one Sensitivity a key.
-Analysis = Callable[[Points, Float[np.ndarray, " point"]], list[Sensitivity]]
-
-
-def by_regression(points: Points, seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
-    """From the sweep itself (`of_columns`)."""
-    return of_columns({axis.key: points.columns[axis.key] for axis in points.space.axes}, seconds)
 
 
 def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
@@ -61,7 +52,10 @@ def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " p
             found.append(Sensitivity(key, 0.0, 1.0, columns[key][0].item()))
             continue
         slope = float(own[0]) if columns[key].dtype.kind in "if" and part.shape[1] == 1 else None
-        found.append(_sensitivity(key, columns[key], logs - design @ fitted + part @ own, slope))
+        values, group = np.unique(columns[key], return_inverse=True)
+        means = np.bincount(group, logs - design @ fitted + part @ own) / np.bincount(group)
+        swing = float(np.exp(means.max() - means.min()))
+        found.append(Sensitivity(key, slope, swing, values[means.argmin()].item()))
     return found
 
 
@@ -87,12 +81,6 @@ def _never_matters(columns: Mapping[str, np.ndarray], key: str, logs: np.ndarray
     np.minimum.at(low, group, logs)
     np.maximum.at(high, group, logs)
     return bool((low == high).all() and (counts[group] > 1).mean() >= 0.5)
-
-
-def _sensitivity(key: str, column: np.ndarray, logs: np.ndarray, slope: float | None) -> Sensitivity:
-    values, group = np.unique(column, return_inverse=True)
-    means = np.bincount(group, logs) / np.bincount(group)
-    return Sensitivity(key, slope, float(np.exp(means.max() - means.min())), values[means.argmin()].item())
 
 
 FORMATS = (".parquet", ".csv", ".json")
@@ -227,8 +215,15 @@ def save_table(path: Path, columns: dict[str, np.ndarray], whole: Sequence[str])
     if path.suffix == ".json":
         table = {name: _with_gaps(values, name in whole) for name, values in columns.items()}
         write_output(path, (json.dumps(_rows(table), indent=1) + "\n").encode())
-    else:
-        write_output(path, _arrow_bytes(columns, whole, path.suffix))
+        return
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    arrays = {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
+    arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
+    file = BytesIO()
+    (csv.write_csv if path.suffix == ".csv" else parquet.write_table)(pyarrow.table(arrays), file)
+    write_output(path, file.getvalue())
 
 
 def check_format(path: Path) -> None:
@@ -246,15 +241,3 @@ def _with_gaps(values: np.ndarray, whole: bool) -> list[Any]:
     if values.dtype.kind != "f":
         return values.tolist()
     return [None if value != value else int(value) if whole else value for value in values.tolist()]
-
-
-def _arrow_bytes(columns: dict[str, np.ndarray], whole: Sequence[str], suffix: str) -> bytes:
-    """A file of a table whose `whole` columns hold no fractions."""
-    import pyarrow
-    from pyarrow import csv, parquet
-
-    arrays = {name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()}
-    arrays |= {name: arrays[name].cast(pyarrow.int64()) for name in whole}
-    file = BytesIO()
-    (csv.write_csv if suffix == ".csv" else parquet.write_table)(pyarrow.table(arrays), file)
-    return file.getvalue()

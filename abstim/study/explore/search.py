@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.gpu.config import Gpu
-from abstim.session.session import Session
 from abstim.study.explore.expressions import Expression
 from abstim.study.explore.points import Points, Space
 from functional.arrays import Bool, Float, Int64
@@ -147,10 +145,8 @@ MIDDLE = 16  # points by the occupancy model for each by the detailed one
 FAILED = -1  # cycles of a point that could not be timed
 RIDGE = 1e-2  # keeps the correction near the model where points are few
 
-
 # Cycles by a model quick enough for a million points, by the GPU's varied keys, as `--set` has them, a value a point
 Screen = Callable[[Mapping[str, np.ndarray]], Float[np.ndarray, "point target"]]
-ScreenMaker = Callable[[Sequence[Session], Gpu], Screen]  # the GPU has the values of all keys that are not varied
 Objectives = Callable[[Points, Float[np.ndarray, "point target"]], Float[np.ndarray, "point objective"]]
 # Cycles, negative where a target cannot run, and why
 Cycles = Int64[np.ndarray, "point target"]

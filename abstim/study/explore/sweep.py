@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -16,24 +16,20 @@ from abstim.progress import Progress, silent
 from abstim.session.result import target_note
 from abstim.session.session import Session, open_session
 from abstim.study.explore.cluster import Cluster
-from abstim.study.explore.expressions import Expression
-from abstim.study.explore.formula import analytic_screen, formula_cycles
-from abstim.study.explore.interpolated import EstimatedTargets, InterpolatedSweep, ReadPoints, refused_by
-from abstim.study.explore.jobs import OccupancyPlanner, Planner, engine_digest, run_local
-from abstim.study.explore.points import Points, Space, parse_axes
-from abstim.study.explore.result import Analysis, Exploration, by_regression, measures, values_of
-from abstim.study.explore.search import (
-    FAILED,
-    MOST_POINTS,
-    Found,
-    Objectives,
-    ScreenMaker,
-    climb,
-    design,
-    front,
-    ranked,
+from abstim.study.explore.estimated import (
+    EstimatedTargets,
+    InterpolatedSweep,
+    ReadPoints,
+    SampledSweep,
+    open_program,
+    refused_by,
 )
-from abstim.study.explore.timing import FormulaTimer, PointTimer, Run, Store, Timer, Work, gpu_or_reason
+from abstim.study.explore.expressions import Expression
+from abstim.study.explore.formula import FormulaTimer, analytic_screen, formula_cycles
+from abstim.study.explore.jobs import OccupancyPlanner, Planner, Run, Store, Timer, Work, gpu_or_reason, run_local
+from abstim.study.explore.points import Points, Space, parse_axes
+from abstim.study.explore.result import Exploration, Sensitivity, measures, of_columns, values_of
+from abstim.study.explore.search import FAILED, MOST_POINTS, Found, climb, design, front, ranked
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target
@@ -113,140 +109,120 @@ def _definition(text: str) -> tuple[str, Expression]:
     return name.strip(), Expression(formula, f"--define {text}")
 
 
-def explore(
-    targets: Sequence[Target],
-    sweep: Sweep,
-    *,
-    screen: ScreenMaker | None = None,
-    analysis: Analysis = by_regression,
-    progress: Progress = silent,
-) -> Exploration:
+def explore(targets: Sequence[Target], sweep: Sweep, *, progress: Progress = silent) -> Exploration:
     """Time targets on the points of a sweep. Raises InputError for anything a user got wrong.
 
     A point on which a target cannot run is a row with the reason. Results are kept as they come: after a kill the same
     call goes on where it was, and gives the same table.
     """
     sweep.space.refuse_idle()
-    strategy, count = sweep.strategy, sweep.count
+    strategy, count, gpu = sweep.strategy, sweep.count, sweep.space.gpu
     if strategy == MULTI_FIDELITY:  # candidates
         strategy, count = "grid" if sweep.space.size <= MOST_POINTS else "random", MOST_POINTS
     points = design(sweep.space, strategy, count, sweep.seed, sweep.constraints)
     _check_objectives(sweep, points)
     SWEPT[sweep.model].refuse(points)
-    programs: list[SampledProgram] = []
-    if sweep.sample:
-        from abstim.study.explore.sampled import open_program
-
-        programs = [open_program(target, sweep.space.gpu, progress) for target in targets]
+    programs = [open_program(target, gpu, progress) for target in targets] if sweep.sample else []
     sessions = [p.session for p in programs] or [open_session(target, progress=progress) for target in targets]
-    names = _names_of(sessions)
-    sampled = None
-    if sweep.aim is not None:
-        work, timed, sampled = _estimated(sweep, sweep.aim, sessions, programs, names, points, progress)
-    else:
-        objectives = partial(values_of, sweep.objectives, names)
-        work, timed = _timed(sweep, sessions, points, screen or analytic_screen, objectives, progress)
-    found = Exploration(
-        sweep.space.gpu.name, names, tuple(sweep.objectives), *timed, work, len(points), sampled=sampled
-    )
+    run = SweepRun(sweep, points, sessions, progress)
+    work, timed, sampled = run.estimated(sweep.aim, programs) if sweep.aim else run.timed()
     # what keeps the times of some targets from being those of machine code, where the GPU runs that
-    notes = {s.case.name: target_note(s, sweep.space.gpu, sweep.model) for s in sessions}
+    notes = {s.case.name: target_note(s, gpu, sweep.model) for s in sessions}
     note = "; ".join(f"{name}: {said}" for name, said in notes.items() if said)
-    return replace(found, sensitivity=_sensitivity(found, analysis), note=note)
+    sensitivity = _sensitivity(timed, run.names)
+    return Exploration(
+        gpu.name, run.names, tuple(sweep.objectives), *timed, work, len(points), sensitivity, sampled, note
+    )
 
 
-def _timed(
-    sweep: Sweep, sessions: Sequence[Session], points: Points, screen: ScreenMaker, objectives: Objectives,
-    progress: Progress,
-) -> tuple[Work, Found]:  # fmt: skip
-    """Every point by the sweep's model, or those that a climb finds."""
-    if sweep.strategy == MULTI_FIDELITY:
-        quick = screen(sessions, sweep.space.gpu)
-        with (
-            _timer(sweep, "occupancy", sessions, progress) as middle,
-            _timer(sweep, DETAILED, sessions, progress) as best,
-        ):
-            return best.work, climb(points, quick, middle, best, objectives, sweep.count or DEFAULT_COUNT)
-    with _timer(sweep, sweep.model, sessions, progress) as timer:
-        return timer.work, Found(points, *timer(points), None)
+class SweepRun:
+    """The points of a sweep and its targets, executed. Raises InputError for two targets of one name."""
 
+    def __init__(self, sweep: Sweep, points: Points, sessions: Sequence[Session], progress: Progress) -> None:
+        self.sweep, self.points, self.sessions, self.progress = sweep, points, sessions, progress
+        names = [re.sub(r"\W", "_", session.case.name) for session in sessions]  # fit for columns and expressions
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise InputError(f"two targets are called {twice}")
+        self.names = tuple(names)
+        self.objectives = partial(values_of, sweep.objectives, self.names)
+        self.cluster = Cluster(sweep.cluster) if sweep.cluster else None
+        self.run: Run = self.cluster or run_local
 
-def _estimated(
-    sweep: Sweep, aim: Aim, sessions: Sequence[Session], programs: Sequence[SampledProgram], names: tuple[str, ...],
-    points: Points, progress: Progress,
-) -> tuple[Work, Found, EstimatedTargets | None]:  # fmt: skip
-    """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else of
-    all, and the best points timed."""
-    gpus, rows, reasons = _machines(points, sessions)
-    cycles, work = np.full((len(points), len(sessions)), FAILED, np.int64), Work(len(points))
-    timed = Found(points, cycles, reasons, None)
-    if not gpus:
-        return work, timed, None
-    own = points.where(rows)
-    with closing(Store(engine_digest())) as store:
+    def timed(self) -> tuple[Work, Found, None]:
+        """Every point by the sweep's model, or those that a climb finds."""
+        sweep = self.sweep
+        if sweep.strategy != MULTI_FIDELITY:
+            with self._timer(sweep.model) as timer:
+                return timer.work, Found(self.points, *timer(self.points), None), None
+        screen = analytic_screen(self.sessions, sweep.space.gpu)
+        with self._timer("occupancy") as middle, self._timer(DETAILED) as best:
+            count = sweep.count or DEFAULT_COUNT
+            return best.work, climb(self.points, screen, middle, best, self.objectives, count), None
 
-        def timer_of(some: Sequence[Session]) -> Timer:
-            return Timer(Planner(some), _run_of(sweep), store, progress, work)
-
-        on = own.after_first(), [sweep.space.gpu, *gpus], timer_of, aim
-        if programs:
-            from abstim.study.explore.sampled import SampledSweep
-
-            found = [SampledSweep(program, *on).run() for program in programs]
+    @contextmanager
+    def _timer(self, model: str) -> Iterator[Timer | FormulaTimer]:
+        """A model as what times points, and keeps what it finds."""
+        kind = SWEPT[model]
+        if issubclass(kind, Planner):
+            with closing(Store(kind.version())) as store:
+                yield Timer(kind(self.sessions), self.run, store, self.progress)
         else:
-            sweeps = [InterpolatedSweep(session, *on) for session in sessions]
-            objectives = partial(values_of, sweep.objectives, names)
-            found = _with_best(sweep, [each.run() for each in sweeps], sweeps, own, objectives)
-    cycles[rows] = np.stack([np.rint(each.cycles) for each in found], 1)
-    if not programs:
-        work.represent(cycles, sessions)
-    return work, timed, EstimatedTargets(names, found, rows)
+            formula = partial(self.cluster.formula, progress=self.progress) if self.cluster else formula_cycles
+            yield kind(self.sessions, self.sweep.space.gpu, formula)
 
+    def estimated(self, aim: Aim, programs: Sequence[SampledProgram]) -> tuple[Work, Found, EstimatedTargets | None]:
+        """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else
+        of all, and the best points timed."""
+        gpus, rows, reasons = self._machines()
+        cycles, work = np.full((len(self.points), len(self.sessions)), FAILED, np.int64), Work(len(self.points))
+        timed = Found(self.points, cycles, reasons, None)
+        if not gpus:
+            return work, timed, None
+        own = self.points.where(rows)
+        with closing(Store(Planner.version())) as store:
 
-def _machines(points: Points, sessions: Sequence[Session]) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
-    """The GPUs on which all targets can run, their rows, and of every row why they cannot."""
-    machines = [gpu_or_reason(points, k) for k in range(len(points))]
-    reasons = [
-        m if isinstance(m, str) else next(filter(None, (refused_by(s, m) for s in sessions)), "") for m in machines
-    ]
-    rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
-    return [m for k in rows if isinstance(m := machines[k], Gpu)], rows, reasons
+            def timer_of(some: Sequence[Session]) -> Timer:
+                return Timer(Planner(some), self.run, store, self.progress, work)
+
+            on = own.after_first(), [self.sweep.space.gpu, *gpus], timer_of, aim
+            if programs:
+                found = [SampledSweep(program.session, *on).run(program) for program in programs]
+            else:
+                sweeps = [InterpolatedSweep(session, *on) for session in self.sessions]
+                found = self._with_best([each.run() for each in sweeps], sweeps, own)
+        cycles[rows] = np.stack([np.rint(each.cycles) for each in found], 1)
+        if not programs:
+            work.represent(cycles, self.sessions)
+        return work, timed, EstimatedTargets(self.names, found, rows)
+
+    def _machines(self) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
+        """The GPUs on which all targets can run, their rows, and of every row why they cannot."""
+        machines = [gpu_or_reason(self.points, k) for k in range(len(self.points))]
+        reasons = [
+            m if isinstance(m, str) else next(filter(None, (refused_by(s, m) for s in self.sessions)), "")
+            for m in machines
+        ]
+        rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
+        return [m for k in rows if isinstance(m := machines[k], Gpu)], rows, reasons
+
+    def _with_best(
+        self, found: list[ReadPoints], sweeps: Sequence[InterpolatedSweep], points: Points
+    ) -> list[ReadPoints]:
+        """With the best points, or those on the front, timed in detail, until they stay the best."""
+        top = self.sweep.top
+        while True:
+            values = self.objectives(points, np.stack([np.rint(each.cycles) for each in found], 1))
+            first = np.sort(np.unique(values, axis=0, return_index=True)[1])  # of equal ones, as they are printed
+            best = np.flatnonzero(front(values)) if values.shape[1] > 1 else first[ranked(values[first], top)]
+            if len(best) > MOST_ON_FRONT:
+                best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, top).astype(np.int64)]
+            open_rows = best[~np.all([each.detailed[best] for each in found], axis=0)]
+            if not len(open_rows):
+                return found
+            found = [own.more(each, open_rows) for own, each in zip(sweeps, found, strict=True)]
 
 
 MOST_ON_FRONT = 64  # of a larger front, which is no longer a choice, evenly spaced members are timed
-
-
-def _with_best(
-    sweep: Sweep, found: list[ReadPoints], sweeps: Sequence[InterpolatedSweep], points: Points, objectives: Objectives
-) -> list[ReadPoints]:
-    """With the best points, or those on the front, timed in detail, until they stay the best."""
-    while True:
-        values = objectives(points, np.stack([np.rint(each.cycles) for each in found], 1))
-        first = np.sort(np.unique(values, axis=0, return_index=True)[1])  # of equal ones, as they are printed
-        best = np.flatnonzero(front(values)) if values.shape[1] > 1 else first[ranked(values[first], sweep.top)]
-        if len(best) > MOST_ON_FRONT:
-            best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, sweep.top).astype(np.int64)]
-        open_rows = best[~np.all([each.detailed[best] for each in found], axis=0)]
-        if not len(open_rows):
-            return found
-        found = [own.more(each, open_rows) for own, each in zip(sweeps, found, strict=True)]
-
-
-@contextmanager
-def _timer(sweep: Sweep, model: str, sessions: Sequence[Session], progress: Progress) -> Iterator[PointTimer]:
-    """A model as what times points, and keeps what it finds."""
-    kind = SWEPT[model]
-    if not issubclass(kind, Planner):
-        formula = partial(Cluster(sweep.cluster).formula, progress=progress) if sweep.cluster else formula_cycles
-        yield kind(sessions, sweep.space.gpu, formula)
-        return
-    planner = kind(sessions)
-    with closing(Store(planner.version)) as store:
-        yield Timer(planner, _run_of(sweep), store, progress)
-
-
-def _run_of(sweep: Sweep) -> Run:
-    return Cluster(sweep.cluster) if sweep.cluster else run_local
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:
@@ -258,18 +234,11 @@ def _check_objectives(sweep: Sweep, points: Points) -> None:
         one.evaluate(objective, guesses)
 
 
-def _names_of(sessions: Sequence[Session]) -> tuple[str, ...]:
-    """The targets' names, fit for columns and expressions."""
-    names = [re.sub(r"\W", "_", session.case.name) for session in sessions]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"two targets are called {twice}")
-    return tuple(names)
-
-
-def _sensitivity(found: Exploration, analysis: Analysis):
+def _sensitivity(found: Found, targets: Sequence[str]) -> list[Sensitivity]:
     """Of the geometric mean over all targets, from the points on which all of them ran."""
-    timed = found.timed
+    timed = np.asarray((found.cycles > 0).all(1))
     if timed.sum() < 2:
         return []
     points = found.points.where(timed)
-    return analysis(points, measures(found.targets, points, found.cycles[timed].astype(float))["seconds"])
+    seconds = measures(targets, points, found.cycles[timed].astype(float))["seconds"]
+    return of_columns({axis.key: points.columns[axis.key] for axis in points.space.axes}, seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,15 +30,6 @@ class Measurement(NamedTuple):
     cycles: tuple[float, ...]
 
 
-def measurements(
-    table: Sequence[Measured] | Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
-) -> tuple[str, dict[str, Gpu], list[Measurement]]:
-    """`of_times`, or `of_table`."""
-    if isinstance(table[0], MeasuredTime):
-        return of_times(table, programs, gpu, overrides)  # type: ignore[arg-type]
-    return of_table(table, gpu, overrides)  # type: ignore[arg-type]
-
-
 def of_table(
     table: Sequence[Measured], gpu: str | None, overrides: Sequence[str]
 ) -> tuple[str, dict[str, Gpu], list[Measurement]]:
@@ -57,7 +47,7 @@ def of_table(
 
 
 def of_times(
-    table: Sequence[MeasuredTime], programs: Path, gpu: str | None, overrides: Sequence[str]
+    programs: Path, table: Sequence[MeasuredTime], gpu: str | None, overrides: Sequence[str]
 ) -> tuple[str, dict[str, Gpu], list[Measurement]]:
     """The same of times on hardware, whose targets lie in `programs`; a variant is a core clock. Raises InputError for
     several GPUs, and for caches that were not flushed."""
@@ -145,7 +135,7 @@ class Observations:
         def one(n: int) -> np.ndarray:
             return self.entries[n % count].engine_cycles(points[n // count], exactly)
 
-        found = in_parallel(one, count * len(points), os.cpu_count() or 1)
+        found = in_parallel(one, count * len(points))
         return np.concatenate(found).reshape(len(points), -1)
 
     def with_gradients(
@@ -156,17 +146,12 @@ class Observations:
         def one(n: int) -> tuple[np.ndarray, np.ndarray]:
             return self.entries[n].with_gradient(values, anew)
 
-        threads = os.cpu_count() or 1
-        found = in_parallel(one, len(self.entries), threads, lambda done, total: progress(what, done, total))
+        found = in_parallel(one, len(self.entries), lambda done, total: progress(what, done, total))
         return np.concatenate([c for c, _ in found]), np.concatenate([g for _, g in found])
 
     def errors(self, cycles: Float64[np.ndarray, " launch"]) -> Float64[np.ndarray, " measurement"]:
         """Signed error of each measurement's cycles, summed over its launches, as a fraction of the measured ones."""
         return np.asarray(np.bincount(self.entry, cycles) / np.bincount(self.entry, self.cycles) - 1)
-
-    def part(self, entries: Sequence[int]) -> Observations:
-        """Some of the measurements."""
-        return Observations([self.entries[e] for e in entries])
 
 
 def observations(

@@ -50,9 +50,9 @@ def knowledge(
     symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
     kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two.
     """
-    _, singular, directions = np.linalg.svd(jacobian, full_matrices=False)
+    # fewer launches than parameters leave some unseen
+    _, singular, directions = np.linalg.svd(jacobian, full_matrices=len(jacobian) < len(names))
     singular = np.pad(singular, (0, len(names) - len(singular)))
-    directions = _complete(directions, len(names))
     freedom = max(1, kernels - len(names))
     deviation = float(np.sqrt((errors**2).sum() / freedom))
     visible = singular * np.log(2) > NEGLIGIBLE
@@ -72,14 +72,6 @@ def knowledge(
         {names[k]: round(float(d[k]), 3) for k in np.argsort(-abs(d)) if abs(d[k]) > PART} for d in directions[~seen]
     ]
     return Knowledge(low, high, correlation, singular, directions, unseen, unidentified)
-
-
-def _complete(directions: np.ndarray, count: int) -> Float64[np.ndarray, "name name"]:
-    """An orthonormal basis whose first rows are `directions`: fewer launches than parameters leave some unseen."""
-    if len(directions) == count:
-        return directions
-    _, _, basis = np.linalg.svd(directions, full_matrices=True)
-    return np.concatenate([directions, basis[len(directions) :]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +155,8 @@ class Fit:
         how = f"abstim fit to {self.reference} --split {self.split:g} --seed {self.seed}"
         how += f", variants {', '.join(self.variants)}, {len(self.fitted_benchmarks)} benchmarks fitted. {self.verdict}"
         done = "not changed by a fit" if self.kept_start else "fitted"
-        settings = {p.name: Setting(_whole_if_it_is(p.value), self._source(p)) for p in self.parameters}
+        values = {p.name: int(p.value) if p.value == int(p.value) else p.value for p in self.parameters}
+        settings = {p.name: Setting(values[p.name], self._source(p)) for p in self.parameters}
         title = f"{Path(self.gpu).stem}, {done} to {self.reference}"
         return description(base, title, {"fit": how}, settings)
 
@@ -177,10 +170,6 @@ class Fit:
         """Write the description. Raises InputError if that cannot be done."""
         check_output(path, ".toml")
         write_output(path, self.to_toml().encode())
-
-
-def _whole_if_it_is(value: float) -> float:
-    return int(value) if value == int(value) else value
 
 
 def interval(parameter: FittedParameter) -> str:

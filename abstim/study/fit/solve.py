@@ -4,8 +4,10 @@ the model itself, both from what the values' sources say; kept if it helps on pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -13,7 +15,7 @@ from scipy import optimize
 from abstim.gpu.config import Gpu, load_gpu
 from abstim.gradient.parameter_vector import INDEX, bounds_of, check_names, step_of, values_of
 from abstim.progress import Progress, silent
-from abstim.study.fit.data import Observations, measurements, observations, programs_of, split
+from abstim.study.fit.data import Observations, observations, of_table, of_times, programs_of, split
 from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParameter, Knowledge, finite, knowledge
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured
@@ -233,9 +235,11 @@ def fit(
     """
     started = perf_counter()
     names = _checked(table, names, factor)
-    name, gpus, found = measurements(table, programs, gpu, overrides)
+    read: Any = partial(of_times, programs) if isinstance(table[0], MeasuredTime) else of_table
+    name, gpus, found = read(table, gpu, overrides)
     everything = observations(found, names, gpus, model, progress)
-    data, held_out = map(everything.part, split(programs_of(everything), fraction, seed))
+    parts = split(programs_of(everything), fraction, seed)
+    data, held_out = (Observations([everything.entries[k] for k in part]) for part in parts)
     start = _start_of(everything, names)
     low, high = np.array([bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]).T
     problem = Problem(data, start, (low, high), deviations_of(next(iter(gpus.values())), names), progress)

@@ -10,8 +10,8 @@ from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Bool, Float64, Int64
 from functional.programs.program import Program
 from functional.traces.line_record import is_data, line_of, sectors_of
-from functional.traces.trace import LOCAL_WINDOW_LINE, Trace, concatenate
-from precharacterize.classify import Kind, kind_of
+from functional.traces.trace import LOCAL_WINDOW_LINE, Trace, concatenate, offsets_of
+from precharacterize.classify import Kind
 from precharacterize.table import LatencyTable
 from sampling import WarpProfile
 from sampling.protocol import BlockCode
@@ -43,12 +43,12 @@ def warp_types(trace: Trace) -> Int64[np.ndarray, " warp"]:
     powers = np.multiply.accumulate(np.full(int(lengths.max(initial=1)), _HASH_BASE))
     place = np.arange(len(trace.blocks)) - np.repeat(trace.block_offsets[:-1], lengths)
     terms = (trace.blocks.astype(np.uint64) + np.uint64(1)) * powers[place]
-    return np.diff(before(terms)[trace.block_offsets]).view(np.int64)
+    return np.diff(offsets_of(terms.view(np.int64))[trace.block_offsets])
 
 
 def memory_requests(trace: Trace) -> Int64[np.ndarray, " warp"]:
     """Line records each warp made in global and local memory."""
-    return np.diff(before(in_memory(trace.records).astype(np.int64))[trace.record_offsets])
+    return np.diff(offsets_of(in_memory(trace.records))[trace.record_offsets])
 
 
 def distinct_lines(trace: Trace) -> tuple[Int64[np.ndarray, " tb"], int]:
@@ -66,21 +66,9 @@ def in_memory(records: np.ndarray) -> Bool[np.ndarray, " record"]:
     return is_data(line_of(records))
 
 
-def before(values: np.ndarray) -> np.ndarray:
-    """Sum of the values before each one, and last of all."""
-    total = np.cumsum(values)
-    return np.concatenate([np.zeros(1, total.dtype), total])
-
-
 ON_LINES = {  # make records
     Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD,
 }  # fmt: skip
-
-
-def kinds_of(program: Program) -> Int64[np.ndarray, " instruction"]:
-    """The `Kind` of every instruction."""
-    names = zip(program.instructions, program.function_of, strict=True)
-    return np.array([kind_of(instruction, name == program.name) for instruction, name in names])
 
 
 def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
@@ -91,19 +79,7 @@ def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " ins
     went; `kinds` are the program's.
     """
     blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
-    executed = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
-    return _on_lines(program, trace, kinds) | {
-        "shared_loads": float(executed[kinds == Kind.SHARED_LOAD].sum()),
-        "shared_stores": float(executed[kinds == Kind.SHARED_STORE].sum()),
-        "instructions": float(trace.warp_instructions.sum()),
-        "thread_instructions": float(trace.thread_instructions.sum()),
-        "memory_requests": float(memory_requests(trace).sum()),
-        "thread_blocks": float(len(trace.thread_blocks)),
-    }
-
-
-def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
-    """Global and local accesses."""
+    often = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
     kind, first = kinds_of_records(program, trace, kinds)
     where = in_memory(trace.records)
     local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
@@ -117,6 +93,12 @@ def _on_lines(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruc
         "global_stores": float((store & where & ~local & first).sum()),
         "local_loads": float((load & local & first).sum()),
         "global_atomics": float((atomic & where & first).sum()),
+        "shared_loads": float(often[kinds == Kind.SHARED_LOAD].sum()),
+        "shared_stores": float(often[kinds == Kind.SHARED_STORE].sum()),
+        "instructions": float(trace.warp_instructions.sum()),
+        "thread_instructions": float(trace.thread_instructions.sum()),
+        "memory_requests": float(memory_requests(trace).sum()),
+        "thread_blocks": float(len(trace.thread_blocks)),
     }
 
 

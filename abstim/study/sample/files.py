@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from abstim.gpu.config import load_gpu
+from abstim.gpu.config import Gpu
 from abstim.progress import Progress
 from abstim.study.sample.methods import Known, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import plain_estimate
+from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target, sass_opcode
 from abstim.targets.workloads.dependence import signatures
 from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import table_rows
-from sampling import Estimate, Profile, SamplingError, Selection
+from sampling import Estimate, Profile, SamplingError, Selection, selection_files
 from sampling.bounds import bounded
 from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems, read_nsight_times
-from sampling.selection_files import (
-    read_json,
-    write_csv,
-    write_json,
-    write_kernel_ids,
-    write_kernelslist,
-    write_simpoints,
-)
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:
@@ -68,8 +61,7 @@ def _from_light(light: LightProfile) -> Profile:
 
 def write_selection(
     target: str,
-    gpu: str,
-    overrides: Sequence[str],
+    gpu: Callable[[], Gpu],
     method: str,
     known: Known | None,
     folder: Path | None,
@@ -79,7 +71,7 @@ def write_selection(
     """Files in `folder`: selection.json, selection.csv, launches.simpoints and .weights; of a kernelslist.g the reduced
     list, of other targets Nsight Compute's kernel ids and, with `traces`, Accel-Sim's traces of what was selected.
 
-    Without a profile from elsewhere the target is executed for one. Returns what was written. Raises InputError.
+    Without a profile the target is executed on `gpu` for one. Returns what was written. Raises InputError.
     """
     chosen = method_named(method)
     if folder is None:
@@ -91,15 +83,16 @@ def write_selection(
         raise InputError(f"{target}: its traces are there already; leave out --traces")
     if known is None and is_list:
         raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
-    known = known or _own_profile(target, gpu, overrides, progress)
+    if known is None:
+        known = Known(profile_of(opened(open_target(target), gpu(), online=False, progress=progress)))
     try:
         selection = chosen.select(known)
-        files = [write_csv(selection, folder), *write_simpoints(selection, folder)]
+        files = [selection_files.write_csv(selection, folder), *selection_files.write_simpoints(selection, folder)]
         if is_list:
-            files.append(write_kernelslist(selection, Path(target), folder))
+            files.append(selection_files.write_kernelslist(selection, Path(target), folder))
         else:
             files += _of_launches(target, selection, folder, traces, progress)
-        files.append(write_json(selection, chosen.name, target, folder))
+        files.append(selection_files.write_json(selection, chosen.name, target, folder))
     except SamplingError as error:
         raise InputError(f"{method}: {error}") from None
     except OSError as error:
@@ -120,18 +113,12 @@ def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, 
     case = open_target(target)
     if len(case.launches) != len(selection.strata):
         raise InputError(f"the profile has {len(selection.strata)} launches, {case.name} has {len(case.launches)}")
-    files = [write_kernel_ids(selection, [launch.program.name for launch in case.launches], folder)]
+    files = [selection_files.write_kernel_ids(selection, [launch.program.name for launch in case.launches], folder)]
     if traces:
         chosen = frozenset(selection.units.tolist())
         alone = signatures(case) is not None
         files += write(case, folder / "traces", sass_opcode, chosen=chosen, alone=alone, progress=progress)
     return files
-
-
-def _own_profile(target: str, gpu: str, overrides: Sequence[str], progress: Progress) -> Known:
-    from abstim.study.sample.sampler import opened
-
-    return Known(profile_of(opened(open_target(target), load_gpu(gpu, overrides), online=False, progress=progress)))
 
 
 UNITS = ("cycles", "nanoseconds", "microseconds", "seconds")  # columns that times may stand in
@@ -161,7 +148,7 @@ def estimate_from(selection: str, times: Path) -> TimedElsewhere:
     """
     path = Path(selection)
     try:
-        chosen, method, target = read_json(path / "selection.json" if path.is_dir() else path)
+        chosen, method, target = selection_files.read_json(path / "selection.json" if path.is_dir() else path)
         unit, found = _times(times, chosen)
         estimate = chosen.estimate(found.tolist())
     except SamplingError as error:

@@ -169,7 +169,7 @@ _SELECTED: dict[str, Callable[[Profile], Any]] = {
 }
 
 
-def estimate(name: str, program: SampledProgram) -> Estimate:
+def estimate(program: SampledProgram, aim: object, name: str) -> Estimate:
     """What a baseline, one of `METHODS`, says of a program whose traces memory can hold together."""
     units = units_of(program)
     program.spent("time", float(units.seconds))

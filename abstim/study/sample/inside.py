@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -11,15 +10,16 @@ from time import perf_counter
 import numpy as np
 
 import sampling
-from abstim.gpu.config import nearest, refuse_machine_code
+from abstim.gpu.config import refuse_machine_code
 from abstim.progress import in_parallel
 from abstim.study.sample.counts import EngineFunctional, by_thread_block
-from abstim.study.sample.kept import Finished
-from abstim.study.sample.sampled_program import COUNTS, SampledProgram
-from functional.errors import InputError
+from abstim.study.sample.kept import Finished, kept_analyses
+from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.simulator import EngineSimulator
 from sampling import Estimate, Part
 from sampling.estimate import combine, exact, weighted_counters
 
+COUNTS = "sampling inside a launch counts"  # what refuses machine code
 Inside = Callable[[SampledProgram, int], Estimate]
 
 
@@ -38,6 +38,23 @@ def photon(program: SampledProgram, number: int) -> Estimate:
     simulator = program.simulator(number, basic_blocks=True)
     method = sampling.Photon(kernel=None, analysis_share=analysis_share(program))
     return method.launch(simulator, EngineFunctional(simulator.thread_blocks))
+
+
+def photon_of_program(program: SampledProgram, aim: object, name: str) -> Estimate:
+    """Launches too, by what their warps execute. Raises InputError for a GPU timed from machine code."""
+    share = analysis_share(program)
+    refuse_machine_code(program.gpu, COUNTS)
+
+    def launches() -> Iterator[tuple[EngineSimulator, EngineFunctional]]:
+        for number in range(len(program)):
+            program.progress("sample", number, len(program))
+            simulator = program.simulator(number, basic_blocks=True)
+            yield simulator, EngineFunctional(simulator.thread_blocks)
+            program.launches.drop(number)
+
+    with kept_analyses(program.case, share, program.keeps) as analyses:
+        program.earlier_analyses = dict(analyses)
+        return sampling.Photon(analysis_share=share).program(launches(), analyses)
 
 
 def pkp(program: SampledProgram, number: int) -> Estimate:
@@ -81,13 +98,6 @@ INSIDE: dict[str, Inside] = {
 }  # fmt: skip
 
 
-def inside_named(name: str) -> str:
-    """The name. Raises InputError for one that is none of INSIDE."""
-    if name not in INSIDE:
-        raise InputError(f"launches cannot be simulated {name!r}{nearest(name, INSIDE)}")
-    return name
-
-
 def every_launch(estimates: Sequence[Estimate]) -> Estimate:
     """The program's cycles from those of all launches."""
     weights = [sum(part.instructions for part in estimate.parts) for estimate in estimates]
@@ -109,5 +119,5 @@ def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -
         program.launches.drop(launches[place])
         return estimate
 
-    threads = 1 if program.warm_up.in_order or program.launches.signatures is None else os.cpu_count() or 1
-    return in_parallel(one, len(launches), threads, lambda n, of: program.progress("simulate", n, of))
+    threads = 1 if program.warm_up.in_order or program.launches.signatures is None else None
+    return in_parallel(one, len(launches), lambda n, of: program.progress("simulate", n, of), threads)

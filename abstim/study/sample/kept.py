@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -19,7 +20,8 @@ from sampling.auto.iterations import Timed
 from sampling.auto.segment_simulation import Batch
 from sampling.photon import Analysis
 
-MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside", "abstim.study.sample.quick_estimates")
+Found = TypeVar("Found")
+MADE_BY = ("abstim.study.sample.automatic", "abstim.study.sample.inside")
 ANALYSED_BY = ("sampling.photon.analysis", "abstim.study.sample.counts", "functional.keep.kept")
 
 
@@ -55,46 +57,46 @@ def name_of(modules: tuple[str, ...], case: Case, gpu: Gpu, caches: str = EMPTY)
 
 
 @contextmanager
-def kept_parts(case: Case, gpu: Gpu, caches: str = EMPTY, model: str = DETAILED) -> Iterator[dict[int, InPart]]:
+def _kept(
+    kind: str, name: str, decode: Callable[[bytes], dict[int, Found]], encode: Callable[[dict[int, Found]], bytes]
+) -> Iterator[dict[int, Found]]:
+    kept = Kept(kind)
+    found = kept.load(name, decode) or {}
+    before = encode(found)
+    try:
+        yield found
+    finally:  # after an interrupt too
+        if (content := encode(found)) != before:
+            kept.save(name, content)
+
+
+def kept_parts(
+    case: Case, gpu: Gpu, caches: str = EMPTY, model: str = DETAILED
+) -> AbstractContextManager[dict[int, InPart]]:
     """What was simulated of the launches of one case on one GPU, by number, with this version of the code: what was
     kept, to which more may be added. Of other models (`model`), which are fast, and where one launch's caches decide
     another, nothing is kept."""
     if caches == KEPT or model != DETAILED:
-        yield {}
-        return
-    kept, name = Kept("parts"), name_of(MADE_BY, case, gpu, caches)
-    found = kept.load(name, msgspec.msgpack.Decoder(dict[int, InPart]).decode) or {}
-    before = _encoded(found)
-    try:
-        yield found
-    finally:  # after an interrupt too
-        if (content := _encoded(found)) != before:
-            kept.save(name, content)
+        return nullcontext({})
+
+    def encoded(launches: dict[int, InPart]) -> bytes:
+        return msgspec.msgpack.encode(dict(sorted(launches.items())), enc_hook=lambda number: number.item())
+
+    decode = msgspec.msgpack.Decoder(dict[int, InPart]).decode
+    return _kept("parts", name_of(MADE_BY, case, gpu, caches), decode, encoded)
 
 
-def _encoded(launches: Mapping[int, InPart]) -> bytes:
-    return msgspec.msgpack.encode(dict(sorted(launches.items())), enc_hook=lambda number: number.item())
-
-
-@contextmanager
-def kept_analyses(case: Case, share: float, keeps: bool = True) -> Iterator[dict[int, Analysis]]:
+def kept_analyses(case: Case, share: float, keeps: bool = True) -> AbstractContextManager[dict[int, Analysis]]:
     """Photon's analyses of one case's launches, of which a `share` of the warps is analysed: those that were kept, to
     which others may be added. They are in one file: made on one GPU, they serve all others. Unless it `keeps`, none."""
     if not keeps:
-        yield {}
-        return
-    kept, name = Kept("analyses"), key(ANALYSED_BY, execution_key(case, "photon"), share)
-    found = kept.load(name, _analyses) or {}
-    before = len(found)
-    try:
-        yield found
-    finally:  # after an interrupt too
-        if len(found) > before:
-            columns = {number: encode_arrays(each.columns()) for number, each in sorted(found.items())}
-            kept.save(name, msgspec.msgpack.encode(columns))
+        return nullcontext({})
 
+    def decoded(content: bytes) -> dict[int, Analysis]:
+        kept = msgspec.msgpack.decode(content, type=dict[int, bytes])
+        return {number: Analysis.of_columns(decode_arrays(columns)) for number, columns in kept.items()}
 
-def _analyses(content: bytes) -> dict[int, Analysis]:
-    """The launches of a file, by number."""
-    kept = msgspec.msgpack.decode(content, type=dict[int, bytes])
-    return {number: Analysis.of_columns(decode_arrays(columns)) for number, columns in kept.items()}
+    def encoded(found: dict[int, Analysis]) -> bytes:
+        return msgspec.msgpack.encode({number: encode_arrays(each.columns()) for number, each in sorted(found.items())})
+
+    return _kept("analyses", key(ANALYSED_BY, execution_key(case, "photon"), share), decoded, encoded)

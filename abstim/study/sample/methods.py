@@ -47,7 +47,7 @@ class Known:
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """One row. `select`: launches by a profile (without it: all). `inside`: a name of `INSIDE`, which may be replaced
-    where it is "full". `whole`: does it all itself.
+    where it is "full". `whole`: a function, `module.name` of this package, that does it all itself.
 
     `completed`: adds to a profile what no file gave.
     """
@@ -60,7 +60,7 @@ class Method:
     needs: Needs = Needs.PROFILE
     select: Callable[[Known], Selection] | None = None
     inside: str = "full"
-    whole: Callable[[SampledProgram, Aim], Estimate] | None = None
+    whole: str = ""
     completed: Callable[[SampledProgram, Known], Known] = lambda program, known: known
 
     @property
@@ -69,7 +69,15 @@ class Method:
         return self.needs in (Needs.NOTHING, Needs.FULL_SIMULATION)
 
     def with_inside(self, inside: str) -> Method:
-        """The same choice of launches, each simulated another way. Raises InputError if the method has its own."""
+        """The same choice of launches, each simulated another way; as it is where none is named. Raises InputError for
+        a way that is none of INSIDE, and if the method has its own."""
+        from abstim.gpu.config import nearest
+        from abstim.study.sample.inside import INSIDE
+
+        if not inside:
+            return self
+        if inside not in INSIDE:
+            raise InputError(f"launches cannot be simulated {inside!r}{nearest(inside, INSIDE)}")
         if self.inside != "full":
             raise InputError(f"{self.name} has its own way to simulate a launch; leave out --inside")
         return self if inside == "full" else replace(self, name=f"{self.name}+{inside}", inside=inside)
@@ -79,7 +87,9 @@ class Method:
         from abstim.study.sample.inside import INSIDE, every_launch, simulate
 
         if self.whole:
-            return self.whole(program, aim)
+            module, _, name = self.whole.rpartition(".")
+            found: Estimate = getattr(import_module(f"abstim.study.sample.{module}"), name)(program, aim, self.name)
+            return found
         if known is None or self.select is None:
             return every_launch(simulate(program, range(len(program)), INSIDE[self.inside]))
         selection = self.select(replace(self.completed(program, known), seed=aim.seed))
@@ -125,33 +135,10 @@ def _in_two_levels(program: SampledProgram, known: Known) -> Known:
     return replace(known, profile=known.profile.first(max(20, len(program) // 10)), light=light_profile_of(program))
 
 
-def _photon(program: SampledProgram, aim: Aim) -> Estimate:
-    from abstim.study.sample.inside import analysis_share
-    from abstim.study.sample.kept import kept_analyses
-    from sampling import Photon
-
-    share = analysis_share(program)
-    with kept_analyses(program.case, share, program.keeps) as analyses:
-        program.earlier_analyses = dict(analyses)
-        return Photon(analysis_share=share).program(program.online(), analyses)
-
-
-def _automatic(program: SampledProgram, aim: Aim) -> Estimate:
-    from abstim.study.sample.automatic import automatic
-
-    return automatic(program, aim)
-
-
 def _ideal(name: str, what: str) -> Method:
     """A baseline over units of the full simulation, which it needs."""
-
-    def whole(program: SampledProgram, aim: Aim) -> Estimate:
-        from abstim.study.sample import ideal
-
-        return ideal.estimate(name, program)
-
     return Method(name=name, what=f"ideal: {what}", source="TBPoint, section V-A",
-                  needs=Needs.FULL_SIMULATION, inside="", whole=whole)  # fmt: skip
+                  needs=Needs.FULL_SIMULATION, inside="", whole="ideal.estimate")  # fmt: skip
 
 
 _ALL = (
@@ -159,11 +146,11 @@ _ALL = (
            assumes="launches whose counted work is alike last alike, as far as those that were simulated say",
            random=True,
            source="sampling.md", needs=Needs.ANY_ORDER, inside="",
-           whole=_automatic),
+           whole="automatic.automatic"),
     Method(name="photon", what="online: like launches, then warps or basic blocks that have settled",
            assumes="a kernel whose warps or basic blocks have settled goes on as it is, and like launches last alike",
            source="MICRO 2023", needs=Needs.NOTHING,
-           inside="", whole=_photon),
+           inside="", whole="inside.photon_of_program"),
     Method(name="tbpoint", what="like launches, then like regions of thread blocks",
            assumes="thread blocks of as many requests an instruction go on at the pace of those simulated",
            source="IPDPS 2014", select=_by("tbpoint.InterLaunch"), inside="tbpoint"),

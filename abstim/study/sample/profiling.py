@@ -12,20 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from abstim.study.sample.counts import (
-    basic_block_vector,
-    by_thread_block,
-    in_memory,
-    kinds_of,
-    launch_counts,
-    part_of,
-)
+from abstim.study.sample import counts
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.workloads.dependence import trace_inputs
 from functional.arrays import Float64, Int64
 from functional.programs.program import Program
 from functional.traces.line_record import line_of
 from functional.traces.trace import Trace
+from precharacterize.classify import kinds_of
 from sampling import Profile
 from sampling.nsight import LightProfile, features, padded
 from sampling.statistics import coefficient_of_variation, numbered
@@ -72,7 +66,7 @@ class SomeBlocks:
             return float(distinct)
         last = self.pieces[-1][0]
         half = np.arange(0, len(last.thread_blocks), 2)
-        fewer = len(np.unique(np.concatenate([*before, _lines(part_of(last, half))])))
+        fewer = len(np.unique(np.concatenate([*before, _lines(counts.part_of(last, half))])))
         growth = (distinct - fewer) / max(len(last.thread_blocks) - len(half), 1)
         return distinct + growth * (self.thread_blocks - self.count)
 
@@ -88,7 +82,7 @@ def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: in
 
 
 def _lines(trace: Trace) -> np.ndarray:
-    return line_of(trace.records[in_memory(trace.records)])
+    return line_of(trace.records[counts.in_memory(trace.records)])
 
 
 PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed
@@ -173,15 +167,15 @@ def data_decide(kernel: Program) -> bool:
 
 def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:
     """A launch in numbers: the columns of a Profile and PKA's twelve characteristics."""
-    kinds = kinds_of(program)
-    pieces = [(launch_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
-    found: Row = {name: sum(weight * counts[name] for counts, weight in pieces) for name in pieces[0][0]}
-    threads = executed.each(lambda trace: by_thread_block(trace)[2])
+    kinds = np.array(kinds_of(program))
+    pieces = [(counts.launch_counts(program, trace, kinds), weight) for trace, weight in executed.pieces]
+    found: Row = {name: sum(weight * own[name] for own, weight in pieces) for name in pieces[0][0]}
+    threads = executed.each(lambda trace: counts.by_thread_block(trace)[2])
     return found | {
         "divergence_efficiency": found["thread_instructions"] / max(found["instructions"], 1.0),
         "block_size_variation": coefficient_of_variation(threads),
         "cycles": expected_cycles(executed, gpu),
-        "basic_blocks": executed.total(lambda trace: basic_block_vector(program, trace).astype(float)),
+        "basic_blocks": executed.total(lambda trace: counts.basic_block_vector(program, trace).astype(float)),
     }
 
 

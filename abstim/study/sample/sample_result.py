@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
@@ -31,13 +30,10 @@ def by_kernel(kernels: Sequence[str], cycles: Sequence[float]) -> tuple[KernelSh
     """Contributions of kernels, most cycles first, from those of launches; none where cycles are not by launch."""
     if len(kernels) != len(cycles):
         return ()
-    whole, found = sum(cycles), defaultdict(list)
-    for kernel, each in zip(kernels, cycles, strict=True):
-        found[kernel].append(each)
-    rows = [
-        KernelShare(kernel=kernel, launches=len(own), cycles=sum(own), share=sum(own) / whole if whole else 0.0)
-        for kernel, own in found.items()
-    ]
+    whole, rows = sum(cycles), list[KernelShare]()
+    for kernel, own in grouped(zip(kernels, cycles, strict=True), lambda pair: pair[0]).items():
+        took = sum(each for _, each in own)
+        rows.append(KernelShare(kernel=kernel, launches=len(own), cycles=took, share=took / whole if whole else 0.0))
     return tuple(sorted(rows, key=lambda row: -row.cycles))
 
 

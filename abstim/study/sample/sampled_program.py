@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial as bound
 from threading import Lock
 from time import perf_counter
@@ -12,24 +12,21 @@ import numpy as np
 
 from abstim.engine.kept_caches import Caches
 from abstim.engine.simulation import warm
-from abstim.gpu.config import Gpu, refuse_machine_code
+from abstim.gpu.config import Gpu
 from abstim.models import DETAILED, model_named
 from abstim.progress import Progress, silent
 from abstim.session.result import timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import EMPTY, Flushed, WarmUp
-from abstim.study.sample.counts import EngineFunctional
 from abstim.study.sample.kept import Finished, InPart
 from abstim.study.sample.on_demand import OnDemand
-from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator, launch_shape
+from abstim.study.sample.simulator import WINDOW_CYCLES, EngineSimulator
 from functional.launches.case import Case
 from functional.traces.trace import Trace, concatenate
 from sampling import LaunchShape, Part
 from sampling.auto.iterations import Timed
 from sampling.estimate import exact
 from sampling.photon import Analysis
-
-COUNTS = "sampling inside a launch counts"  # what refuses machine code
 
 
 class SampledProgram:
@@ -86,10 +83,8 @@ class SampledProgram:
     def simulator(self, number: int, basic_blocks: bool = False, window_cycles: int = WINDOW_CYCLES) -> EngineSimulator:
         """A launch to be stepped."""
         blocks, before = self.launches.thread_blocks(number), bound(self.warm_up.before, self.session, number, self.gpu)
-        name, gpu = self.name(number), self.gpu
-        found = EngineSimulator(
-            self.session, number, gpu, blocks, name, basic_blocks, self.spent, before, window_cycles
-        )  # fmt: skip
+        shape = self.shape(number, window_cycles)
+        found = EngineSimulator(self.session, number, self.gpu, blocks, shape, basic_blocks, self.spent, before)
         self.simulators[number] = found
         return found
 
@@ -103,9 +98,14 @@ class SampledProgram:
             known[what] = Timed(float(trace.warp_instructions.sum()), float(cycles))
         return known.get(what)
 
-    def shape(self, number: int) -> LaunchShape:
+    def shape(self, number: int, window_cycles: int = WINDOW_CYCLES) -> LaunchShape:
         """Counts of a launch."""
-        return launch_shape(self.session, number, self.gpu, self.name(number))
+        launch, cores = self.session.launch(number), self.gpu.spec.sm_count
+        return LaunchShape(
+            name=self.name(number), thread_blocks=launch.thread_blocks, warps_per_block=launch.warps_per_block,
+            cores=cores, wave_blocks=self.session.blocks_per_sm(number, self.gpu) * cores, kernel=launch.program.name,
+            window_cycles=window_cycles,
+        )  # fmt: skip
 
     def part(self, number: int) -> InPart:
         """What has been simulated of a launch, to be added to."""
@@ -122,16 +122,6 @@ class SampledProgram:
         """For people."""
         launch = self.session.launch(number)
         return f"{number} {launch.program.name}" + (f" ({launch.label})" if launch.label else "")
-
-    def online(self) -> Iterator[tuple[EngineSimulator, EngineFunctional]]:
-        """Launches in order, as Photon takes them; traces are dropped once their launch is done. Raises InputError for
-        a GPU timed from machine code."""
-        refuse_machine_code(self.gpu, COUNTS)
-        for number in range(len(self)):
-            self.progress("sample", number, len(self))
-            simulator = self.simulator(number, basic_blocks=True)
-            yield simulator, EngineFunctional(simulator.thread_blocks)
-            self.launches.drop(number)
 
     @property
     def executed_instructions(self) -> float:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
-from functools import partial as partial_of
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ from abstim.session.limits import memory_use
 from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, target_note, too_little_timed
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.inside import inside_named
 from abstim.study.sample.kept import InPart, kept_parts
 from abstim.study.sample.methods import METHODS, Known, Method, Needs, method_named
 from abstim.study.sample.profiling import profile_of
@@ -73,7 +70,7 @@ def sample(
     """
     point, case = gpu_of(gpu, overrides), open_target(target)
     alone = model != DETAILED or known is not None or _in_turn(case)  # one by one, or by a profile that is there
-    chosen, before = _chosen(method or (MODELLED if alone else "auto"), inside), warm_up_named(warm_up)
+    chosen, before = method_named(method or (MODELLED if alone else "auto")).with_inside(inside), warm_up_named(warm_up)
     _refuse_idle(chosen, known, aim, seed)
     _refuse(chosen, case, point, model, before, warm_up)
     program = opened(case, point, chosen.online, partial, warm_up=before, model=model, progress=progress)
@@ -96,11 +93,6 @@ def _refuse_idle(method: Method, known: Known | None, aim: Aim | None, seed: int
 def _in_turn(case: Case) -> bool:
     """Whether launches are there one after the other alone."""
     return isinstance(case, StreamedCase) and signatures(case) is None
-
-
-def _chosen(method: str, inside: str) -> Method:
-    found = method_named(method)
-    return found.with_inside(inside_named(inside)) if inside else found
 
 
 def why_not(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, said: str) -> str:
@@ -243,7 +235,10 @@ def compare(
     point, case, before = gpu_of(gpu, overrides), open_target(target), warm_up_named(warm_up)
     asked = (case, point, model, before, warm_up)
     default = [m.name for m in METHODS.values() if not (inside and m.inside != "full") and not why_not(m, *asked)]
-    chosen = [_chosen(name, inside) for name in methods or [name for name in default if name != "full"] or METHODS]
+    chosen = [
+        method_named(name).with_inside(inside)
+        for name in methods or [name for name in default if name != "full"] or METHODS
+    ]
     for method in chosen:
         _refuse(method, *asked)
     options: dict[str, Any] = {"progress": progress, "model": model}
@@ -255,25 +250,19 @@ def compare(
     whole.prepare()
     full = run_method(METHODS["full"], whole)
     measured = [whole.asked[number, "full"] for number in range(len(whole))]
-    profiled, found = cache(partial_of(_profiled, whole)), []
+    profiled, found = cache(lambda: _profiled(whole)), []
     for method in chosen:
         if method is METHODS["full"]:
             continue
-        program = _as_found_alone(whole, method, partial, options | {"warm_up": warm_up_named(warm_up)})
+        found_alone = not whole.launches.given and (whole.launches.signatures is not None or method.online)
+        traces = [] if found_alone else [whole.launches.trace(number) for number in range(len(whole))]
+        as_alone = options | {"warm_up": warm_up_named(warm_up), "partial": partial and found_alone}
+        program = SampledProgram(case, point, traces=traces, **as_alone)
         program.in_part = {} if kept else {n: InPart(found={"full": each}) for n, each in enumerate(measured)}
         without = method.needs is not Needs.PROFILE or whole.launches.signatures is not None
         known, already = (None, {}) if without else profiled()
         found.append(run_method(method, program, known, already))
     return Comparison(full=full, results=found, cycles=[int(each.estimate.total) for each in measured])
-
-
-def _as_found_alone(whole: SampledProgram, method: Method, partial: bool, options: Mapping[str, Any]) -> SampledProgram:
-    """The program as the method by itself would find it: with all traces where it needs them."""
-    launches = whole.launches
-    if not launches.given and (launches.signatures is not None or method.online):
-        return SampledProgram(whole.case, whole.gpu, partial=partial, **options)
-    traces = [launches.trace(number) for number in range(len(whole))]
-    return SampledProgram(whole.case, whole.gpu, traces=traces, **options)
 
 
 def _profiled(whole: SampledProgram) -> tuple[Known, dict[str, float]]:
@@ -301,8 +290,7 @@ def sample_application(
     from abstim.application.run_application import run_application
 
     method_named(method)
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-sample-"))
+    with TemporaryDirectory(prefix="abstim-sample-") as scratch:
         folder = record or Path(scratch) / "traces"
         result = run_application(command, gpus, model=model, record=folder, timed=False, **options)
         stores = sorted(folder.glob("module-*"), key=lambda store: int(store.name.removeprefix("module-")))

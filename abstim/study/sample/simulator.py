@@ -16,7 +16,6 @@ from abstim.session.session import Session
 from abstim.study.sample.counts import (
     initial_latencies,
     instruction_classes,
-    kinds_of,
     kinds_of_records,
     part_of,
     warps_of,
@@ -24,7 +23,7 @@ from abstim.study.sample.counts import (
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Float64, Int64
 from functional.traces.trace import Trace
-from precharacterize.classify import Kind
+from precharacterize.classify import Kind, kinds_of
 from sampling import LaunchShape, Observation, Simulator
 
 
@@ -96,24 +95,22 @@ class EngineSimulator(Simulator):
     """One launch on one GPU. Thread blocks that are never stepped are never executed.
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
-    the seconds of a stage; `caches` says what the launch finds in them (None: nothing). `window_cycles`: of
-    WINDOWS. Positions are those of the trace.
+    the seconds of a stage; `caches` says what the launch finds in them (None: nothing). The window of the `shape` is
+    one of WINDOWS. Positions are those of the trace.
     """
 
     launch: Simulation
     watch: Watch | None
 
     def __init__(
-        self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, name: str, basic_blocks: bool,
-        spent: Callable[[str, float], None], caches: Callable[[], Caches | None] = lambda: None,
-        window_cycles: int = WINDOW_CYCLES,
+        self, session: Session, number: int, gpu: Gpu, thread_blocks: ThreadBlocks, shape: LaunchShape,
+        basic_blocks: bool, spent: Callable[[str, float], None], caches: Callable[[], Caches | None],
     ) -> None:  # fmt: skip
         self.session, self.number, self.gpu, self.thread_blocks = session, number, gpu, thread_blocks
-        self.basic_blocks, self._spent, self._caches = basic_blocks, spent, caches
-        self.shape = launch_shape(session, number, gpu, name, window_cycles)
-        self.windows = WINDOWS[window_cycles]
+        self.shape, self.basic_blocks, self._spent, self._caches = shape, basic_blocks, spent, caches
+        self.windows = WINDOWS[shape.window_cycles]
         self.latency = int(gpu.params.launch_latency_cycles)
-        self.idle_windows = round(self.latency / window_cycles)  # before anything is dispatched
+        self.idle_windows = round(self.latency / shape.window_cycles)  # before anything is dispatched
         self.history: list[tuple[float, float]] = []  # clock, warp instructions a cycle since the step before
 
     def begin(self) -> None:
@@ -149,21 +146,18 @@ class EngineSimulator(Simulator):
         """See the protocol. Of what is left out the latest line records stand for all: L2 holds no more."""
         started = perf_counter()
         program = self.thread_blocks.launch.program
-        most, kinds = RECORDS_A_LINE * self.launch.l2_lines, kinds_of(program)
+        most, kinds = RECORDS_A_LINE * self.launch.l2_lines, np.array(kinds_of(program))
         pieces: list[Trace] = []
         for last in range(len(thread_blocks), 0, -BLOCKS_AT_ONCE):
             if sum(len(piece.records) for piece in pieces) < most:
-                pieces.append(self._trace_of(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last]))
+                some = np.asarray(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last], np.int64)
+                positions = np.sort(self.thread_blocks.at(some))  # those that have not been are executed
+                assert self.thread_blocks.trace is not None
+                pieces.append(part_of(self.thread_blocks.trace, positions))
         for piece in reversed(pieces):
             written = np.isin(kinds_of_records(program, piece, kinds)[0], (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
             self.launch.leave_out(piece.records, written)
         self._spent("time", perf_counter() - started)
-
-    def _trace_of(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Trace:
-        """Of some thread blocks in order; those that have not been are executed."""
-        positions = np.sort(self.thread_blocks.at(np.asarray(thread_blocks, np.int64)))
-        assert self.thread_blocks.trace is not None
-        return part_of(self.thread_blocks.trace, positions)
 
     def advance(self, cycles: int) -> Observation:
         """See the protocol; with perfect memory to the end."""
@@ -206,6 +200,9 @@ class EngineSimulator(Simulator):
             events = self.watch.read(self.log, np.stack([warps, retired_at], axis=1))
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
+        each, channels = self.gpu.params.dram_sector_cycles, self.gpu.spec.dram_channels
+        # would DRAM stay idle even if every access to L2 went there?
+        idle = launch.counters["l2_accesses"] * each < IDLE * clock * channels
         return Observation(
             clock_cycles=float(clock + self.latency),
             blocks=ids[retired],
@@ -222,21 +219,11 @@ class EngineSimulator(Simulator):
             window_instructions=self._windows(clock),
             class_latency_cycles=np.empty(0) if self.watch is None else self.watch.class_latency_cycles,
             initial_latency_cycles=self.initial_latency_cycles,
-            cache_fill=self._fill(launch, clock),
-            memory_read_cycles=self._memory_cycles(launch, "dram_reads"),
-            memory_write_cycles=self._memory_cycles(launch, "dram_writes"),
+            cache_fill=1.0 if idle else launch.l2_fill,
+            memory_read_cycles=launch.counters["dram_reads"] * each / channels,
+            memory_write_cycles=launch.counters["dram_writes"] * each / channels,
             counters={name: float(count) for name, count in launch.counters.items()},
         )
-
-    def _fill(self, launch: Simulation, clock: int) -> float:
-        """Share of L2's lines in use; 1 where DRAM would stay idle even if every access to L2 went there."""
-        busy_cycles = launch.counters["l2_accesses"] * self.gpu.params.dram_sector_cycles
-        if busy_cycles < IDLE * clock * self.gpu.spec.dram_channels:
-            return 1.0
-        return launch.l2_fill
-
-    def _memory_cycles(self, launch: Simulation, sectors: str) -> float:
-        return launch.counters[sectors] * self.gpu.params.dram_sector_cycles / self.gpu.spec.dram_channels
 
     def _windows(self, clock: int) -> np.ndarray:
         """Those that are over since the last observation."""
@@ -250,15 +237,6 @@ class EngineSimulator(Simulator):
         idle = np.zeros(self.idle_windows if self.told == 0 and whole else 0)
         self.told = max(self.told, whole)
         return np.concatenate([idle, counts])
-
-
-def launch_shape(session: Session, number: int, gpu: Gpu, name: str, window_cycles: int = WINDOW_CYCLES) -> LaunchShape:
-    """Counts of a launch on a GPU."""
-    launch, cores = session.launch(number), gpu.spec.sm_count
-    return LaunchShape(
-        name=name, thread_blocks=launch.thread_blocks, warps_per_block=launch.warps_per_block, cores=cores,
-        wave_blocks=session.blocks_per_sm(number, gpu) * cores, kernel=launch.program.name, window_cycles=window_cycles,
-    )  # fmt: skip
 
 
 def _retired(positions: np.ndarray, moments: np.ndarray, clock: int) -> tuple[np.ndarray, np.ndarray]:

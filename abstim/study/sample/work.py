@@ -13,14 +13,13 @@ from abstim.engine.design_point import numbers_of
 from abstim.engine.l1d import set_of
 from abstim.engine.tags import find, victim
 from abstim.gpu.config import Gpu
-from abstim.study.sample.counts import before
 from abstim.study.sample.profiling import SomeBlocks
 from functional.arrays import Float64, Int64
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from functional.programs.program import Program
 from functional.traces.line_record import SECTORS_A_LINE, is_data
-from functional.traces.trace import SHARED_WINDOW_LINE, Trace
+from functional.traces.trace import SHARED_WINDOW_LINE, Trace, offsets_of
 from precharacterize.classify import latency_class
 
 LINES = 1 << 27  # that there are numbers of
@@ -198,7 +197,7 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
 
 def _by_block(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"], each: int) -> Int64[np.ndarray, " tb"]:
     """Sums over the `each` warps of a thread block."""
-    return np.diff(before(values.astype(np.int64))[offsets[::each]])
+    return np.diff(offsets_of(values.astype(np.int64))[offsets[::each]])
 
 
 def dram_cycles(misses: Float64[np.ndarray, " n"], gpu: Gpu) -> Float64[np.ndarray, " n"]:

@@ -112,14 +112,6 @@ def _restricted() -> dict[str, tuple[tuple[int, int], tuple[_Only, ...]]]:
     }
 
 
-def _give_up() -> None:
-    """Give up all other system calls, for good, for this thread and all it starts. Raises OSError."""
-    program = b"".join(_program())
-    count, code = len(program) // 8, ctypes.create_string_buffer(program)
-    packed = ctypes.create_string_buffer(struct.pack("@HP", count, ctypes.addressof(code)))
-    _checked("seccomp", _LIBC.prctl(_SET_SECCOMP, _FILTER, packed, 0, 0))
-
-
 def _program() -> Iterator[bytes]:
     """Instructions of the filter, in classic BPF."""
     column = list(_AUDIT_ARCHITECTURE).index(platform.machine())
@@ -200,7 +192,11 @@ def restrict(rules: int) -> None:
     _landlock(_RESTRICT_SELF, rules, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
     _checked("capset", _LIBC.capset(header, (ctypes.c_uint32 * 6)()))  # a process of root's has some
-    _give_up()
+    program = b"".join(_program())
+    code = ctypes.create_string_buffer(program)
+    packed = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
+    # all other system calls are given up, for good, by this thread and all that it starts
+    _checked("seccomp", _LIBC.prctl(_SET_SECCOMP, _FILTER, packed, 0, 0))
 
 
 def _limit() -> None:
