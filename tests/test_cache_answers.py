@@ -93,7 +93,8 @@ def test_late_lines_of_a_warp_are_in_order_and_end_with_a_mark(walked):
     assert len(lines) > 3 and len(set(lines.values())) == len(lines)
     for asker, fill in lines.items():
         level, part = level_of(int(walk.fetch_waits[asker]))
-        assert told.fill_words[fill] == level | part << 2
+        sectors = {"sectors": 4, "dram_sectors": 4 * (level == 2)}
+        assert fields_of(told.fill_words[fill]) == {"occupies": 0, "level": level, "part": part} | sectors
 
 
 def test_sms_that_do_the_same_are_run_once():

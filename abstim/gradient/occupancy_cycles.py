@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from abstim.gradient.occupancy_kernel import MEMORY_PARAMETERS, OccupancyKernel
+from abstim.gradient.occupancy_kernel import MEMORY_LATENCIES, OccupancyKernel
 from abstim.gradient.parameter_vector import is_whole, step_of
 from abstim.occupancy_vector.jax_lanes import Cut, bytes_of, ends_of
 from abstim.occupancy_vector.lanes import chosen
@@ -66,7 +66,7 @@ class _Launch:
         self._own: Lanes = chosen(lanes, self._lanes)
         self._rows = len(self._own.streams.lane_items)
         # the items are others where one of these is: so many that each instruction may be one
-        self._cut_anew = any("." in name or name in MEMORY_PARAMETERS.values() for name in kernel.names)
+        self._cut_anew = any("." in name or name in MEMORY_LATENCIES for name in kernel.names)
         if self._cut_anew:
             self._rows = int(point.inputs.trace.warp_instructions[point.warps.leaders].sum())
 

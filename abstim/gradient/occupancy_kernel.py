@@ -19,12 +19,13 @@ from abstim.occupancy_vector.timed_launch import DesignPoint, TimedLaunch
 from functional.arrays import Float64, Int64
 from precharacterize.classify import latency_class
 
-# The parameter that each latency of the load/store unit is
-MEMORY_PARAMETERS = {
-    "shared": "shared_latency_cycles",
-    "const": "const_latency_cycles",
-    "l1d": "l1d_latency_cycles",
-    "atomic": "atomic_latency_cycles",
+# Latencies of the load/store unit that each parameter is part of
+MEMORY_LATENCIES = {
+    "shared_latency_cycles": ("shared",),
+    "const_latency_cycles": ("const",),
+    "l1d_latency_cycles": ("l1d", "l1d_miss"),
+    "l1_miss_extra_cycles": ("l1d_miss",),
+    "atomic_latency_cycles": ("atomic",),
 }
 STEP_CYCLES = 2.0**-10  # in which numbers are linear in their parameters
 AT_ONCE = DUAL_WIDTH - 1  # parameters of one run
@@ -100,7 +101,7 @@ def term_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray,
     for k, name in enumerate(names):
         section, _, key = name.partition(".")
         for n, latency in enumerate(LATENCIES):
-            if name == MEMORY_PARAMETERS.get(latency) or (section == "latency_cycles" and key == latency):
+            if latency in MEMORY_LATENCIES.get(name, ()) or (section == "latency_cycles" and key == latency):
                 for term in ("next", "after_next", "drain", "latency"):
                     slopes[:, TERMS.index(term), k] += TICKS * (rows[f"{term}_of"] == n)
         if section == "initiation_cycles":

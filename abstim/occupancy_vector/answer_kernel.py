@@ -6,6 +6,7 @@ those of late instruction lines follow.
 
 from __future__ import annotations
 
+from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector import records as rec
 from functional.jit.marked import jit
 
@@ -13,7 +14,6 @@ OCCUPIES_BITS, LEVEL_BITS, SECTORS_BITS, DRAM_BITS, _ = (bits for _, bits in rec
 SECTORS_SHIFT = OCCUPIES_BITS + LEVEL_BITS
 DRAM_SHIFT = SECTORS_SHIFT + SECTORS_BITS
 PART_SHIFT = DRAM_SHIFT + DRAM_BITS
-LATE_PART_SHIFT = rec.LATE_WORD[0][1]
 
 
 @jit
@@ -75,6 +75,14 @@ def word_of(walk, k):
 
 
 @jit
+def word_of_line(nominal, wait):
+    """ACCESS_WORD of an instruction line."""
+    level, part = level_of(nominal, wait)
+    word = level << OCCUPIES_BITS | part << PART_SHIFT | SECTORS << SECTORS_SHIFT
+    return word | (SECTORS if level == rec.DRAM else 0) << DRAM_SHIFT
+
+
+@jit
 def number_access(walk, told, numbers, followed, k, fills):
     """Access `k` as a word and a member of its fill; returns how many fills there are then, fill 0 included."""
     answer = walk.answers[k]
@@ -97,8 +105,7 @@ def number_line(walk, told, numbers, n, fills):
     """Late line `n` as a member of its fill; returns how many fills there are then."""
     asker = told.late_fills[n]
     if numbers[asker] == 0:
-        level, part = level_of(walk.nominal, walk.fetch_waits[asker])
-        numbers[asker], told.fill_words[fills] = fills, level | part << LATE_PART_SHIFT
+        numbers[asker], told.fill_words[fills] = fills, word_of_line(walk.nominal, walk.fetch_waits[asker])
         told.fill_behind[fills] = told.fill_trips[fills] = 0
         fills += 1
     told.late_fills[n] = numbers[asker]

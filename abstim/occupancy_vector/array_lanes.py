@@ -131,15 +131,14 @@ ITEM_WORDS = rec.LANE_ITEM.itemsize // 4
 _PLACES: Mapping[str, Any] = rec.LANE_ITEM.fields or {}  # type and byte of each field
 NEXT = ("begins", "needs")  # what an item's words have of the next one's
 
-# Items, accesses and late instruction lines as a step reads them; times and work in ticks. Of an item LANE_ITEM, of
-# TERMS whether there is one; TERMS; NEXT
+# Items and accesses as a step reads them; times and work in ticks. Of an item LANE_ITEM, of TERMS whether there is one;
+# TERMS; NEXT
 Item = namedtuple(
     "Item",
     "begins line wait_far wait_near needs cycles front unit unit_offset fetches fetch_by access far near has_next "
     "has_after_next has_drain barrier exit next after_next drain latency occupies sp int next_begins next_needs",
 )
 Access = namedtuple("Access", "occupies level sectors dram_sectors part")
-Late = namedtuple("Late", "level part")
 
 
 def taken(values: AnyArray, places: Ints) -> Array:
@@ -262,7 +261,7 @@ def beyond_l1d(fixed: Fixed, state: State, kind: Ints, access: Access, here: Int
     asks, store, atomic = access.sectors > 0, kind == rec.STORE, kind == rec.ATOMIC
     leaves = jnp.maximum(servers.port_free, here + rec.TICKS)
     port = leaves + access.sectors * jnp.where(store | atomic, m.store_sector, m.load_sector)
-    cost = jnp.where(atomic, m.l2_atomic, jnp.where(store, m.l2_store, m.l2_sector))
+    cost = jnp.where(atomic, m.l2_atomic, m.l2_sector)
     l2 = jnp.maximum(servers.l2_free, leaves + m.request) + access.sectors * cost
     l2 = jnp.maximum(l2, port + m.request)
     dram = jnp.maximum(servers.dram_free, l2) + access.dram_sectors * m.dram_sector
@@ -319,31 +318,30 @@ def answered(
 
 
 def with_code(
-    fixed: Fixed, state: State, late: Array, begins: Array | int, ready: Array, go: Array
-) -> tuple[Array, Array, State]:
-    """(is it late, `ready` with it, the state) of the instruction line, the warps' `late`-th, of an item that begins at
-    instruction `begins` of its warp, where `go`. The first that waits for a line asks for it. Any shape whose last axis
-    is the lanes."""
-    machine, words = fixed.machine, fixed.words
-    is_late = go & (taken(words.late_begins, late) <= begins)
-    fill = taken(words.late_fills, late)
-    place = machine.fill_base + fill
-    answer = Late(*read(rec.LATE_WORD, words.fill_words, fill))
-    asks = is_late & (taken(state.arrivals, place) == rec.NEVER)
-    asking, first = lax.optimization_barrier(
-        (jnp.where(asks, place, len(state.arrivals)), ready + code_delay(machine, answer))
+    fixed: Fixed, state: State, go: Bool[Array, " lane"], late: Ints, begins: Ints | int, fetched: Ints
+) -> tuple[Ints, Ints, State]:
+    """(is it late, when it is there, the state) of a warp's `late`-th instruction line, for the item that begins at its
+    instruction `begins` and is fetched by `fetched`, where `go`. The first that waits for a line asks for it; those who
+    wait fetch it one after the other."""
+    words, cost = fixed.words, fixed.machine.numbers.fetch
+    is_late, fill = go & (taken(words.late_begins, late) <= begins), taken(words.late_fills, late)
+    place = fixed.machine.fill_base + fill
+    arrival = lax.optimization_barrier(taken(state.arrivals, place))
+    asks = is_late & (arrival == rec.NEVER)
+    line = Access(*read(rec.ACCESS_WORD, words.fill_words, fill))
+    answer, servers = beyond_l1d(fixed, state, jnp.full_like(fetched, rec.CONSTANT), line, fetched)
+    servers = rec.Servers(*(jnp.where(asks, new, old) for new, old in zip(servers, state.servers, strict=True)))
+    there = jnp.where(asks, answer, arrival)
+    waits = is_late & (fetched < there)
+    arrivals = put(
+        state.arrivals, jnp.where(is_late, place, len(state.arrivals)), jnp.where(waits, there + cost, there)
+    )  # fmt: skip
+    servers = servers._replace(
+        line_there=jnp.where(asks, answer, servers.line_there),
+        line_served=jnp.where(waits, there + cost, servers.line_served),
     )
-    arrivals = lax.optimization_barrier(state.arrivals.at[asking].min(first, mode="drop"))
-    ready = jnp.where(is_late, jnp.maximum(ready, taken(arrivals, place)), ready)
-    return is_late, ready, state._replace(arrivals=arrivals)
-
-
-def code_delay(machine: Machine, late: Late) -> Array:
-    """How late an instruction line is: four sectors, from L2 or from DRAM."""
-    m = machine.numbers
-    l2 = m.request + 4 * (m.l2_sector + m.reply_sector) + m.l2_reply + rec.TICKS
-    dram = portion(m.dram_latency + 4 * m.dram_sector, late.part)
-    return jnp.where(late.level == rec.DRAM, l2 + dram, portion(l2, late.part))
+    fetched = jnp.where(is_late, jnp.maximum(fetched, there), fetched)
+    return is_late, fetched, state._replace(servers=servers, arrivals=arrivals)
 
 
 def use_memory(fixed: Fixed, state: State, turn: Turn, item: Item, warp: Warp, arrive: Ints) -> tuple[Ints, State]:
@@ -400,6 +398,18 @@ def after(fixed: Fixed, item: Item, warp: Warp, start: Ints, result: Ints, delay
     return Warp(warp.position + 1, access, warp.late, floor, jnp.where(item.exit, gone, drain))
 
 
+def fetch_next(fixed: Fixed, servers: rec.Servers, item: Item, start: Ints) -> tuple[Ints, Ints]:
+    """(when the front end has the next item, when the fetch stage is free again)."""
+    before, cost, front = servers.fetch_free, fixed.machine.numbers.fetch, start + item.front
+    asked = start + item.fetch_by  # the last fetch of the item
+    asked = jnp.where(servers.line_there <= asked, jnp.maximum(asked, servers.line_served), asked)
+    granted = jnp.maximum(asked, before + (item.fetches - 1) * cost)
+    waits = (jnp.maximum(start, before) - start) * item.fetches
+    fetched = jnp.maximum(front + waits, granted + item.front - item.fetch_by)
+    fetches = item.fetches > 0
+    return jnp.where(fetches, fetched, front), jnp.where(fetches, granted + cost, before)
+
+
 def issue(fixed: Fixed, state: State, turn: Turn) -> State:
     """Every lane issues the item whose turn it is."""
     start, lanes = turn.start, len(turn.go)
@@ -411,22 +421,20 @@ def issue(fixed: Fixed, state: State, turn: Turn) -> State:
     result, state = lax.optimization_barrier((jnp.where(item.unit == rec.MEMORY, answer, result), state))
     far, near = lax.optimization_barrier((taken(state.far, place), taken(state.near, place)))
     far, near = remembered(far, item.far, result), remembered(near, item.near, result)
-    fetch, front = state.servers.fetch_free, start + item.front
-    cost = fixed.machine.numbers.fetch
-    granted = jnp.maximum(start + item.fetch_by, fetch + (item.fetches - 1) * cost)  # the last fetch of the item
+    fetched, fetch = fetch_next(fixed, state.servers, item, start)
     ready = reduce(
         jnp.maximum,
-        (front, jnp.where(item.fetches > 0, granted + item.front - item.fetch_by, 0), warp.floor,
+        (fetched, warp.floor,
          waited(far, item.wait_far), waited(near, item.wait_near),
          jnp.where(item.has_next, start + item.next + delay, 0)),
     )  # fmt: skip
     new = after(fixed, item, warp, start, result, delay)
     if not fixed.layout.perfect_memory:
         goes_on = turn.go & (item.exit == 0)
-        late, ready, state = with_code(fixed, state, warp.late, item.next_begins, ready, goes_on)
-        new = new._replace(late=warp.late + late)
+        late, there, state = with_code(fixed, state, goes_on, warp.late, item.next_begins, fetched)
+        new, ready = new._replace(late=warp.late + late), jnp.maximum(ready, there)
     done = start + item.cycles
-    fetch = jnp.where(turn.go & (item.fetches > 0), granted + cost, fetch)
+    fetch = jnp.where(turn.go, fetch, state.servers.fetch_free)
     times = (jnp.max(units, 0), done, fetch, *state.servers)
     due = jnp.where(item.exit > 0, GONE, ready + jnp.where(item.barrier > 0, WAITS, 0))
     place, rows, far, near, due = lax.optimization_barrier(
@@ -501,8 +509,13 @@ def enter(fixed: Fixed, state: State) -> State:
     ready = jnp.broadcast_to(time + machine.numbers.first_issue, warp.shape)
     position, late = taken(words.starts, warp), taken(words.late_starts, warp)
     if not layout.perfect_memory:
-        is_late, ready, state = with_code(fixed, state, late, 0, ready, go)
-        late = late + is_late
+
+        def fetch(k: Array, found: tuple[Array, Array, State]) -> tuple[Array, Array, State]:
+            late, ready, state = found
+            is_late, there, state = with_code(fixed, state, go, late[k], 0, ready[k])
+            return late.at[k].add(is_late), ready.at[k].set(there), state
+
+        late, ready, state = lax.fori_loop(0, layout.warps, fetch, (late, ready, state))
     slots = (free * layout.warps + kth) * lanes + jnp.arange(lanes, dtype=jnp.int32)
     number = state.next_block - machine.first + 1
     age = number * layout.rows(layout.blocks) + (free * layout.warps + kth) // layout.schedulers

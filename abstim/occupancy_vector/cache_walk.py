@@ -24,15 +24,16 @@ ANSWER = np.dtype([
     ("wait", "i4"), ("way", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i4"), ("behind", "i4"),
     ("trips", "i2"), ("back", "i2"), ("number", "i4"), ("there", "i4"), ("until", "i4"),
 ], align=True)  # fmt: skip
-# `joined`: accesses that wait for it (of L2 a byte of `asker` a sector); `there`: nominal cycle it comes in
-LINE = np.dtype([("there", "i8"), ("asker", "i4"), ("joined", "i2"), ("valid", "i1"), ("dirty", "i1")], align=True)
+# `joined`: accesses that wait for each sector, a byte a sector; `there`: nominal cycle it comes in
+LINE = np.dtype([("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("valid", "i1"), ("dirty", "i1")], align=True)
 USES = whole_numbers("latest before")  # of lines: the number of the latest, and of the latest before the walk
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
 PIPE_PLACES = 128  # accesses that it holds: a transaction of each stage at most, a stage a cycle of the first level
 FETCHED = whole_numbers("line way")  # the latest instruction line, + 1, and where it is
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
-SLOT = whole_numbers("item stop access fetch back state")
+SLICE = whole_numbers("blocked free")  # of L2: nominal cycles from which, and up to which, it takes nothing
+SLOT = whole_numbers("item stop access fetch back back_near state")
 # `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
 # `order`: thread-block slots, that of the oldest block first
 SM = np.dtype([
@@ -72,7 +73,7 @@ class Caches(NamedTuple):
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
     slice_sectors: np.ndarray  # of the window
-    slice_free: np.ndarray  # nominal cycle up to which a slice takes nothing
+    slices: np.ndarray  # SLICE
     channel_sectors: np.ndarray
     totals: np.ndarray
     code_found: np.ndarray  # ANSWER of the latest fetch: scratch
@@ -140,7 +141,7 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),
-        slice_free=np.zeros(slices, np.int64),
+        slices=np.zeros(slices, SLICE),
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),
         code_found=np.zeros(1, ANSWER),

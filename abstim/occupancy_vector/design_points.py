@@ -28,9 +28,11 @@ def reading(gpu: Gpu) -> tuple:
     spec = gpu.spec
     return (
         gpu.pipeline, spec.coalescing, spec.l1d_bypass, POLICIES[spec.scheduler].in_turn, spec.issues_per_turn,
+        spec.fetches_per_cycle > 1,
         spec.schedulers_per_sm, spec.sub_cores, spec.register_file_ports,
         *(getattr(spec, f"{kind}_units") for kind in UNITS if kind != "mem"),
         spec.result_bus_width, spec.perfect_memory, gpu.params.atomic_latency_cycles,
+        gpu.params.l1_miss_extra_cycles,
     )  # fmt: skip
 
 
@@ -100,7 +102,7 @@ def numbers_of(gpu: Gpu) -> Float64[np.ndarray, " number"]:
         "pool_slack": queue_of(gpu, "sp") / units_of(gpu, "sp"),
         "special_slack": queue_of(gpu, "sfu") * gpu.pipeline.operation("sfu").initiation_cycles,
         "block_launch": params.block_launch_cycles,
-        "first_issue": DISPATCH_CYCLES,
+        "first_issue": DISPATCH_CYCLES - (spec.fetches_per_cycle > 1),
         "retire": RETIRE_CYCLES,
     }
     return np.array([cycles.get(name, 0.0) for name in rec.NUMBERS], np.float64)
@@ -110,12 +112,15 @@ def servers_of(gpu: Gpu) -> np.ndarray:
     """SHARED_BY_LANES: one element.
 
     Where a switch queues at its m inputs, h = (m - 1) / n packets of other SMs stand in the mean at each of n outputs,
-    which serve them in turns: those of a line before as many others, single ones, of a load r an output, after
-    r + r^2 / (2 - 2 r) = h (Karol, Hluchyj, Morgan 1987)."""
+    which serve them in turns: those of a run behind as many others, single ones, of a load r an output, after
+    r + r^2 / (2 - 2 r) = h (Karol, Hluchyj, Morgan 1987). A line's sectors are a run where each is a packet and an
+    input sends one a cycle; otherwise they take the mean of both."""
     spec, params = gpu.spec, gpu.params
     found = np.zeros(1, rec.SHARED_BY_LANES)
+    one_by_one = spec.coalescing == "sector" and not spec.crossbar_repeats
+    in_runs = -1.0 if spec.crossbar_output_queues else 1.0 if one_by_one else 0.5
     found[0] = (
-        spec.dram_channels * spec.l2_slices_per_channel, spec.dram_channels, spec.crossbar_output_queues,
+        spec.dram_channels * spec.l2_slices_per_channel, spec.dram_channels, in_runs,
         max(params.l2_sector_cycles, 1 / spec.l2_reply_sectors), params.l2_atomic_cycles, params.dram_sector_cycles,
         params.dram_latency_cycles + params.dram_reply_cycles - params.l2_reply_cycles, params.dram_activate_cycles,
         params.l2_partition_cycles * OTHER_PART if spec.l2_partitions > 1 else 0.0, params.dispatch_interval_cycles,

@@ -17,13 +17,12 @@ from abstim.engine.accesses import (
     sectors_of,
     shared_hold,
 )
-from abstim.engine.rules import DECODE_CYCLES, READ_OPERANDS_CYCLES
+from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.occupancy_vector import records as rec
 from functional.jit.marked import jit, zero
 from precharacterize.classify import Kind
 
 LONGEST_RUN = 15  # instructions of an item
-FLUSH_GAP = 3  # cycles from issue to issue over a taken branch whose fetch pair has an instruction left
 TERM_COUNT = len(rec.TERMS)
 
 
@@ -121,12 +120,15 @@ def sort_warps(code, touched, machine, paths, leaders, table, digests, count):
 @jit
 def fetch(warp, row, shape):
     """The gap of the front end before an instruction (docs/timing-rules.md, rule 7)."""
-    pc = row.pc
-    if pc == warp.pc + 1 and warp.left > 0:
-        warp.gap = 1
+    pc, is_next = row.pc, row.pc == warp.pc + 1
+    if is_next and warp.left > 0:
+        warp.gap, warp.fetches = 1, 0
         warp.left -= 1
     else:
-        warp.gap = 2 if pc == warp.pc + 1 or warp.pc < -1 else FLUSH_GAP + 1 if warp.left == 0 else FLUSH_GAP
+        warp.gap, warp.fetches = shape.decode, 1
+        if not is_next and warp.pc >= 0:  # what follows the branch comes first, fetched or not
+            warp.fetches += warp.left == 0
+            warp.gap += shape.decode if warp.left == 0 else 1
         warp.left = min(shape.fetch_width, shape.fetch_line - pc % shape.fetch_line) - 1
     warp.pc = pc
 
@@ -179,11 +181,11 @@ def begins_item(warp, row, items, time, earliest, wait, shape):
 
 
 @jit
-def count_fetches(warp, item):
+def count_fetches(warp, item, shape):
     """What a warp's next instruction asks of the fetch stage belongs to the item it follows."""
-    if warp.gap > 1:
-        item.fetches += 2 if warp.gap == FLUSH_GAP + 1 else 1
-        item.fetch_by = warp.time - warp.start + warp.gap - DECODE_CYCLES
+    if warp.fetches:
+        item.fetches += warp.fetches
+        item.fetch_by = warp.time - warp.start + warp.gap - shape.decode
 
 
 @jit
@@ -192,7 +194,7 @@ def begin_item(warp, row, items, time, wait, shape):
     if warp.item >= warp.first:
         before = items[warp.item]
         before.front = warp.time - warp.start + max(warp.gap, warp.stall)  # what the front end and machine code allow
-        count_fetches(warp, before)
+        count_fetches(warp, before, shape)
         before.wait_far, before.wait_near = wait.mask[0], wait.mask[1]
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
@@ -224,7 +226,22 @@ def is_data(row, access):
 
 
 @jit
-def use_memory(row, item, access, shape):
+def is_recent(warp, code, access, lines):
+    """Are all lines that a load asks for among the latest that the warp has loaded? They are then."""
+    found = True
+    for k in range(access.record, end_of_access(code.records, access.record)):
+        line, known = line_of(code.records[k]), False
+        for n in range(len(lines)):
+            known |= lines[n] == line
+        if not known:
+            lines[warp.lines % len(lines)] = line
+            warp.lines += 1
+        found &= known
+    return found
+
+
+@jit
+def use_memory(warp, code, row, item, access, shape, lines):
     """An instruction on the load/store unit."""
     if row.kind == Kind.FENCE:
         item.latency = 1
@@ -238,6 +255,8 @@ def use_memory(row, item, access, shape):
         (shape.bypass or (shape.perfect and row.kind == Kind.L2_LOAD)) and access.space != rec.LOCAL_MEMORY
     ):
         which = rec.ATOMIC_LATENCY
+    elif shape.perfect and not (row.kind != Kind.GLOBAL_STORE and is_recent(warp, code, access, lines)):
+        which = rec.MISS
     item.latency = shape.latency[which] if access.active else 1
     item.latency_of = shape.latency_of[which] if access.active else 0
     if access.active and (is_data(row, access) or row.kind <= Kind.CONST_LOAD):
@@ -290,7 +309,7 @@ def reserve(warp, code, i, row, registers, time, far, near):
 
 
 @jit
-def add_instruction(warp, code, i, row, registers, items, access, shape, time):
+def add_instruction(warp, code, i, row, registers, items, access, shape, time, lines):
     """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
     item = items[warp.item]
     item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
@@ -299,7 +318,8 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time):
     if special:
         item.unit, item.unit_offset = row.unit, offset
     if row.unit == rec.MEMORY:
-        use_memory(row, item, access, shape)
+        item.unit_offset += row.late
+        use_memory(warp, code, row, item, access, shape, lines)
     elif special:
         item.occupies, item.latency = row.initiation, row.result - rec.TO_UNIT_CYCLES
         item.latency_of = row.latency_of
@@ -319,7 +339,7 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time):
 
 
 @jit
-def follow(warp, code, i, row, registers, free, items, access, shape, wait):
+def follow(warp, code, i, row, items, access, shape, scratch):
     """Instruction `i` of the warp's stream."""
     fetch(warp, row, shape)
     paired = (
@@ -327,6 +347,7 @@ def follow(warp, code, i, row, registers, free, items, access, shape, wait):
         and (row.unit == rec.POOLED) != (items[warp.item].unit == rec.POOLED)
     )  # fmt: skip
     earliest = warp.time + (0 if paired else warp.gap) if warp.item >= warp.first else 0
+    registers, free, wait = scratch.registers, scratch.free, scratch.wait
     time = max(earliest, warp.time + warp.stall, own_waits(warp, code, i, registers, wait))
     unit = row.unit if row.unit != rec.POOLED else rec.TENSOR + 1 + row.pool
     if row.unit != rec.MEMORY:
@@ -336,23 +357,24 @@ def follow(warp, code, i, row, registers, free, items, access, shape, wait):
     if begins_item(warp, row, items, time, earliest, wait, shape):
         begin_item(warp, row, items, time, wait, shape)
     else:
-        count_fetches(warp, items[warp.item])
+        count_fetches(warp, items[warp.item], shape)
     read_pools(warp, code, i, registers, items, time)
-    add_instruction(warp, code, i, row, registers, items, access, shape, time)
+    add_instruction(warp, code, i, row, registers, items, access, shape, time, scratch.lines)
     warp.instructions += 1
 
 
 @jit
-def start_warp(warp, item, registers, free, wait):
+def start_warp(warp, item, scratch):
     """A lone warp before its first instruction, whose items begin at `item`."""
+    registers = scratch.registers
     for r in range(len(registers)):
         registers[r].far = registers[r].near = registers[r].pool = 0
-    free[:] = 0
-    wait.far_waited[:] = wait.near_waited[:] = -1
+    scratch.free[:] = 0
+    scratch.wait.far_waited[:] = scratch.wait.near_waited[:] = scratch.lines[:] = -1
     warp.first, warp.item, warp.time, warp.start = item, item - 1, 0, 0
     warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired, warp.stall = 0, 0, -2, 0, 0, 0
     warp.far, warp.near, warp.hold_far, warp.hold_near = 0, 0, 0, 0
-    warp.instructions = 0
+    warp.instructions = warp.lines = 0
 
 
 MOST_CYCLES = 1 << 25  # that TERMS hold
@@ -409,14 +431,14 @@ def cut_into(code, instructions, shape, warps, items, keep, scratch):
     for k in range(len(leaders)):
         items.offsets[k] = found
         first = found if keep else 0
-        start_warp(warp, first, scratch.registers, scratch.free, scratch.wait)
+        start_warp(warp, first, scratch)
         own, rows = leaders[k], items.rows if keep else scratch.rows
         warp.access = warps.offsets[own]
         for event in range(code.block_offsets[own], code.block_offsets[own + 1]):
             block = code.blocks[event]
             for i in range(code.block_start[block], code.block_stop[block]):
                 row, access = instructions[i], warps.accesses[warp.access]
-                follow(warp, code, i, row, scratch.registers, scratch.free, rows, access, shape, scratch.wait)
+                follow(warp, code, i, row, rows, access, shape, scratch)
                 warp.access += row.unit == rec.MEMORY
         rows[warp.item].exit = 1
         for n in range(first, warp.item + 1):

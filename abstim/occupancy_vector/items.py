@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine.design_point import caches_machine
-from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS, START_CYCLES
+from abstim.engine.rules import ALLOCATE_CYCLES, DECODE_CYCLES, READ_STEPS, START_CYCLES
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from abstim.occupancy_vector import records as rec
@@ -24,8 +24,9 @@ from precharacterize.table import UNITS
 _KERNEL = "abstim.occupancy_vector.item_kernel"
 measure, sort_warps, cut_paths = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_paths"))
 
+RECENT_LINES = 32  # that a warp has loaded last, and finds in L1D if no caches are walked
 # Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
-MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic")  # by SHARED, CONST, HIT, ATOMIC_LATENCY
+MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic", "l1d_miss")  # by SHARED, CONST, HIT, ATOMIC_LATENCY, MISS
 LATENCIES = ("none", *INSTRUCTION_CLASSES, *MEMORY_LATENCIES)
 
 
@@ -112,8 +113,9 @@ def new_cutting(registers: int, longest: int) -> rec.Cutting:
     wait = rec.Wait(np.zeros(2, np.int64), np.zeros(rec.LOADS, np.int64), np.zeros(rec.RESULTS, np.int64))
     free, misfits = np.zeros(16, np.int64), np.zeros(1, np.int64)
     return rec.Cutting(
-        np.zeros(1, rec.WARP), np.zeros(registers, rec.REGISTER), free, wait, np.empty(longest, rec.ITEM), misfits
-    )
+        np.zeros(1, rec.WARP), np.zeros(registers, rec.REGISTER), free, wait, np.zeros(RECENT_LINES, np.int64),
+        np.empty(longest, rec.ITEM), misfits,
+    )  # fmt: skip
 
 
 def check_fit(rows: np.ndarray) -> None:
@@ -128,7 +130,8 @@ def check_fit(rows: np.ndarray) -> None:
 def shape_of(gpu: Gpu) -> rec.Shape:
     """What of a GPU cuts items, beside its latency table."""
     spec, pipeline = gpu.spec, gpu.pipeline
-    latencies = pipeline.shared_cycles, pipeline.const_hit_cycles, pipeline.global_hit_cycles
+    hit = pipeline.global_hit_cycles
+    miss = hit + spec.perfect_memory * gpu.params.l1_miss_extra_cycles  # with real memory lanes say what it takes
     of = [LATENCIES.index(name) for name in MEMORY_LATENCIES]
     passing = gpu.params.atomic_latency_cycles
     if not spec.perfect_memory:  # what passes L1D by leaves as it starts
@@ -136,11 +139,12 @@ def shape_of(gpu: Gpu) -> rec.Shape:
     return rec.Shape(
         fetch_width=pipeline.instructions_per_fetch,
         fetch_line=pipeline.fetch_line_instructions,
+        decode=DECODE_CYCLES - (spec.fetches_per_cycle > 1),  # what all but the last bring can issue a cycle earlier
         single=int(POLICIES[spec.scheduler].in_turn),
         dual_issue=int(spec.issues_per_turn > 1),
         bypass=int(spec.l1d_bypass),
         perfect=int(spec.perfect_memory),
-        latency=np.array([*latencies, passing], np.int64),
+        latency=np.array([pipeline.shared_cycles, pipeline.const_hit_cycles, hit, passing, miss], np.int64),
         latency_of=np.array(of, np.int64),
     )
 
@@ -158,7 +162,7 @@ def groups_of(gpu: Gpu) -> int:
 def nominal_shape(gpu: Gpu) -> rec.Shape:
     """The same where each instruction takes a cycle: whatever a GPU's latencies are."""
     own = shape_of(gpu)
-    return own._replace(single=0, dual_issue=0, latency=np.ones_like(own.latency))
+    return own._replace(decode=DECODE_CYCLES, single=0, dual_issue=0, latency=np.ones_like(own.latency))
 
 
 def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> rec.Code:
@@ -166,7 +170,7 @@ def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> rec.Code:
     nominal, memory, offsets = _nominal_rows(table)
     return rec.Code(
         rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, offsets, trace.blocks,
-        trace.block_offsets,
+        trace.block_offsets, trace.records,
     )  # fmt: skip
 
 
@@ -219,7 +223,9 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     """The same for all launches of a program: without work."""
     rows = _rows(table)
     units_by_kind = np.array([units_of(gpu, kind) if kind != "mem" else 1 for kind in UNITS])
-    rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + _start_of(table, gpu)
+    start = _start_of(table, gpu)
+    rows["result"] = table.result_cycles - _start_delay(table, gpu.pipeline.register_banks, 1) + start
+    rows["late"] = np.maximum(0, start - rec.TO_UNIT_CYCLES)
     # of several units, one takes the next instruction while another is busy
     rows["initiation"] = np.maximum(1, table.initiation_cycles // units_by_kind[table.unit])
     return rows

@@ -51,14 +51,6 @@ def begin_of(lane, streams, shape, m, s, slot):
 
 
 @jit
-def l2_cost(m, kind):
-    """Of the SM's share of L2, for a sector."""
-    if kind == rec.ATOMIC:
-        return get(m, rec.NUMBER.l2_atomic)
-    return get(m, rec.NUMBER.l2_store) if kind == rec.STORE else get(m, rec.NUMBER.l2_sector)
-
-
-@jit
 def beyond_l1d(lane, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
@@ -70,7 +62,8 @@ def beyond_l1d(lane, m, kind, word, here):
     left = leaves + (get(m, rec.NUMBER.store_sector) if writes else get(m, rec.NUMBER.load_sector)) * sectors
     put(servers, rec.SERVER.port_free, left)
     begin = later(get(servers, rec.SERVER.l2_free), leaves + get(m, rec.NUMBER.request))
-    answer = later(begin + l2_cost(m, kind) * sectors, left + get(m, rec.NUMBER.request))
+    cost = get(m, rec.NUMBER.l2_atomic) if kind == rec.ATOMIC else get(m, rec.NUMBER.l2_sector)
+    answer = later(begin + cost * sectors, left + get(m, rec.NUMBER.request))
     put(servers, rec.SERVER.l2_free, answer)
     read = answer
     if dram:
@@ -140,28 +133,19 @@ def hold(lane, time):
 
 
 @jit
-def with_code(lane, streams, m, late, ready):
-    """`ready`, not before late instruction line `late` is there; the first that waits for it asks for it."""
+def with_code(lane, streams, m, late, fetched):
+    """When late instruction line `late` is there, for a warp that fetches it by `fetched`; the first that waits for it
+    asks for it. Those who wait fetch it one after the other."""
     fill = streams.late_fills[late]
     if not lane.asked[fill]:
         lane.asked[fill] = 1
-        put(lane.arrivals, fill, ready + code_delay(m, streams.fill_words[fill]))
-    return later(ready, get(lane.arrivals, fill))
-
-
-@jit
-def code_delay(m, answer):
-    """How late an instruction line is: four sectors, from L2 or from DRAM."""
-    level, part = answer & 3, (answer >> 2) + 1
-    l2 = (
-        get(m, rec.NUMBER.request)
-        + (get(m, rec.NUMBER.l2_sector) + get(m, rec.NUMBER.reply_sector)) * 4
-        + get(m, rec.NUMBER.l2_reply)
-        + rec.TICKS
-    )
-    if level == rec.DRAM:
-        return l2 + portion(get(m, rec.NUMBER.dram_latency) + get(m, rec.NUMBER.dram_sector) * 4, part)
-    return portion(l2, part)
+        put(lane.arrivals, fill, beyond_l1d(lane, m, rec.CONSTANT, streams.fill_words[fill], fetched))
+        put(lane.times, rec.SERVER.line_there, get(lane.arrivals, fill))
+    there = get(lane.arrivals, fill)
+    if at(fetched) < at(there):
+        put(lane.arrivals, fill, there + get(m, rec.NUMBER.fetch))
+        put(lane.times, rec.SERVER.line_served, there + get(m, rec.NUMBER.fetch))
+    return later(fetched, there)
 
 
 @jit
@@ -212,13 +196,16 @@ def use_pools(lane, streams, m, needs, g, terms, start):
 
 
 @jit
-def fetched(lane, m, item, start):
+def fetch(lane, m, item, start):
     """When the front end has the next item."""
     ready, cost = start + item.front * rec.TICKS, get(m, rec.NUMBER.fetch)
     before, asked = get(lane.times, rec.SERVER.fetch_free), start + item.fetch_by * rec.TICKS  # the item's last one
+    if at(get(lane.times, rec.SERVER.line_there)) <= at(asked):
+        asked = later(asked, get(lane.times, rec.SERVER.line_served))
     granted = later(asked, before + cost * (item.fetches - 1))
     put(lane.times, rec.SERVER.fetch_free, chosen(item.fetches, granted + cost, before))
-    return chosen(item.fetches, later(ready, granted + (item.front - item.fetch_by) * rec.TICKS), ready)
+    waits = (later(start, before) - start) * item.fetches
+    return chosen(item.fetches, later(ready + waits, granted + (item.front - item.fetch_by) * rec.TICKS), ready)
 
 
 @jit
@@ -263,11 +250,12 @@ def is_late(streams, warp):
 
 
 @jit
-def next_item(lane, streams, shape, m, s, row, slot, warp, ready):
-    """A warp can come to its next item at `ready`: returns when it does, its instruction line considered."""
+def next_item(lane, streams, shape, m, s, row, slot, warp, fetched, ready):
+    """A warp can come to its next item at `ready`: returns when it does, its instruction line, which it fetches by
+    `fetched`, considered."""
     lane.needs[s * rec.MOST_SLOTS + row] = streams.lane_items[warp.item].needs
     if not shape.perfect and is_late(streams, warp):
-        ready = with_code(lane, streams, m, warp.late - 1, ready)
+        ready = later(ready, with_code(lane, streams, m, warp.late - 1, fetched))
     put(lane.slot_times, slot * rec.SLOT_TIMES + rec.READY, ready)
     return ready
 
@@ -287,9 +275,9 @@ def issue(lane, streams, shape, m, s, progress):
     elif item.unit:
         result = use_special(lane, streams, m, g, item.unit - rec.MEMORY, terms, arrive)
     delay = use_pools(lane, streams, m, item.needs, g, terms, start)
-    ready = fetched(lane, m, item, start)
+    fetched = fetch(lane, m, item, start)
     remember(lane, times, warp, item, result)
-    ready = wait(lane, streams, times, warp, item, terms, start, delay, ready)
+    ready = wait(lane, streams, times, warp, item, terms, start, delay, fetched)
     drain = later(get(lane.slot_times, times + rec.DRAIN), result)
     drain = later(drain, start + get(streams.terms, terms + rec.TERM.drain))
     put(lane.slot_times, times + rec.DRAIN, drain)
@@ -303,7 +291,7 @@ def issue(lane, streams, shape, m, s, progress):
     warp.item += 1
     prefetch(streams.lane_items, warp.item + 1)
     prefetch(streams.terms, (warp.item + 1) * len(rec.TERMS))
-    ready = next_item(lane, streams, shape, m, s, row, slot, warp, ready)
+    ready = next_item(lane, streams, shape, m, s, row, slot, warp, fetched, ready)
     if item.barrier:
         warp.state, lane.due[slot] = rec.WAITING, rec.FAR_OFF
         lane.blocks[warp.block].waiting += 1
@@ -359,7 +347,8 @@ def enter(lane, streams, shape, m, b, k, number, time):
     warp.far = warp.near = 0
     for n in range(slot * rec.SLOT_TIMES, (slot + 1) * rec.SLOT_TIMES):
         put(lane.slot_times, n, 0)
-    ready = next_item(lane, streams, shape, m, s, row, slot, warp, time + get(m, rec.NUMBER.first_issue))
+    first = time + get(m, rec.NUMBER.first_issue)
+    ready = next_item(lane, streams, shape, m, s, row, slot, warp, first, first)
     youngest(lane, shape, s, row)
     ready_at(lane, shape, s, row, at(ready))
 

@@ -110,13 +110,12 @@ def number_lanes(gpu, found, told, sharing, numbers):
     for sm in range(count):
         own, part = numbers[sm], sharing.l2[sm] * found.slice_imbalance / servers.slices
         heads = larger(0.0, sharing.l2[sm] - 1) / servers.slices
-        runs = 0.0 if servers.output_queues > 0 else 1 + heads
-        singles = 0.0 if servers.output_queues > 0 else (1 + heads + root(1 + heads * heads)) / 2
+        runs, singles = 1 + heads, (1 + heads + root(1 + heads * heads)) / 2
+        switch = 0.0 if servers.in_runs < 0 else servers.in_runs * runs + (1 - servers.in_runs) * singles
         for k in range(len(rec.NUMBERS)):
             own[k] = gpu.numbers[k]
-        own[NUMBER.l2_sector] = larger(sector * part, runs)
-        own[NUMBER.l2_store] = larger(sector * part, singles)
-        own[NUMBER.l2_atomic] = larger(servers.l2_atomic * part, singles)
+        own[NUMBER.l2_sector] = larger(sector * part, switch)
+        own[NUMBER.l2_atomic] = larger(servers.l2_atomic * part, switch)
         own[NUMBER.dram_sector] = servers.dram_sector * (sharing.dram[sm] * found.channel_imbalance / servers.channels)
         beyond = servers.dram_latency + found.rows_a_sector * servers.dram_activate + servers.other_part
         own[NUMBER.dram_latency] = larger(0.0, beyond)

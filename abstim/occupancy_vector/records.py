@@ -20,7 +20,7 @@ NONE, LOAD, STORE, ATOMIC, CONSTANT, PASSING = range(6)  # passing: a load that 
 FIRST, L2, DRAM = range(3)  # levels that answer; what waits for another's miss has its level and asks for no sectors
 SHARED_MEMORY, CONSTANT_MEMORY, GLOBAL_MEMORY, LOCAL_MEMORY = range(4)  # where an access goes
 # Latencies of the load/store unit, an index into Shape.latency
-SHARED, CONST, HIT, ATOMIC_LATENCY = range(4)
+SHARED, CONST, HIT, ATOMIC_LATENCY, MISS = range(5)
 
 TO_UNIT_CYCLES = ALLOCATE_CYCLES + READ_STEPS + START_CYCLES  # from issue, operands read without conflict
 
@@ -52,14 +52,15 @@ ITEM = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-# One a static instruction. `pool`: -1, or which of POOLS; `latency_of`: as an ITEM's. Of machine code: `stall`, cycles
-# to the warp's next issue; `release`, a scoreboard (-1: none) free once operands are read; `counted`, 1 if what it
-# writes are scoreboards, on which several may count.
+# One a static instruction. `pool`: -1, or which of POOLS; `latency_of`: as an ITEM's; `late`: cycles from issue to the
+# unit beyond TO_UNIT_CYCLES, for its operands. Of machine code: `stall`, cycles to the warp's next issue; `release`, a
+# scoreboard (-1: none) free once operands are read; `counted`, 1 if what it writes are scoreboards, on which several
+# may count.
 CODE = np.dtype(
     [
         ("kind", "i4"), ("unit", "i4"), ("pool", "i4"), ("work", "i4"), ("initiation", "i4"), ("result", "i4"),
         ("pc", "i4"), ("bytes", "i4"), ("writes", "i4"), ("latency_of", "i4"), ("stall", "i4"), ("release", "i4"),
-        ("counted", "i4"),
+        ("counted", "i4"), ("late", "i4"),
     ],
     align=True,
 )  # fmt: skip
@@ -69,7 +70,7 @@ CODE = np.dtype(
 REGISTER = whole_numbers("far near near_due pool item due latency_of")
 WARP = whole_numbers(
     "item first time start start_before start_two_before pc left paired access instructions far near hold_far "
-    "hold_near gap stall"
+    "hold_near gap fetches stall lines"
 )
 
 
@@ -78,11 +79,12 @@ class Shape(NamedTuple):
 
     fetch_width: int
     fetch_line: int
+    decode: int  # cycles from a fetch to an issue of what it brings
     single: int  # 1: every instruction an item
     dual_issue: int
     bypass: int  # global loads pass L1D by
     perfect: int  # memory
-    latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY
+    latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY, MISS
     latency_of: np.ndarray  # the same, as an ITEM's
 
 
@@ -99,6 +101,7 @@ class Code(NamedTuple):
     memory_offsets: np.ndarray
     blocks: np.ndarray
     block_offsets: np.ndarray
+    records: np.ndarray  # line records of all warps
 
 
 class Wait(NamedTuple):
@@ -116,6 +119,7 @@ class Cutting(NamedTuple):
     registers: np.ndarray  # REGISTER
     free: np.ndarray  # the time each unit is
     wait: Wait
+    lines: np.ndarray  # the latest lines that a warp has loaded, a ring
     rows: np.ndarray  # ITEM, as many as the longest path has instructions
     misfits: np.ndarray  # one element: items that lanes cannot hold
 
@@ -143,10 +147,9 @@ DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with
 ACCESS_WORD = (("occupies", 8), ("level", 2), ("sectors", 8), ("dram_sectors", 8), ("part", 6))
 OCCUPIES_BITS = ACCESS_WORD[0][1]
 NEVER_LATE = (1 << 31) - 1  # instructions of a warp before a late line: the end mark
-LATE_WORD = (("level", 2), ("part", 6))  # the same of an instruction line
 RECENT, BACK_BITS = 64, 7  # loads that an SM remembers, of those that asked; bits for which of them
 MOST_TRIPS = 64  # of an access, one after the other
-PARTS, MOST_PARTS = 32, 64  # `part` + 1 of so many: how often, at most, an answer takes the way from the level before
+PARTS, MOST_PARTS = 16, 64  # `part` + 1 of so many: how often, at most, an answer takes the way from the level before
 
 
 class Layout(NamedTuple):
@@ -179,8 +182,7 @@ class Numbers(NamedTuple):
 
     request: Any  # L1D to an L2 slice
     l2_sector: Any  # of the SM's share of L2
-    l2_store: Any  # the same of one that is written
-    l2_atomic: Any
+    l2_atomic: Any  # the same of an atomic
     l2_reply: Any
     dram_sector: Any  # of the SM's share of DRAM
     dram_latency: Any  # beyond L2's
@@ -214,6 +216,8 @@ class Servers(NamedTuple):
 
     memory_free: Any
     fetch_free: Any
+    line_there: Any  # the latest instruction line that warps wait for
+    line_served: Any  # when all of them, so far, have fetched it
     l2_free: Any
     dram_free: Any
     port_free: Any
@@ -255,7 +259,7 @@ class Streams(NamedTuple):
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
     late_fills: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
-    fill_words: Int32[np.ndarray, " fill"]  # ACCESS_WORD of the one that asked in the walk; LATE_WORD
+    fill_words: Int32[np.ndarray, " fill"]  # ACCESS_WORD of the one that asked in the walk, or of the line
     # How many loads back a line was asked for that must be there first (0: none), and from BACK_BITS on how many PARTS
     # of the way from L2 to DRAM it comes before all that load's
     fill_behind: Int32[np.ndarray, " fill"]
@@ -325,11 +329,11 @@ PROGRESS = whole_numbers("next stop issued running freed asks")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
 
-# Of a GPU, what lanes share: L2 slices and DRAM channels; 1, if no packet waits at a switch's input; cycles of a
-# slice's port for a sector, of an atomic, of a channel for a sector; cycles beyond L2, for opening a row, to L2's other
-# part, from one thread block of any SM to the next
+# Of a GPU, what lanes share: L2 slices and DRAM channels; how much of a line's packets a switch serves as a run, -1 if
+# none waits at its inputs; cycles of a slice's port for a sector, of an atomic, of a channel for a sector; cycles
+# beyond L2, for opening a row, to L2's other part, from one thread block of any SM to the next
 SHARED_BY_LANES = np.dtype([(name, "f8") for name in (
-    "slices", "channels", "output_queues", "l2_port", "l2_atomic", "dram_sector", "dram_latency", "dram_activate",
+    "slices", "channels", "in_runs", "l2_port", "l2_atomic", "dram_sector", "dram_latency", "dram_activate",
     "other_part", "dispatch",
 )])  # fmt: skip
 

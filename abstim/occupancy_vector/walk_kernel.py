@@ -15,9 +15,11 @@ from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import PIPE_PLACES
 from abstim.occupancy_vector.ready_slots import equal, first_beyond, first_of_least, those_by
 from functional.jit.marked import jit, zero
+from functional.traces.trace import SECTOR_BYTES
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
+FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
@@ -79,8 +81,10 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     m = walk.machine[0]
     number, channel, local, in_slice = slice_of(m, line)
     caches.slice_sectors[number] += sectors_in(sectors)
-    held = caches.slice_free[number] > time
-    time = max(time, caches.slice_free[number])
+    slice = caches.slices[number]
+    held = slice.blocked <= time < slice.free  # who comes before it is blocked was only asked later
+    if held:
+        time = slice.free
     k, there = find(caches, caches.l2, (number * m.l2_sets + l2_set_of(m, in_slice)) * m.l2_ways, m.l2_ways, line)
     row = caches.l2.row[k]
     found.sectors = min(255, found.sectors + sectors_in(sectors))
@@ -89,7 +93,7 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
         found.dram_sectors = min(255, found.dram_sectors + leaves)
         caches.channel_sectors[channel] += leaves
         caches.totals[0].port_sectors += leaves
-        caches.l2.tag[k], row.valid, row.dirty, row.there, row.asker = line + 1, 0, 0, 0, 0
+        caches.l2.tag[k], row.valid, row.dirty, row.there, row.joined = line + 1, 0, 0, 0, 0
     use(caches, caches.l2, k)
     missed = sectors & ~row.valid
     if row.there <= time:
@@ -102,12 +106,14 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
-        first = (missed * SPREAD) & ONE_EACH
-        row.asker = ((row.asker if is_coming else 0) & ~(first * 255)) | first
+        ask_first(row, missed, is_coming)
         row.there = time + walk.nominal[rec.DRAM]
     elif is_coming and join(row, sectors, m.l2_mshr_merges) and not held:
-        # the slice takes nothing until what it waits for is there
-        caches.slice_free[number] = row.there - walk.nominal[rec.L2]
+        # The slice takes nothing until what it waits for is there. Sectors that come in packets of their own come after
+        # the same one of all others, so that each has to wait.
+        if m.coalesced_bytes == SECTOR_BYTES and time + walk.nominal[rec.DRAM] <= row.there + SECTORS:
+            row.there += (sectors_in(sectors) - 1) * (walk.nominal[rec.DRAM] - walk.nominal[rec.L2])
+        slice.blocked, slice.free = time, row.there - walk.nominal[rec.L2]
         return row.there
     elif held:
         return max(row.there, time + walk.nominal[rec.L2])
@@ -117,15 +123,21 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
 
 @jit
 def join(row, sectors, most):
-    """Who waits for each sector of a line of L2 that is on its way is counted, a byte of `asker` each; are there more
-    than may?"""
+    """Who waits for each sector of a line that is on its way is counted; are there more than may?"""
     full = 0
     for j in range(SECTORS):
-        count = (row.asker >> (8 * j)) & 255
+        count = (row.joined >> (8 * j)) & 255
         if (sectors >> j) & 1 and count:
             full |= count >= most
-            row.asker += (count < 255) << (8 * j)
+            row.joined += (count < 255) << (8 * j)
     return full
+
+
+@jit
+def ask_first(row, sectors, is_coming):
+    """Sectors of a line, of which others may be coming, are asked for: one waits for each."""
+    first = (sectors * SPREAD) & ONE_EACH
+    row.joined = ((row.joined if is_coming else 0) & ~(first * 255)) | first
 
 
 @jit
@@ -178,14 +190,13 @@ def load(walk, caches, sm, line, sectors, time, access, found):
     m, lines = walk.machine[0], caches.l1d
     first = sm * lines.size + set_of(m, line)
     k = position(caches, lines, first, m.l1d_ways, line)
-    missed, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
+    wanted, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
+    missed = wanted
     if there:
         row = lines.row[k]
         missed &= ~row.valid
-        if not missed and row.there > time:
-            if row.joined >= m.l1d_mshr_merges:
-                time = held_up(found, row, access, time)
-            row.joined += 1
+        if not missed and row.there > time and join(row, wanted, m.l1d_mshr_merges):
+            time = held_up(found, row, access, time)
     if missed:
         registers, own = caches.registers[sm], caches.missed[sm]
         count = sectors_in(missed) if m.l1d_sectored else 1
@@ -197,10 +208,11 @@ def load(walk, caches, sm, line, sectors, time, access, found):
             lines.tag[k], lines.row[k].valid = line + 1, 0
         row, before = lines.row[k], found.dram_sectors
         row.valid |= missed
+        ask_first(row, missed, there and row.there > time)
         answered = ask_l2(walk, caches, line, missed, False, time, found)
         found.way = max(found.way, answered - time)
         row.there = answered + queued(caches, sm, time, sectors_in(missed), found.dram_sectors - before)
-        row.asker, row.joined = access + 1, 1
+        row.asker = access + 1
         for n in range(own, own + count):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
         caches.missed[sm] += count
@@ -309,18 +321,19 @@ def ready_at(sm, w, time):
 
 
 @jit
-def place(walk, sm, slots, b, time):
-    """The SM's next thread block enters slot `b`; false if there is none left."""
+def place(walk, caches, number, sm, slots, b, time):
+    """The SM's next thread block, if there is one left, enters slot `b`."""
     if sm.next == sm.stop:
-        return False
+        return
     m, block = walk.machine[0], walk.dealt[sm.next]
     for k in range(m.warps_per_block):
         w, warp = b * m.warps_per_block + k, block * m.warps_per_block + k
         slot, path = slots[w], walk.paths[warp]
         slot.item, slot.stop = walk.offsets[path], walk.offsets[path + 1]
         slot.access, slot.fetch = walk.access_offsets[warp], walk.fetch_offsets[warp]
-        slot.back, slot.state = time, rec.RUNNING
-        ready_at(sm, w, time)
+        slot.back = slot.back_near = time
+        slot.state = rec.RUNNING
+        ready_at(sm, w, fetch_next(walk, caches, number, slot, time))
     sm.next += 1
     n = 0
     while sm.order[n] != b:
@@ -328,7 +341,6 @@ def place(walk, sm, slots, b, time):
     for k in range(n, m.blocks_per_sm - 1):  # thread blocks come in order of age
         sm.order[k] = sm.order[k + 1]
     sm.order[m.blocks_per_sm - 1] = b
-    return True
 
 
 @jit
@@ -357,24 +369,33 @@ def pick(walk, sm):
 
 
 @jit
+def fetch_next(walk, caches, number, slot, time):
+    """A warp whose instruction buffer is empty fetches its next item at `time`; returns when its line is there."""
+    line = walk.items[slot.item].line
+    there = read_code(walk, caches, number, line, time, slot.fetch, caches.code_found[0])
+    walk.fetch_waits[slot.fetch] = there - time
+    slot.fetch += 1
+    return there
+
+
+@jit
 def go_on(walk, caches, number, sm, slot):
     """A warp goes on to its next memory access, barrier, or wait; returns when it is ready again."""
-    m, time, issued, soon, ready = walk.machine[0], sm.clock, 0, 0, 0
-    while slot.item < slot.stop:
-        item, code = walk.items[slot.item], caches.code_found[0]
-        ready = max(time, read_code(walk, caches, number, item.line, time, slot.fetch, code))
-        walk.fetch_waits[slot.fetch] = ready - time
+    m, time, issued, soon, ready, goes_on = walk.machine[0], sm.clock, 0, 0, 0, 1
+    while goes_on:
+        item, needs = walk.items[slot.item], 0
         issued += item.cycles
         slot.item += 1
-        slot.fetch += 1
         if item.unit == rec.MEMORY:
-            soon, known = access_memory(walk, caches, number, sm, item, slot, time)
-            ready = max(ready, known)
-        waits = item.wait_far and slot.back > time
-        if waits:
-            ready = max(ready, slot.back)
-        if item.barrier or item.access != rec.NONE or waits or ready > time:
-            break
+            soon = access_memory(walk, caches, number, sm, item, slot, time)
+        if item.wait_far:
+            needs = slot.back
+        if item.wait_near:
+            needs = max(needs, slot.back_near)
+        ready = max(time, needs)
+        if slot.item < slot.stop:
+            ready = max(ready, fetch_next(walk, caches, number, slot, time))
+        goes_on = not (item.barrier or item.access != rec.NONE or ready > time or slot.item == slot.stop)
     sm.clock = max(soon, time + max(1, issued // m.schedulers_per_sm))
     if slot.item == slot.stop:
         slot.state = rec.GONE
@@ -401,11 +422,9 @@ def enter_pipe(walk, pipe, sm, time, cycles):
 
 @jit
 def access_memory(walk, caches, number, sm, item, slot, time):
-    """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may, and
-    when the warp can go on."""
+    """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may."""
     own, found, starts = walk.accesses[slot.access], walk.answers[slot.access], caches.starts[number]
     start = taken = max(time, sm.memory_free)
-    ready = 0
     slot.access += 1
     if item.access != rec.NONE:
         taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
@@ -417,18 +436,18 @@ def access_memory(walk, caches, number, sm, item, slot, time):
             found.back = min(rec.RECENT, sm.asks - before.number) | early << rec.BACK_BITS
         sm.asks += item.access == rec.LOAD and found.sectors > 0
         answered = taken + max(walk.nominal[rec.FIRST], found.wait)
-        if item.access != rec.STORE:
-            slot.back = max(slot.back, answered)
         if item.access == rec.CONSTANT:
-            ready = answered
+            slot.back_near = max(slot.back_near, answered)
+        elif item.access != rec.STORE:
+            slot.back = max(slot.back, answered)
     sm.memory_free = taken + own.cycles
     starts[sm.started] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
     sm.started = sm.started + 1 if sm.started + 1 < len(starts) else 0
-    return starts[sm.started], ready
+    return starts[sm.started]
 
 
 @jit
-def settle(walk, sm, slots, w):
+def settle(walk, caches, number, sm, slots, w):
     """A warp has left or waits: release its block's barrier, or give its slot to the next block."""
     m = walk.machine[0]
     b = w // m.warps_per_block
@@ -442,7 +461,7 @@ def settle(walk, sm, slots, w):
                 slots[k].state = rec.RUNNING
                 ready_at(sm, k, sm.clock)
     if running == 0 and waiting == 0:
-        place(walk, sm, slots, b, sm.clock)
+        place(walk, caches, number, sm, slots, b, sm.clock)
 
 
 @jit
@@ -463,8 +482,8 @@ def end_window(caches):
     totals.slice_sectors += whole
     totals.busiest_slice += most
     whole, most = counted(caches.channel_sectors)
-    totals.channel_sectors += whole
-    totals.busiest_channel += most
+    totals.channel_sectors += max(whole, FEW_SECTORS * len(caches.channel_sectors))
+    totals.busiest_channel += max(most, FEW_SECTORS)
 
 
 @jit
@@ -479,7 +498,7 @@ def walk_sm(walk, caches, number, sm, slots, limit):
                 ready_at(sm, w, time)
             else:
                 sm.due[w] = rec.FAR_OFF
-                settle(walk, sm, slots, w)
+                settle(walk, caches, number, sm, slots, w)
 
 
 @jit
@@ -487,7 +506,7 @@ def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
     for counts in (caches.registers, caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows):
         zero(counts)
-    for counts in (caches.slice_sectors, caches.slice_free, caches.channel_sectors, caches.totals):
+    for counts in (caches.slice_sectors, caches.slices, caches.channel_sectors, caches.totals):
         zero(counts)
     caches.uses[0].latest += 1
     caches.uses[0].before = caches.uses[0].latest
@@ -496,7 +515,7 @@ def empty(caches, sm_count):
 
 
 @jit
-def start(walk, sm, own, slots):
+def start(walk, caches, number, sm, own, slots):
     """An SM before its first thread block; `own`: its TOLD_SM."""
     zero(sm)
     sm.next, sm.stop = own.first, own.stop
@@ -507,7 +526,7 @@ def start(walk, sm, own, slots):
     for b in range(walk.machine[0].blocks_per_sm):
         sm.order[b] = b
     for b in range(walk.machine[0].blocks_per_sm):
-        place(walk, sm, slots, b, 0)
+        place(walk, caches, number, sm, slots, b, 0)
 
 
 @jit
@@ -519,7 +538,7 @@ def walk_caches(walk, caches, told, sms, slots):
     empty(caches, count)
     walk.answers[0 : walk.access_offsets[len(walk.paths)]] = 0
     for number in range(count):
-        start(walk, sms[number], told[number], slots[number * own : (number + 1) * own])
+        start(walk, caches, number, sms[number], told[number], slots[number * own : (number + 1) * own])
     while left:
         limit += STRETCH_CYCLES
         left = 0

@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from abstim.occupancy_vector.records import ACCESS_WORD, LATE_WORD, NUMBERS, PARTS, RECENT
+from abstim.occupancy_vector.records import ACCESS_WORD, NUMBERS, PARTS, RECENT
 
 CYCLE, NEVER = 64, 1 << 30
 MEMORY, SFU, DOUBLE, TENSOR = 1, 2, 3, 4
-LOAD, STORE, ATOMIC = 1, 2, 3
+LOAD, STORE, ATOMIC, CODE = 1, 2, 3, 4
 IN_CYCLES = {"cycles", "front", "next", "after_next", "unit_offset", "drain", "latency", "occupies", "fetch_by"}
 
 
@@ -69,6 +69,7 @@ class Sm:
         self.starts = [[-CYCLE] * layout.memory_queue for _ in range(layout.groups)]
         self.special = {(unit, g): 0 for unit in (SFU, DOUBLE, TENSOR) for g in range(layout.groups)}
         self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
+        self.line_there = self.line_served = 0
         self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = 0
         self.recent = []  # when the latest loads that asked have what they asked for
         self.arrivals = {}  # by fill: when what it waits for is there
@@ -96,25 +97,23 @@ class Sm:
                 number, own = int(self.streams.dealt[self.next]) * self.layout.warps + k, self.streams
                 places = (own.starts[number], own.access_starts[number], own.late_starts[number])
                 warp = self.slots[w] = Warp(*map(int, places), time + self.machine["first_issue"], b, self.next)
-                warp.ready += self.lateness(warp, warp.ready)
+                warp.ready = max(warp.ready, self.with_code(warp, warp.ready))
             self.drained[b], self.dispatched = -CYCLE, time
             self.next += 1
 
-    def lateness(self, warp, time):
+    def with_code(self, warp, time):
+        """When the instruction line of a warp's next item, fetched at `time`, is there."""
         if self.layout.perfect_memory or self.streams.late_begins[warp.late] > self.item(warp.position)["begins"]:
-            return 0
+            return time
         warp.late += 1
         fill = int(self.streams.late_fills[warp.late - 1])
         if fill not in self.arrivals:
-            self.arrivals[fill] = time + self.code_delay(fields(self.streams.fill_words[fill], LATE_WORD))
-        return max(0, self.arrivals[fill] - time)
-
-    def code_delay(self, answer):
-        m = self.machine
-        l2 = m["request"] + 4 * (m["l2_sector"] + m["reply_sector"]) + m["l2_reply"] + CYCLE
-        if answer["level"] < 2:
-            return portion(l2, answer["part"])
-        return l2 + portion(m["dram_latency"] + 4 * m["dram_sector"], answer["part"])
+            self.arrivals[fill] = self.beyond_l1d(decode_access(self.streams.fill_words[fill]), CODE, time)
+            self.line_there = self.arrivals[fill]
+        there = self.arrivals[fill]
+        if time < there:
+            self.line_served = self.arrivals[fill] = there + self.machine["fetch"]
+        return max(time, there)
 
     def earliest(self, warp, group):
         item = self.item(warp.position)
@@ -176,9 +175,13 @@ class Sm:
         ready = start + item["front"]
         if item["fetches"]:
             cost, asked = self.machine["fetch"], start + item["fetch_by"]  # the last of them
+            if self.line_there <= asked:
+                asked = max(asked, self.line_served)
+            ready += item["fetches"] * max(0, self.fetch - start)
             granted = max(asked, self.fetch + (item["fetches"] - 1) * cost)
             self.fetch = granted + cost
             ready = max(ready, granted + item["front"] - item["fetch_by"])
+        fetched = ready
         if item["next"]:
             ready = max(ready, start + item["next"] + delay)
         ready = max(ready, warp.floor)
@@ -191,7 +194,7 @@ class Sm:
             ready = max([ready, *(time for n, time in enumerate(times) if item[name] >> n & 1)])
         warp.drain = max(warp.drain, result, start + item["drain"] if item["drain"] else 0)
         warp.position += 1
-        warp.ready = ready if item["exit"] else ready + self.lateness(warp, ready)
+        warp.ready = ready if item["exit"] else max(ready, self.with_code(warp, fetched))
         self.clock[s], self.last[s], self.issued = start + item["cycles"], row, self.issued + 1
         self.meet(slot, item, start + item["cycles"])
 
@@ -242,7 +245,7 @@ class Sm:
             return here
         leaves, writes = max(self.port, here + CYCLE), kind in (STORE, ATOMIC)
         self.port = leaves + sectors * m["store_sector" if writes else "load_sector"]
-        cost = m[{STORE: "l2_store", ATOMIC: "l2_atomic"}.get(kind, "l2_sector")]
+        cost = m["l2_atomic" if kind == ATOMIC else "l2_sector"]
         answer = read = self.l2 = max(max(self.l2, leaves + m["request"]) + sectors * cost, self.port + m["request"])
         if asked["dram_sectors"]:
             self.dram = max(self.dram, self.l2) + asked["dram_sectors"] * m["dram_sector"]
