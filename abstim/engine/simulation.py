@@ -12,7 +12,7 @@ import numpy as np
 from abstim.engine.alike_blocks import EVERY_BLOCK_ITS_OWN, kinds_of
 from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
-from abstim.engine.initial_state import Beside, States, new_kernels, new_record, new_state
+from abstim.engine.initial_state import Beside, Memory, new_kernels, new_record
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import CROSSINGS, EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
@@ -73,7 +73,8 @@ _RECORDS, _WRITTEN, _LINES, _BANKS = (
     Array("one"),
     Array("channel bank"),
 )
-_LAUNCH_WORD, STATES = layout(State)["record"].word, States()
+_LAUNCH_WORD = layout(State)["record"].word
+MEMORIES: list[Memory] = []  # which nobody uses, as many as launches were ever under way at once
 _touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
 _resume = Staged("abstim.engine.coupling", "resume", (State, Array("part column"), INT))
 _walk = Staged("abstim.engine.tag_walk", "walk", (State, INT, INT))
@@ -85,16 +86,15 @@ class Simulation:
 
     `room`: thread blocks the launch will have at most, if the trace grows on the way (`extend`). `windows` counts of
     issued warp instructions are kept, each over `window_cycles` (a power of two), the last one over all that is left.
-    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
-    memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
-    wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
-    launch is several, side by side, which are run once, to the end; thread blocks differ in what they take of an SM.
-    `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
+    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result.
+    `coupled_cycles`: warps may wait for who executes them (coupling.py), and SMs run for so many cycles at most before
+    he is asked. `beside`: the launch is several, side by side, which are run once, to the end; thread blocks differ in
+    what they take of an SM. `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
-        windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False, coupled_cycles: int = 0,
+        windows: int = 0, window_cycles: int = 64, threads: int = 1, coupled_cycles: int = 0,
         beside: Beside | None = None, kinds: Int64[np.ndarray, " tb"] = EVERY_BLOCK_ITS_OWN,
     ) -> None:  # fmt: skip
         trace, self._alone = inputs.trace, beside is None
@@ -108,13 +108,13 @@ class Simulation:
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
         self._members = members_of(trace, gpu, threads)
-        used, record = False, new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
-        if kept:
-            state, used = STATES.take(self.machine)
-        else:
-            state = new_state(self.machine)
+        record = new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
+        try:
+            self._memory = MEMORIES.pop()
+        except IndexError:
+            self._memory = Memory()
+        state, record.launch["begun"] = self._memory.take(self.machine, self._prepared.sizes)
         record.launch["coupled"] = coupled_cycles
-        record.launch["booked_cycles"] = self._prepared.latency_cycles + 1 if used else 0
         if len(kinds):
             record = record._replace(alike=kinds, windows=np.zeros(gpu.spec.sm_count * windows, np.int64))
         self.state = state._replace(record=record)
@@ -122,6 +122,7 @@ class Simulation:
         self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
         self.windows = record.windows  # warp instructions issued, a window each
         self.kernels = record.kernels  # KERNEL, of those side by side
+        self._warm = caches is not None
         if caches is not None:
             caches.put(self.state)
 
@@ -175,7 +176,7 @@ class Simulation:
 
     def _put(self, order: np.ndarray, log: np.ndarray) -> Known:
         """Tell compiled code of what it is to run. Returns what is known of it."""
-        _, code, operands, known, _ = self._prepared
+        code, operands, known = self._prepared[2:5]
         streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         self._launch = self.state.record._replace(log=log), code, streams, offsets, order  # which live until it has
         self.state.contexts[:, _LAUNCH_WORD:] = words_of(self._launch)
@@ -260,9 +261,10 @@ class Simulation:
         }  # fmt: skip
 
     def release(self) -> None:
-        """Nobody asks it for anything any more: another launch may have its memory."""
-        STATES.give_back(self.state)
-        del self.state
+        """It has run to the end, and nobody asks it for anything any more: another launch may have its memory."""
+        self._memory.give_back(self.state, self._prepared.latency_cycles + 1, self._warm)
+        MEMORIES.append(self._memory)
+        del self.state, self._memory
 
     def leave(self, caches: Caches) -> None:
         """Keep what the caches hold for the next launch."""
@@ -334,13 +336,12 @@ def simulate_point(
     kinds = kinds_of(inputs.trace, gpu) if caches is None and inputs.cluster_blocks == 1 else EVERY_BLOCK_ITS_OWN
     launch = Simulation(
         inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads,
-        kept=caches is None, kinds=kinds,
+        kinds=kinds,
     )  # fmt: skip
     watch(launch)
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)
-        return launch.result()
     result = launch.result()
     launch.release()
     return result
@@ -361,6 +362,7 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
     _walk(known, launch.state.contexts.ctypes.data, first, blocks)
     launch.leave(caches)
+    launch.release()
 
 
 def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches) -> None:

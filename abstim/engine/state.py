@@ -450,12 +450,12 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
-# coupled: not 0 if warps may wait for those who execute them; of a state that another launch has used, how far behind
-# its last exit bookings lie; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
+# coupled: not 0 if warps may wait for those who execute them; not 0 if `begin` has gone through the SMs for the same
+# design point before; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
 # GPC whose turn it is; not 0 if an SM had no room for a crossing; not 0 if thread blocks
 # are to come into SMs in this cycle (equal_sms.py); how many windows there are
 LAUNCH = record(
-    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles",
+    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled begun",
     "kernel changed gpc crowded pending windows",
 )
 
