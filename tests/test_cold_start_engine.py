@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from abstim.cli.app import app
+from abstim.cli.app import app_for
 from abstim.engine import Caches, simulate_point
 from abstim.engine.simulation import bank_loads, warm, without_data
 from abstim.gpu.config import load_gpu
@@ -102,10 +102,10 @@ def test_perfect_memory_is_refused(study):
 
 
 def test_command_prints_what_it_measures():
-    result = CliRunner().invoke(app, ["coldstart", "nn_euclid", "--json"])
+    result = CliRunner().invoke(app_for([]), ["coldstart", "nn_euclid", "--json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["forward_reuse"] == [None] and found["policies"][0]["accuracy"] == [1.0]
-    assert "nothing runs before the only launch" in CliRunner().invoke(app, ["coldstart", "nn_euclid"]).stdout
-    text = CliRunner().invoke(app, ["coldstart", "pathfinder"]).stdout
+    assert "nothing runs before the only launch" in CliRunner().invoke(app_for([]), ["coldstart", "nn_euclid"]).stdout
+    text = CliRunner().invoke(app_for([]), ["coldstart", "pathfinder"]).stdout
     assert "memory of 1" in text and max(map(len, text.splitlines())) <= 100

@@ -79,10 +79,11 @@ def _check_address_space() -> None:
 def _run(arguments: list[str] | None) -> int:
     from typer._click.exceptions import ClickException  # typer has no public name for it
 
-    from abstim.cli.app import app
+    from abstim.cli.app import app_for
     from functional.errors import InputError
 
     try:
+        app = app_for(sys.argv[1:] if arguments is None else arguments)
         status = app(arguments, prog_name="abstim", standalone_mode=False)
     except (InputError, ClickException) as error:
         message = error.format_message() if isinstance(error, ClickException) else str(error)
