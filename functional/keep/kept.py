@@ -167,10 +167,10 @@ def _source(name: str) -> Path:
         raise ModuleNotFoundError(f"no source of {name}")
     if not inner:
         return Path(spec.origin)
-    path = Path(spec.origin).parent.joinpath(*inner)
-    for file in (path / "__init__.py", path.with_suffix(".py")):  # a folder may be left that holds bytecode alone
-        if file.is_file():
-            return file
+    path = os.path.join(os.path.dirname(spec.origin), *inner)
+    for file in (f"{path}/__init__.py", f"{path}.py"):  # a folder may be left that holds bytecode alone
+        if os.path.isfile(file):
+            return Path(file)
     raise ModuleNotFoundError(f"no source of {name}")
 
 
