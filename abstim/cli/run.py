@@ -105,6 +105,22 @@ class RunOptions:
     against: Annotated[Path | None, OF_ONE_GPU] = None
     timeline: Annotated[Path | None, OF_DETAILED, OF_ONE_GPU] = None
 
+    def earlier(self) -> dict[str, Any] | None:
+        """The result to compare with. Raises InputError for a file that holds none."""
+        if self.against is None:
+            return None
+        from abstim.study.baseline import read_baseline
+
+        return read_baseline(self.against)
+
+    def lanes(self) -> AbstractContextManager[None]:
+        """Within it they are run on the device."""
+        if self.device == RunOptions.device:
+            return nullcontext()
+        from abstim.occupancy_vector.lanes import on_device
+
+        return on_device(self.device, self.model)
+
     def check_together(self, gpus: Sequence[Gpu]) -> None:
         """Raises InputError for options that these GPUs, or the model, have no use for, before anything is executed."""
         refuse_marked(self, OF_DETAILED, self.model != "detailed", f"; leave out --model {self.model}")
@@ -162,17 +178,8 @@ def run(
     o, gpus = options, gpu.load()
     o.check_together(gpus)
     refused: list[tuple[Gpu, str]] = []
-    old = None
-    if o.against:
-        from abstim.study.baseline import read_baseline
-
-        old = read_baseline(o.against)
-    lanes: AbstractContextManager[None] = nullcontext()
-    if o.device != RunOptions.device:
-        from abstim.occupancy_vector.lanes import on_device
-
-        lanes = on_device(o.device, o.model)
-    with progress(quiet=as_json, shorter=_shorter(target, o.model)) as report, lanes:
+    old = o.earlier()
+    with progress(quiet=as_json, shorter=_shorter(target, o.model)) as report, o.lanes():
         session = open_for(
             o.model,
             prechecked(launch.of(target), o.check, o.strict),
