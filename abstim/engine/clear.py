@@ -16,10 +16,11 @@ def context_of(gpu, n):
 
 @outlined
 def clear_sm(c, booked):
-    """One that had thread blocks; `booked`: cycles from its last exit to its last booking. A warp that starts clears
-    its part of the scoreboard, a thread block its phases; an access's row is written before it is read."""
+    """One that had thread blocks; `booked`: cycles from the exit of its last warp to its last booking. A warp that
+    starts clears its part of the scoreboard, a thread block its phases; an access's row is written before it is
+    read."""
     sm, m, l1d = c.sm, c.machine, c.l1d
-    cycles = min(m.ring, sm.last_exit + booked)
+    cycles = m.ring if sm.live else min(m.ring, sm.last_exit + booked)
     zero(c.results, cycles)
     zero(c.register_banks, cycles * m.register_file_ports)
     zero(l1d.waiters, sm.waiters_unused[1])
@@ -48,8 +49,8 @@ def clear_shared(shared):
 
 @outlined
 def clear(gpu, booked, warm):
-    """What a launch leaves, of which bookings lie at most `booked` cycles after its last exit; `warm`: its caches were
-    not empty, those of SMs without thread blocks neither."""
+    """What a launch leaves, whether it has ended or not (`clear_sm`); `warm`: its caches were not empty, those of SMs
+    without thread blocks neither."""
     for n in range(gpu.machine.sm_count):
         if warm or gpu.sm[n].clock:
             clear_sm(context_of(gpu, n), booked)

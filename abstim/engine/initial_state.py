@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -54,11 +54,21 @@ class Memory:
     on other design points have touched is touched again, and the system need not bring new pages. All of it is 0 before
     a launch, but for what is written before it is read."""
 
+    UNUSED: ClassVar[list[Memory]] = []  # as many as launches were ever under way at once, less those that are
+
     def __init__(self) -> None:
         self._zeros, self._places = Zeros(), dict[str, np.ndarray]()
         self._states: dict[Sizes, State] = {}
         self._numbers = np.zeros(state.MACHINE.itemsize, np.uint8)  # the latest MACHINE, for which all SMs have begun
         self._left: tuple[State, int, bool] | None = None  # by a launch; what of it `clear` is told
+
+    @classmethod
+    def unused(cls) -> Memory:
+        """What an earlier launch had and nobody has now, or a new one."""
+        try:
+            return cls.UNUSED.pop()
+        except IndexError:
+            return cls()
 
     def take(self, m: np.ndarray, sizes: Sizes) -> tuple[State, bool]:
         """The state of a design point before its first cycle, and whether SMs that have had no thread block are ready
@@ -76,9 +86,9 @@ class Memory:
         return self._states[sizes], begun
 
     def give_back(self, state: State, booked_cycles: int, warm: bool) -> None:
-        """A launch has ended, and its results are read; bookings lie at most so many cycles after its last exit.
-        `warm`: it found something in its caches."""
+        """Nobody asks a launch for anything any more; the rest is what `clear` is told of it."""
         self._left = state, booked_cycles, warm
+        self.UNUSED.append(self)
 
     def _laid_out(self, sizes: Mapping[str, int]) -> State:
         found: State = self._allocated(State, sizes, self._numbers.view(state.MACHINE).reshape(()), "")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -74,7 +75,6 @@ _RECORDS, _WRITTEN, _LINES, _BANKS = (
     Array("channel bank"),
 )
 _LAUNCH_WORD = layout(State)["record"].word
-MEMORIES: list[Memory] = []  # which nobody uses, as many as launches were ever under way at once
 _touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
 _resume = Staged("abstim.engine.coupling", "resume", (State, Array("part column"), INT))
 _walk = Staged("abstim.engine.tag_walk", "walk", (State, INT, INT))
@@ -109,11 +109,10 @@ class Simulation:
         self.room = max(room, len(trace.thread_blocks))
         self._members = members_of(trace, gpu, threads)
         record = new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
-        try:
-            self._memory = MEMORIES.pop()
-        except IndexError:
-            self._memory = Memory()
-        state, record.launch["begun"] = self._memory.take(self.machine, self._prepared.sizes)
+        memory = Memory.unused()
+        state, record.launch["begun"] = memory.take(self.machine, self._prepared.sizes)
+        left = state, self._prepared.latency_cycles + 1, caches is not None
+        finalize(self, memory.give_back, *left).atexit = False
         record.launch["coupled"] = coupled_cycles
         if len(kinds):
             record = record._replace(alike=kinds, windows=np.zeros(gpu.spec.sm_count * windows, np.int64))
@@ -122,7 +121,6 @@ class Simulation:
         self.warps = record.warps  # WARP [position]: `issue_cycle`, of its first issue, and `retire_cycle`; -1: not yet
         self.windows = record.windows  # warp instructions issued, a window each
         self.kernels = record.kernels  # KERNEL, of those side by side
-        self._warm = caches is not None
         if caches is not None:
             caches.put(self.state)
 
@@ -260,12 +258,6 @@ class Simulation:
             "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),
         }  # fmt: skip
 
-    def release(self) -> None:
-        """It has run to the end, and nobody asks it for anything any more: another launch may have its memory."""
-        self._memory.give_back(self.state, self._prepared.latency_cycles + 1, self._warm)
-        MEMORIES.append(self._memory)
-        del self.state, self._memory
-
     def leave(self, caches: Caches) -> None:
         """Keep what the caches hold for the next launch."""
         caches.take(self.state)
@@ -342,9 +334,7 @@ def simulate_point(
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)
-    result = launch.result()
-    launch.release()
-    return result
+    return launch.result()
 
 
 SECTOR_BITS = np.uint32(ALL_SECTORS << SECTOR_SHIFT)  # of a record
@@ -362,7 +352,6 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     first = blocks - int(np.ceil(min(max(share, 0.0), 1.0) * blocks))
     _walk(known, launch.state.contexts.ctypes.data, first, blocks)
     launch.leave(caches)
-    launch.release()
 
 
 def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches) -> None:
