@@ -6,8 +6,7 @@ from __future__ import annotations
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
-from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import jit, members, outlined
 
 
 @jit
@@ -215,10 +214,8 @@ def next_for_banks(shared, h):
     if not is_empty(channels.waiting[h]):
         return 0
     for k in range(channels.serving.shape[1]):
-        left = channels.serving[h, k]
-        while left:
-            b = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(channels.serving[h, k]):
+            b = (k << WORD_LOG2) + w
             bank = channels.banks[h * m.dram_banks + b]
             ready = burst_from(shared, h, b, bank) if row_is_open(shared, bank) else row_from(shared, h, b, bank)
             following = min(following, ready)

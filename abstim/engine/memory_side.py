@@ -18,8 +18,7 @@ from abstim.engine.switch import (
     new_place,
     put,
 )
-from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import jit, members, outlined
 
 
 @jit
@@ -47,10 +46,8 @@ def empty_outputs(shared, time):
     """A packet leaves each output of the switch to the slices, unless its slice is full."""
     switch, rows, held = shared.there, shared.requests.rows, shared.held
     for k in range(len(switch.filled)):
-        left = switch.filled[k]
-        while left:
-            n = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(switch.filled[k]):
+            n = (k << WORD_LOG2) + w
             if rows[switch.outputs[n].first - 1].due > time or held[n, time & (held.shape[1] - 1)] == time:
                 continue
             place = leave(switch, shared.machine, rows, n, rows[switch.outputs[n].first - 1].sm)
@@ -74,10 +71,8 @@ def deliver(shared, time):
     """Replies come out of the switch for each SM that has any, as many as it takes in a cycle."""
     switch, rows, most = shared.back, shared.requests.rows, shared.machine.l2_reply_sectors
     for k in range(len(switch.filled)):
-        left = switch.filled[k]
-        while left:
-            n = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(switch.filled[k]):
+            n = (k << WORD_LOG2) + w
             for _ in range(most):
                 if switch.outputs[n].count and rows[switch.outputs[n].first - 1].due <= time:
                     deliver_one(shared, n, time)
