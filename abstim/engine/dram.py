@@ -16,12 +16,6 @@ def cycles_by(m, time):
 
 
 @jit
-def core_cycle_of(m, cycle):
-    """The core cycle into which a cycle of the channels falls."""
-    return -((-cycle * m.dram_cycle) >> 16)
-
-
-@jit
 def returned_to_slice(shared, h, time):
     """The oldest read that is back goes to its slice."""
     channels, rows, slices = shared.channels, shared.requests.rows, shared.slices

@@ -121,11 +121,6 @@ class Memory:
         return there[:length].view(dtype).reshape(shape)
 
 
-def new_state(m: np.ndarray) -> State:
-    """Of a design point before its first cycle, in memory of its own; nothing of a launch."""
-    return Memory().take(m, sizes_of(m))[0]
-
-
 def _strides(kind: Any, state: Any) -> Iterator[tuple[int, int]]:
     """Words of addresses of arrays that have a row an SM, and how far one is from the next."""
     for name, field in layout(View(kind, "sm")).items():
@@ -149,7 +144,9 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
         **{f"{cache}_line": m[f"{cache}_sets"] * m[f"{cache}_ways"] for cache in ("l1i", "const", "l1t")},
         "l1d_line": m["l1d_sets"] * m["l1d_set_lines"], "hint": state.HINTS, "l1d_bank": m["l1d_banks"] * real,
-        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, "waiter": _waiters(m) * real,
+        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, 
+        # as many as miss registers take, a sector each, and accesses that a constant or texture line keeps waiting
+        "waiter": (m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
@@ -168,12 +165,6 @@ def sizes_of(machine: np.ndarray) -> Sizes:
     }  # fmt: skip
     placed = {f"{cache}_placed": found[f"{cache}_line"] + 1 for cache in ("l1i", "const", "l1t", "l1d", "l2")}
     return tuple((found | placed).items())
-
-
-def _waiters(m: Mapping[str, int]) -> int:
-    """Most that wait for lines of an SM's caches: as many as its miss registers take, a sector each, and the accesses
-    that a constant or texture line keeps waiting."""
-    return m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES
 
 
 class Beside(NamedTuple):
