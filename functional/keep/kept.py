@@ -201,6 +201,7 @@ def _plain(kind: str) -> np.dtype:
 Result = TypeVar("Result")
 KEPT_BYTES = 1 << 28  # cap on the results of one kind, unless it has another
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
+_UNSEEN: dict[Path, int] = {}  # bytes that came into a folder since it was last looked through, by this process
 
 
 def key(modules: tuple[str, ...], *parts: Any) -> str:
@@ -254,12 +255,17 @@ class Kept:
         return found
 
     def save(self, name: str, content: bytes, cap_bytes: int = KEPT_BYTES) -> None:
-        """Keep a result, and throw away those longest unused if the kind's folder is over its cap."""
+        """Keep a result, and throw away those longest unused if the kind's folder is over its cap by more than a 64th
+        of it."""
         path = self.path(name)
         if len(content) + _CHECKSUM_BYTES > cap_bytes:
             return
         write_atomic(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
-        evict(self._all, cap_bytes)
+        unseen = _UNSEEN.get(self._all, cap_bytes) + len(content)
+        if unseen > cap_bytes >> 6:
+            evict(self._all, cap_bytes)
+            unseen = 0
+        _UNSEEN[self._all] = unseen
 
     def load_or_make(
         self,
