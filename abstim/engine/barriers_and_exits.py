@@ -53,9 +53,10 @@ def leave(c, w, time):
     """The warp has issued its last instruction at `time`."""
     sm, block = c.sm, c.sm.warps.block_of[w]
     sm.running &= ~bit(w)
-    sm.exiting |= bit(w)
     sm.warps.ready[w] = NEVER
     settle(c, w, time + RETIRE_CYCLES)
+    sm.next_exit = min(sm.warps.drained[w], sm.next_exit if sm.exiting else NEVER)
+    sm.exiting |= bit(w)
     sm.block_running[block] -= 1
     if sm.block_running[block] > 0:
         for number in range(BARRIERS):

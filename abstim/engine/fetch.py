@@ -44,10 +44,13 @@ def notice_exits(c, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
     sm, n = c.sm, c.machine.max_warps_per_sm
     reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
+    sm.next_exit = NEVER
     for w in members(sm.exiting):
         if sm.warps.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
             sm.exiting &= ~bit(w)
             notice(c, w, time)
+        else:
+            sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
 
 
 @jit
@@ -70,7 +73,7 @@ def fetch(c, time, ready):
         deliver(c, back, time, ready)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
-    if sm.exiting:
+    if sm.exiting and sm.next_exit <= time:
         notice_exits(c, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
@@ -94,6 +97,6 @@ def next_fetch(sm, time):
     following = sm.fetch_blocked if sm.wanted else NEVER
     for w in members(sm.missing):
         following = min(following, sm.fetch_back[w])
-    for w in members(sm.exiting):
-        following = min(following, sm.warps.drained[w])
+    if sm.exiting:
+        following = min(following, sm.next_exit)
     return max(following, time + 1)

@@ -191,6 +191,7 @@ SM = record(
     ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
+    "next_exit",  # the earliest cycle in which one of `exiting` is complete
     # counters
     "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
     "resident_warp_cycles",
@@ -383,7 +384,8 @@ class Slices(NamedTuple):
     replying: np.ndarray = of("slice", QUEUE)
 
 
-CHANNEL = record("turn first_bank pending draining", "burst row write read")  # the latter: free from
+# The last four: free from; before them a cycle before which no bank can be given a command
+CHANNEL = record("turn first_bank pending draining", "commands", "burst row write read")
 BANK = record(
     "open_row",  # row + 1, 0: none
     "request",  # in service
