@@ -68,12 +68,8 @@ RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 
 _COMPILING = "compiling the timing engine for this CPU: a few seconds, once for each kind of GPU"
 _run_grid = Staged("abstim.engine.event_loop", "run_grid", (State, INT, INT, INT), _COMPILING)
-_RECORDS, _WRITTEN, _LINES, _BANKS = (
-    Array("one", np.uint32),
-    Array("one", np.uint8),
-    Array("one"),
-    Array("channel bank"),
-)
+_RECORDS, _WRITTEN = Array("one", np.uint32), Array("one", np.uint8)
+_LINES, _BANKS = Array("one"), Array("channel bank")
 _LAUNCH_WORD = layout(State)["record"].word
 _touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
 _resume = Staged("abstim.engine.coupling", "resume", (State, Array("part column"), INT))
@@ -111,8 +107,7 @@ class Simulation:
         record = new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
         memory = Memory.unused()
         state, record.launch["begun"] = memory.take(self.machine, self._prepared.sizes)
-        left = state, self._prepared.latency_cycles + 1, caches is not None
-        finalize(self, memory.give_back, *left).atexit = False
+        finalize(self, memory.give_back, state, self._prepared.latency_cycles + 1, caches is not None).atexit = False
         record.launch["coupled"] = coupled_cycles
         if len(kinds):
             record = record._replace(alike=kinds, windows=np.zeros(gpu.spec.sm_count * windows, np.int64))
@@ -355,16 +350,13 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
 
 
 def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches) -> None:
-    """Send what a launch's first wave reads of instructions and constants through the tags."""
-    resident = blocks_per_sm * gpu.spec.sm_count / len(inputs.trace.thread_blocks)
-    warm(without_data(inputs), gpu, blocks_per_sm, caches, resident)
-
-
-def without_data(inputs: LaunchInputs) -> LaunchInputs:
-    """A launch that reads its instructions and constants only: no lane of its other accesses is active."""
+    """Send what a launch's first wave reads of instructions and constants through the tags: no lane of its other
+    accesses is active."""
     records = inputs.trace.records
     records = np.where(is_data(line_of(records)), records & ~SECTOR_BITS, records)
-    return replace(inputs, trace=replace(inputs.trace, records=records))
+    inputs = replace(inputs, trace=replace(inputs.trace, records=records))
+    resident = blocks_per_sm * gpu.spec.sm_count / len(inputs.trace.thread_blocks)
+    warm(inputs, gpu, blocks_per_sm, caches, resident)
 
 
 def bank_loads(
