@@ -14,7 +14,7 @@ from abstim.engine.simulation import bank_loads, warm, warm_code
 from abstim.gpu.config import load_gpu
 from abstim.progress import silent
 from abstim.session.session import open_session
-from abstim.study.cold_start import Study, cold_start, in_order, lines_of
+from abstim.study.cold_start import Study, cold_start, in_order
 from functional.errors import InputError
 from functional.launches.memory import GLOBAL_BASE
 from functional.traces.trace import LINE_BYTES
