@@ -255,17 +255,15 @@ class Kept:
         return found
 
     def save(self, name: str, content: bytes, cap_bytes: int = KEPT_BYTES) -> None:
-        """Keep a result, and throw away those longest unused if the kind's folder is over its cap by more than a 64th
-        of it."""
+        """Keep a result, and throw away those longest unused if the kind's folder is a 64th over its cap."""
         path = self.path(name)
         if len(content) + _CHECKSUM_BYTES > cap_bytes:
             return
         write_atomic(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
-        unseen = _UNSEEN.get(self._all, cap_bytes) + len(content)
-        if unseen > cap_bytes >> 6:
+        _UNSEEN[self._all] = _UNSEEN.get(self._all, cap_bytes) + len(content)
+        if _UNSEEN[self._all] > cap_bytes >> 6:
             evict(self._all, cap_bytes)
-            unseen = 0
-        _UNSEEN[self._all] = unseen
+            _UNSEEN[self._all] = 0
 
     def load_or_make(
         self,
