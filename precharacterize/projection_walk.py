@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.jit.marked import jit
+from functional.jit.marked import jit, ones
 from functional.traces import line_record
 from precharacterize.timed_code import Mode
 
@@ -118,16 +118,6 @@ def has_rounds(given, rules, scratch, n, e):
 
 
 @jit
-def popcount(mask):
-    """Threads of a mask."""
-    left, count = mask, 0
-    while left:
-        left &= left - 1
-        count += 1
-    return count
-
-
-@jit
 def match(scratch, made, number, stream):
     """An access of the warp, by its number in a stream, is made; once, however many instructions make it."""
     made.counts[MATCHED + stream] += not scratch.matched[stream, number]
@@ -145,7 +135,7 @@ def write_passes(given, rules, scratch, made, access, fill):
             k = scratch.first_access[event - scratch.span[0], 1] + rules.sources[s, 1]
             if k < scratch.span[2]:
                 match(scratch, made, k - scratch.first_access[0, 1], 1)
-                rounds = popcount(given.masks[event]) if rules.accesses[access, 0] == ROUNDS else 0
+                rounds = ones(given.masks[event]) if rules.accesses[access, 0] == ROUNDS else 0
                 most = max(most, given.conflicts[k], rounds)
     if rules.accesses[access, 0] == ONE_PASS:
         most = min(most, 1)
@@ -217,7 +207,7 @@ def count_operations(given, rules, scratch, made, n):
     base = rules.covers_at[n]
     for cover in range(base, rules.covers_at[n + 1]):
         event = scratch.found[cover - base]
-        threads = popcount(given.masks[event]) if event != NOWHERE else 0
+        threads = ones(given.masks[event]) if event != NOWHERE else 0
         for kind in range(4):
             made.counts[OPERATIONS + kind] += threads * rules.operations[cover, kind]
 

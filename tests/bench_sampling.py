@@ -1,8 +1,8 @@
 """Sampling methods beside the full simulation over a set of targets, and the bounds that are learnt from it.
 
     python tests/bench_sampling.py methods --group hard --method all --json > rows.json
-    python tests/bench_sampling.py learn rows.json ...            # writes sampling/bounds.csv
-    python tests/bench_sampling.py learn --split rows.json ...    # one half of the programs held against the other
+    python tests/bench_sampling.py learn-bounds rows.json ...           # writes sampling/bounds.csv
+    python tests/bench_sampling.py learn-bounds --split rows.json ... # one half of the programs held against the other
     python tests/bench_sampling.py sample hard_spans              # any command of abstim, on the hard sets too
 
 Intervals of methods whose own say too much or too little come from how far off they were on the hard sets: split
@@ -24,7 +24,8 @@ from typing import Annotated, Any
 import hard_set
 import typer
 
-from abstim.cli import app, main
+from abstim.cli import main
+from abstim.cli.app import COMMANDS
 from abstim.cli.options import GpuName, Json, Overrides
 from abstim.gpu.config import Gpu, gpu_of
 from abstim.progress import Progress, silent
@@ -418,6 +419,5 @@ def learn_bounds(
 
 if __name__ == "__main__":
     hard_set.make_known()
-    app.app.command("methods")(methods)
-    app.app.command("learn")(learn_bounds)
+    COMMANDS.update({"methods": "bench_sampling", "learn-bounds": "bench_sampling"})
     main()

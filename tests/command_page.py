@@ -29,10 +29,10 @@ def markdown() -> str:
     """The whole page: options of several commands first, then every command with its own."""
     import typer
 
-    from abstim.cli.app import app
+    from abstim.cli.app import app_for
     from abstim.study.sample.methods import METHODS
 
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(app_for([]))
     counts = Counter(_line(p) for command in group.commands.values() for p in command.params)
     shared = {line for line, count in counts.items() if count > 1}
     parts = [

@@ -9,7 +9,7 @@ import pytest
 from bench_sampling import SampleBench, bench_samples, summary
 from call_command import call
 
-from abstim.cli.app import app
+from abstim.cli.app import COMMANDS
 from abstim.study.sample.methods import METHODS
 from abstim.study.sample.sample_result import Row
 from abstim.study.sample.sampler import compare
@@ -20,8 +20,7 @@ from functional.errors import InputError
 
 @pytest.fixture(autouse=True)
 def known_command(monkeypatch):
-    monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
-    app.command("methods")(sampling.methods)
+    monkeypatch.setitem(COMMANDS, "methods", "bench_sampling")
 
 
 def row(error, covered=True, detailed=0.5, speed_up=2.0, method="photon", target="x"):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from abstim.cli.app import app
+from abstim.cli.app import app_for
 from abstim.engine import Caches, simulate_point
-from abstim.engine.simulation import bank_loads, warm, without_data
+from abstim.engine.simulation import bank_loads, warm, warm_code
 from abstim.gpu.config import load_gpu
 from abstim.progress import silent
 from abstim.session.session import open_session
-from abstim.study.cold_start import Study, cold_start, in_order, lines_of
+from abstim.study.cold_start import Study, cold_start, in_order
 from functional.errors import InputError
 from functional.launches.memory import GLOBAL_BASE
 from functional.traces.trace import LINE_BYTES
@@ -54,10 +54,9 @@ def test_a_part_of_a_launch_warms_a_part(study):
 
 def test_code_alone_brings_no_data(study):
     inputs, caches = study.session.inputs(0, GPU), Caches()
-    warm(without_data(inputs), GPU, study.session.blocks_per_sm(0, GPU), caches)
+    warm_code(inputs, GPU, study.session.blocks_per_sm(0, GPU), caches)
     lines = l2_lines(caches)
     assert lines and not lines & set(study.footprints[0].tolist())
-    assert lines_of(without_data(inputs).trace.records).size == 0
 
 
 def test_after_itself_a_launch_misses_no_line(study):
@@ -102,10 +101,10 @@ def test_perfect_memory_is_refused(study):
 
 
 def test_command_prints_what_it_measures():
-    result = CliRunner().invoke(app, ["coldstart", "nn_euclid", "--json"])
+    result = CliRunner().invoke(app_for([]), ["coldstart", "nn_euclid", "--json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert found["forward_reuse"] == [None] and found["policies"][0]["accuracy"] == [1.0]
-    assert "nothing runs before the only launch" in CliRunner().invoke(app, ["coldstart", "nn_euclid"]).stdout
-    text = CliRunner().invoke(app, ["coldstart", "pathfinder"]).stdout
+    assert "nothing runs before the only launch" in CliRunner().invoke(app_for([]), ["coldstart", "nn_euclid"]).stdout
+    text = CliRunner().invoke(app_for([]), ["coldstart", "pathfinder"]).stdout
     assert "memory of 1" in text and max(map(len, text.splitlines())) <= 100

@@ -191,9 +191,9 @@ def test_no_path_of_the_machine_that_wrote_it():
 def test_readme_names_only_commands_that_exist():
     from typer.main import get_command
 
-    from abstim.cli.app import app
+    from abstim.cli.app import app_for
 
-    commands = get_command(app).commands
+    commands = get_command(app_for([])).commands
     for line in (ROOT / "README.md").read_text().splitlines():
         words = line.split()
         if words[:1] == ["abstim"] and len(words) > 1:

@@ -12,7 +12,7 @@ from functional.errors import InputError, PtxError
 from functional.keep.kept import Kept
 from functional.programs.link import link
 from functional.ptx import lazy_module
-from functional.ptx.lazy_module import WORTH_KEEPING_BYTES, index, open_bytes, open_module
+from functional.ptx.lazy_module import index, open_bytes, open_module
 from functional.ptx.parser import parse_bytes, parse_with
 
 FILES = [*sorted(Path(suite.__file__).parent.glob("*/kernel.ptx")), Path(__file__).parent / "data" / "calls.ptx"]
@@ -61,8 +61,16 @@ def test_an_error_names_its_line_when_the_function_is_used():
         _ = module.kernels["b"]
 
 
-def test_only_what_is_asked_for_is_parsed(monkeypatch):
-    data = (HEAD + "".join(f".entry k{n}() {{ ret; }}\n" for n in range(50))).encode()
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """A file, and an empty cache."""
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "k.ptx"
+    path.write_text(HEAD + "".join(f".entry k{n}() {{ bra L; L: ret; }}\n" for n in range(50)))
+    return path
+
+
+def test_only_what_is_asked_for_is_parsed(text, monkeypatch):
     seen = []
 
     def spying(text, *rest):
@@ -70,7 +78,7 @@ def test_only_what_is_asked_for_is_parsed(monkeypatch):
         return parse_with(text, *rest)
 
     monkeypatch.setattr("functional.ptx.lazy_module.parse_with", spying)
-    link(open_bytes(data, "t"), "k7")
+    link(open_module(text), "k7")
     assert len(seen) == 2 and seen[1].count(".entry") == 1 and "k7" in seen[1]
 
 
@@ -79,30 +87,21 @@ def test_an_unknown_kernel_is_refused_by_name():
         link(open_bytes((HEAD + ".entry a() { ret; }\n.entry b() { ret; }").encode(), "t"), "k")
 
 
-@pytest.fixture
-def large(tmp_path, monkeypatch):
-    """A file worth keeping, and an empty cache."""
-    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path / "cache"))
-    path = tmp_path / "large.ptx"
-    path.write_text(HEAD + "".join(f".entry k{n}() {{ bra L; L: ret; }}\n" for n in range(WORTH_KEEPING_BYTES // 16)))
-    return path
-
-
-def test_what_was_parsed_is_read_back(large, monkeypatch, capfd):
-    first = open_module(large).kernels["k7"]
+def test_what_was_parsed_is_read_back(text, monkeypatch, capfd):
+    first = open_module(text).kernels["k7"]
     monkeypatch.setattr(lazy_module, "parse_with", None)  # is not needed again
-    assert open_module(large).kernels["k7"] == first
+    assert open_module(text).kernels["k7"] == first
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_kept_cannot_run_code(large, tmp_path, monkeypatch, capfd):
+def test_what_is_kept_cannot_run_code(text, tmp_path, monkeypatch, capfd):
     class Command:
         def __reduce__(self):
             return Path.touch, (tmp_path / "touched",)
 
-    expected = open_module(large).kernels["k7"]
+    expected = open_module(text).kernels["k7"]
     monkeypatch.setattr(Kept, "load", lambda kept, name, decode: decode_or_none(decode, pickle.dumps(Command())))
-    assert open_module(large).kernels["k7"] == expected
+    assert open_module(text).kernels["k7"] == expected
     assert not (tmp_path / "touched").exists()
 
 

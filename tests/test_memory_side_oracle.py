@@ -11,7 +11,7 @@ from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from random_launches import straight_launch
 
 from abstim.engine.design_point import known_of, machine_of
-from abstim.engine.initial_state import new_state
+from abstim.engine.initial_state import Memory, sizes_of
 from abstim.engine.state import State
 from abstim.gpu.config import Gpu, gpu_names, load_gpu
 from functional.jit.machine_code import Staged
@@ -48,7 +48,8 @@ def random_requests(rng: np.random.Generator, gpu: Gpu, count: int) -> np.ndarra
 def by_the_engine(gpu: Gpu, asked: np.ndarray) -> np.ndarray:
     table = straight_launch([Kind.ALU, Kind.EXIT], warps=1).table
     due = np.full((len(asked), 4), -1, np.int64)
-    state = new_state(machine_of(gpu, 1, 1, table))
+    machine = machine_of(gpu, 1, 1, table)
+    state, _ = Memory().take(machine, sizes_of(machine))
     replay(known_of(state.machine), state.contexts.ctypes.data, np.ascontiguousarray(asked), due)
     return due
 

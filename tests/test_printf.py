@@ -9,7 +9,7 @@ import pytest
 from ptx_kernels import HEADER
 from typer.testing import CliRunner
 
-from abstim.cli.app import app
+from abstim.cli.app import app_for
 from abstim.targets import execution as trace_cache
 from functional.keep.kept import Kept
 from functional.launches.memory import MOST_BYTES, Printed
@@ -48,7 +48,7 @@ def ptx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def command(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments))
+    result = CliRunner().invoke(app_for(arguments), list(arguments))
     assert result.exit_code == 0, result.output
     return result.stdout
 

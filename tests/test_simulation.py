@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from abstim.engine import Caches, LaunchInputs, Simulation, simulate_point, simulation
-from abstim.engine.initial_state import States, bytes_of
-from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of
+from abstim.engine.initial_state import Memory, sizes_of
+from abstim.engine.simulation import THREAD_WARP_INSTRUCTIONS, members_of, warm
 from abstim.engine.state import NEVER, Team
 from abstim.gpu.config import load_gpu
 from abstim.models import run
@@ -272,9 +272,8 @@ OF_NO_ACCOUNT = (
     ".phases",
     ".later",
     ".shared.outbox",
-    ".shared.l2.placed",
     ".l1d.issued",
-    *(f".{cache}.{name}" for cache in ("l1i", "const", "texture", "l1d") for name in ("placed", "there")),
+    *(f".{cache}.there" for cache in ("l1i", "const", "texture", "l1d")),
     ".l1d.sector_there",
     ".contexts",
     ".record",
@@ -283,30 +282,41 @@ OF_NO_ACCOUNT = (
 
 
 @pytest.mark.parametrize("name, kind", [("nn_euclid", "perfect"), ("hotspot", "real"), ("transpose", "sub-cores")])
-def test_memory_that_a_launch_has_used_is_as_new_for_the_next(name, kind, monkeypatch):
+def test_memory_that_launches_have_used_is_as_new_for_the_next_whatever_its_design_point(name, kind, monkeypatch):
     inputs, gpu, blocks = inputs_of(name, kind)
-    monkeypatch.setattr(simulation, "STATES", States())
-    for part in (slice(0, 3), slice(None)):  # a launch that leaves most SMs alone, and one that uses all
-        used = Simulation(inputs, gpu, blocks, kept=True)
-        used.run(np.arange(len(inputs.trace.thread_blocks))[part], drain=True)
-        used.release()
-        again, new = Simulation(inputs, gpu, blocks, kept=True), Simulation(inputs, gpu, blocks)
-        assert again.state.record.launch["booked_cycles"] > 0 == new.state.record.launch["booked_cycles"]
+    other = {"sm_count": 7, "l1d_ways": 2 * gpu.spec.l1d_ways, "l2_sets": gpu.spec.l2_sets // 2}
+    another, caches = replace(gpu, spec=replace(gpu.spec, **other, scheduler="two_level")), Caches()
+    memory = Memory()
+
+    def few(point, caches=None, drain=True):
+        used = Simulation(inputs, point, blocks, caches=caches)
+        used.run(np.arange(3), drain=drain)
+
+    for use in (
+        lambda: simulate_point(inputs, gpu, blocks, caches),
+        lambda: few(gpu, caches),
+        lambda: few(another),
+        lambda: simulate_point(inputs, another, blocks),
+        lambda: few(gpu, drain=False),
+        lambda: warm(inputs, gpu, blocks, caches),
+    ):
+        monkeypatch.setattr(Memory, "UNUSED", [memory])
+        use()
+        assert [memory] == Memory.UNUSED
+        again, new = Simulation(inputs, gpu, blocks), Simulation(inputs, gpu, blocks)
         for launch in (again, new):
             launch.run(np.zeros(0, np.int64), drain=True)
         found, wanted = arrays_of(again.state), arrays_of(new.state)
         assert [k for k in found if not k.startswith(OF_NO_ACCOUNT) and (found[k] != wanted[k]).any()] == []
-        again.release()
+        del again, new, launch
 
 
-def test_memory_of_design_points_is_kept_up_to_a_cap():
-    inputs, gpu, blocks = inputs_of("nn_euclid", "perfect")
-    machine, states = Simulation(inputs, gpu, blocks).machine, States()
-    one, two = (states.take(machine)[0] for _ in range(2))
-    assert one is not two
-    states.give_back(one)
-    assert states.take(machine) == (one, True)
-    states.MOST_BYTES = bytes_of(one)
-    states.give_back(two)
-    states.give_back(one)  # the other is dropped
-    assert [states.take(machine)[1] for _ in range(2)] == [True, False]
+def test_states_of_other_sizes_lie_in_the_same_memory():
+    inputs, gpu, blocks = inputs_of("nn_euclid", "real")
+    points = [replace(gpu, spec=replace(gpu.spec, sm_count=sms)) for sms in (4, 3, 8, 4)]
+    machines = [Simulation(inputs, point, blocks).machine for point in points]
+    memory = Memory()
+    found = [memory.take(machine, sizes_of(machine))[0] for machine in machines]
+    at = [state.l1d.tag.ctypes.data for state in found]
+    assert at[0] == at[1] == at[3] != at[2] and found[0] is found[3]
+    assert [len(state.sm) for state in found] == [4, 3, 8, 4]

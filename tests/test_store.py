@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import functional.suite as suite
 from abstim.cli import main
-from abstim.cli.app import app
+from abstim.cli.app import app_for
 from abstim.models import run
 from abstim.targets.execution import execute, execute_case, write_store
 from abstim.targets.resolve import open_target
@@ -239,13 +239,13 @@ def test_manifest_with_an_unknown_key(store: Path) -> None:
 
 def test_command(tmp_path: Path) -> None:
     folder = str(tmp_path / "s")
-    made = CliRunner().invoke(app, ["trace", "relu", "-o", folder, "--json"])
+    made = CliRunner().invoke(app_for([]), ["trace", "relu", "-o", folder, "--json"])
     assert made.exit_code == 0, made.output
     found = json.loads(made.stdout)
     assert found["target"] == "relu" and found["warp_instructions"] == found["launches"][0]["warp_instructions"] > 0
     assert found["file_bytes"] < found["warp_instructions"]  # less than a byte a warp instruction
-    plain = CliRunner().invoke(app, ["trace", "relu", "-o", folder, "--overwrite"])
+    plain = CliRunner().invoke(app_for([]), ["trace", "relu", "-o", folder, "--overwrite"])
     assert plain.exit_code == 0 and "1 launch of relu" in plain.stdout
     assert f"abstim run {folder}" in " ".join(plain.stdout.split())
-    timed = CliRunner().invoke(app, ["run", folder, "--json"])
+    timed = CliRunner().invoke(app_for([]), ["run", folder, "--json"])
     assert json.loads(timed.stdout)["totals"]["cycles"] == run("relu").totals["cycles"]

@@ -1,29 +1,26 @@
-"""The typer app: every subcommand, registered. Subcommands import what is slow when they run, not here."""
+"""The typer app: subcommands, imported when they are asked for. What is slow they import when they run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from abstim import __version__
-from abstim.cli.advise import advise, coldstart
-from abstim.cli.application import app as application
-from abstim.cli.bench import bench
-from abstim.cli.calibrate import calibrate, fit
-from abstim.cli.characterize import characterize
-from abstim.cli.explore import explore
-from abstim.cli.listings import gpus, import_config, suite
-from abstim.cli.report import report
-from abstim.cli.run import run
-from abstim.cli.sample import sample
-from abstim.cli.trace import export_trace, trace
-from abstim.cli.tune import tune
-from abstim.cli.validate import validate
 
 if TYPE_CHECKING:
     from typer._click.core import Context
+
+# In the order of help, with the modules they are in
+COMMANDS = {
+    "run": ".run", "advise": ".advise", "explore": ".explore", "tune": ".tune", "fit": ".calibrate",
+    "sample": ".sample", "coldstart": ".advise", "report": ".report", "gpus": ".listings", "suite": ".listings",
+    "trace": ".trace", "characterize": ".characterize", "validate": ".validate", "calibrate": ".calibrate",
+    "bench": ".bench", "import-config": ".listings", "export-trace": ".trace", "app": ".application",
+}  # fmt: skip
 
 
 class Subcommand(TyperCommand):
@@ -38,29 +35,12 @@ class Subcommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
-)
-TIMING = (run, advise, explore, tune, fit, sample, coldstart, report, gpus, suite, trace, characterize)
-for command in (*TIMING, validate, calibrate, bench, import_config, export_trace):
-    app.command(cls=Subcommand)(command)
-# What follows the program's name is the program's
-app.command(cls=Subcommand, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(
-    application
-)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"abstim {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def abstim(
     context: typer.Context,
     version: Annotated[
@@ -89,3 +69,27 @@ def abstim(
     from abstim.targets.execution import isolating
 
     context.with_resource(isolating(isolate))
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The app with the subcommand that is asked for, with all of them if there is none such."""
+    asked = next((word for word in arguments if not word.startswith("-")), "")
+    return app_of([asked] if asked in COMMANDS else COMMANDS)
+
+
+def app_of(names: Iterable[str]) -> typer.Typer:
+    """The app with some of COMMANDS."""
+    made = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(abstim)
+    for name in names:
+        # What follows a program's name is the program's
+        passed_on = {"ignore_unknown_options": True, "allow_interspersed_args": False} if name == "app" else None
+        command = getattr(import_module(COMMANDS[name], "abstim.cli"), name.replace("-", "_"))
+        made.command(cls=Subcommand, context_settings=passed_on)(command)
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -104,6 +105,22 @@ class RunOptions:
     against: Annotated[Path | None, OF_ONE_GPU] = None
     timeline: Annotated[Path | None, OF_DETAILED, OF_ONE_GPU] = None
 
+    def earlier(self) -> dict[str, Any] | None:
+        """The result to compare with. Raises InputError for a file that holds none."""
+        if self.against is None:
+            return None
+        from abstim.study.baseline import read_baseline
+
+        return read_baseline(self.against)
+
+    def lanes(self) -> AbstractContextManager[None]:
+        """Within it they are run on the device."""
+        if self.device == RunOptions.device:
+            return nullcontext()
+        from abstim.occupancy_vector.lanes import on_device
+
+        return on_device(self.device, self.model)
+
     def check_together(self, gpus: Sequence[Gpu]) -> None:
         """Raises InputError for options that these GPUs, or the model, have no use for, before anything is executed."""
         refuse_marked(self, OF_DETAILED, self.model != "detailed", f"; leave out --model {self.model}")
@@ -156,15 +173,13 @@ def run(
     `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
     """
     from abstim.models import open_for
-    from abstim.occupancy_vector.lanes import on_device
-    from abstim.study.baseline import read_baseline
     from abstim.targets.execution import chosen_executor
 
     o, gpus = options, gpu.load()
     o.check_together(gpus)
-    old = read_baseline(o.against) if o.against else None
     refused: list[tuple[Gpu, str]] = []
-    with progress(quiet=as_json, shorter=_shorter(target, o.model)) as report, on_device(o.device, o.model):
+    old = o.earlier()
+    with progress(quiet=as_json, shorter=_shorter(target, o.model)) as report, o.lanes():
         session = open_for(
             o.model,
             prechecked(launch.of(target), o.check, o.strict),
@@ -199,8 +214,6 @@ def _found(
 ) -> Found:
     """What is printed of the GPUs that were not refused."""
     from abstim.models import run_many
-    from abstim.study.baseline import compare
-    from abstim.study.energy import energy_of
 
     without = [gpu for gpu, _ in refused]
     gpus = [gpu for gpu in gpus if gpu not in without]
@@ -216,10 +229,17 @@ def _found(
         from abstim.session.issue_logs import hot_spots
 
         spots = hot_spots(session, gpus[0], options.flush, report)
-    beside = compare(old, results[0]) if old else None
-    energy = energy_of(results[0], gpus[0]) if options.energy else None
-    if energy and results[0].overlap:
-        note("abstim: --energy is of kernels one after the other, not side by side")
+    beside = energy = None
+    if old:
+        from abstim.study.baseline import compare
+
+        beside = compare(old, results[0])
+    if options.energy:
+        from abstim.study.energy import energy_of
+
+        energy = energy_of(results[0], gpus[0])
+        if results[0].overlap:
+            note("abstim: --energy is of kernels one after the other, not side by side")
     return Found(results, spots, beside, energy, refused)
 
 

@@ -59,12 +59,6 @@ def interrupted(words: Sequence[str]) -> str:
     return f"interrupted; {_KEPT.get(command, 'what was finished before is kept')}"
 
 
-def ignore_interrupts() -> None:
-    """For a process that ends: all is said, and an interrupt comes too late to change its exit code."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 class Watch:
     """A thread that ends the process where the main thread does not come to it. A context: the command runs in it."""
 

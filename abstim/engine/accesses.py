@@ -3,8 +3,6 @@ conflicts on shared memory's banks (docs/timing-rules.md, rule 5)."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from abstim.engine.rules import SECTORS
@@ -184,12 +182,10 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     return max(count, passing, m.lane_cycles) if count else count
 
 
-def fermi_segment(sectors: Any) -> Any:
-    """The sectors of a line that a store of some sectors writes on Fermi, an aligned 32, 64 or 128 B; of many lines."""
+@jit
+def fermi(sectors):
+    """The sectors of a line that a store of some sectors writes on Fermi: an aligned 32, 64 or 128 B."""
     return sectors | 15 * ((sectors & LOWER_HALF > 0) & (sectors & UPPER_HALF > 0))
-
-
-fermi = jit(fermi_segment)
 
 
 @jit

@@ -28,14 +28,10 @@ def kinds_of(trace: Trace, gpu: Gpu) -> Int64[np.ndarray, " tb"]:
     if id(trace) not in _HELD:
         finalize(trace, _HELD.pop, id(trace), None)
         _HELD[id(trace)] = _told_apart(trace)
-    kinds = _HELD[id(trace)]
-    return kinds if _unequal(kinds, spec.sm_count) <= MOST_UNEQUAL else EVERY_BLOCK_ITS_OWN
-
-
-def _unequal(kinds: Int64[np.ndarray, " tb"], sms: int) -> float:
-    """The share of SMs, of those with thread blocks, that get other ones than those before, if they come by turns."""
-    turns = np.append(kinds, np.full(-len(kinds) % sms, -1)).reshape(-1, sms).T
-    return len(set(map(bytes, np.ascontiguousarray(turns[: len(kinds)])))) / min(sms, max(1, len(kinds)))
+    kinds, sms = _HELD[id(trace)], spec.sm_count
+    turns = np.append(kinds, np.full(-len(kinds) % sms, -1)).reshape(-1, sms).T  # of each SM, if they come by turns
+    unlike = len(set(map(bytes, np.ascontiguousarray(turns[: len(kinds)]))))
+    return kinds if unlike <= MOST_UNEQUAL * min(sms, max(1, len(kinds))) else EVERY_BLOCK_ITS_OWN
 
 
 def _told_apart(trace: Trace) -> Int64[np.ndarray, " tb"]:

@@ -7,8 +7,8 @@ from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_room
 from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
-from abstim.engine.warp_slots import ONE, bit, lowest, visit_from
-from functional.jit.marked import add, jit, raise_to
+from abstim.engine.warp_slots import bit, visit_from
+from functional.jit.marked import add, jit, members, raise_to
 from precharacterize.table import BARRIERS
 
 
@@ -17,10 +17,7 @@ def release(c, block, number, time):
     """All warps that a barrier of the block is for have reached it or exited."""
     sm = c.sm
     c.barriers[block, number].arrived = 0
-    left = sm.held & sm.block_slots[block]
-    while left:
-        w = lowest(left)
-        left &= left - ONE
+    for w in members(sm.held & sm.block_slots[block]):
         if sm.waits_at[w] != number:
             continue
         sm.held &= ~bit(w)
@@ -56,9 +53,10 @@ def leave(c, w, time):
     """The warp has issued its last instruction at `time`."""
     sm, block = c.sm, c.sm.warps.block_of[w]
     sm.running &= ~bit(w)
-    sm.exiting |= bit(w)
     sm.warps.ready[w] = NEVER
     settle(c, w, time + RETIRE_CYCLES)
+    sm.next_exit = min(sm.warps.drained[w], sm.next_exit if sm.exiting else NEVER)
+    sm.exiting |= bit(w)
     sm.block_running[block] -= 1
     if sm.block_running[block] > 0:
         for number in range(BARRIERS):
@@ -78,10 +76,7 @@ def change_registers(c, w, count, time):
     else:
         sm.registers_wanted[w], sm.warps.not_before[w] = count, NEVER
         sm.wanting |= bit(w)
-    left = sm.wanting & sm.block_slots[block]
-    while left:
-        k = lowest(left)
-        left &= left - ONE
+    for k in members(sm.wanting & sm.block_slots[block]):
         needed = sm.registers_wanted[k] - sm.registers[k]
         if needed <= sm.block_spare[block]:
             sm.block_spare[block] -= needed

@@ -1,5 +1,4 @@
-"""The state of a launch before its first cycle: what an earlier launch on the same design point has left is cleared,
-where it has been."""
+"""The state of a launch before its first cycle, and what it leaves, which is cleared where it has been."""
 
 from __future__ import annotations
 
@@ -17,10 +16,11 @@ def context_of(gpu, n):
 
 @outlined
 def clear_sm(c, booked):
-    """One that had thread blocks; `booked`: cycles from its last exit to its last booking. A warp that starts clears
-    its part of the scoreboard, a thread block its phases; an access's row is written before it is read."""
+    """One that had thread blocks; `booked`: cycles from the exit of its last warp to its last booking. A warp that
+    starts clears its part of the scoreboard, a thread block its phases; an access's row is written before it is
+    read."""
     sm, m, l1d = c.sm, c.machine, c.l1d
-    cycles = min(m.ring, sm.last_exit + booked)
+    cycles = m.ring if sm.live else min(m.ring, sm.last_exit + booked)
     zero(c.results, cycles)
     zero(c.register_banks, cycles * m.register_file_ports)
     zero(l1d.waiters, sm.waiters_unused[1])
@@ -47,6 +47,17 @@ def clear_shared(shared):
         zero(array)
 
 
+@outlined
+def clear(gpu, booked, warm):
+    """What a launch leaves, whether it has ended or not (`clear_sm`); `warm`: its caches were not empty, those of SMs
+    without thread blocks neither."""
+    for n in range(gpu.machine.sm_count):
+        if warm or gpu.sm[n].clock:
+            clear_sm(context_of(gpu, n), booked)
+    if not gpu.machine.perfect_memory:
+        clear_shared(gpu.shared)
+
+
 @jit
 def begin_sm(sm, m, n):
     """Nothing is resident."""
@@ -67,21 +78,18 @@ def begin_sm(sm, m, n):
 @outlined
 def begin(gpu):
     """Before the first cycle."""
-    m, booked = gpu.machine, gpu.record.launch.booked_cycles
+    m = gpu.machine
     for n in range(m.sm_count):
         sm = gpu.sm[n]
-        used = booked and sm.clock
-        if used:
-            clear_sm(context_of(gpu, n), booked)
-        if used or not booked:
+        if sm.last_dispatch and not gpu.record.launch.begun:  # ready for another design point
+            zero(sm)
+        if sm.last_dispatch == 0:  # used, or new
             begin_sm(sm, m, n)
         sm.horizon = sm.more_blocks = sm.credits = 0  # of one that had no thread block, too
         sm.follows = sm.next_follower = 0
         sm.last_dispatch = -1
     zero(gpu.free)
     if not m.perfect_memory:
-        if booked:
-            clear_shared(gpu.shared)
         for n in range(len(gpu.shared.slices.wake)):
             gpu.shared.slices.wake[n] = NEVER
         for h in range(len(gpu.shared.channels.wake)):

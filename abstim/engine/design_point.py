@@ -10,6 +10,7 @@ import numpy as np
 
 from abstim.engine import state
 from abstim.engine.accesses import WARP_LANES
+from abstim.engine.initial_state import Sizes, sizes_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.scoreboard import origins
 from abstim.engine.state import MACHINE, MEM, NEVER, PORTS, Offsets, Streams
@@ -304,10 +305,11 @@ READ_ONLY = frozenset(
 
 
 class Prepared(NamedTuple):
-    """What the engine is told of a program and a design point: numbers of the latter (a MACHINE), the program's CODE
-    and operands, for what of both code is compiled, and the longest latency."""
+    """What the engine is told of a program and a design point: numbers of the latter (a MACHINE) and what sizes they
+    ask for, the program's CODE and operands, for what of both code is compiled, and the longest latency."""
 
     machine: np.ndarray
+    sizes: Sizes
     code: np.ndarray
     operands: np.ndarray
     known: Known
@@ -323,7 +325,8 @@ def prepared(
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
     machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side, cluster_blocks)
     code, operands = code_of(table)
-    return Prepared(machine, code, operands, known_of(machine, code), int(table.latency_cycles.max(initial=0)))
+    known, latency_cycles = known_of(machine, code), int(table.latency_cycles.max(initial=0))
+    return Prepared(machine, sizes_of(machine), code, operands, known, latency_cycles)
 
 
 def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:

@@ -6,20 +6,13 @@ from __future__ import annotations
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
-from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import jit, members, outlined
 
 
 @jit
 def cycles_by(m, time):
     """The last of the channels' cycles that falls into core cycle `time` or before it."""
     return (time << 16) // m.dram_cycle
-
-
-@jit
-def core_cycle_of(m, cycle):
-    """The core cycle into which a cycle of the channels falls."""
-    return -((-cycle * m.dram_cycle) >> 16)
 
 
 @jit
@@ -64,6 +57,7 @@ def choose(shared, h):
     remove(channels.waiting[h], b)
     insert(channels.serving[h], b)
     state.pending -= 1
+    state.commands = 0
     state.first_bank = state.first_bank + 1 if state.first_bank + 1 < m.dram_banks else 0
 
 
@@ -137,7 +131,8 @@ def open_or_close(shared, h, b, bank, cycle):
 
 @jit
 def command(shared, h, cycle):
-    """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began."""
+    """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began.
+    Returns if there was any."""
     m, serving, first = shared.machine, shared.channels.serving[h], shared.channels.state[h].first_bank
     bursts = rows = False
     b, behind = first, -1  # how far behind `first` the last one was
@@ -145,7 +140,7 @@ def command(shared, h, cycle):
         b = first_from(serving, b)
         distance = b - first if b >= first else b - first + m.dram_banks
         if distance <= behind:
-            return
+            break
         behind = distance
         bank = shared.channels.banks[h * m.dram_banks + b]
         if row_is_open(shared, bank):
@@ -156,6 +151,7 @@ def command(shared, h, cycle):
             open_or_close(shared, h, b, bank, cycle)
             rows = True
         b = b + 1 if b + 1 < m.dram_banks else 0
+    return bursts or rows
 
 
 @jit
@@ -209,16 +205,12 @@ def wait_for_bank(shared, h, place):
 
 
 @jit
-def next_for_banks(shared, h):
-    """The next cycle in which a bank may do something."""
+def next_command(shared, h):
+    """The earliest cycle in which a bank can be given a command."""
     m, channels, following = shared.machine, shared.channels, NEVER
-    if not is_empty(channels.waiting[h]):
-        return 0
     for k in range(channels.serving.shape[1]):
-        left = channels.serving[h, k]
-        while left:
-            b = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(channels.serving[h, k]):
+            b = (k << WORD_LOG2) + w
             bank = channels.banks[h * m.dram_banks + b]
             ready = burst_from(shared, h, b, bank) if row_is_open(shared, bank) else row_from(shared, h, b, bank)
             following = min(following, ready)
@@ -234,7 +226,9 @@ def next_step(shared, h, cycle, time):
     for k in range(m.l2_slices_per_channel):
         if slices.to_dram[h * m.l2_slices_per_channel + k].count:
             return cycle + 1
-    following = next_for_banks(shared, h)
+    if not is_empty(channels.waiting[h]):
+        return cycle + 1
+    following = channels.state[h].commands
     if channels.returning[h].count:
         following = min(following, rows[channels.returning[h].first - 1].due)
     if channels.state[h].draining and channels.state[h].pending < m.dram_queue:
@@ -258,7 +252,9 @@ def advance_channel(shared, h, cycle, time):
         else:
             append(rows, channels.returned[h], place)
     choose(shared, h)
-    command(shared, h, cycle)
+    if channels.state[h].commands <= cycle:
+        given = command(shared, h, cycle)
+        channels.state[h].commands = cycle + 1 if given else next_command(shared, h)
     accept(shared, h, time)
     admit(shared, h, time)
     channels.wake[h] = next_step(shared, h, cycle, time)

@@ -202,12 +202,6 @@ def is_at_rest(c, time):
 
 
 @jit
-def is_going_on(sm, m, free, more):
-    """Is it known at a glance that an SM will do something, or take a thread block?"""
-    return (more and free < NEVER) or (sm.live > 0 and sm.clock < NEVER and m.policy != TWO_LEVEL)
-
-
-@jit
 def is_deadlocked(gpu, more):
     """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Mostly something goes on,
     so the glances come first."""
@@ -215,7 +209,9 @@ def is_deadlocked(gpu, more):
     if m.side_by_side and (is_any_coming(gpu) or gpu.record.launch.next_dispatch_units > time * UNITS_A_CYCLE):
         return False
     for n in range(m.sm_count):  # a cluster may find no room, though some SMs have some
-        if is_going_on(gpu.sm[n], m, gpu.free[n], more and (m.cluster_blocks == 1 or gpu.free[n] > time)):
+        if more and gpu.free[n] < NEVER and (m.cluster_blocks == 1 or gpu.free[n] > time):
+            return False
+        if gpu.sm[n].live > 0 and gpu.sm[n].clock < NEVER and m.policy != TWO_LEVEL:
             return False
     if not (m.perfect_memory or is_all_served(gpu.shared)):
         return False

@@ -7,8 +7,8 @@ from abstim.engine.barriers_and_exits import notice
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import NEVER
-from abstim.engine.warp_slots import ONE, bit, first_after, lowest, visit_from
-from functional.jit.marked import jit
+from abstim.engine.warp_slots import bit, first_after, visit_from
+from functional.jit.marked import jit, members
 
 
 @jit
@@ -44,22 +44,20 @@ def notice_exits(c, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
     sm, n = c.sm, c.machine.max_warps_per_sm
     reach = (fetched - sm.last_fetched - 1) % n if fetched >= 0 else n
-    left = sm.exiting
-    while left:
-        w = lowest(left)
-        left &= left - ONE
+    sm.next_exit = NEVER
+    for w in members(sm.exiting):
         if sm.warps.drained[w] <= time and (w - sm.last_fetched - 1) % n < reach:
             sm.exiting &= ~bit(w)
             notice(c, w, time)
+        else:
+            sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
 
 
 @jit
 def returned(sm, time):
     """The slot whose missed line is back the longest, -1 if none is."""
-    best, left = -1, sm.missing
-    while left:
-        w = lowest(left)
-        left &= left - ONE
+    best = -1
+    for w in members(sm.missing):
         if sm.fetch_back[w] <= time and (best < 0 or sm.fetch_back[w] < sm.fetch_back[best]):
             best = w
     return best
@@ -75,7 +73,7 @@ def fetch(c, time, ready):
         deliver(c, back, time, ready)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
-    if sm.exiting:
+    if sm.exiting and sm.next_exit <= time:
         notice_exits(c, fetched, time)
     if fetched < 0 or sm.fetch_blocked > time:
         return
@@ -96,14 +94,9 @@ def next_fetch(sm, time):
     """First cycle after `time` in which the fetch stage has something to do."""
     if sm.wanted and sm.fetch_blocked <= time + 1:
         return time + 1
-    following, left = sm.fetch_blocked if sm.wanted else NEVER, sm.missing
-    while left:
-        w = lowest(left)
-        left &= left - ONE
+    following = sm.fetch_blocked if sm.wanted else NEVER
+    for w in members(sm.missing):
         following = min(following, sm.fetch_back[w])
-    left = sm.exiting
-    while left:
-        w = lowest(left)
-        left &= left - ONE
-        following = min(following, sm.warps.drained[w])
+    if sm.exiting:
+        following = min(following, sm.next_exit)
     return max(following, time + 1)

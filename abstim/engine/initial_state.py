@@ -6,20 +6,22 @@ import mmap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from math import prod
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from abstim.engine import state
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import NEVER, Record, State
-from functional.jit.marked import Array, View, layout, length, words_of
+from functional.jit.machine_code import Staged
+from functional.jit.marked import INT, Array, Known, View, layout, length, words_of
 from precharacterize.synchronisation import FAMILIES, GROUPS
 from precharacterize.table import BARRIERS, WORDS
 
-BLOCK_BYTES = 1 << 26
+Sizes = tuple[tuple[str, int], ...]  # names of dimensions, and how many of each there are
+BLOCK_BYTES, MOST_STATES = 1 << 26, 64
 
+_clear = Staged("abstim.engine.clear", "clear", (State, INT, INT))
 
 _words = cache(str.split)
 # Dimensions of what only a launch brings
@@ -29,16 +31,14 @@ OF_A_LAUNCH = _words(
 
 
 class Zeros:
-    """Arrays of zeros, cut out of blocks of small pages that the system clears when they are touched: most of a GPU's
+    """Bytes that are 0, cut out of blocks of small pages that the system clears when they are touched: most of a GPU's
     state never is by a launch. Each begins on a line of the cache: else every request would lie on two."""
 
     def __init__(self) -> None:
         self._left = np.empty(0, np.uint8)
 
-    def __call__(self, field: Array, sizes: Mapping[str, int]) -> np.ndarray:
-        """As it is declared."""
-        shape, dtype = [sizes[name] for name in _words(field.dimensions)], np.dtype(field.dtype)
-        length = prod(shape) * dtype.itemsize
+    def __call__(self, length: int) -> np.ndarray:
+        """So many of them."""
         room = -(-length // state.CACHE_LINE_BYTES) * state.CACHE_LINE_BYTES
         if room > len(self._left):
             pages = mmap.mmap(-1, max(room, BLOCK_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -46,57 +46,79 @@ class Zeros:
                 pages.madvise(mmap.MADV_NOHUGEPAGE)
             self._left = np.frombuffer(pages, np.uint8)
         taken, self._left = self._left[:length], self._left[room:]
-        return taken.view(dtype).reshape(shape)
+        return taken
 
 
-def new_state(m: np.ndarray) -> State:
-    """Memory of a design point, all of it 0 (abstim/engine/clear.py does the rest); nothing of a launch."""
-    found: State = _allocated(State, sizes_of(m), Zeros(), m)
-    found.contexts[:] = words_of(found)
-    number = np.arange(len(found.sm))
-    for word, stride in _strides(State, found):
-        found.contexts[:, word] += number * stride
-    return found
+class Memory:
+    """What one launch at a time is run in. Each array of the state has its own place, whatever its sizes: what launches
+    on other design points have touched is touched again, and the system need not bring new pages. All of it is 0 before
+    a launch, but for what is written before it is read."""
 
-
-class States:
-    """Memory of design points that launches have used: the next launch on one takes it, and clears what it must."""
-
-    MOST_BYTES = 1 << 29
+    UNUSED: ClassVar[list[Memory]] = []  # as many as launches were ever under way at once, less those that are
 
     def __init__(self) -> None:
-        self._free: dict[bytes, list[State]] = {}  # by design point, the latest used last
-        self._bytes, self._lock = 0, Lock()
+        self._zeros, self._places = Zeros(), dict[str, np.ndarray]()
+        self._states: dict[Sizes, State] = {}
+        self._numbers = np.zeros(state.MACHINE.itemsize, np.uint8)  # the latest MACHINE, for which all SMs have begun
+        self._left: tuple[State, int, bool] | None = None  # by a launch; what of it `clear` is told
 
-    def take(self, m: np.ndarray) -> tuple[State, bool]:
-        """Memory of a design point, and whether a launch has used it."""
-        key = m.tobytes()
-        with self._lock:
-            found = self._free.pop(key, [])
-            if not found:
-                return new_state(m), False
-            state = found.pop()
-            self._bytes -= bytes_of(state)
-            if found:
-                self._free[key] = found
-        return state, True
+    @classmethod
+    def unused(cls) -> Memory:
+        """What an earlier launch had and nobody has now, or a new one."""
+        try:
+            return cls.UNUSED.pop()
+        except IndexError:
+            return cls()
 
-    def give_back(self, state: State) -> None:
-        """A launch has ended; nobody else holds a part of the memory."""
-        with self._lock:
-            self._free.setdefault(state.machine.tobytes(), []).append(state)
-            self._bytes += bytes_of(state)
-            while self._bytes > self.MOST_BYTES:
-                oldest = next(iter(self._free))
-                self._bytes -= bytes_of(self._free[oldest].pop(0))
-                if not self._free[oldest]:
-                    del self._free[oldest]
+    def take(self, m: np.ndarray, sizes: Sizes) -> tuple[State, bool]:
+        """The state of a design point before its first cycle, and whether SMs that have had no thread block are ready
+        for it; nothing of a launch."""
+        if self._left:
+            _clear(Known(), self._left[0].contexts.ctypes.data, *self._left[1:])
+            self._left = None
+        if sizes not in self._states:
+            if len(self._states) == MOST_STATES:
+                del self._states[next(iter(self._states))]
+            self._states[sizes] = self._laid_out(dict(sizes))
+        numbers = m.reshape(1).view(np.uint8)
+        begun = bool((numbers == self._numbers).all())
+        self._numbers[:] = numbers
+        return self._states[sizes], begun
 
+    def give_back(self, state: State, booked_cycles: int, warm: bool) -> None:
+        """Nobody asks a launch for anything any more; the rest is what `clear` is told of it."""
+        self._left = state, booked_cycles, warm
+        self.UNUSED.append(self)
 
-def bytes_of(state: State) -> int:
-    """About what a launch may touch of it: not the requests, of which there are few at a time."""
-    own = (state.sm, *state.l1d, *state.shared.l2, state.scoreboard, state.results, state.register_banks)
-    return sum(int(array.nbytes) for array in own)
+    def _laid_out(self, sizes: Mapping[str, int]) -> State:
+        found: State = self._allocated(State, sizes, self._numbers.view(state.MACHINE).reshape(()), "")
+        found = found._replace(contexts=np.zeros_like(found.contexts))  # of these sizes alone
+        found.contexts[:] = words_of(found)
+        number = np.arange(len(found.sm))
+        for word, stride in _strides(State, found):
+            found.contexts[:, word] += number * stride
+        return found
+
+    def _allocated(self, kind: Any, sizes: Mapping[str, int], m: np.ndarray, place: str) -> Any:
+        """A named tuple as state.py declares its fields, the design point's numbers among them."""
+
+        def made(name: str, field: Any) -> Any:
+            if name == "machine":
+                return m
+            if isinstance(field, Array):
+                return self._array(f"{place}.{name}", field, sizes)
+            own = {name: sizes[ours] for name, ours in field.names.items()}
+            return self._allocated(field.kind, {**sizes, **own} if own else sizes, m, f"{place}.{name}")
+
+        return kind(*(made(name, field) for name, field in kind._field_defaults.items()))
+
+    def _array(self, place: str, field: Array, sizes: Mapping[str, int]) -> np.ndarray:
+        """As it is declared, in its place; one that is too small is left for one of twice the size."""
+        shape, dtype = [sizes[name] for name in _words(field.dimensions)], np.dtype(field.dtype)
+        length, there = prod(shape) * dtype.itemsize, self._places.get(place)
+        if there is None or len(there) < length:
+            there = self._places[place] = self._zeros(length if there is None else 2 * length)
+        return there[:length].view(dtype).reshape(shape)
 
 
 def _strides(kind: Any, state: Any) -> Iterator[tuple[int, int]]:
@@ -109,21 +131,7 @@ def _strides(kind: Any, state: Any) -> Iterator[tuple[int, int]]:
             yield field.word, array.strides[0]
 
 
-def _allocated(kind: Any, sizes: Mapping[str, int], zeros: Zeros, m: np.ndarray) -> Any:
-    """A named tuple as state.py declares its fields, the design point's numbers among them."""
-
-    def made(name: str, field: Any) -> Any:
-        if name == "machine":
-            return m
-        if isinstance(field, Array):
-            return zeros(field, sizes)
-        own = {name: sizes[ours] for name, ours in field.names.items()}
-        return _allocated(field.kind, {**sizes, **own} if own else sizes, zeros, m)
-
-    return kind(*(made(name, field) for name, field in kind._field_defaults.items()))
-
-
-def sizes_of(machine: np.ndarray) -> dict[str, int]:
+def sizes_of(machine: np.ndarray) -> Sizes:
     """Dimensions of the state's arrays by name. What only real memory needs is not there if memory is perfect."""
     m = dict(zip(machine.dtype.names or (), machine.item(), strict=True))
     real = int(not m["perfect_memory"])
@@ -136,7 +144,9 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
         "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
         **{f"{cache}_line": m[f"{cache}_sets"] * m[f"{cache}_ways"] for cache in ("l1i", "const", "l1t")},
         "l1d_line": m["l1d_sets"] * m["l1d_set_lines"], "hint": state.HINTS, "l1d_bank": m["l1d_banks"] * real,
-        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, "waiter": _waiters(m) * real,
+        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, 
+        # as many as miss registers take, a sector each, and accesses that a constant or texture line keeps waiting
+        "waiter": (m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
@@ -153,13 +163,8 @@ def sizes_of(machine: np.ndarray) -> dict[str, int]:
         # of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D
         "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]),
     }  # fmt: skip
-    return found | {f"{cache}_placed": found[f"{cache}_line"] + 1 for cache in ("l1i", "const", "l1t", "l1d", "l2")}
-
-
-def _waiters(m: Mapping[str, int]) -> int:
-    """Most that wait for lines of an SM's caches: as many as its miss registers take, a sector each, and the accesses
-    that a constant or texture line keeps waiting."""
-    return m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES
+    placed = {f"{cache}_placed": found[f"{cache}_line"] + 1 for cache in ("l1i", "const", "l1t", "l1d", "l2")}
+    return tuple((found | placed).items())
 
 
 class Beside(NamedTuple):

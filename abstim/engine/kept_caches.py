@@ -37,6 +37,8 @@ class Caches:
             if kept is not None:
                 for name, column in columns(state).items():
                     column[:] = kept[name]
+        for cache in (state.l1i, state.const, state.texture, state.l1d):
+            cache.there[:] = 0
 
     def take(self, state: State) -> None:
         """Keep what a finished launch leaves. Where lines were found last is forgotten: the next launch may leave L1D
@@ -58,10 +60,13 @@ class Caches:
         return tag[tag > 0].astype(np.int64) - 1
 
 
+PARTS = ("tag", "last_use", "placed")
+
+
 def _first_level(state: State) -> dict[str, np.ndarray]:
     """What is kept of the SMs; `stamp` is the clock of the last use of lines."""
     caches = {"l1i": state.l1i, "const": state.const, "texture": state.texture, "l1d": state.l1d}
-    tags = {f"{name} {part}": getattr(cache, part) for name, cache in caches.items() for part in ("tag", "last_use")}
+    tags = {f"{name} {part}": getattr(cache, part) for name, cache in caches.items() for part in PARTS}
     return tags | {"l1d sector_there": state.l1d.sector_there, "l1d line": state.l1d.line, "stamp": state.sm["stamp"]}
 
 

@@ -7,8 +7,8 @@ from abstim.engine.clear import context_of
 from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_dispatch
 from abstim.engine.state import NEVER
-from abstim.engine.warp_slots import ONE, bit, lowest
-from functional.jit.marked import add, jit, load, outlined, raise_to
+from abstim.engine.warp_slots import bit
+from functional.jit.marked import add, jit, load, members, outlined, raise_to
 
 
 @jit
@@ -32,10 +32,8 @@ def await_primary(c, w):
 @outlined
 def release_dependents(gpu, n, time):
     """Warps of SM `n` for which it is known, after the window up to `time`, when the kernel before theirs has ended."""
-    left = gpu.sm[n].awaiting
-    while left:
-        c, w = context_of(gpu, n), lowest(left)
-        left &= left - ONE
+    c = context_of(gpu, n)
+    for w in members(c.sm.awaiting):
         end = gpu.record.kernels[gpu.record.kernels[c.sm.block_kernel[c.sm.warps.block_of[w]]].programmatic].end
         if end < NEVER:
             c.sm.awaiting &= ~bit(w)

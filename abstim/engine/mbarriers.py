@@ -6,8 +6,8 @@ import numpy as np
 
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, MEM, NEVER, PHASE_RING
-from abstim.engine.warp_slots import bit, lowest
-from functional.jit.marked import jit
+from abstim.engine.warp_slots import bit
+from functional.jit.marked import jit, members
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
 from precharacterize import synchronisation as sync
@@ -167,10 +167,7 @@ def arrive_in_phases(c, w, copies, record, result, time):
 def release_phases(c, block, time):
     """Warps of a thread block whose phases are now known to be over go on."""
     sm = c.sm
-    left = sm.at_phase & sm.block_slots[block]
-    while left:
-        w = lowest(left)
-        left &= left - np.uint64(1)
+    for w in members(sm.at_phase & sm.block_slots[block]):
         over = phases_over(c, w, sm.phase_record[w])
         if over < NEVER:
             sm.at_phase &= ~bit(w)

@@ -16,13 +16,6 @@ from precharacterize.classify import Kind
 
 
 @jit
-def room_for_access(sm):
-    """Can one more memory instruction be issued?"""
-    left = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
-    return left and sm.issued_count < state.ISSUED_ACCESSES
-
-
-@jit
 def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
     sm, m = c.sm, c.machine

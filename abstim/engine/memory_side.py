@@ -3,7 +3,7 @@ replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
 from __future__ import annotations
 
-from abstim.engine.dram import advance_channel, core_cycle_of, cycles_by
+from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER
@@ -18,8 +18,7 @@ from abstim.engine.switch import (
     new_place,
     put,
 )
-from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import jit, members, outlined
 
 
 @jit
@@ -47,10 +46,8 @@ def empty_outputs(shared, time):
     """A packet leaves each output of the switch to the slices, unless its slice is full."""
     switch, rows, held = shared.there, shared.requests.rows, shared.held
     for k in range(len(switch.filled)):
-        left = switch.filled[k]
-        while left:
-            n = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(switch.filled[k]):
+            n = (k << WORD_LOG2) + w
             if rows[switch.outputs[n].first - 1].due > time or held[n, time & (held.shape[1] - 1)] == time:
                 continue
             place = leave(switch, shared.machine, rows, n, rows[switch.outputs[n].first - 1].sm)
@@ -74,10 +71,8 @@ def deliver(shared, time):
     """Replies come out of the switch for each SM that has any, as many as it takes in a cycle."""
     switch, rows, most = shared.back, shared.requests.rows, shared.machine.l2_reply_sectors
     for k in range(len(switch.filled)):
-        left = switch.filled[k]
-        while left:
-            n = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(switch.filled[k]):
+            n = (k << WORD_LOG2) + w
             for _ in range(most):
                 if switch.outputs[n].count and rows[switch.outputs[n].first - 1].due <= time:
                     deliver_one(shared, n, time)
@@ -115,8 +110,8 @@ def next_work(shared, time):
     if following <= time + 1:
         return time + 1
     cycle = earliest(shared.channels.wake)
-    if cycle < NEVER:
-        following = min(following, core_cycle_of(shared.machine, cycle))
+    if cycle < NEVER:  # the core cycle into which it falls
+        following = min(following, -((-cycle * shared.machine.dram_cycle) >> 16))
     return max(following, time + 1)
 
 
@@ -125,16 +120,6 @@ def is_all_served(shared):
     """Is nothing on its way behind the SMs?"""
     idle = is_idle(shared.there) and is_idle(shared.back)
     return idle and min(earliest(shared.slices.wake), earliest(shared.channels.wake)) >= NEVER
-
-
-@jit
-def advance_slices(shared, time):
-    """The slices that have something to do."""
-    m, wake = shared.machine, shared.channels.wake
-    for n in range(len(shared.slices.wake)):
-        if shared.slices.wake[n] <= time and advance_slice(shared, n, time):
-            h = n // m.l2_slices_per_channel
-            wake[h] = min(wake[h], cycles_by(m, time) + 1)
 
 
 @outlined
@@ -150,7 +135,10 @@ def serve_requests(gpu):
         for h in range(len(wake)):
             while wake[h] <= upto:
                 advance_channel(shared, h, wake[h], time)
-        advance_slices(shared, time)
+        for n in range(len(shared.slices.wake)):
+            if shared.slices.wake[n] <= time and advance_slice(shared, n, time):
+                h = n // m.l2_slices_per_channel
+                wake[h] = min(wake[h], upto + 1)
         advance_switch(shared.back, m, shared.requests.rows, m.l2_reply_sectors, time)
         time = next_work(shared, time)
     shared.clock[1] = max(shared.clock[1], until + 1)

@@ -112,6 +112,8 @@ def complete(c, place, time):
     sm.warps.outstanding[w] -= 1
     if sm.warps.outstanding[w] == 0:
         sm.warps.drained[w] = sm.warps.settled[w]
+        if sm.exiting & bit(w):
+            sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
     if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
         sm.warps.not_before[w] = access.result - 1
     if row.copies != NONE:

@@ -7,8 +7,7 @@ from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_order, send, serve_waiters
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, oldest_idle, place, touch, victim
-from abstim.engine.warp_slots import ONE, lowest
-from functional.jit.marked import jit
+from functional.jit.marked import jit, members
 from functional.traces.trace import LINE_BYTES
 
 COMING = NEVER + 1  # when a line is there: not known
@@ -68,10 +67,7 @@ def code_arrives(c, k, count, time):
         return
     sm.codes_coming -= 1
     sm.fetch_blocked = min(sm.fetch_blocked, time)
-    left = sm.missing
-    while left:
-        w = lowest(left)
-        left &= left - ONE
+    for w in members(sm.missing):
         if sm.fetch_place[w] == k and sm.fetch_back[w] > NEVER:
             sm.fetch_back[w] = time
 

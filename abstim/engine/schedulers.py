@@ -5,7 +5,6 @@ from __future__ import annotations
 from abstim.engine import state
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue
-from abstim.engine.memory_pipe import room_for_access
 from abstim.engine.operand_collectors import pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
@@ -115,7 +114,8 @@ def issue_from(sm, m, unit, w):
     port = port_of(m, unit, w)
     if sm.issued_count:  # never with perfect memory
         if unit == state.MEM:  # which waits at its port for a collector
-            return port_free(sm, port) if room_for_access(sm) else state.NEVER
+            room = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
+            return port_free(sm, port) if room and sm.issued_count < state.ISSUED_ACCESSES else state.NEVER
         if sm.ports[pool_of(m, port, w)].collectors_known == 0:
             return state.NEVER
     return port_free(sm, port)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
 from abstim.engine.alike_blocks import EVERY_BLOCK_ITS_OWN, kinds_of
 from abstim.engine.deadlock import deadlock
 from abstim.engine.design_point import known_of, machine_of, prepared, refuse_unsupported, streams_of
-from abstim.engine.initial_state import Beside, States, new_kernels, new_record, new_state
+from abstim.engine.initial_state import Beside, Memory, new_kernels, new_record
 from abstim.engine.kept_caches import Caches
 from abstim.engine.state import CROSSINGS, EMPTY, ISSUE, MACHINE, NEVER, OVER, TRAFFIC, State, Team
 from abstim.gpu.config import Gpu
@@ -67,13 +68,9 @@ RECENT_LINES = 1 << 10  # that stand for L1D while thread blocks are left out
 
 _COMPILING = "compiling the timing engine for this CPU: a few seconds, once for each kind of GPU"
 _run_grid = Staged("abstim.engine.event_loop", "run_grid", (State, INT, INT, INT), _COMPILING)
-_RECORDS, _WRITTEN, _LINES, _BANKS = (
-    Array("one", np.uint32),
-    Array("one", np.uint8),
-    Array("one"),
-    Array("channel bank"),
-)
-_LAUNCH_WORD, STATES = layout(State)["record"].word, States()
+_RECORDS, _WRITTEN = Array("one", np.uint32), Array("one", np.uint8)
+_LINES, _BANKS = Array("one"), Array("channel bank")
+_LAUNCH_WORD = layout(State)["record"].word
 _touch = Staged("abstim.engine.tag_walk", "touch", (State, _RECORDS, _WRITTEN, INT, _LINES))
 _resume = Staged("abstim.engine.coupling", "resume", (State, Array("part column"), INT))
 _walk = Staged("abstim.engine.tag_walk", "walk", (State, INT, INT))
@@ -85,16 +82,15 @@ class Simulation:
 
     `room`: thread blocks the launch will have at most, if the trace grows on the way (`extend`). `windows` counts of
     issued warp instructions are kept, each over `window_cycles` (a power of two), the last one over all that is left.
-    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result. `kept`: its
-    memory may be another launch's, whose content counts until it runs, and is `release`d. `coupled_cycles`: warps may
-    wait for who executes them (coupling.py), and SMs run for so many cycles at most before he is asked. `beside`: the
-    launch is several, side by side, which are run once, to the end; thread blocks differ in what they take of an SM.
-    `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
+    `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result.
+    `coupled_cycles`: warps may wait for who executes them (coupling.py), and SMs run for so many cycles at most before
+    he is asked. `beside`: the launch is several, side by side, which are run once, to the end; thread blocks differ in
+    what they take of an SM. `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
     """
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
-        windows: int = 0, window_cycles: int = 64, threads: int = 1, kept: bool = False, coupled_cycles: int = 0,
+        windows: int = 0, window_cycles: int = 64, threads: int = 1, coupled_cycles: int = 0,
         beside: Beside | None = None, kinds: Int64[np.ndarray, " tb"] = EVERY_BLOCK_ITS_OWN,
     ) -> None:  # fmt: skip
         trace, self._alone = inputs.trace, beside is None
@@ -108,13 +104,11 @@ class Simulation:
         self.inputs, self.gpu = inputs, gpu
         self.room = max(room, len(trace.thread_blocks))
         self._members = members_of(trace, gpu, threads)
-        used, record = False, new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
-        if kept:
-            state, used = STATES.take(self.machine)
-        else:
-            state = new_state(self.machine)
+        record = new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
+        memory = Memory.unused()
+        state, record.launch["begun"] = memory.take(self.machine, self._prepared.sizes)
+        finalize(self, memory.give_back, state, self._prepared.latency_cycles + 1, caches is not None).atexit = False
         record.launch["coupled"] = coupled_cycles
-        record.launch["booked_cycles"] = self._prepared.latency_cycles + 1 if used else 0
         if len(kinds):
             record = record._replace(alike=kinds, windows=np.zeros(gpu.spec.sm_count * windows, np.int64))
         self.state = state._replace(record=record)
@@ -175,7 +169,7 @@ class Simulation:
 
     def _put(self, order: np.ndarray, log: np.ndarray) -> Known:
         """Tell compiled code of what it is to run. Returns what is known of it."""
-        _, code, operands, known, _ = self._prepared
+        code, operands, known = self._prepared[2:5]
         streams, offsets = streams_of(self.inputs.trace, self.inputs.table, operands)
         self._launch = self.state.record._replace(log=log), code, streams, offsets, order  # which live until it has
         self.state.contexts[:, _LAUNCH_WORD:] = words_of(self._launch)
@@ -259,11 +253,6 @@ class Simulation:
             "window_cycles": width, "warp_instructions": issued.tolist(), "resident_warp_cycles": resident.tolist(),
         }  # fmt: skip
 
-    def release(self) -> None:
-        """Nobody asks it for anything any more: another launch may have its memory."""
-        STATES.give_back(self.state)
-        del self.state
-
     def leave(self, caches: Caches) -> None:
         """Keep what the caches hold for the next launch."""
         caches.take(self.state)
@@ -334,16 +323,13 @@ def simulate_point(
     kinds = kinds_of(inputs.trace, gpu) if caches is None and inputs.cluster_blocks == 1 else EVERY_BLOCK_ITS_OWN
     launch = Simulation(
         inputs, gpu, blocks_per_sm, caches=caches, windows=WINDOWS, window_cycles=WINDOW_CYCLES, threads=threads,
-        kept=caches is None, kinds=kinds,
+        kinds=kinds,
     )  # fmt: skip
     watch(launch)
     launch.run(np.arange(len(inputs.trace.thread_blocks)), drain=True)
     if caches is not None:
         launch.leave(caches)
-        return launch.result()
-    result = launch.result()
-    launch.release()
-    return result
+    return launch.result()
 
 
 SECTOR_BITS = np.uint32(ALL_SECTORS << SECTOR_SHIFT)  # of a record
@@ -364,16 +350,13 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
 
 
 def warm_code(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches) -> None:
-    """Send what a launch's first wave reads of instructions and constants through the tags."""
-    resident = blocks_per_sm * gpu.spec.sm_count / len(inputs.trace.thread_blocks)
-    warm(without_data(inputs), gpu, blocks_per_sm, caches, resident)
-
-
-def without_data(inputs: LaunchInputs) -> LaunchInputs:
-    """A launch that reads its instructions and constants only: no lane of its other accesses is active."""
+    """Send what a launch's first wave reads of instructions and constants through the tags: no lane of its other
+    accesses is active."""
     records = inputs.trace.records
     records = np.where(is_data(line_of(records)), records & ~SECTOR_BITS, records)
-    return replace(inputs, trace=replace(inputs.trace, records=records))
+    inputs = replace(inputs, trace=replace(inputs.trace, records=records))
+    resident = blocks_per_sm * gpu.spec.sm_count / len(inputs.trace.thread_blocks)
+    warm(inputs, gpu, blocks_per_sm, caches, resident)
 
 
 def bank_loads(

@@ -191,6 +191,7 @@ SM = record(
     ("wheel", np.uint64, WHEEL),  # by cycle mod WHEEL: `ready` comes then
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
+    "next_exit",  # the earliest cycle in which one of `exiting` is complete
     # counters
     "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
     "resident_warp_cycles",
@@ -383,7 +384,8 @@ class Slices(NamedTuple):
     replying: np.ndarray = of("slice", QUEUE)
 
 
-CHANNEL = record("turn first_bank pending draining", "burst row write read")  # the latter: free from
+# The last four: free from; before them a cycle before which no bank can be given a command
+CHANNEL = record("turn first_bank pending draining", "commands", "burst row write read")
 BANK = record(
     "open_row",  # row + 1, 0: none
     "request",  # in service
@@ -450,12 +452,12 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;
-# coupled: not 0 if warps may wait for those who execute them; of a state that another launch has used, how far behind
-# its last exit bookings lie; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
+# coupled: not 0 if warps may wait for those who execute them; not 0 if `begin` has gone through the SMs for the same
+# design point before; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
 # GPC whose turn it is; not 0 if an SM had no room for a crossing; not 0 if thread blocks
 # are to come into SMs in this cycle (equal_sms.py); how many windows there are
 LAUNCH = record(
-    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled booked_cycles",
+    "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled begun",
     "kernel changed gpc crowded pending windows",
 )
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from abstim.engine.rules import UNITS_A_CYCLE
-from abstim.engine.warp_slots import ONE, above, bit, lowest
-from functional.jit.marked import jit
+from abstim.engine.warp_slots import above, bit, lowest
+from functional.jit.marked import jit, members
 
 
 @jit
@@ -154,10 +154,8 @@ def pass_through(switch, rows, flits_a_cycle, time):
     """With queues at the outputs: an input's first packets join their output's queue, behind those that came before."""
     units, end = UNITS_A_CYCLE // flits_a_cycle, (time + 1) * UNITS_A_CYCLE
     for k in range(len(switch.late)):
-        left = switch.late[k]
-        while left:
-            i = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(switch.late[k]):
+            i = (k << WORD_LOG2) + w
             while switch.inputs[i].count and switch.input_free[i] < end:
                 packet = rows[switch.inputs[i].first - 1]
                 if packet.due > time:
@@ -191,10 +189,8 @@ def advance_switch(switch, m, rows, flits_a_cycle, time):
         pass_through(switch, rows, flits_a_cycle, time)
         return
     for k in range(len(switch.late)):
-        left = switch.late[k]
-        while left:
-            i = (k << WORD_LOG2) + lowest(left)
-            left &= left - ONE
+        for w in members(switch.late[k]):
+            i = (k << WORD_LOG2) + w
             look(switch, rows, i, time)
     for k in range(len(switch.asked)):
         left = switch.asked[k]

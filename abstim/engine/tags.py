@@ -75,7 +75,7 @@ def clear_ways(cache):
     """No line is there, nor has been."""
     for n in range(1, cache.placed[0] + 1):
         k = cache.placed[n]
-        cache.tag[k] = cache.last_use[k] = 0
+        cache.tag[k] = cache.last_use[k] = cache.placed[n] = 0
         zero(cache.line[k])
     cache.placed[0] = 0
 

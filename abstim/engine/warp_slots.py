@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.state import NEVER, WHEEL
-from functional.jit.marked import jit, lowest_bit
+from functional.jit.marked import jit, lowest_bit, members
 
 ONE = np.uint64(1)
 EMPTY_SET = np.uint64(0)
@@ -61,9 +61,7 @@ def turn_wheel(sm, time):
     left = sm.wheel[place] & ~sm.held
     sm.wheel[place] = 0
     sm.wheel_used &= ~bit(place)
-    while left:
-        w = lowest(left)
-        left &= left - ONE
+    for w in members(left):
         visit_from(sm, w, sm.warps.ready[w], time)
 
 

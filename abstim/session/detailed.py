@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import ceil
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from abstim.progress import Progress, in_parallel, pipelined, silent
 from abstim.session import limits
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
-from abstim.session.side_by_side import overlap_of
 from abstim.session.warm_up import Flushed, check_flush
 from abstim.targets.workloads.kernels import StreamedCase
 from functional.arrays import Float64
@@ -88,7 +88,11 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
             row = launch_result(session, number, launch, trace, gpu, results[k])
             found[k].append(row if len(session) <= MOST_LAUNCHES_BY_SM else replace(row, issue_slots_per_sm={}))
     alone = [[launch.cycles for launch in launches] for launches in found]
-    overlaps = [overlap_of(session, gpu, Flushed(flush), cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
+    overlaps: list[Any] = [None] * len(gpus)
+    if session.overlaps:
+        from abstim.session.side_by_side import overlap_of
+
+        overlaps = [overlap_of(session, gpu, Flushed(flush), cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
     seconds = perf_counter() - started - (session.prepared_seconds - before)
     return [
         run_result(session, gpu, launches, seconds, overlap=overlap)

@@ -78,7 +78,7 @@ def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=min(WIDTH, _columns(stream) or PIPED_WIDTH), highlight=False)
+    return Console(file=stream, width=min(WIDTH, _columns(stream) or PIPED_WIDTH), highlight=False, emoji=False)
 
 
 def _columns(stream: Any) -> int:

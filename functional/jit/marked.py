@@ -204,6 +204,12 @@ def lowest_bit(body: Any, word: Word) -> Word:
 
 
 @Operation
+def members(body: Any, word: Word) -> None:
+    """The numbers of the ones of a word as it is now, the lowest first: `for k in members(word)`."""
+    raise TypeError("`members` stands in a `for` alone")
+
+
+@Operation
 def ones(body: Any, word: Word) -> Word:
     """How many bits of a word are 1."""
     body.unit.declarations.add("declare i64 @llvm.ctpop.i64(i64)")

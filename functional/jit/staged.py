@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from functional.jit.arithmetic import Module
-from functional.jit.marked import WORD_BYTES, Array, Known, Marked, Operation, length
+from functional.jit.marked import WORD_BYTES, Array, Known, Marked, Operation, length, lowest_bit, members
 from functional.jit.memory import Memory
 from functional.jit.values import (
     INT,
@@ -195,6 +195,8 @@ class Body(Memory):
                 for each in elements:
                     self.names[name] = self.value(each)
                     self.statements(body)
+            case ast.For(ast.Name(name), ast.Call(of, [whole]), body) if self.value(of) is members:
+                self.go_through(name, self.value(whole), body)
             case ast.For():
                 self.count_through(node)
             case ast.Break() | ast.Continue():
@@ -250,6 +252,22 @@ class Body(Memory):
             following = self.new(f"add i64 {at.name}, {self.number(step)}")
             self.do(f"store i64 {following}, ptr {place}")
             self.jump(head)
+        self.label(after)
+
+    def go_through(self, name: str, whole: Word, nodes: Iterable[ast.stmt]) -> None:
+        """Over the members of a set."""
+        place = self.room(whole)
+        self.do(f"store i64 {whole.name}, ptr {place}")
+        again, inside, after = self.labels("again", "inside", "after")
+        self.label(again)
+        left = self.new(f"load i64, ptr {place}")
+        some = self.new(f"icmp ne i64 {left}, 0")
+        self.end(f"br i1 {some}, label %{inside}, label %{after}", inside, after)
+        self.label(inside)
+        self.set(name, lowest_bit.emit(self, Word(left, SET)))
+        without = self.new(f"and i64 {left}, {self.new(f'sub i64 {left}, 1')}")
+        self.do(f"store i64 {without}, ptr {place}")
+        self.loop(nodes, again, after)
         self.label(after)
 
     def assign(self, target: ast.expr, value: Any) -> None:

@@ -167,10 +167,10 @@ def _source(name: str) -> Path:
         raise ModuleNotFoundError(f"no source of {name}")
     if not inner:
         return Path(spec.origin)
-    path = Path(spec.origin).parent.joinpath(*inner)
-    for file in (path / "__init__.py", path.with_suffix(".py")):  # a folder may be left that holds bytecode alone
-        if file.is_file():
-            return file
+    path = os.path.join(os.path.dirname(spec.origin), *inner)
+    for file in (f"{path}/__init__.py", f"{path}.py"):  # a folder may be left that holds bytecode alone
+        if os.path.isfile(file):
+            return Path(file)
     raise ModuleNotFoundError(f"no source of {name}")
 
 
@@ -201,6 +201,7 @@ def _plain(kind: str) -> np.dtype:
 Result = TypeVar("Result")
 KEPT_BYTES = 1 << 28  # cap on the results of one kind, unless it has another
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
+_UNSEEN: dict[Path, int] = {}  # bytes that came into a folder since it was last looked through, by this process
 
 
 def key(modules: tuple[str, ...], *parts: Any) -> str:
@@ -254,12 +255,15 @@ class Kept:
         return found
 
     def save(self, name: str, content: bytes, cap_bytes: int = KEPT_BYTES) -> None:
-        """Keep a result, and throw away those longest unused if the kind's folder is over its cap."""
+        """Keep a result, and throw away those longest unused if the kind's folder is a 64th over its cap."""
         path = self.path(name)
         if len(content) + _CHECKSUM_BYTES > cap_bytes:
             return
         write_atomic(path, lambda file: file.writelines((hashlib.sha256(content).digest(), content)))
-        evict(self._all, cap_bytes)
+        _UNSEEN[self._all] = _UNSEEN.get(self._all, cap_bytes) + len(content)
+        if _UNSEEN[self._all] > cap_bytes >> 6:
+            evict(self._all, cap_bytes)
+            _UNSEEN[self._all] = 0
 
     def load_or_make(
         self,

@@ -141,7 +141,6 @@ def _instructions(body: str) -> int | None:
     return count + (last[0] is not None or last[1] not in ir.NEVER_FALLS_THROUGH)
 
 
-WORTH_KEEPING_BYTES = 1 << 11  # of PTX: to load the parser alone takes longer than to read what was kept
 _KEPT_BYTES = 1 << 28
 
 
@@ -154,7 +153,7 @@ def open_module(source: str | Path) -> Module:
 def open_bytes(data: bytes, path: str) -> Module:
     """The same of PTX text given as bytes; `path` is only its name in messages."""
     digest = hashlib.sha256(data).hexdigest()
-    outline = _kept(digest, len(data), lambda: _outline(data, path, digest))
+    outline = _kept(digest, lambda: _outline(data, path, digest))
     if outline is None:
         return parse_bytes(data, path)
     module = replace(outline.module, path=path)
@@ -199,7 +198,7 @@ class LazyKernels(Mapping[str, Kernel]):
     def __getitem__(self, name: str) -> Kernel:
         if name not in self._known:
             make = partial(self._parsed, self._places[name])
-            self._known[name] = _kept(f"{self.module.digest}:{name}", len(self.data), make)
+            self._known[name] = _kept(f"{self.module.digest}:{name}", make)
         return self._known[name]
 
     def _parsed(self, place: FunctionPlace) -> Kernel:
@@ -265,10 +264,8 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _kept(name: str, size_bytes: int, make: Any) -> Any:
-    """What is kept of a text under a name, if it is large enough, else what `make` makes."""
-    if size_bytes < WORTH_KEEPING_BYTES:
-        return make()
+def _kept(name: str, make: Any) -> Any:
+    """What is kept of a text under a name, else what `make` makes: to load the parser alone takes longer."""
     encode = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
     return Kept("parsed").load_or_make(key((__name__,), name), make, _unpickled, encode, _KEPT_BYTES)
 
