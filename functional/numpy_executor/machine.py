@@ -60,13 +60,9 @@ class Log:
         uniform = (masks == FULL).all()
         return blocks[order], masks if uniform else masks[order], counts
 
-    def record_stream(self) -> tuple[np.ndarray, np.ndarray]:
-        """(records, records a warp)."""
-        return self._stream(self._records, np.uint32)
-
-    def conflict_stream(self) -> tuple[np.ndarray, np.ndarray]:
-        """(bank passes, accesses a warp)."""
-        return self._stream(self._conflicts, np.uint8)
+    def access_streams(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(records, records a warp) and (bank passes, accesses to shared memory a warp), warp after warp."""
+        return [self._stream(self._records, np.uint32), self._stream(self._conflicts, np.uint8)]
 
     def _stream(self, entries: list[tuple[np.ndarray, np.ndarray]], dtype: type) -> tuple[np.ndarray, np.ndarray]:
         if not entries:
@@ -321,10 +317,6 @@ class Machine:
             value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
             self.write(slot, value[:, None], mine, self.lanes(mine))
 
-    def prints(self, row: int, text: str) -> None:
-        """Keep what a thread of a warp printed."""
-        self.printed.append((row, text))
-
     def lanes(self, rows: np.ndarray) -> np.ndarray:
         """Active lanes of warps, bool [row, 32]."""
         return unpack(self.stack.mask[rows])
@@ -337,7 +329,7 @@ class Machine:
         row = np.repeat(self.all_rows, events)
         warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
         thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
-        (records, accesses), (conflicts, shared) = self.log.record_stream(), self.log.conflict_stream()
+        (records, accesses), (conflicts, shared) = self.log.access_streams()
         starts = offsets_of(events), offsets_of(accesses), offsets_of(shared)
         streams = blocks, masks, records, conflicts
         blocks_run = self.thread_blocks.astype(np.int64)

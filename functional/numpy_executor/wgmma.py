@@ -217,7 +217,7 @@ def _stored(
     for row in range(frame.count):
         machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
     values = machine.shared.words[size][offsets // size]
-    return mma.decode_stored(values, kind).reshape(addresses.shape)
+    return mma.decode(values, kind).reshape(addresses.shape)
 
 
 def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:
