@@ -21,6 +21,16 @@ IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nc
 RESERVED_SHARED, RESERVED_SHARED_BYTES = "%reserved_smem_offset_1", 1024
 WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
 CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+_SCALARS = CLOCKS | IN_CLUSTER | CONSTANTS.keys() | {RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid"}
+_SCALARS |= {"%dynamic_smem_size", "%total_smem_size"}
+_LANE_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
+LANE_MASKS = {
+    "eq": _LANE_BIT,
+    "lt": _LANE_BIT - 1,
+    "le": 2 * _LANE_BIT - 1,
+    "gt": ~(2 * _LANE_BIT - 1),
+    "ge": ~(_LANE_BIT - 1),
+}
 _AXES = frozenset(
     {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
 )
@@ -29,14 +39,7 @@ _AXES = frozenset(
 def special_type(name: str) -> str | None:
     """PTX type of a special register; None if it is not supported."""
     base, _, axis = name.partition(".")
-    known = (
-        name in CONSTANTS
-        or name in CLOCKS
-        or name in IN_CLUSTER
-        or (base in _AXES and axis)
-        or name in (RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
-        or name.startswith(("%lanemask_", "%envreg"))
-    )
+    known = name in _SCALARS or (base in _AXES and axis) or name.startswith(("%lanemask_", "%envreg"))
     if name == "%is_explicit_cluster":
         return "pred"
     return ("u64" if name in WIDE else "u32") if known else None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functional.errors import PtxError
-from functional.isa.instructions import ENDS, form_of, has_no_effect
+from functional.isa.instructions import form_of, has_no_effect
 from functional.isa.operation import REFUSALS
 from functional.isa.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.arrays import function_of
@@ -24,9 +24,9 @@ from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Term
 from functional.numpy_executor.tcgen05_product import STEPS as TENSOR_STEPS
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
+from functional.numpy_executor.wgmma import join_warpgroup, product_step
 from functional.numpy_executor.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
-from functional.programs.program import BasicBlock, Program
+from functional.programs.program import ENDS, BasicBlock, Program
 from functional.programs.registers import live_in
 from functional.ptx.ir import Instruction, Register
 
@@ -76,7 +76,7 @@ class Decoded(Code):
         return Block(block.index, reads, writes, tuple(steps), end, len(instructions), unguarded)
 
     def _end(self, block: BasicBlock, last: Instruction) -> Terminator:
-        if is_product(last):
+        if last.is_warpgroup_product:
             return join_warpgroup(block, last)
         if last.opcode not in ENDS and not is_wait(last):
             return fall_through(block)

@@ -11,7 +11,7 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import raw
-from functional.isa.slots import CONSTANTS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
+from functional.isa.slots import CONSTANTS, LANE_MASKS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import Barriers, Clusters, Phases, access_records
@@ -77,8 +77,6 @@ class Log:
 
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
-_BIT = np.uint32(1) << _LANES
-_MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
 
 
 @dataclass(frozen=True)
@@ -342,9 +340,8 @@ class Machine:
             thread = 32 * (row % self.warps_per_block) + lane
             x, y, _ = self.launch.block
             tid = (thread % x, thread // x % y, thread // (x * y))
-            where += (
-                f", thread {tid} of block {self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))}"
-            )
+            block = self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))
+            where += f", thread {tid} of block {block}"
         return ExecutionError(f"{where}: {message}")
 
     def block_coordinates(self, block: int) -> tuple[int, int, int]:
@@ -369,7 +366,7 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
     if name == "%cluster_ctarank":
         return machine.clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
     if name.startswith("%lanemask_"):
-        return _MASKS[name[-2:]].astype(np.uint32)
+        return LANE_MASKS[name[-2:]][None].copy()
     if name == RESERVED_SHARED:
         first = machine.clusters.first_address[machine.block_of_row].astype(np.uint32)[:, None]
         return first + np.uint32(reserved_shared_offset(machine.launch))
