@@ -9,12 +9,8 @@ import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
-from sampling.selection import Selection, profiled_spread
+from sampling.selection import Labels, PerStratum, PerUnit, Selection, profiled_spread
 from sampling.statistics import CONFIDENCE, members, numbered, t_quantile, two_means
-
-Labels = Int64[np.ndarray, " unit"]
-PerUnit = Float64[np.ndarray, " unit"]
-PerStratum = Float64[np.ndarray, " stratum"]
 
 
 @dataclass(frozen=True)

@@ -209,10 +209,8 @@ class Sanitizer(Watch):
     ) -> None:  # fmt: skip
         machine, starts, message = frame.machine, accesses.starts, ""
         if space == "global":
-            blocks, reads = (
-                machine.thread_blocks[machine.block_of_row[accesses.rows]],
-                how == "loads" or inst.opcode == "atom",
-            )
+            blocks = machine.thread_blocks[machine.block_of_row[accesses.rows]]
+            reads = how == "loads" or inst.opcode == "atom"
             found = self._races.look(how, starts, accesses.size_bytes, blocks, strong, values, reads)
             if found is not None:
                 first, other = found

@@ -138,7 +138,7 @@ def _check(nibbles: np.ndarray, stored: np.ndarray, meant: tuple[int, ...]) -> N
         raise ValueError(f"metadata {int(nibbles[row][wrong[row]][0]):#06b} of row {row} of A have no meaning")
 
 
-_WORD_BYTES, _ROW_BYTES, _WORD_BITS = 4, 32, 32
+_WORD_BYTES, _ROW_BYTES = 4, 32
 _MASKS = 1 << 39  # a mask of zero columns does nothing without it
 _COLUMN_SHIFT = 56
 
@@ -210,10 +210,8 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
 
 def _kept_lanes(without: list[int], view: tcgen05.View, blocks: tuple[int, ...]) -> list[np.ndarray]:
     """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
-    bits = [
-        bool(word >> n & 1) for word in without or [0] * len(blocks) * (TENSOR_LANES // 32) for n in range(_WORD_BITS)
-    ]
-    kept = np.array(bits).reshape(len(blocks), TENSOR_LANES)
+    words = np.array(without or [0] * len(blocks) * (TENSOR_LANES // 32), "<u4")
+    kept = np.unpackbits(words.view(np.uint8), bitorder="little").astype(bool).reshape(len(blocks), TENSOR_LANES)
     if view.user != blocks[0] and (kept != kept[0]).any():
         raise ValueError(
             "lanes that stay as they are, where the block of odd rank of a pair asks for it, are the same in both"
