@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from functional.isa.operation import DTYPES, RAW_BY_BYTES
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, refuse_if
 from functional.launches.launch import layout
 from functional.launches.memory import Memory, function_address
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
-from functional.ptx.ir import Register, Symbol
+from functional.ptx.ir import Instruction, Register, Symbol
+
+Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
 CONDITION_CODE = Register("%cc", "pred")
 STACK_BYTES, MOST_CALLS = 64 << 10, 1024  # of a thread, in a recursive program
@@ -135,6 +137,23 @@ class Slots:
         if symbol not in self.symbols:
             self.symbols[symbol] = self._new(np.dtype(np.uint64))
         return self.symbols[symbol]
+
+    def arguments(self, call: Instruction, callee: str) -> Pairs:
+        """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""
+        formal, returns = self.program.function_parameters.get(callee, ((), ()))
+        given = call.sources if call.callee else call.sources[1:]
+        names = [s.name for s in given if isinstance(s, Symbol)]
+        refuse_if(len(names) != len(formal) or len(given) != len(names) or len(call.destinations) != len(returns))
+        refuse_if(any(name not in self.call_parameters for name in names))
+        into = [d.name for d in call.destinations if isinstance(d, Symbol)]
+        pairs = (*zip(names, formal, strict=True), *zip(into, returns, strict=False))
+        refuse_if(any(self.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs))
+        return [(name, p.name, p.bytes) for name, p in zip(names, formal, strict=True)]
+
+    def results(self, call: Instruction, callee: str) -> Pairs:
+        """Which parameter that a function returns goes to which variable."""
+        named = zip(self.program.function_parameters[callee][1], call.destinations, strict=True)
+        return [(p.name, d.name, p.bytes) for p, d in named if isinstance(d, Symbol)]
 
     def address_of(self, symbol: Symbol, memory: Memory) -> int:
         """Address of a symbol within its own state space."""
