@@ -83,9 +83,8 @@ class Stem:
 
     def sizes(self, times: PerUnit, strata: Labels) -> Int64[np.ndarray, " stratum"]:
         """Launches to simulate of every cluster, whole numbers; all of them where more would be needed."""
-        return np.minimum(
-            np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64), np.bincount(strata)
-        )
+        asked = np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64)
+        return np.minimum(asked, np.bincount(strata))
 
     def _sizes_alone(self, times: PerUnit, strata: Labels, kind: Labels) -> Int64[np.ndarray, " stratum"]:
         """`sizes` of each kind's clusters, as if it were the program."""

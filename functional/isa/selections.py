@@ -177,9 +177,8 @@ def _mapa(inst: Instruction) -> Operation:
 
     def emit(e: Emitter, address: Value, rank: Value) -> Value:
         offset = e.op("sub", address, start)
-        moved = e.op(
-            "or", e.op("and", offset, RANK_BYTES - 1), e.op("mul", e.resize(rank, address.kind, False), RANK_BYTES)
-        )
+        first = e.op("mul", e.resize(rank, address.kind, False), RANK_BYTES)
+        moved = e.op("or", e.op("and", offset, RANK_BYTES - 1), first)
         return e.select(e.compare("ult", offset, stop - start), e.op("add", moved, start), address)
 
     return Operation(emit, (type_,), (type_, "u32"))

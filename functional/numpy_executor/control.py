@@ -199,9 +199,8 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     if kind == "warp":  # lanes of a warp run in step anyway
         return fall_through(block)
     sources = list(inst.sources)
-    vote = (
-        getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
-    )
+    inverted = len(sources) - 1 in inst.negated_sources
+    vote = getter(slots, sources.pop(), "pred", inverted) if kind == "red" else None
     operands = [getter(slots, s, "u32") for s in sources]
     if vote is not None:
         slots.barrier_results[inst.index] = _barrier_result(slots, inst)

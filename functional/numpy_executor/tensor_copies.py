@@ -128,9 +128,8 @@ def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
     if inst.modifiers[0] == "cp_fenceproxy":
         return _copy_step(slots, inst)
     field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
-    refuse_if(
-        inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2
-    )
+    refuse_if(inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS)
+    refuse_if(rest[:1] != ["b1024"] or len(rest) != 2)
     start, size = FIELDS[field]
     address, *axis, value = inst.sources
     refuse_if(len(axis) != (field in AXIS_FIELDS))
