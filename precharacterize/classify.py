@@ -82,15 +82,10 @@ def latency_class(instruction: Instruction) -> str:
     if opcode == "tcgen05":
         return _TCGEN05.get(instruction.modifiers[0], "other")
     if opcode in _TENSOR and not instruction.is_memory:
-        return "tensor" if opcode != "wgmma" or is_product(instruction) else "other"
+        return "tensor" if opcode != "wgmma" or instruction.is_warpgroup_product else "other"
     family = _FAMILY.get(opcode)
     type_name = next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
     return f"{_number_class(type_name)}_{family}" if family else "other"
-
-
-def is_product(instruction: Instruction) -> bool:
-    """`wgmma.mma_async`."""
-    return instruction.opcode == "wgmma" and "mma_async" in instruction.modifiers
 
 
 def hardware_class(instruction: Instruction) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from functional.jit.machine_code import Native
 from functional.traces.line_record import MORE, count_of, in_phases, line_of, without_phases
-from functional.traces.trace import OFFSETS, STREAMS, Trace
+from functional.traces.trace import OFFSETS, STREAMS, Trace, offsets_of
 from precharacterize.classify import Operations
 from precharacterize.timed_code import TimedCode
 
@@ -92,7 +92,7 @@ def _waits_kept(given: Trace, made: Trace) -> float:
     has is in order; else 0: who waits for an arrival that is lost would wait for ever."""
     before, after = (in_phases(trace.records) for trace in (given, made))
     own, new = given.records[before] | MORE, made.records[after] | MORE
-    places = _in_warps(before, given.record_offsets), _in_warps(after, made.record_offsets)
+    places = offsets_of(before)[given.record_offsets], offsets_of(after)[made.record_offsets]
     if np.array_equal(own, new) and np.array_equal(places[0], places[1]):
         return 1.0
     for start, stop, first, end in zip(places[0], places[0][1:], places[1], places[1][1:], strict=False):
@@ -105,10 +105,6 @@ def _waits_kept(given: Trace, made: Trace) -> float:
 
 def _arrivals(records: list[int]) -> int:
     return sum(not count_of(line_of(record)) for record in records)
-
-
-def _in_warps(chosen: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(chosen)])[offsets]
 
 
 def _made(sizes: np.ndarray, counts: np.ndarray) -> Made:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from functional.errors import InputError, PtxError
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol, Vector
-from precharacterize.classify import is_product
 from precharacterize.synchronisation import COMMITS
 from precharacterize.table import LatencyTable, Operation, PipelineParameters
 
@@ -162,7 +161,7 @@ def sized(instruction: Instruction, program: Program, name: str, pipeline: Pipel
     one = pipeline.operation(name)
     if instruction.opcode == "tcgen05":
         return _tcgen05(instruction, program, one, pipeline.shared_bytes_per_cycle)
-    return _warpgroup_product(instruction, one) if is_product(instruction) else one
+    return _warpgroup_product(instruction, one) if instruction.is_warpgroup_product else one
 
 
 def _warpgroup_product(instruction: Instruction, one: Operation) -> Operation:

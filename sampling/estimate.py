@@ -105,10 +105,7 @@ def exact(
     method: str, total: float, parts: tuple[Part, ...] = (), counters: Mapping[str, float] | None = None
 ) -> Estimate:
     """Everything was simulated: the total is the answer and the method did not pay."""
-    return Estimate(
-        method=method, total=total, low=total, high=total, basis="exact", detailed_fraction=1.0, parts=parts,
-        counters=counters or {},
-    )  # fmt: skip
+    return around(method, total, 0.0, detailed_fraction=1.0, parts=parts, counters=counters or {})
 
 
 def combine(

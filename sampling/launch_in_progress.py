@@ -114,15 +114,10 @@ class Run:
 
     def steady(self) -> Observation:
         """The last observation without the warps and basic blocks that began before the caches were warm."""
-        seen, since = self.seen, self.warm_since
-        if since is None:
-            since = math.inf
-        warps, blocks = seen.warp_issue_cycles >= since, seen.basic_block_issue_cycles >= since
-        return replace(
-            seen,
-            **{name: getattr(seen, name)[warps] for name in _WARPS},
-            **{name: getattr(seen, name)[blocks] for name in _BASIC_BLOCKS},
-        )
+        seen, since = self.seen, math.inf if self.warm_since is None else self.warm_since
+        kept = dict.fromkeys(_WARPS, seen.warp_issue_cycles >= since)
+        kept |= dict.fromkeys(_BASIC_BLOCKS, seen.basic_block_issue_cycles >= since)
+        return replace(seen, **{name: getattr(seen, name)[rows] for name, rows in kept.items()})
 
     def retired(self, last: int) -> tuple[Int64[np.ndarray, " at_most_last"], Float64[np.ndarray, " at_most_last"]]:
         """The thread blocks that retired last, and the cycles each took; only those dispatched on warm caches."""

@@ -61,11 +61,9 @@ class Functional(Protocol):
 
     def profile(self, thread_blocks: Int64[np.ndarray, " tb"]) -> WarpProfile:
         """Execute these thread blocks."""
-        ...
 
     def code(self, basic_block: int) -> BlockCode:
         """The instructions of a basic block."""
-        ...
 
 
 def _none() -> np.ndarray:
@@ -108,27 +106,21 @@ class Simulator(Protocol):
 
     def begin(self) -> None:
         """Cycle 0 with nothing dispatched, once more if it has begun before."""
-        ...
 
     def step(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Observation:
         """Dispatch these thread blocks in this order as slots free, and advance until the last one is dispatched.
 
         Blocks may be left out for good: the clock then does not hold the time they would have taken.
         """
-        ...
 
     def leave_out(self, thread_blocks: Int64[np.ndarray, " tb"]) -> None:
         """The next thread blocks are never dispatched; caches see what they would have touched, without time."""
-        ...
 
     def advance(self, cycles: int) -> Observation:
         """Go on for about so many cycles (to the end, where a simulator cannot stop between), dispatching nothing."""
-        ...
 
     def forget(self) -> None:
         """From now on only the end is asked for: observations may leave out warps, basic blocks and windows."""
-        ...
 
     def result(self) -> Observation:
         """Advance until everything dispatched has retired; `clock_cycles` is then the launch's time."""
-        ...

@@ -72,9 +72,8 @@ def valleys(counts: Float64[np.ndarray, " launch"], points: int = 512) -> Float6
     bandwidth = 0.9 * width * len(counts) ** -0.2
     step = (high - low) / (points - 1)
     edges = low - step / 2 + step * np.arange(points + 1)
-    density = gaussian_filter1d(
-        np.histogram(counts, edges)[0].astype(float), max(bandwidth / step, 1.0), mode="constant"
-    )
+    heights = np.histogram(counts, edges)[0].astype(float)
+    density = gaussian_filter1d(heights, max(bandwidth / step, 1.0), mode="constant")
     runs = np.flatnonzero(np.diff(density) != 0)  # a flat valley counts once
     slope = np.sign(np.diff(density))[runs]
     lowest = np.flatnonzero((slope[:-1] < 0) & (slope[1:] > 0))

@@ -41,11 +41,8 @@ class SimPoint:
     def _cluster(self, vectors: Float64[np.ndarray, "unit d"]) -> tuple[Int64[np.ndarray, " unit"], np.ndarray]:
         from sklearn.cluster import KMeans
 
-        distinct = len(np.unique(vectors.round(12), axis=0))
-        models = [
-            KMeans(k, n_init=1, random_state=self.seed).fit(vectors)
-            for k in range(1, min(self.most_clusters, distinct) + 1)
-        ]
+        most = min(self.most_clusters, len(np.unique(vectors.round(12), axis=0)))
+        models = [KMeans(k, n_init=1, random_state=self.seed).fit(vectors) for k in range(1, most + 1)]
         scores = np.array([bic(vectors, model.labels_, model.cluster_centers_) for model in models])
         enough = scores.min() + self.bic_share * (scores.max() - scores.min())
         best = models[int(np.flatnonzero(scores >= enough)[0])]

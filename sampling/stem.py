@@ -9,12 +9,8 @@ import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.profile import Profile
-from sampling.selection import Selection, profiled_spread
+from sampling.selection import Labels, PerStratum, PerUnit, Selection, profiled_spread
 from sampling.statistics import CONFIDENCE, members, numbered, t_quantile, two_means
-
-Labels = Int64[np.ndarray, " unit"]
-PerUnit = Float64[np.ndarray, " unit"]
-PerStratum = Float64[np.ndarray, " stratum"]
 
 
 @dataclass(frozen=True)
@@ -87,9 +83,8 @@ class Stem:
 
     def sizes(self, times: PerUnit, strata: Labels) -> Int64[np.ndarray, " stratum"]:
         """Launches to simulate of every cluster, whole numbers; all of them where more would be needed."""
-        return np.minimum(
-            np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64), np.bincount(strata)
-        )
+        asked = np.ceil(self.ideal_sizes(times, strata, self.error) - 1e-9).astype(np.int64)
+        return np.minimum(asked, np.bincount(strata))
 
     def _sizes_alone(self, times: PerUnit, strata: Labels, kind: Labels) -> Int64[np.ndarray, " stratum"]:
         """`sizes` of each kind's clusters, as if it were the program."""

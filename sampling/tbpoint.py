@@ -48,11 +48,8 @@ class InterLaunch:
 
 def inter_features(profile: Profile, method: str) -> Float64[np.ndarray, "launch 4"]:
     """Equation 2: thread instructions, warp instructions, memory requests, each over its average; CoV of block size."""
-    columns = [
-        profile.need("thread_instructions", method),
-        np.asarray(profile.instructions, float),
-        profile.need("memory_requests", method),
-    ]
+    threads, requests = (profile.need(name, method) for name in ("thread_instructions", "memory_requests"))
+    columns = threads, np.asarray(profile.instructions, float), requests
     scaled = [column / (column.mean() or 1.0) for column in columns]
     return np.stack([*scaled, profile.need("block_size_variation", method)], axis=1)
 

@@ -152,4 +152,4 @@ def test_a_number_that_no_literal_says_is_refused():
 
     with pytest.raises(TypeError, match="there is 0 alone"):
         native.text(__name__)
-    native._ALL.pop("half")
+    native.ROUTINES.pop("half")

@@ -28,7 +28,7 @@ from functional.launches.memory import Memory
 from functional.numpy_executor import NumpyExecutor
 from functional.numpy_executor.machine import Log
 from functional.programs.program import Program
-from functional.programs.registers import live_behind
+from functional.programs.registers import live_behind, numbers_in
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of
 from functional.traces.trace import Trace
 
@@ -87,7 +87,7 @@ class _Colours:
     def _blocked(self, member: int) -> int:
         """Bit set of the numbers that registers living at the same time have."""
         taken = 0
-        for other in _bits(self.neighbours[member]):
+        for other in numbers_in(self.neighbours[member]):
             if self.numbers[other] >= 0:
                 taken |= (1 << self.words[other]) - 1 << self.numbers[other]
         return taken
@@ -102,11 +102,11 @@ def _interference(program: Program, ids: dict[Register, int]) -> list[int]:
         written = [ids[r] for r in instruction.writes()]
         together = live | sum(1 << w for w in set(written))
         if instruction.callee is not None:
-            written += _bits(inside[instruction.callee])
+            written += numbers_in(inside[instruction.callee])
         for w in written:
             neighbours[w] |= together & ~(1 << w)
     for n, others in enumerate(list(neighbours)):
-        for other in _bits(others):
+        for other in numbers_in(others):
             neighbours[other] |= 1 << n
     return neighbours
 
@@ -127,13 +127,6 @@ def _registers_of_functions(program: Program, ids: dict[Register, int]) -> dict[
         return found
 
     return {function: used(function) for function in own}
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
 
 
 SassOpcode = Callable[[Instruction, bool], str]  # (PTX instruction, in the entry?) -> SASS opcode without a width

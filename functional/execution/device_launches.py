@@ -7,14 +7,11 @@ behind them, launches submitted), then buffers, each a header of eight words and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from functional.errors import ExecutionError
-
-if TYPE_CHECKING:
-    from functional.launches.memory import Memory, Region
+from functional.launches.memory import LAUNCHES, Memory, Region
 
 _UNIT_BYTES = 16
 _USED, _COUNT = 0, 1  # words of the head
@@ -40,7 +37,7 @@ class DeviceLaunches:
     """Those of a memory."""
 
     def __init__(self, memory: Memory) -> None:
-        self.region: Region = memory.open_launches()
+        self.region: Region = memory.opened(LAUNCHES)
         self.bytes = memory.bytes_of(self.region)
         self.words = self.bytes.view(np.uint64)
 

@@ -24,7 +24,6 @@ from functional.gpu_recording.instrument import (
     instrument,
     words_of,
 )
-from functional.isa.instructions import ENDS
 from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, space_of
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
@@ -37,7 +36,7 @@ from functional.numpy_executor.memory_ops import record as record_access
 from functional.numpy_executor.memory_ops import split
 from functional.numpy_executor.operands import Frame, Step, under_guard
 from functional.numpy_executor.run import run_chunk
-from functional.programs.program import BasicBlock, Program
+from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.trace import Trace, concatenate, offsets_of
 

@@ -71,6 +71,9 @@ class Emitter(Protocol):
 
     def high_product(self, a: Value, b: Value, signed: bool) -> Value:
         """Upper half of the double-width product."""
+        kind = f"i{2 * a.bits}"
+        full = self.op("mul", self.resize(a, kind, signed), self.resize(b, kind, signed))
+        return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
 
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
         """a * b + c of float64 rounded once by `rz`, `rm` or `rp`."""

@@ -221,10 +221,6 @@ def _arithmetic(function: Callable[..., Value], types: Iterable[str], arity: int
     return build
 
 
-def _difference_error(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    return two_sum(e, a, e.op("fmul", b, -1.0))
-
-
 def _quotient_error(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
     q = e.op("fdiv", a, b)
     p, error = _two_product(e, q, b)
@@ -241,7 +237,7 @@ def _root_error(e: Emitter, a: Value) -> tuple[Value, Value]:
 # opcode -> (rounded to nearest, (rounded, sign of the error) in float64, number of sources)
 _BASIC: dict[str, tuple[Callable[..., Value], Callable[..., tuple[Value, Value]], int]] = {
     "add": (lambda e, a, b: e.op("fadd", a, b), two_sum, 2),
-    "sub": (lambda e, a, b: e.op("fsub", a, b), _difference_error, 2),
+    "sub": (lambda e, a, b: e.op("fsub", a, b), lambda e, a, b: two_sum(e, a, e.op("fmul", b, -1.0)), 2),
     "mul": (lambda e, a, b: e.op("fmul", a, b), _two_product, 2),
     "div": (lambda e, a, b: e.op("fdiv", a, b), _quotient_error, 2),
     "sqrt": (lambda e, a: e.intrinsic("sqrt", a), _root_error, 1),

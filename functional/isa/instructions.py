@@ -14,7 +14,6 @@ from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Vector, parts_of
 
 _COMMON: dict[str, Builder] = {**conversions.TABLE, **selections.TABLE, **lanes.TABLE}
 _INTEGERS: dict[str, Builder] = {**integers.TABLE, **video.TABLE}
-ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})  # of a basic block
 CARRIED = ("addc", "subc", "madc")  # that read the condition code
 # One warp instruction each, without effect on what a data-race-free kernel computes
 _NO_EFFECT = frozenset(

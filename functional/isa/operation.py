@@ -19,9 +19,7 @@ KINDS = {  # PTX type -> kind of an emitter
     **dict.fromkeys(("f16x2", "bf16x2", "u16x2", "s16x2"), "i32"), **dict.fromkeys(("e4m3x2", "e5m2x2"), "i16"),
 }  # fmt: skip
 DTYPES: dict[str, np.dtype] = {
-    **{f"u{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},
-    **{f"b{n}": np.dtype(f"u{n // 8}") for n in (8, 16, 32, 64)},
-    **{f"s{n}": np.dtype(f"i{n // 8}") for n in (8, 16, 32, 64)},
+    **{f"{k}{n}": np.dtype(f"{'i' if k == 's' else 'u'}{n // 8}") for k in "bus" for n in (8, 16, 32, 64)},
     "f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "pred": np.dtype("?"),
     **dict.fromkeys(("tf32", "f16x2", "bf16x2", "u16x2", "s16x2"), np.dtype("u4")),
     **dict.fromkeys(("bf16", "e4m3x2", "e5m2x2"), np.dtype("u2")),

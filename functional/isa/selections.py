@@ -6,7 +6,18 @@ from __future__ import annotations
 from functional.isa.emitter import FLOATING, Emitter, Value
 from functional.isa.floats import TINY, fabs, finite, flush, halves, join, up
 from functional.isa.memory import GENERIC, PENDING_BITS, RANK_BYTES, SHARED_WINDOW, WINDOWS
-from functional.isa.operation import FLOATS, Builder, Operation, flags_of, kind_of, only_type, refuse_if, types_of
+from functional.isa.operation import (
+    FLOATS,
+    KINDS,
+    Builder,
+    Operation,
+    flags_of,
+    kind_of,
+    only_type,
+    refuse_if,
+    same_type,
+    types_of,
+)
 from functional.launches.memory import GLOBAL_BASE
 from functional.ptx.ir import CLUSTER_SHARED, Immediate, Instruction, Register
 
@@ -135,13 +146,6 @@ def _testp(inst: Instruction) -> Operation:
     return Operation(emit, ("pred",), (type_,))
 
 
-def _mov(inst: Instruction) -> Operation:
-    flags_of(inst)
-    (type_,) = types_of(inst)
-    kind_of(type_)
-    return Operation(lambda e, a: a, (type_,), (type_,))
-
-
 def _cvta(inst: Instruction) -> Operation:
     flags, (type_,) = flags_of(inst, {"to", "global", *GENERIC}), types_of(inst)
     (space,) = flags - {"to"}
@@ -173,9 +177,8 @@ def _mapa(inst: Instruction) -> Operation:
 
     def emit(e: Emitter, address: Value, rank: Value) -> Value:
         offset = e.op("sub", address, start)
-        moved = e.op(
-            "or", e.op("and", offset, RANK_BYTES - 1), e.op("mul", e.resize(rank, address.kind, False), RANK_BYTES)
-        )
+        first = e.op("mul", e.resize(rank, address.kind, False), RANK_BYTES)
+        moved = e.op("or", e.op("and", offset, RANK_BYTES - 1), first)
         return e.select(e.compare("ult", offset, stop - start), e.op("add", moved, start), address)
 
     return Operation(emit, (type_,), (type_, "u32"))
@@ -214,7 +217,7 @@ TABLE: dict[str, Builder] = {
     "selp": _selp,
     "slct": _slct,
     "testp": _testp,
-    "mov": _mov,
+    "mov": same_type(lambda e, inst, a: a, KINDS, 1),
     "cvta": _cvta,
     "isspacep": _isspacep,
     "createpolicy": _createpolicy,

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from functional.isa.operation import DTYPES, RAW_BY_BYTES
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, refuse_if
 from functional.launches.launch import layout
 from functional.launches.memory import Memory, function_address
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
-from functional.ptx.ir import Register, Symbol
+from functional.ptx.ir import Instruction, Register, Symbol
+
+Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
 CONDITION_CODE = Register("%cc", "pred")
 STACK_BYTES, MOST_CALLS = 64 << 10, 1024  # of a thread, in a recursive program
@@ -21,6 +23,16 @@ IN_CLUSTER = frozenset({"%is_explicit_cluster", "%cluster_ctarank", "%cluster_nc
 RESERVED_SHARED, RESERVED_SHARED_BYTES = "%reserved_smem_offset_1", 1024
 WIDE = frozenset({"%clock64", "%globaltimer", "%gridid", "%current_graph_exec"})
 CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"})
+_SCALARS = CLOCKS | IN_CLUSTER | CONSTANTS.keys() | {RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid"}
+_SCALARS |= {"%dynamic_smem_size", "%total_smem_size"}
+_LANE_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
+LANE_MASKS = {
+    "eq": _LANE_BIT,
+    "lt": _LANE_BIT - 1,
+    "le": 2 * _LANE_BIT - 1,
+    "gt": ~(2 * _LANE_BIT - 1),
+    "ge": ~(_LANE_BIT - 1),
+}
 _AXES = frozenset(
     {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
 )
@@ -29,14 +41,7 @@ _AXES = frozenset(
 def special_type(name: str) -> str | None:
     """PTX type of a special register; None if it is not supported."""
     base, _, axis = name.partition(".")
-    known = (
-        name in CONSTANTS
-        or name in CLOCKS
-        or name in IN_CLUSTER
-        or (base in _AXES and axis)
-        or name in (RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
-        or name.startswith(("%lanemask_", "%envreg"))
-    )
+    known = name in _SCALARS or (base in _AXES and axis) or name.startswith(("%lanemask_", "%envreg"))
     if name == "%is_explicit_cluster":
         return "pred"
     return ("u64" if name in WIDE else "u32") if known else None
@@ -132,6 +137,23 @@ class Slots:
         if symbol not in self.symbols:
             self.symbols[symbol] = self._new(np.dtype(np.uint64))
         return self.symbols[symbol]
+
+    def arguments(self, call: Instruction, callee: str) -> Pairs:
+        """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""
+        formal, returns = self.program.function_parameters.get(callee, ((), ()))
+        given = call.sources if call.callee else call.sources[1:]
+        names = [s.name for s in given if isinstance(s, Symbol)]
+        refuse_if(len(names) != len(formal) or len(given) != len(names) or len(call.destinations) != len(returns))
+        refuse_if(any(name not in self.call_parameters for name in names))
+        into = [d.name for d in call.destinations if isinstance(d, Symbol)]
+        pairs = (*zip(names, formal, strict=True), *zip(into, returns, strict=False))
+        refuse_if(any(self.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs))
+        return [(name, p.name, p.bytes) for name, p in zip(names, formal, strict=True)]
+
+    def results(self, call: Instruction, callee: str) -> Pairs:
+        """Which parameter that a function returns goes to which variable."""
+        named = zip(self.program.function_parameters[callee][1], call.destinations, strict=True)
+        return [(p.name, d.name, p.bytes) for p, d in named if isinstance(d, Symbol)]
 
     def address_of(self, symbol: Symbol, memory: Memory) -> int:
         """Address of a symbol within its own state space."""

@@ -33,12 +33,12 @@ _FACTORS: dict[tuple[str, str], int] = {  # of a row, by kind and what the text 
 _GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
 
 
-def group_of(inst: Instruction, modifiers: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+def group_of(inst: Instruction) -> tuple[int, tuple[str, ...]]:
     """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
     is not said."""
-    groups = [m for m in modifiers if m in _GROUPS]
+    groups = [m for m in inst.modifiers[1:] if m in _GROUPS]
     refuse_if(len(groups) != 1)
-    return _GROUPS[groups[0]], tuple(m for m in modifiers if m not in _GROUPS)
+    return _GROUPS[groups[0]], tuple(m for m in inst.modifiers[1:] if m not in _GROUPS)
 
 
 class Form(NamedTuple):
@@ -64,7 +64,7 @@ def form_of(inst: Instruction) -> Form:
     """The form of `tcgen05.mma[.ws][.sp].cta_group::N.KIND [d], a, b[, [metadata]], descriptor` and then
     `[, {lanes}], added[, scale]`; with `.ws` `, added[, zero columns]`; block-scaled, `.block_scale[.FACTORS]`,
     `, [scales], [scales], added`. Raises Unsupported."""
-    blocks, given = group_of(inst, inst.modifiers[1:])
+    blocks, given = group_of(inst)
     stationary, sparse = "ws" in given, "sp" in given
     kept = _KEPT_B if stationary else _KEPT_A
     plain = [m for m in given if m not in kept and m not in ("ws", "sp")]

@@ -136,9 +136,7 @@ def _szext(inst: Instruction) -> Operation:
 def pack(inst: Instruction) -> Operation:
     """`cvt.pack.sat.u8.s32.b32 d, a, b, c`: a and b clamped, a on top of b, above them the low bits of c."""
     flags, types = flags_of(inst, {"pack", "sat"}), types_of(inst)
-    refuse_if(
-        flags != {"pack", "sat"} or len(types) not in (2, 3) or types[1] != "s32" or types[2:] not in ((), ("b32",))
-    )
+    refuse_if(flags != {"pack", "sat"} or types[1:] not in (("s32",), ("s32", "b32")))
     out = types[0]
     bits = int(out[1:])
     refuse_if(out not in (("u16", "s16") if len(types) == 2 else ("u8", "s8")))

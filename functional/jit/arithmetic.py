@@ -164,10 +164,8 @@ class Arithmetic(Lines):
     def divided(self, quotient: bool, a: Any, b: Any) -> Word:
         """Towards less, as Python divides."""
         if isinstance(b, int) and b > 0 and b & (b - 1) == 0:
-            what = (
-                f"ashr i64 {self.number(a)}, {b.bit_length() - 1}" if quotient else f"and i64 {self.number(a)}, {b - 1}"
-            )
-            return Word(self.new(what), INT)
+            does, by = ("ashr", b.bit_length() - 1) if quotient else ("and", b - 1)
+            return Word(self.new(f"{does} i64 {self.number(a)}, {by}"), INT)
         a, b = self.number(a), self.number(b)
         rest = self.new(f"srem i64 {a}, {b}")
         apart = self.new(f"icmp slt i64 {self.new(f'xor i64 {rest}, {b}')}, 0")

@@ -49,7 +49,7 @@ class Type(str):
     @property
     def suffix(self) -> str:
         """As the names of intrinsics spell it."""
-        kind = {"ptr": "p0", "double": "f64", "float": "f32"}.get(self.element, self.element)
+        kind = {"ptr": "p0", "double": "f64", "float": "f32", "half": "f16"}.get(self.element, self.element)
         return kind if self.lanes == 1 else f"v{self.lanes}{kind}"
 
     @property
@@ -82,7 +82,7 @@ def record_type(names: tuple[str, ...], pointers: frozenset[str]) -> Any:
     return Type("ptr", 1, {name: (8 * n, Pointer if name in pointers else I64) for n, name in enumerate(names)})
 
 
-_ALL: dict[str, Routine] = {}
+ROUTINES: dict[str, Routine] = {}  # of the modules that are loaded, by name
 
 
 class Routine(Marked):
@@ -93,7 +93,7 @@ class Routine(Marked):
         self.symbol, self.inline, self.module = name, inline, function.__module__
         self.attributes = "alwaysinline #0" if inline else "#0"
         self.names = ChainMap(dict(names), function.__globals__)
-        _ALL[name] = self
+        ROUTINES[name] = self
 
     @cached_property
     def parameters(self) -> list[Word]:
@@ -127,12 +127,7 @@ def exported(package: str) -> tuple[str, ...]:
 
 
 def _routines(package: str) -> list[Routine]:
-    return [one for one in _ALL.values() if f"{one.module}.".startswith(f"{package}.")]
-
-
-def routine_named(name: str) -> Routine:
-    """Of the modules that are loaded."""
-    return _ALL[name]
+    return [one for one in ROUTINES.values() if f"{one.module}.".startswith(f"{package}.")]
 
 
 def text(package: str) -> str:
@@ -198,7 +193,7 @@ class _Body(staged.Body):
         return super().called(function, given)
 
     def call(self, function: Marked, given: Sequence[Any]) -> Any:
-        known = _ALL[function.symbol]  # one of a name, though it may have been defined several times
+        known = ROUTINES[function.symbol]  # one of a name, though it may have been defined several times
         return super().call(known, [self.converted(v, like) for v, like in zip(given, known.parameters, strict=True)])
 
     def truth(self, value: Any) -> Any:

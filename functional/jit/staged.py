@@ -240,9 +240,8 @@ class Body(Memory):
         head, body, again, after = self.labels("for", "body", "step", "after")
         self.label(head)
         at = Word(self.new(f"load i64, ptr {place}"), INT)
-        test = self.new(
-            f"icmp {'sgt' if isinstance(step, int) and step < 0 else 'slt'} i64 {at.name}, {self.number(stop)}"
-        )
+        before = "sgt" if isinstance(step, int) and step < 0 else "slt"
+        test = self.new(f"icmp {before} i64 {at.name}, {self.number(stop)}")
         self.end(f"br i1 {test}, label %{body}, label %{after}", body, after)
         self.label(body)
         self.set(node.target.id, at)

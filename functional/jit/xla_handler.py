@@ -21,7 +21,7 @@ API_MINOR, EXECUTE = 3, 3  # of the interface, whose major version is 0; the sta
 EXTENSION, STAGE, OPERANDS, RESULTS = 1, 4, 9, 14
 DATA, METADATA, VERSION_BYTE, TRAITS_BYTE = 3, 3, 24, 32
 _engines: list[Any] = []  # which hold the code
-_WORD, _INT, _BYTES = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+_WORD = ir.IntType(64)
 
 
 def words_of(arguments: tuple[Any, ...]) -> np.ndarray:

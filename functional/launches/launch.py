@@ -13,7 +13,7 @@ import numpy as np
 
 from functional.arrays import Int64
 from functional.errors import InputError
-from functional.launches.memory import Memory
+from functional.launches.memory import HEAP, LAUNCHES, Memory
 from functional.launches.views import TensorMap, Texture, placed
 from functional.programs.link import launches_kernels, uses_heap
 from functional.programs.program import Program
@@ -207,9 +207,9 @@ def open_regions(program: Program, memory: Memory) -> None:
     """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
     none."""
     if uses_heap(program):
-        memory.open_heap()
+        memory.opened(HEAP)
     if launches_kernels(program):
-        memory.open_launches()
+        memory.opened(LAUNCHES)
 
 
 def _in_blocks(program: Program, grid: Dim3) -> Dim3:

@@ -44,6 +44,10 @@ class Printed:
                 self.calls.append(text)
                 self.bytes += size
 
+    def copy(self) -> Printed:
+        """An independent copy."""
+        return Printed(list(self.calls), self.bytes, self.dropped_calls, self.dropped_bytes)
+
     def text(self) -> str:
         """All of it, and a line that says how much is missing."""
         kept = "".join(self.calls)
@@ -52,10 +56,6 @@ class Printed:
         new_line = "" if kept.endswith("\n") else "\n"
         dropped = f"{self.dropped_calls:,} more calls of printf, {self.dropped_bytes:,} bytes"
         return f"{kept}{new_line}[{dropped}, are not shown: the buffer holds {MOST_BYTES:,} bytes]\n"
-
-    def copy(self) -> Printed:
-        """An independent copy."""
-        return Printed(list(self.calls), self.bytes, self.dropped_calls, self.dropped_bytes)
 
 
 LEAST_BYTES = 1 << 22  # below, NumPy's own does not ask for huge pages
@@ -84,8 +84,10 @@ RED_ZONE_BYTES = 1 << 20  # above every bit that picks a cache set
 MARGIN_BYTES = 4096
 CONST_WINDOW = 0x5000_0000  # generic address of constant address 0
 CONST_LIMIT_BYTES = 64 << 10
-HEAP, HEAP_BYTES = "the heap of malloc", 8 << 20  # as large as CUDA makes it
-LAUNCHES, LAUNCHES_BYTES = "launches by kernels", 4 << 20  # that wait, at 64 bytes and their parameters each
+# What kernels' `malloc` takes memory from, as large as CUDA makes it; launches by kernels that wait, at 64 bytes and
+# their parameters each
+HEAP, LAUNCHES = "the heap of malloc", "launches by kernels"
+OPENED_BYTES = {HEAP: 8 << 20, LAUNCHES: 4 << 20}
 FUNCTION_WINDOW = 0x4000_0000  # of the addresses that stand for functions
 
 
@@ -272,19 +274,11 @@ class Memory:
         for variable in variables:
             self._initialise(variable, without_address)
 
-    def open_heap(self) -> Region:
-        """Where kernels' `malloc` takes memory from; made when it is first asked for, zero. Raises InputError if there
-        is no room."""
-        return self._opened(HEAP, HEAP_BYTES)
-
-    def open_launches(self) -> Region:
-        """Where the launches that kernels ask for wait, as `open_heap`."""
-        return self._opened(LAUNCHES, LAUNCHES_BYTES)
-
-    def _opened(self, name: str, size_bytes: int) -> Region:
+    def opened(self, name: str) -> Region:
+        """One of OPENED_BYTES, made when it is first asked for, zero. Raises InputError if there is no room."""
         found = next((region for region in self.regions if region.name == name), None)
         if found is None:
-            found = self._reserve(name, size_bytes, ALIGNMENT_BYTES)
+            found = self._reserve(name, OPENED_BYTES[name], ALIGNMENT_BYTES)
             self.bytes_of(found)[:] = 0
         return found
 
@@ -346,7 +340,7 @@ class Memory:
         part = Memory()
         part.buffers = {name: self.buffers[name] for name in buffers}
         part.global_variables, part.const_variables = self.global_variables, self.const_variables
-        heap = [region for region in self.regions if region.name in (HEAP, LAUNCHES)]
+        heap = [region for region in self.regions if region.name in OPENED_BYTES]
         regions = (*part.buffers.values(), *part.global_variables.values(), *heap)
         part.regions = sorted(regions, key=lambda region: region.address)
         part.store, part._used_bytes, part.const_arena = self.store, self._used_bytes, self.const_arena

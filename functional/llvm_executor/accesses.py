@@ -26,12 +26,8 @@ def address(unit: Unit, operand: Operand, space: str) -> Value:
         value = unit.get(base, "u" + base.type[1:])
     else:
         raise Unsupported
-    if space == "shared":
-        value = e.resize(value, "i32", False)
-        value = value if base is None or not offset else e.op("add", value, offset)
-    else:
-        value = e.resize(value, "i64", False)
-        value = value if base is None or not offset else e.op("add", value, offset)
+    value = e.resize(value, "i32" if space == "shared" else "i64", False)
+    value = value if base is None or not offset else e.op("add", value, offset)
     return e.resize(value, "i64", False)
 
 

@@ -6,7 +6,7 @@ from functools import reduce
 
 from functional.isa.emitter import LANES, Value
 from functional.isa.operation import Unsupported, refuse_if
-from functional.isa.slots import CONDITION_CODE
+from functional.isa.slots import CONDITION_CODE, Pairs
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
@@ -15,8 +15,6 @@ from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
-
-Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
 
 def generated(program: Program) -> bool:
@@ -71,10 +69,7 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         e.label(f"{name}.on")
         unit.go_on(block.index + 1)
         return
-    formal, returns = program.function_parameters[inst.callee or ""]
-    names = [s.name for s in inst.sources if isinstance(s, Symbol)]
-    refuse_if(len(names) != len(formal) or len(inst.sources) != len(names) or len(inst.destinations) != len(returns))
-    _copy(unit, [(n, p.name, p.bytes) for n, p in zip(names, formal, strict=True)], lanes)
+    _copy(unit, unit.slots.arguments(inst, inst.callee or ""), lanes)
     entry = program.block_of(program.callee_entry[inst.index])
     _dispatch(unit, e.call("enter", lanes, entry, block.index + 1))
 
@@ -83,8 +78,7 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value
     """Copy what a function returns to where the call it came from wants it."""
     program, e = unit.program, unit.e
     function = program.function_of[inst.index]
-    formal = program.function_parameters.get(function, ((), ()))[1]
-    if not formal:
+    if not program.function_parameters.get(function, ((), ()))[1]:
         return
     name = f"B{block.index}.ret"
     sites = [b for b in program.blocks if program.instructions[b.stop - 1].callee == function]
@@ -96,8 +90,7 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value
     e.raw(f"switch {after}, label %gone [ {cases} ]")
     for site in sites:
         e.label(f"{name}{site.index}")
-        named = zip(formal, program.instructions[site.stop - 1].destinations, strict=True)
-        _copy(unit, [(p.name, d.name, p.bytes) for p, d in named if isinstance(d, Symbol)], lanes)
+        _copy(unit, unit.slots.results(program.instructions[site.stop - 1], function), lanes)
         e.raw(f"br label %{name}")
     e.label(name)
 

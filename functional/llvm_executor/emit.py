@@ -8,16 +8,10 @@ from typing import Any
 
 from functional.isa.emitter import BITS, FLOATING, LANES, Emitter, Value, vector
 from functional.isa.operation import Unsupported
-from functional.jit.native import routine_named
+from functional.jit.native import ROUTINES, Type
 from functional.llvm_executor.context_layout import SHUFFLE
 
 ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
-
-
-def short(kind: str, wide: bool) -> str:
-    """The type as intrinsics spell it: `v32f32`."""
-    name = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
-    return f"v{LANES}{name}" if wide else name
 
 
 def constants(numbers: Iterable[int], kind: str) -> Value:
@@ -117,11 +111,9 @@ class LlvmEmitter(Emitter):
         values = self.level(*values)
         first = values[0]
         kind = returns or first.kind
-        suffix = short(first.kind, first.wide)
-        if returns:
-            suffix = f"{short(kind, first.wide)}.{suffix}"
+        overloads = [Type(k, LANES if first.wide else 1).suffix for k in (returns, first.kind) if k]
         types = [v.type for v in values] + [part.split()[0] for part in extra.split(", ") if part]
-        full = f"@llvm.{name}.{suffix}"
+        full = f"@llvm.{name}.{'.'.join(overloads)}"
         result = vector(kind) if first.wide else kind
         self.declarations[full] = f"declare {result} {full}({', '.join(types)})"
         operands = [str(v) for v in values] + ([extra] if extra else [])
@@ -132,11 +124,6 @@ class LlvmEmitter(Emitter):
             wide = self.library(name, self.widen(x))
             return self.let(f"extractelement {wide}, i32 0", "double", False)
         return self.call(name, x)
-
-    def high_product(self, a: Value, b: Value, signed: bool) -> Value:
-        kind, name = f"i{2 * a.bits}", "sext" if signed else "zext"
-        full = self.op("mul", self.cast(name, a, kind), self.cast(name, b, kind))
-        return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
 
     def lane_numbers(self) -> Value:
         return constants(range(LANES), "i32")
@@ -173,7 +160,7 @@ class LlvmEmitter(Emitter):
 
     def call(self, name: str, *given: Value | str | int) -> Value:
         """Call a routine of the run time; pointers by their names, context and frame are those of the kernel."""
-        one, left, arguments = routine_named(name), list(given), list[str]()
+        one, left, arguments = ROUTINES[name], list(given), list[str]()
         for parameter in one.parameters:
             value: Value | str | int = f"%{parameter.name}" if parameter.name in ("ctx", "frame") else left.pop(0)
             if not isinstance(value, str):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.isa.instructions import ENDS, form_of, has_no_effect, is_vector_move, is_wide_move
+from functional.isa.instructions import form_of, has_no_effect, is_vector_move, is_wide_move
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
@@ -18,7 +18,7 @@ from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import generated, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.unit import Unit, register_kind
-from functional.programs.program import BasicBlock, Program
+from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
 
 _LOGGED = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "cp", "wmma"}

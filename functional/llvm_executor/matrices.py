@@ -8,6 +8,8 @@ words are left to the NumPy executor.
 
 from __future__ import annotations
 
+import numpy as np
+
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
 from functional.isa.matrices import Element, Fragment, access_form, fragments_of, matrices_of, mma_form
@@ -19,6 +21,7 @@ from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
 from functional.ptx.ir import Instruction, Operand, parts_of
 
+_LANE = np.arange(32)
 _A, _B = at.SCRATCH, at.SCRATCH + 8 * 16 * 32
 _C = _B + 8 * 32 * 8
 _ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}  # of a register
@@ -97,26 +100,17 @@ def ldmatrix(unit: Unit, inst: Instruction) -> None:
     rows = e.call("check_shared", address(unit, inst.sources[0], "shared"), (1 << 8 * matrices) - 1, 16)
     for i, target in enumerate(parts_of(inst.destinations[0])):
         if transposed:
-            low, high = (
-                _picked(
-                    unit, rows, [8 * i + 2 * (n % 4) + odd for n in range(32)], [2 * (n // 4) for n in range(32)], 16
-                )
-                for odd in range(2)
-            )
-            unit.set(target, join(e, low, high), "b32")
+            halves = [_picked(unit, rows, 8 * i + 2 * (_LANE % 4) + odd, 2 * (_LANE // 4), 16) for odd in range(2)]
+            unit.set(target, join(e, *halves), "b32")
         else:
-            unit.set(
-                target,
-                _picked(unit, rows, [8 * i + n // 4 for n in range(32)], [4 * (n % 4) for n in range(32)], 32),
-                "b32",
-            )
+            unit.set(target, _picked(unit, rows, 8 * i + _LANE // 4, 4 * (_LANE % 4), 32), "b32")
 
 
-def _picked(unit: Unit, rows: Value, which: list[int], offsets: list[int], bits: int) -> Value:
-    """Words at constant places of the rows that lanes named."""
+def _picked(unit: Unit, rows: Value, which: np.ndarray, offsets: np.ndarray, bits: int) -> Value:
+    """Words at constant places [lane] of the rows that lanes named."""
     e = unit.e
-    base = e.let(f"shufflevector {rows}, {vector('i64')} poison, {constants(which, 'i32')}", "i64", True)
-    return e.call(f"gather_{bits}", e.op("add", base, constants(offsets, "i64")), -1)
+    base = e.let(f"shufflevector {rows}, {vector('i64')} poison, {constants(which.tolist(), 'i32')}", "i64", True)
+    return e.call(f"gather_{bits}", e.op("add", base, constants(offsets.tolist(), "i64")), -1)
 
 
 def async_copy(unit: Unit, inst: Instruction) -> None:

@@ -12,15 +12,11 @@ from functional.llvm_executor.object_code import call
 from functional.llvm_executor.runtime_races import CLEAN, JOB, PAGE_LINES, STORES_JOB
 from functional.llvm_executor.streams import Streams
 from functional.programs.program import Program
-from functional.ptx.ir import Instruction
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES, Trace
 
 _CELL_WORDS = 2 * LINE_BYTES // SECTOR_BYTES
 _LAST_ID = 1 << 31
-
-
-def _is_recorded(inst: Instruction) -> bool:
-    return inst.opcode in ("ld", "ldu", "st", "atom", "red") and inst.space != "shared"
+_RECORDED = ("ld", "ldu", "st", "atom", "red")
 
 
 class Shadow:
@@ -50,7 +46,8 @@ class Shadow:
             self._cells = sparse_zeros(4 * lines * _CELL_WORDS).view(np.uint32).reshape(lines, _CELL_WORDS)
             self._next = 1
         # Of every basic block b, `_first[b]` to `_first[b + 1]` - 1: the instructions that leave line records, in order
-        rows = [[i for i in program.instructions[b.start : b.stop] if _is_recorded(i)] for b in program.blocks]
+        recorded = [i.opcode in _RECORDED and i.space != "shared" for i in program.instructions]
+        rows = [[i for i in program.instructions[b.start : b.stop] if recorded[i.index]] for b in program.blocks]
         self._first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         self._writes = np.array([i.opcode not in ("ld", "ldu") for row in rows for i in row] + [False], np.uint8)
         self._base = self._next - 1

@@ -48,12 +48,9 @@ class LlvmExecutor(Executor):
         self._lock = Lock()
         self._workers, self._undos, self._shadows = Pool(Worker), Pool(Undo), Pool(Shadow)
 
-    def supports(self, program: Program) -> bool:
-        """Does this executor run the program itself? If not, the NumPy executor does, with the same result."""
-        return self.compiled(program) is not None
-
     def compiled(self, program: Program) -> Compiled | None:
-        """Machine code of a program, made on first use; None if it holds an instruction that is not generated."""
+        """Machine code of a program, made on first use; None if it holds an instruction that is not
+        generated: the NumPy executor runs it then, with the same result."""
         key = (program.path, program.digest, program.name)
         with self._lock:
             known = self._programs.get(key)
@@ -72,7 +69,7 @@ class LlvmExecutor(Executor):
         return None if launch.cluster.total > 1 else self.compiled(launch.program)
 
     def prepare(self, program: Program) -> None:
-        if not self.supports(program):
+        if self.compiled(program) is None:
             self.oracle.prepare(program)
 
     def whole(self, request: Request) -> Trace:

@@ -23,10 +23,7 @@ from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 # space -> the host address that its addresses count from. `stored`: global memory that is written to
 BASES = {"global": "arena", "stored": "arena", "shared": "shared", "const": "const", "param": "param", "local": "local"}
-_FOUND = {
-    "global": ("last", LOADED),
-    "stored": ("stored", STORED),
-}  # where the last region is kept, its note
+_FOUND = {"global": ("last", LOADED), "stored": ("stored", STORED)}  # where the last region is kept, its note
 _PARAM_BYTES = PARAM_WINDOW_LINE * LINE_BYTES
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from functional.isa.emitter import BITS, Value
 from functional.isa.operation import Unsupported, kind_of, refuse_if
-from functional.isa.slots import CLOCKS, Slots, immediate, special_type
+from functional.isa.slots import CLOCKS, LANE_MASKS, Slots, immediate, special_type
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import LlvmEmitter, constants
@@ -132,7 +130,7 @@ class Unit:
         if name == "%laneid":
             return constants(range(32), "i32")
         if name.startswith("%lanemask_"):
-            return constants([_MASKS[name[-2:]](lane) for lane in range(32)], "i32")
+            return constants(LANE_MASKS[name[-2:]].tolist(), "i32")
         if name in CLOCKS:
             issued = e.op("add", e.load("%frame", at.WARP_INSTRUCTIONS, "i64", align=8), self.position)
             issued = e.op("lshr", issued, 32) if name.endswith("_hi") else issued
@@ -204,9 +202,3 @@ class Unit:
         """Lane mask of the running instruction: active lanes with a true guard."""
         mask = self.e.mask
         return mask if self.guard is None else self.e.op("and", mask, self.e.bits_of(self.guard))
-
-
-_MASKS: dict[str, Callable[[int], int]] = {
-    "eq": lambda i: 1 << i, "lt": lambda i: (1 << i) - 1, "le": lambda i: (2 << i) - 1,
-    "gt": lambda i: 0xFFFFFFFF & ~((2 << i) - 1), "ge": lambda i: 0xFFFFFFFF & ~((1 << i) - 1),
-}  # fmt: skip

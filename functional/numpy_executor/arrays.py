@@ -247,9 +247,7 @@ class ArrayEmitter(Emitter):
             for x, y in ((a, b), (b, a)) if signed else ():  # two's complement correction of the unsigned product
                 high = self.op("sub", high, self.select(self.compare("slt", x, 0), y, 0))
             return high
-        wide = f"i{2 * a.bits}"
-        full = self.op("mul", self.resize(a, wide, signed), self.resize(b, wide, signed))
-        return self.cast("trunc", self.op("lshr", full, a.bits), a.kind)
+        return super().high_product(a, b, signed)
 
     def _of_frame(self, text: str) -> Value:
         found = self._let(text, "i32")

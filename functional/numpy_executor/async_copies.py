@@ -81,12 +81,12 @@ def _read(part: Lanes, count: np.ndarray, data: np.ndarray) -> None:
 
 UNIT_BYTES = 16  # addresses and sizes are multiples of it
 MULTICAST = "multicast::cluster"
-_COMPLETES = "mbarrier::complete_tx::bytes"
+COMPLETES = "mbarrier::complete_tx::bytes"
 _FORMS: dict[tuple[str, ...], tuple[str, str]] = {  # -> spaces from, to
-    ("shared", "global", _COMPLETES): ("global", "shared"),
-    (CLUSTER_SHARED, "global", _COMPLETES): ("global", CLUSTER_SHARED),
-    (CLUSTER_SHARED, "global", _COMPLETES, MULTICAST): ("global", CLUSTER_SHARED),
-    (CLUSTER_SHARED, "shared", _COMPLETES): ("shared", CLUSTER_SHARED),
+    ("shared", "global", COMPLETES): ("global", "shared"),
+    (CLUSTER_SHARED, "global", COMPLETES): ("global", CLUSTER_SHARED),
+    (CLUSTER_SHARED, "global", COMPLETES, MULTICAST): ("global", CLUSTER_SHARED),
+    (CLUSTER_SHARED, "shared", COMPLETES): ("shared", CLUSTER_SHARED),
     ("global", "shared", "bulk_group"): ("shared", "global"),
 }
 
@@ -108,7 +108,7 @@ def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
         operands.pop()
     reduces = modifiers[0] == "reduce"
     form = tuple(modifiers[3:6] if reduces else modifiers[2:])
-    refuse_if(form not in _FORMS or len(operands) != 3 + (_COMPLETES in form) + (MULTICAST in form))
+    refuse_if(form not in _FORMS or len(operands) != 3 + (COMPLETES in form) + (MULTICAST in form))
     (read_from, into), reduction = _FORMS[form], reduction_of(modifiers[6:]) if reduces else None
     refuse_if(reduces and read_from != "shared")
     to, origin, size, *rest = operands
@@ -225,9 +225,9 @@ def passes_of(sizes_bytes: np.ndarray) -> np.ndarray:
 
 def async_store_step(slots: Slots, inst: Instruction) -> Step:
     """`st.async...shared::cluster.mbarrier::complete_tx::bytes... [to], value, [barrier]`, and `red.async` likewise."""
-    refuse_if(not {CLUSTER_SHARED, _COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3)
+    refuse_if(not {CLUSTER_SHARED, COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3)
     *given, barrier = inst.sources
-    modifiers = tuple(m for m in inst.modifiers if m not in ("async", _COMPLETES))
+    modifiers = tuple(m for m in inst.modifiers if m not in ("async", COMPLETES))
     plain = replace(inst, modifiers=modifiers, sources=tuple(given))
     run = store_step(slots, plain) if inst.opcode == "st" else atomic_step(slots, plain)
     place = Place(slots, inst, barrier, CLUSTER_SHARED)

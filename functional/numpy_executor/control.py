@@ -14,7 +14,7 @@ import numpy as np
 from functional.isa.instructions import form_of
 from functional.isa.memory import WINDOWS
 from functional.isa.operation import Unsupported, as_number, refuse_if
-from functional.isa.slots import Slots
+from functional.isa.slots import Pairs, Slots
 from functional.launches.memory import function_address
 from functional.numpy_executor.device_runtime import builtin_step
 from functional.numpy_executor.machine import Machine
@@ -22,9 +22,7 @@ from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, 
 from functional.numpy_executor.stack import NOWHERE, pack, unpack
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
-from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
-
-Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
+from functional.ptx.ir import TYPE_BYTES, Instruction, Register
 
 
 def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
@@ -49,12 +47,9 @@ def _return_values(frame: Frame, lanes: np.ndarray, function: str) -> None:
     stack, slots = frame.machine.stack, frame.machine.code.slots
     program = slots.program
     callers = stack.saved["block"][frame.index, stack.base[frame.index] - 1] - 1
-    formal = program.function_parameters[function][1]
     for caller in np.unique(callers):
         call_ = program.instructions[program.blocks[caller].stop - 1]
-        named = zip(formal, call_.destinations, strict=True)
-        pairs = [(p.name, d.name, p.bytes) for p, d in named if isinstance(d, Symbol)]
-        _copy(frame, np.where(callers == caller, lanes, np.uint32(0)), pairs, -1)
+        _copy(frame, np.where(callers == caller, lanes, np.uint32(0)), slots.results(call_, function), -1)
 
 
 def _copy(frame: Frame, lanes: np.ndarray, pairs: Pairs, deeper: int) -> None:
@@ -80,7 +75,7 @@ def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     kept = slots.kept_across(block)
     if inst.callee is None:
         return _indirect(slots, block, inst, kept)
-    pairs = _arguments(slots, inst, inst.sources, inst.callee)
+    pairs = slots.arguments(inst, inst.callee)
     entry = program.block_of(program.callee_entry[inst.index])
 
     return lambda frame: _enter(frame, inst, kept, [(entry, pairs, frame.executing)], after)
@@ -96,18 +91,6 @@ def _enter(
     frame.machine.stack.call(frame.index, [(entry, lanes) for entry, _, lanes in paths], after)
 
 
-def _arguments(slots: Slots, inst: Instruction, given: tuple[Operand, ...], callee: str) -> Pairs:
-    """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""
-    formal, returns = slots.program.function_parameters.get(callee, ((), ()))
-    names = [s.name for s in given if isinstance(s, Symbol)]
-    refuse_if(len(names) != len(formal) or len(given) != len(names) or len(inst.destinations) != len(returns))
-    refuse_if(any(name not in slots.call_parameters for name in names))
-    into = [d.name for d in inst.destinations if isinstance(d, Symbol)]
-    pairs = (*zip(names, formal, strict=True), *zip(into, returns, strict=False))
-    refuse_if(any(slots.call_parameter_bytes[name] != parameter.bytes for name, parameter in pairs))
-    return [(name, p.name, p.bytes) for name, p in zip(names, formal, strict=True)]
-
-
 def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[int, ...]) -> Terminator:
     """The lanes of a warp may name several functions, which then run one after the other, by address."""
     program, after = slots.program, block.index + 1
@@ -115,7 +98,7 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
     known: dict[int, tuple[int, Pairs]] = {}
     for name, start in program.functions.items():
         try:
-            known[function_address(name)] = program.block_of(start), _arguments(slots, inst, inst.sources[1:], name)
+            known[function_address(name)] = program.block_of(start), slots.arguments(inst, name)
         except Unsupported:  # another prototype: never meant by this call
             continue
 
@@ -216,9 +199,8 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     if kind == "warp":  # lanes of a warp run in step anyway
         return fall_through(block)
     sources = list(inst.sources)
-    vote = (
-        getter(slots, sources.pop(), "pred", len(inst.sources) - 1 in inst.negated_sources) if kind == "red" else None
-    )
+    inverted = len(sources) - 1 in inst.negated_sources
+    vote = getter(slots, sources.pop(), "pred", inverted) if kind == "red" else None
     operands = [getter(slots, s, "u32") for s in sources]
     if vote is not None:
         slots.barrier_results[inst.index] = _barrier_result(slots, inst)

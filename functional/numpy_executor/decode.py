@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from functional.errors import PtxError
-from functional.isa.instructions import ENDS, form_of, has_no_effect
+from functional.isa.instructions import form_of, has_no_effect
 from functional.isa.operation import REFUSALS
 from functional.isa.slots import CONDITION_CODE, Slots
 from functional.numpy_executor.arrays import function_of
@@ -21,12 +21,12 @@ from functional.numpy_executor.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.numpy_executor.memory_ops import load_step, store_step
 from functional.numpy_executor.mma import mma_step
 from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter, setter, under_guard
-from functional.numpy_executor.tcgen05_product import tcgen05_step
+from functional.numpy_executor.tcgen05_product import STEPS as TENSOR_STEPS
 from functional.numpy_executor.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.numpy_executor.textures import surface_step, texture_step
-from functional.numpy_executor.wgmma import is_product, join_warpgroup, product_step
+from functional.numpy_executor.wgmma import join_warpgroup, product_step
 from functional.numpy_executor.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
-from functional.programs.program import BasicBlock, Program
+from functional.programs.program import ENDS, BasicBlock, Program
 from functional.programs.registers import live_in
 from functional.ptx.ir import Instruction, Register
 
@@ -34,9 +34,9 @@ _BITS_OF = {f"{code}{bits}": f"b{bits}" for code in "us" for bits in (8, 16, 32,
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "ld": load_step, "ldu": load_step, "st": store_step, "atom": atomic_step, "red": atomic_step,
     "mma": mma_step, "wmma": wmma_step, "ldmatrix": ldmatrix_step, "stmatrix": stmatrix_step,
-    "tensormap": tensor_map_step, "wgmma": product_step, "tcgen05": tcgen05_step, "tex": texture_step,
+    "tensormap": tensor_map_step, "wgmma": product_step, "tex": texture_step,
     "suld": surface_step, "sust": surface_step, "setmaxnreg": register_count_step,
-    "movmatrix": movmatrix_step,
+    "movmatrix": movmatrix_step, "tcgen05": lambda slots, inst: TENSOR_STEPS[inst.modifiers[0]](slots, inst),
 }  # fmt: skip
 _BARRIER_STEPS = frozenset(
     {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
@@ -76,7 +76,7 @@ class Decoded(Code):
         return Block(block.index, reads, writes, tuple(steps), end, len(instructions), unguarded)
 
     def _end(self, block: BasicBlock, last: Instruction) -> Terminator:
-        if is_product(last):
+        if last.is_warpgroup_product:
             return join_warpgroup(block, last)
         if last.opcode not in ENDS and not is_wait(last):
             return fall_through(block)

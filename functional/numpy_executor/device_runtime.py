@@ -22,7 +22,7 @@ from functional.execution.device_launches import DeviceLaunches
 from functional.isa.memory import WINDOWS
 from functional.isa.operation import refuse_if
 from functional.isa.slots import Slots
-from functional.launches.memory import GLOBAL_BASE, Memory, Region, function_address
+from functional.launches.memory import GLOBAL_BASE, HEAP, Memory, Region, function_address
 from functional.numpy_executor.operands import Frame, Step
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.link import LAUNCH_FUNCTIONS, SET_CONDITIONAL
@@ -38,7 +38,7 @@ class Heap:
     """The heap of a memory."""
 
     def __init__(self, memory: Memory) -> None:
-        self.region: Region = memory.open_heap()
+        self.region: Region = memory.opened(HEAP)
         self.words = memory.bytes_of(self.region).view(np.uint64)
 
     def allocate(self, size_bytes: int) -> int:
@@ -217,7 +217,7 @@ def _fail(thread: Thread, places: Sequence[int]) -> int:
 
 def _print(thread: Thread, places: Sequence[int]) -> int:
     text, count = _format(thread, thread.string(thread.parameter(places[0])), thread.parameter(places[1]))
-    thread.machine.prints(thread.row, text)
+    thread.machine.printed.append((thread.row, text))
     return count
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import raw
-from functional.isa.slots import CONSTANTS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
+from functional.isa.slots import CONSTANTS, LANE_MASKS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import Barriers, Clusters, Phases, access_records
@@ -60,13 +60,9 @@ class Log:
         uniform = (masks == FULL).all()
         return blocks[order], masks if uniform else masks[order], counts
 
-    def record_stream(self) -> tuple[np.ndarray, np.ndarray]:
-        """(records, records a warp)."""
-        return self._stream(self._records, np.uint32)
-
-    def conflict_stream(self) -> tuple[np.ndarray, np.ndarray]:
-        """(bank passes, accesses a warp)."""
-        return self._stream(self._conflicts, np.uint8)
+    def access_streams(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(records, records a warp) and (bank passes, accesses to shared memory a warp), warp after warp."""
+        return [self._stream(self._records, np.uint32), self._stream(self._conflicts, np.uint8)]
 
     def _stream(self, entries: list[tuple[np.ndarray, np.ndarray]], dtype: type) -> tuple[np.ndarray, np.ndarray]:
         if not entries:
@@ -81,8 +77,6 @@ class Log:
 
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
-_BIT = np.uint32(1) << _LANES
-_MASKS = {"eq": _BIT, "lt": _BIT - 1, "le": (_BIT - 1) | _BIT, "gt": ~((_BIT - 1) | _BIT), "ge": ~(_BIT - 1)}
 
 
 @dataclass(frozen=True)
@@ -321,10 +315,6 @@ class Machine:
             value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
             self.write(slot, value[:, None], mine, self.lanes(mine))
 
-    def prints(self, row: int, text: str) -> None:
-        """Keep what a thread of a warp printed."""
-        self.printed.append((row, text))
-
     def lanes(self, rows: np.ndarray) -> np.ndarray:
         """Active lanes of warps, bool [row, 32]."""
         return unpack(self.stack.mask[rows])
@@ -337,7 +327,7 @@ class Machine:
         row = np.repeat(self.all_rows, events)
         warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
         thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
-        (records, accesses), (conflicts, shared) = self.log.record_stream(), self.log.conflict_stream()
+        (records, accesses), (conflicts, shared) = self.log.access_streams()
         starts = offsets_of(events), offsets_of(accesses), offsets_of(shared)
         streams = blocks, masks, records, conflicts
         blocks_run = self.thread_blocks.astype(np.int64)
@@ -350,9 +340,8 @@ class Machine:
             thread = 32 * (row % self.warps_per_block) + lane
             x, y, _ = self.launch.block
             tid = (thread % x, thread // x % y, thread // (x * y))
-            where += (
-                f", thread {tid} of block {self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))}"
-            )
+            block = self.block_coordinates(int(self.thread_blocks[self.block_of_row[row]]))
+            where += f", thread {tid} of block {block}"
         return ExecutionError(f"{where}: {message}")
 
     def block_coordinates(self, block: int) -> tuple[int, int, int]:
@@ -377,7 +366,7 @@ def special_values(machine: Machine, name: str) -> np.ndarray:
     if name == "%cluster_ctarank":
         return machine.clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
     if name.startswith("%lanemask_"):
-        return _MASKS[name[-2:]].astype(np.uint32)
+        return LANE_MASKS[name[-2:]][None].copy()
     if name == RESERVED_SHARED:
         first = machine.clusters.first_address[machine.block_of_row].astype(np.uint32)[:, None]
         return first + np.uint32(reserved_shared_offset(machine.launch))

@@ -58,8 +58,9 @@ def read(frame: Frame, registers: list[Getter], kind: Element) -> np.ndarray:
 
 
 def decode(words: np.ndarray, kind: Element) -> np.ndarray:
-    """Registers [..., register] as numbers [..., element]."""
-    name = kind.name
+    """Registers [..., register] as numbers [..., element]; elements as memory has them, unsigned and of their own size,
+    as numbers of the same shape. They are float64 or int64."""
+    name, words = kind.name, np.ascontiguousarray(words)
     if name in ("f64", "f32", "f16"):
         return words.view(f"f{kind.bits // 8}").astype(np.float64)
     if name == "bf16":
@@ -76,11 +77,6 @@ def decode(words: np.ndarray, kind: Element) -> np.ndarray:
     parts = ((words[..., None] >> shifts) & np.uint32((1 << kind.bits) - 1)).astype(np.int64)
     parts = parts.reshape(*words.shape[:-1], -1)
     return np.where(parts > 7, parts - 16, parts) if name == "s4" else parts
-
-
-def decode_stored(values: np.ndarray, kind: Element) -> np.ndarray:
-    """Elements as memory has them, unsigned and of their own size, as float64 or int64 of the same shape."""
-    return decode(np.ascontiguousarray(values), kind)
 
 
 def encode(values: np.ndarray, kind: Element) -> np.ndarray:

@@ -145,6 +145,5 @@ def _deadlock(machine: Machine) -> ExecutionError:
     alive = int((stack.block[machine.block_of_row == block] != DONE).sum())
     where = machine.block_coordinates(int(machine.thread_blocks[block]))
     needed = f"{expected} threads" if expected else f"all {alive} warps"
-    return machine.fault(
-        inst, f"deadlock: {len(rows)} warps of block {where} wait, barrier {number} needs {needed} and no warp can run"
-    )
+    waiting = f"{len(rows)} warps of block {where} wait"
+    return machine.fault(inst, f"deadlock: {waiting}, barrier {number} needs {needed} and no warp can run")

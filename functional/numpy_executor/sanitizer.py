@@ -61,7 +61,7 @@ class BlockRaces:
         """A read ("loads"), a write of `values` (None: unknown) that is still to be done ("stores"), or an atomic
         ("updates"), which is not `strong` if it is atomic within its block alone. `reads`: it yields what was there."""
         self._now += 1
-        cells = self._cells(starts, size)
+        cells = (starts[:, None] >> self._shift) + np.arange(max(1, size >> self._shift))
         if how == "loads":
             found = self._first(cells, blocks, (_Kind.WRITE,) if strong else (_Kind.WRITE, _Kind.STRONG_WRITE))
             self._note(cells, blocks, _Kind.STRONG_READ if strong else _Kind.READ)
@@ -88,9 +88,6 @@ class BlockRaces:
         self._who[kind][cells[keep]] = np.broadcast_to(blocks[:, None] + 1, cells.shape)[keep]
         self._when[kind][cells[keep]] = self._now
         return found
-
-    def _cells(self, starts: np.ndarray, size: int) -> Int64[np.ndarray, "access cell"]:
-        return (starts[:, None] >> self._shift) + np.arange(max(1, size >> self._shift))
 
     def _first(
         self, cells: np.ndarray, blocks: np.ndarray, kinds: tuple[_Kind, ...],
@@ -209,10 +206,8 @@ class Sanitizer(Watch):
     ) -> None:  # fmt: skip
         machine, starts, message = frame.machine, accesses.starts, ""
         if space == "global":
-            blocks, reads = (
-                machine.thread_blocks[machine.block_of_row[accesses.rows]],
-                how == "loads" or inst.opcode == "atom",
-            )
+            blocks = machine.thread_blocks[machine.block_of_row[accesses.rows]]
+            reads = how == "loads" or inst.opcode == "atom"
             found = self._races.look(how, starts, accesses.size_bytes, blocks, strong, values, reads)
             if found is not None:
                 first, other = found

@@ -108,7 +108,7 @@ def same_in_warp(frame: Frame, inst: Instruction, get: Getter, what: str, rows: 
 def columns_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.alloc.cta_group::N.sync.aligned[.shared::cta].b32 [to], columns` and
     `tcgen05.dealloc.cta_group::N.sync.aligned.b32 address, columns`."""
-    (count, plain), allocates = group_of(inst, inst.modifiers[1:]), inst.modifiers[0] == "alloc"
+    (count, plain), allocates = group_of(inst), inst.modifiers[0] == "alloc"
     refuse_if(plain != ("sync", "aligned", "b32") and (not allocates or plain != ("sync", "aligned", "shared", "b32")))
     to = Place(slots, inst, inst.sources[0]) if allocates else None
     where, columns = None if allocates else getter(slots, inst.sources[0], "u32"), getter(slots, inst.sources[1], "u32")
@@ -156,7 +156,7 @@ def _store(frame: Frame, to: Place, words: np.ndarray) -> None:
 
 def permit_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.relinquish_alloc_permit.cta_group::N.sync.aligned`."""
-    refuse_if(group_of(inst, inst.modifiers[1:])[1] != ("sync", "aligned") or inst.sources)
+    refuse_if(group_of(inst)[1] != ("sync", "aligned") or inst.sources)
 
     def step(frame: Frame) -> None:
         rows = whole_warps(frame, inst)
@@ -268,7 +268,7 @@ _COPIES = {  # assemblers take these words in any order
 def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.cp.cta_group::N.SHAPE [address], descriptor`, of each thread that executes it: in each thread block of a
     pair from its own shared to its own tensor memory."""
-    count, shape = group_of(inst, inst.modifiers[1:])
+    count, shape = group_of(inst)
     copy = _COPIES.get(frozenset(shape))
     if copy is None:  # what decompresses
         raise Unsupported
@@ -308,7 +308,7 @@ _ARRIVES = "mbarrier::arrive::one"
 def commit_step(slots: Slots, inst: Instruction) -> Step:
     """`tcgen05.commit.cta_group::N.mbarrier::arrive::one[.shared::cluster][.multicast::cluster].b64 [barrier]
     [, blocks]`: an arrival, with a mask of thread blocks one at the same place in each of them."""
-    plain, multicast = group_of(inst, inst.modifiers[1:])[1], MULTICAST in inst.modifiers
+    plain, multicast = group_of(inst)[1], MULTICAST in inst.modifiers
     named = tuple(m for m in plain if m != MULTICAST)
     refuse_if(named not in ((_ARRIVES, CLUSTER_SHARED, "b64"), (_ARRIVES, "b64")) or len(inst.sources) != 1 + multicast)
     refuse_if(multicast and CLUSTER_SHARED not in plain)

@@ -29,7 +29,7 @@ from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
 from functional.numpy_executor import tcgen05
 from functional.numpy_executor.memory_ops import address_getter
-from functional.numpy_executor.mma import decode, decode_stored, multiply, multiply_sparse, positions
+from functional.numpy_executor.mma import decode, multiply, multiply_sparse, positions
 from functional.numpy_executor.operands import Frame, Getter, Step, getter
 from functional.numpy_executor.wgmma import addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
@@ -138,7 +138,7 @@ def _check(nibbles: np.ndarray, stored: np.ndarray, meant: tuple[int, ...]) -> N
         raise ValueError(f"metadata {int(nibbles[row][wrong[row]][0]):#06b} of row {row} of A have no meaning")
 
 
-_WORD_BYTES, _ROW_BYTES, _WORD_BITS = 4, 32, 32
+_WORD_BYTES, _ROW_BYTES = 4, 32
 _MASKS = 1 << 39  # a mask of zero columns does nothing without it
 _COLUMN_SHIFT = 56
 
@@ -210,10 +210,8 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
 
 def _kept_lanes(without: list[int], view: tcgen05.View, blocks: tuple[int, ...]) -> list[np.ndarray]:
     """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
-    bits = [
-        bool(word >> n & 1) for word in without or [0] * len(blocks) * (TENSOR_LANES // 32) for n in range(_WORD_BITS)
-    ]
-    kept = np.array(bits).reshape(len(blocks), TENSOR_LANES)
+    words = np.array(without or [0] * len(blocks) * (TENSOR_LANES // 32), "<u4")
+    kept = np.unpackbits(words.view(np.uint8), bitorder="little").astype(bool).reshape(len(blocks), TENSOR_LANES)
     if view.user != blocks[0] and (kept != kept[0]).any():
         raise ValueError(
             "lanes that stay as they are, where the block of odd rank of a pair asks for it, are the same in both"
@@ -246,7 +244,7 @@ class _Side(NamedTuple):
         words = tcgen05.shared_bytes(self.frame, self.inst, self.place, at, self.view.block).view(f"u{size}")[..., 0]
         if product.packed:
             return unpack_pairs(words, kind.name)
-        return unpack_units(words, kind.name) if kind.name in SUB_BYTE else decode_stored(words, kind)
+        return unpack_units(words, kind.name) if kind.name in SUB_BYTE else decode(words, kind)
 
     def in_tensor_memory(self) -> np.ndarray:
         """A as numbers [row, k]. Raises ValueError."""
@@ -267,7 +265,7 @@ class _Side(NamedTuple):
         third = np.zeros((len(left), len(right)), left.dtype)
         if given.added:
             words = self.view.read(*places_of_d(product, given.d))
-            before = decode_stored(words.astype(np.uint16) if product.d.bits == 16 else words, product.d)
+            before = decode(words.astype(np.uint16) if product.d.bits == 16 else words, product.d)
             third = (before * 2.0**-shift).astype(left.dtype)
         if stored is None:
             return multiply(a[None], right.T[None], third[None], product.d, product.options)[0]
@@ -303,13 +301,8 @@ def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
     return narrow.view(f"u{kind.bits // 8}").astype(np.uint32)
 
 
-_STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
+STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {  # by what follows the opcode
     "alloc": tcgen05.columns_step, "dealloc": tcgen05.columns_step, "ld": tcgen05.move_step, "mma": product_step,
     "relinquish_alloc_permit": tcgen05.permit_step, "st": tcgen05.move_step, "commit": tcgen05.commit_step,
     "cp": tcgen05.tensor_copy_in_step,
 }  # fmt: skip
-
-
-def tcgen05_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of any of them. Raises Unsupported."""
-    return _STEPS[inst.modifiers[0]](slots, inst)

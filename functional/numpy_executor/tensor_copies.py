@@ -20,11 +20,11 @@ import numpy as np
 
 from functional.arrays import Bool, Int64
 from functional.errors import InputError
-from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
+from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
-from functional.numpy_executor.async_copies import MULTICAST, passes_of, targets_of
+from functional.numpy_executor.async_copies import COMPLETES, MULTICAST, passes_of, targets_of
 from functional.numpy_executor.atomics import OPERATIONS, reduce_into, reduction
 from functional.numpy_executor.mbarriers import log_touched
 from functional.numpy_executor.memory_ops import Place, record, split
@@ -123,16 +123,13 @@ _COPY = ("cp_fenceproxy", "global", "shared", "tensormap::generic", "release")
 
 
 def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
-    """The step of a `tensormap.*`."""
-    return _copy_step(slots, inst) if inst.modifiers[0] == "cp_fenceproxy" else _replace_step(slots, inst)
-
-
-def _replace_step(slots: Slots, inst: Instruction) -> Step:
-    """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1."""
+    """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1. Or
+    the copy of a map."""
+    if inst.modifiers[0] == "cp_fenceproxy":
+        return _copy_step(slots, inst)
     field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
-    refuse_if(
-        inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS or rest[:1] != ["b1024"] or len(rest) != 2
-    )
+    refuse_if(inst.modifiers[:2] != ("replace", "tile") or field not in FIELDS)
+    refuse_if(rest[:1] != ["b1024"] or len(rest) != 2)
     start, size = FIELDS[field]
     address, *axis, value = inst.sources
     refuse_if(len(axis) != (field in AXIS_FIELDS))
@@ -181,12 +178,10 @@ def _copy_step(slots: Slots, inst: Instruction) -> Step:
 
 
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
-_COMPLETES = "mbarrier::complete_tx::bytes"
 _LOAD_ALIGNMENT_BYTES = 128
 _LINE_BYTES = 128  # after which the next unit is exchanged with the first
 _PAIR = "cta_group::2"
 _GROUPS = ("cta_group::1", _PAIR)
-_BITS_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def is_tensor_copy(inst: Instruction) -> bool:
@@ -211,7 +206,7 @@ def _form_of(inst: Instruction) -> tuple[str, int, tuple[str, ...], list[str], s
 
 
 _OF_LOADS, _OF_STORES = ("im2col", "tile::gather4"), ("im2col_no_offs", "tile::scatter4")
-_LOADS = (("global", _COMPLETES), ("global", _COMPLETES, MULTICAST))
+_LOADS = (("global", COMPLETES), ("global", COMPLETES, MULTICAST))
 
 
 def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
@@ -358,7 +353,7 @@ class Box:
     def _filled(self, loaded: np.ndarray) -> np.ndarray:
         """All elements of the box: what was loaded, and what stands for elements outside the tensor."""
         kind = self.tensor.element
-        values = np.zeros(len(self.inside), _BITS_BY_BYTES[self.element_bytes])
+        values = np.zeros(len(self.inside), RAW_BY_BYTES[self.element_bytes])
         if self.tensor.fill_nan:
             values[:] = values.dtype.type(-1 & (1 << 8 * self.element_bytes - 1) - 1)
         if kind.startswith("tf32"):

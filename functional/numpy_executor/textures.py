@@ -190,9 +190,8 @@ def _inside(at: np.ndarray, size: int, mode: str) -> tuple[np.ndarray, np.ndarra
 def surface_step(slots: Slots, inst: Instruction) -> Step:
     """`suld.b.GEOMETRY[.vN].bB.CLAMP d, [object, {x in bytes, y}]` and `sust.b ... [object, {x, y}], values`."""
     loads, flags = inst.opcode == "suld", [m for m in inst.modifiers if m not in _GEOMETRIES]
-    refuse_if(
-        flags[:1] != ["b"] or flags[-1] not in ("trap", "clamp", "zero") or len(inst.sources) != (2 if loads else 3)
-    )
+    refuse_if(flags[:1] != ["b"] or flags[-1] not in ("trap", "clamp", "zero"))
+    refuse_if(len(inst.sources) != (2 if loads else 3))
     size = {"b8": 1, "b16": 2, "b32": 4, "b64": 8}.get(flags[-2], 0)
     operand: Operand | None = inst.destinations[0] if loads else inst.sources[2]
     elements: tuple = parts_of(operand)

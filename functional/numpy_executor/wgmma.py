@@ -113,11 +113,6 @@ _SOURCES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"})
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
 
 
-def is_product(inst: Instruction) -> bool:
-    """A `wgmma.mma_async`; the rest of `wgmma` has nothing to wait for here."""
-    return inst.opcode == "wgmma" and "mma_async" in inst.modifiers
-
-
 def _form_of(inst: Instruction) -> tuple[int, int, tuple[Element, Element, Element], frozenset[str]]:
     """(columns, depth, types of D, A and B, options) of
     `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
@@ -217,7 +212,7 @@ def _stored(
     for row in range(frame.count):
         machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
     values = machine.shared.words[size][offsets // size]
-    return mma.decode_stored(values, kind).reshape(addresses.shape)
+    return mma.decode(values, kind).reshape(addresses.shape)
 
 
 def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:

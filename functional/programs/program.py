@@ -148,7 +148,7 @@ class Program:
         return tuple(b.index for b in self.blocks for _ in range(b.start, b.stop))
 
 
-_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})
+ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier", "call"})  # of a basic block
 _JOINS = {"wgmma": "mma_async", "mbarrier": "try_wait"}  # warps may have to wait behind them
 _LEAVES = frozenset({"ret", "exit", "trap"})
 
@@ -176,7 +176,7 @@ def _starts(instructions: Sequence[Instruction], entries: Sequence[int]) -> list
         if instruction.target is not None:
             starts.add(instruction.target)
         starts.update(instruction.targets)
-        if instruction.opcode in _ENDS or _JOINS.get(instruction.opcode) in instruction.modifiers:
+        if instruction.opcode in ENDS or _JOINS.get(instruction.opcode) in instruction.modifiers:
             starts.add(position + 1)
     return sorted(start for start in starts if start < len(instructions))
 

@@ -106,18 +106,21 @@ def bits_of(registers: Iterable[Register], numbers: dict[Register, int]) -> int:
     return reduce(or_, (1 << numbers[register] for register in registers), 0)
 
 
+def numbers_in(bits: int) -> Iterator[int]:
+    """The members of a set, ascending."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
 def _union(masks: list[int], blocks: tuple[int, ...]) -> int:
     return reduce(or_, (masks[block] for block in blocks), 0)
 
 
 def _width(live: int, registers: tuple[Register, ...]) -> int:
     """32-bit registers a set of values takes."""
-    width = 0
-    while live:
-        lowest = live & -live
-        width += _WIDTH.get(registers[lowest.bit_length() - 1].type, 1)
-        live ^= lowest
-    return width
+    return sum(_WIDTH.get(registers[n].type, 1) for n in numbers_in(live))
 
 
 def _with_callees(

@@ -415,12 +415,11 @@ class _FunctionBuilder:
     def _call(self, instruction: ir.Instruction, statement: raw.RawInstruction) -> ir.Instruction:
         """`call (returns), function, (arguments)`; of an indirect call the register is the first source."""
         remaining = list(statement.operands)
-        lists = (raw.RawArguments,)
-        returns = remaining.pop(0).items if remaining and isinstance(remaining[0], lists) else ()
+        returns = remaining.pop(0).items if remaining and isinstance(remaining[0], raw.RawArguments) else ()
         name = remaining.pop(0) if remaining else None
         if not isinstance(name, Token):
             raise self.source.fail(statement.opcode, f"expected a function name in '{statement.opcode}'")
-        arguments = remaining[0].items if remaining and isinstance(remaining[0], lists) else ()
+        arguments = remaining[0].items if remaining and isinstance(remaining[0], raw.RawArguments) else ()
         indirect = self.scope.register(str(name)) is not None
         if not indirect and str(name) not in self.source.functions:
             raise self.source.fail(name, f"function '{name}' is not declared")

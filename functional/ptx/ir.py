@@ -122,6 +122,11 @@ class Instruction:
         return self.opcode in MEMORY_OPCODES and _NO_ACCESS.isdisjoint(self.modifiers)
 
     @property
+    def is_warpgroup_product(self) -> bool:
+        """`wgmma.mma_async`; the rest of `wgmma` waits or orders."""
+        return self.opcode == "wgmma" and "mma_async" in self.modifiers
+
+    @property
     def access_bytes(self) -> int:
         """Bytes each lane of a memory instruction accesses, the elements of a vector together."""
         operands = (*self.destinations, *self.sources)

@@ -267,8 +267,5 @@ class _Unpickler(pickle.Unpickler):
 def _kept(name: str, make: Any) -> Any:
     """What is kept of a text under a name, else what `make` makes: to load the parser alone takes longer."""
     encode = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
-    return Kept("parsed").load_or_make(key((__name__,), name), make, _unpickled, encode, _KEPT_BYTES)
-
-
-def _unpickled(content: bytes) -> Any:
-    return _Unpickler(io.BytesIO(content)).load()
+    decode = lambda content: _Unpickler(io.BytesIO(content)).load()  # noqa: E731
+    return Kept("parsed").load_or_make(key((__name__,), name), make, decode, encode, _KEPT_BYTES)

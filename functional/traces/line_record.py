@@ -34,6 +34,7 @@ from functional.traces.trace import (
     SECTOR_BYTES,
     SHARED_WINDOW_LINE,
     Trace,
+    offsets_of,
 )
 
 SECTORS_A_LINE = LINE_BYTES // SECTOR_BYTES
@@ -132,8 +133,7 @@ def without_phases(trace: Trace) -> Trace:
     chosen = np.flatnonzero(kept)
     ends[chosen[:-1]] = access[chosen[1:]] != access[chosen[:-1]]
     records = np.where(ends, records & ~np.uint32(MORE), records | np.uint32(MORE))[kept]
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
-    return replace(trace, records=records, record_offsets=before[trace.record_offsets])
+    return replace(trace, records=records, record_offsets=offsets_of(kept)[trace.record_offsets])
 
 
 BANKS = 32

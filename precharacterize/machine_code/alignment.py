@@ -166,10 +166,8 @@ def _successors(blocks: list[list[MachineInstruction]], n: int, labels: dict[str
     last = blocks[n][-1]
     if last.name == "BRX":
         return list(range(len(blocks)))  # a table of targets that is not in the code
-    target = (
-        [labels[last.target]] if last.name in ("BRA", "CALL") and ends_block(last) and last.target in labels else []
-    )
-    return target + ([n + 1] if falls_through(last) else [])
+    jumps = last.name in ("BRA", "CALL") and ends_block(last) and last.target in labels
+    return ([labels[last.target]] if jumps else []) + ([n + 1] if falls_through(last) else [])
 
 
 def _is_slow(block: list[MachineInstruction], at_line: dict[int, int]) -> bool:

@@ -198,9 +198,8 @@ def loss(
     found = setting.covariance(apart)
     inverse, root = inverted(found.total, setting.nugget)
     weights = inverse @ lacking
-    off = (logs - Setting.first(len(apart.squares)).logs) / (
-        deviation := np.concatenate([np.full(len(apart.squares), REACH_DEVIATION), DEVIATIONS])
-    )
+    deviation = np.concatenate([np.full(len(apart.squares), REACH_DEVIATION), DEVIATIONS])
+    off = (logs - Setting.first(len(apart.squares)).logs) / deviation
     value = 0.5 * float(lacking @ weights) + root + 0.5 * float(off @ off)
     weight = 0.5 * (inverse - np.outer(weights, weights))
     slopes = setting.slopes(apart, found, weight)

@@ -49,9 +49,8 @@ class ProgramWork:
 
     def of(self, rows: Int64[np.ndarray, " some"]) -> Work:
         """What is known of some."""
-        return launch_work(
-            self.columns[rows], np.zeros(len(rows), np.int64) if self.given is None else self.given[rows]
-        )
+        given = np.zeros(len(rows), np.int64) if self.given is None else self.given[rows]
+        return launch_work(self.columns[rows], given)
 
 
 class KernelSample:
@@ -207,16 +206,8 @@ def estimate_of(method: LaunchSampling, kernels: list[KernelSample], work: Progr
     left = share == 0.0
     parts = [part for estimate in inner for part in estimate.parts]
     if left.any():
-        of = float(work.instructions[left].sum())
-        parts.append(
-            Part(
-                name=f"{left.sum():,} launches",
-                how="predicted",
-                instructions=of,
-                cycles=float(cycles[left].sum()),
-                units=int(left.sum()),
-            )
-        )
+        units, of, took = int(left.sum()), float(work.instructions[left].sum()), float(cycles[left].sum())
+        parts.append(Part(name=f"{units:,} launches", how="predicted", instructions=of, cycles=took, units=units))
     done = float(np.dot(share, work.instructions) / work.instructions.sum())
     basis = "sampled" if left.any() else weakest(*(estimate.basis for estimate in inner))
     return around(
@@ -291,9 +282,8 @@ def ratio(a: TimedSelection, b: TimedSelection, shared_half_width: float = 0.0) 
     pairs = list(zip(a.kernels, b.kernels, strict=True))
     differences = [_difference(x, y, found) for x, y in pairs]
     scales = np.array([scale for _, scale in differences])
-    own = np.array([variance for variance, _ in differences]) * lucky(
-        scales, np.array([len(x.sample) for x, _ in pairs])
-    )
+    counts = np.array([len(x.sample) for x in a.kernels])
+    own = np.array([variance for variance, _ in differences]) * lucky(scales, counts)
     half = ELSEWHERE * half_width(own, [], [x.predicted() for x, _ in pairs], a.confidence)
     return found, math.hypot(half / b.total, found * shared_half_width)
 

@@ -128,9 +128,8 @@ class _Launch:
         while True:
             sample = [segment for batch in used for segment in batch.segments]
             count = math.ceil(MORE * len(sample)) or first_segments(self.simulator.shape, self.beginning)
-            used.append(
-                self._batch(len(used), choose_unlike(segment_work(self.work), self.work[:, 0], sample, count, rng))
-            )
+            chosen = choose_unlike(segment_work(self.work), self.work[:, 0], sample, count, rng)
+            used.append(self._batch(len(used), chosen))
             found, half = self._interval(used)
             if half <= self.method.error:
                 return self._estimate(used, found, half)

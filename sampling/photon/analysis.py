@@ -191,14 +191,8 @@ class KernelSampling:
         same = apart == 0.0 and shape.warps == other.shape.warps
         relative = np.hypot(other.estimate.relative_half_width / 2, 0.2 * self.ipc_error if same else self.ipc_error)
         either = abs(warps**0.5 - 1.0) if shape.held_at_once else 0.0
+        error, executed = cycles * float(relative + apart + either), min(analysis.warps / shape.warps, 1.0)
+        part = Part(name=shape.name, how=f"kernel (as {other.shape.name})", instructions=instructions, cycles=cycles)
         return around(
-            self.name,
-            cycles,
-            cycles * float(relative + apart + either),
-            basis="model",
-            detailed_fraction=0.0,
-            functional_fraction=min(analysis.warps / shape.warps, 1.0),
-            parts=(
-                Part(name=shape.name, how=f"kernel (as {other.shape.name})", instructions=instructions, cycles=cycles),
-            ),
+            self.name, cycles, error, basis="model", detailed_fraction=0.0, functional_fraction=executed, parts=(part,)
         )
