@@ -231,11 +231,12 @@ def next_step(shared, h, cycle, time):
     following = channels.state[h].commands
     if channels.returning[h].count:
         following = min(following, rows[channels.returning[h].first - 1].due)
-    if channels.state[h].draining and channels.state[h].pending < m.dram_queue:
-        return cycle + 1
-    if channels.delayed[h].count and channels.state[h].pending < m.dram_queue:
-        due = rows[channels.delayed[h].first - 1].due
-        following = min(following, cycles_by(m, due - 1) + 1)
+    if channels.state[h].pending < m.dram_queue:
+        if channels.state[h].draining:
+            return cycle + 1
+        if channels.delayed[h].count:
+            due = rows[channels.delayed[h].first - 1].due
+            following = min(following, cycles_by(m, due - 1) + 1)
     return max(following, cycle + 1)
 
 

@@ -144,7 +144,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "sm": m["sm_count"], "real_sm": m["sm_count"] * real,
         **{f"{cache}_line": m[f"{cache}_sets"] * m[f"{cache}_ways"] for cache in ("l1i", "const", "l1t")},
         "l1d_line": m["l1d_sets"] * m["l1d_set_lines"], "hint": state.HINTS, "l1d_bank": m["l1d_banks"] * real,
-        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real, 
+        "stage": m["l1d_latency_cycles"], "in_miss_queue": m["l1d_miss_queue"] * real,
         # as many as miss registers take, a sector each, and accesses that a constant or texture line keeps waiting
         "waiter": (m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
