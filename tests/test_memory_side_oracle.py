@@ -102,6 +102,11 @@ def test_sms_that_read_one_buffer_in_step_do_not_wait_for_each_other() -> None:
     assert cycles_in_step(["crossbar_output_queues=false"]) > 2 * cycles_in_step([])
 
 
+def test_reads_in_step_of_one_sector_are_one() -> None:
+    """Each slice reads 8 sectors; an SM takes 256 of them, one a cycle, in the order in which slices have them."""
+    assert cycles_in_step(["l2_coalesces=true"]) < 256 + 190 + 32 < cycles_in_step([])
+
+
 def test_links_of_two_sectors_a_cycle_carry_twice_as_much() -> None:
     """Beside the latency."""
     wide = cycles_in_step(["l2_reply_sectors=2", "l2_sector_cycles=0.5"])

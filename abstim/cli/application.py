@@ -44,7 +44,7 @@ class ProgramOptions:
     --launches 10:20  Time launches 10 to 19 alone, numbered from 0.
     --record DIR  Also keep the traces of these launches, for `abstim run` and `abstim sample`.
     --sample METHOD  Execute everything, time only what this method of `abstim sample` chooses: pks, stem, ...
-    --flush all|l1|l1d|none  Caches emptied before each launch. Default: none, as on a GPU (by models that keep
+    --flush all|data|l1|l1d|none  Caches emptied before each launch. Default: none, as on a GPU (by models that keep
         none: all).
     --serial  Kernels one at a time, whatever their streams allow.
     --pass-options  The program's own options may look like abstim's.

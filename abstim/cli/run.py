@@ -77,7 +77,8 @@ def _tell(case: Case, strict: bool) -> None:
 class RunOptions:
     """What `abstim run` is asked for.
 
-    --flush all|l1|l1d|none  Caches emptied before each launch: all, the SMs' own, L1D, none.
+    --flush all|data|l1|l1d|none  Caches emptied before each launch: all, all but code (as profilers do), the SMs'
+        own, L1D, none.
     --check  Exit code 1 if an output is not the expected one.
     --strict  Refuse a kernel that reads memory or registers that nothing has written, or whose thread blocks race
         (some 30 times slower).

@@ -47,6 +47,12 @@ def mixed(digest, value):
 
 
 @jit
+def number_of(sectors):
+    """The sector of a set that holds one."""
+    return (sectors >> 1) - (sectors >> 3)
+
+
+@jit
 def sectors_in(sectors):
     """How many sectors a set holds."""
     return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)

@@ -292,6 +292,7 @@ KINDS_OF_SM = (
 KINDS_OF_MEMORY = (
     "crossbar_repeats",
     "crossbar_output_queues",
+    "l2_coalesces",
     "l2_partitions",
     "slice_random",
     "slice_spread",

@@ -137,6 +137,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
     real = int(not m["perfect_memory"])
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"] + m["dram_write_batch"]
+    requests = 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices
     booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     found = {
         "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
@@ -159,7 +160,8 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "l2_line": slices * m["l2_sets"] * m["l2_ways"], "sector": SECTORS,
         "channel": m["dram_channels"] * real, "bank": m["dram_channels"] * m["dram_banks"] * real,
         "bank_group": m["dram_bank_groups"], "bank_word": -(-m["dram_banks"] // 64),
-        "request": 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices,
+        "sought": state.SOUGHT * m["l2_coalesces"], "follower": requests * m["l2_coalesces"],
+        "request": requests,
         # of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D
         "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]),
     }  # fmt: skip

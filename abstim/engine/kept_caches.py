@@ -9,7 +9,8 @@ import numpy as np
 from abstim.engine.state import NEVER, State
 from functional.arrays import Int64
 
-FLUSHES = ("all", "l1", "l1d", "none")  # before each launch: every cache, those of the SMs, L1D alone, none
+# Before each launch: every cache; all but code (what a profiler does); those of the SMs; L1D alone; none
+FLUSHES = ("all", "data", "l1", "l1d", "none")
 
 
 @dataclass

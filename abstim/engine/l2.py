@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from abstim.engine.accesses import WHOLE_LINE, sectors_in
+from abstim.engine.accesses import WHOLE_LINE, number_of, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
+from abstim.engine.coalescer import answer_followers, is_coalesced
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle, take_way
 from functional.jit.marked import add, jit, outlined
-
-
-@jit
-def number_of(sectors):
-    """The sector of a set that holds one."""
-    return (sectors >> 1) - (sectors >> 3)
 
 
 @jit
@@ -115,6 +110,8 @@ def reply(shared, n, place, time):
         give_back(shared.requests.rows, shared.requests.unused, place)
     else:
         append(shared.requests.rows, shared.slices.replying[n], place)
+        if shared.machine.l2_coalesces:
+            answer_followers(shared, n, place, time)
 
 
 @jit
@@ -302,12 +299,14 @@ def pass_misses(shared, n, time):
 def take_in(shared, n, time):
     """Requests whose way to the slice is over come into its queue."""
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
-    for _ in range(m.l2_turns):
-        if slices.delayed[n].count == 0 or rows[slices.delayed[n].first - 1].due > time:
-            return
+    turns = m.l2_turns
+    while turns and slices.delayed[n].count and rows[slices.delayed[n].first - 1].due <= time:
+        if m.l2_coalesces and is_coalesced(shared, n, time):
+            continue
         if slices.asking[n].count >= m.l2_queue:
             return
         append(rows, slices.asking[n], take(rows, slices.delayed[n]))
+        turns -= 1
 
 
 @jit
@@ -362,8 +361,9 @@ def advance_slice(shared, n, time):
     for _ in range(m.l2_reply_sectors):
         if slices.replying[n].count:
             send_reply(shared, n, time)
-    if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
-        reply(shared, n, take(rows, slices.filled[n]), time)
+    for _ in range(m.l2_reply_sectors):
+        if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
+            reply(shared, n, take(rows, slices.filled[n]), time)
     changed = slices.from_dram[n].count > 0
     if changed:
         fill(shared, n, take(rows, slices.from_dram[n]))

@@ -47,6 +47,7 @@ NOBODY, TO_LINE, TO_ACCESS, TO_CODE, TO_CONST, TO_TEXTURE = 0, 1, 2, 3, 4, 5
 # Requests; EVICTED is what a cache evicts, and nobody waits for it. Of FP64_ATOMIC the kind itself says how many lanes
 # add to a sector, FP64_ATOMIC + lanes: one more field, and a request were longer than a line of the CPU's cache
 READ, WRITE, ATOMIC, EVICTED, FP64_ATOMIC = 0, 1, 2, 3, 64
+SOUGHT = 256  # sectors of which a slice knows the latest read, by low bits of their numbers
 # Of an SM, by the names of occupancy.demands_of
 RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
 # How far ahead
@@ -79,7 +80,7 @@ part: Any = Part
 # design_point.machine_of has the others. First those that only real memory asks for
 REAL_MEMORY = (
     "l1i_mshrs const_mshrs l1d_mshr_merges l1d_mshrs l1d_miss_queue flit_bytes packet_header_bytes inject_queue_flits",
-    "crossbar_queue_flits crossbar_repeats crossbar_output_queues",
+    "crossbar_queue_flits crossbar_repeats crossbar_output_queues l2_coalesces",
     "window_cycles slice_delay hit_delay miss_delay",  # pure delays: before a slice, and of replies to an SM
     "l2_partition",  # cycles from one part of L2 to the other and back
     "l2_sector_units l2_atomic_units l2_fp64_atomic_units",  # of time: rules.UNITS_A_CYCLE
@@ -320,6 +321,8 @@ REQUEST = record(  # from an SM to L2 and back, or from L2 to DRAM; as long as a
     ("sectors kind who from_dram", np.int8),
 )
 QUEUE = record("first last count")  # of REQUESTs
+# The latest read of a sector (from 1): its place, and when it was answered; NEVER: it waits
+SOUGHT_SECTOR = record("sector answered reader")
 
 
 class Requests(NamedTuple):
@@ -327,6 +330,7 @@ class Requests(NamedTuple):
 
     rows: np.ndarray = of("request", REQUEST)
     unused: np.ndarray = of("pair")  # the first given back, how many have ever been used
+    followers: np.ndarray = of("follower", np.int32)  # of each: the last read that waits for its answer, too
 
 
 class Switch(NamedTuple):
@@ -382,6 +386,7 @@ class Slices(NamedTuple):
     from_dram: np.ndarray = of("slice", QUEUE)
     filled: np.ndarray = of("slice", QUEUE)
     replying: np.ndarray = of("slice", QUEUE)
+    sought: np.ndarray = of("slice sought", SOUGHT_SECTOR)
 
 
 # The last four: free from; before them a cycle before which no bank can be given a command

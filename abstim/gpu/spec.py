@@ -186,6 +186,7 @@ class Spec(HashedOnce):
     crossbar_repeats: bool = _flag()
     crossbar_output_queues: bool = _flag()  # packets wait at their output, not behind those for others
     l2_reply_sectors: int = _whole(1, 4)  # a cycle: what a slice gives at most, and what an SM takes
+    l2_coalesces: bool = _flag()  # a read of a sector that another one is on its way for asks nothing of the slice
     l2_slices_per_channel: int = _whole(1, 64)
     l2_sets: int = _whole(1, 1 << 16)
     l2_ways: int = _whole(1, 4096)
@@ -365,6 +366,7 @@ CONDITIONS = (
     Condition("l1d_write_allocate", "l1d_write = through or back", lambda s: s.l1d_write in ("through", "back")),
     Condition("unified_l1d_bytes", "shared_options_kib of some size", lambda s: bool(s.shared_options_kib)),
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
+    Condition("l2_coalesces", "crossbar_output_queues = true", lambda s: s.crossbar_output_queues),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
     Condition(

@@ -45,9 +45,12 @@ class Flushed(WarmUp):
 
     def __post_init__(self) -> None:
         self.name = {"all": EMPTY, "none": KEPT}.get(self.flush, self.flush)
-        self.in_order = self.flush != "all"
+        self.in_order = self.flush not in ("all", "data")
 
     def before(self, session: Session, number: int, gpu: Gpu) -> Caches | None:
+        if self.flush == "data":
+            session.warm_code(number, gpu, caches := Caches())
+            return caches
         if not self.in_order:
             return None
         self.caches.flush(self.flush)

@@ -28,6 +28,8 @@ class Request:
     answered: bool = True  # somebody waits for it
     bursts: int = 0
     added: int = 0
+    done: int | None = None  # when it was answered, and
+    followers: list[Request] = field(default_factory=list)  # reads that are answered with it
 
 
 @dataclass
@@ -124,6 +126,8 @@ class Slice:
         self.from_dram: deque[Request] = deque()
         self.filled: deque[Request] = deque()
         self.replies: deque[Request] = deque()
+        self.latest: dict[int, Request] = {}
+        self.way_there = max(1, gpu.params.l2_request_cycles - 3)
         self.sets: dict[int, list[Line]] = {}
         self.port_free = self.uses = 0
         self.now = 0
@@ -143,8 +147,9 @@ class Slice:
                 first = self.replies.popleft()
                 first.flits = 1
                 self.back.inputs[self.number].append((first, first.sm, time))
-        if self.filled and len(self.replies) < spec.l2_queue:
-            self._reply(self.filled.popleft())
+        for _ in range(spec.l2_reply_sectors):
+            if self.filled and len(self.replies) < spec.l2_queue:
+                self._reply(self.filled.popleft())
         if self.from_dram:
             self._fill(self.from_dram.popleft())
         if self.missing and len(self.to_dram) < spec.l2_queue:
@@ -159,9 +164,15 @@ class Slice:
         for _ in range(often):
             if not self._answer(time):
                 break
-        for _ in range(often):
-            if self.delayed and self.delayed[0].ready <= time and len(self.asking) < spec.l2_queue:
+        turns = often
+        while turns and self.delayed and self.delayed[0].ready <= time:
+            if self._is_coalesced(self.delayed[0], time):
+                self.delayed.popleft()
+            elif len(self.asking) < spec.l2_queue:
                 self.asking.append(self.delayed.popleft())
+                turns -= 1
+            else:
+                break
         self.full = len(self.asking) > spec.l2_queue - 4
 
     def _reply(self, request: Request) -> None:
@@ -169,10 +180,36 @@ class Slice:
         if request.near == self.number:
             if request.answered:
                 self.replies.append(request)
+                request.done = self.now
+                for each in request.followers:
+                    self._pass_link_by(each, request.from_dram)
             else:
                 self.last_unanswered[request.sm] = self.now
         else:
             self.others[request.near].from_dram.append(request)
+
+    def _is_coalesced(self, read: Request, time: int) -> bool:
+        """Does it get the answer to the latest read of its sector, as far as that is known by its number?"""
+        if not self.spec.l2_coalesces or read.kind != READ or not read.answered:
+            return False
+        place = (4 * read.line + read.sectors[0] + 1) % 256
+        first = self.latest.get(place)
+        if first is read:
+            return False  # it found no room in the queue before
+        alike = first is not None and (first.line, first.sectors) == (read.line, read.sectors)
+        if first is None or not alike or (first.done is not None and first.done + self.way_there <= time):
+            self.latest[place] = read
+            return False
+        if first.done is None:
+            first.followers.insert(0, read)
+        else:
+            self._pass_link_by(read, False)
+        return True
+
+    def _pass_link_by(self, request: Request, from_dram: bool) -> None:
+        request.from_dram, request.flits, free = from_dram, 1, self.back.output_free
+        free[request.sm] = max(UNITS * self.now, free[request.sm]) + UNITS // self.back.width
+        self.back.outputs[request.sm].append((request, -(-free[request.sm] // UNITS), self.number))
 
     def _fill(self, request: Request) -> None:
         sector = request.sectors[0]
@@ -543,5 +580,5 @@ class MemorySide:
     def _arrive(self, target: Slice, packet: Request, time: int) -> None:
         ready = time + self.delay
         for sector in sorted(packet.sectors):
-            each = replace(packet, sectors=(sector,), ready=ready)
+            each = replace(packet, sectors=(sector,), ready=ready, followers=[])
             target.delayed.append(each)
