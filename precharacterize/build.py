@@ -7,11 +7,12 @@ its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rul
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program

@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator as op
 import struct
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar
 
 from lark import Token
+from msgspec.structs import replace
 
 from functional.errors import PtxError
 from functional.ptx import _syntax as raw
