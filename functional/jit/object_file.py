@@ -13,8 +13,8 @@ from typing import NamedTuple
 CAN_LOAD = sys.platform == "linux" and platform.machine() == "x86_64"
 SYMBOLS, RELOCATIONS = 2, 4  # types of sections
 WRITABLE, LOADED = 1, 2  # flags of sections
-RELATIVE, CALL = 2, 4  # relocations, both of which are written as a distance of 32 bits
-STUB, STUB_BYTES = 0x25FF | 2 << 16, 16  # a jump to the address in the stub's second word
+DISTANCES = 2, 4  # relocations that write one of 32 bits; the rest of them wants none
+STUB, STUB_BYTES = 0x0225FF, 16  # a jump to the address in the stub's second word
 MAY_READ_AND_RUN = 5
 KNOWN: dict[str, int] = {}  # addresses of functions that files may lack, besides those of this process
 
@@ -22,36 +22,13 @@ KNOWN: dict[str, int] = {}  # addresses of functions that files may lack, beside
 class Section(NamedTuple):
     """A row of a file's table of sections."""
 
-    name: int
     type: int
     flags: int
-    address: int
     offset: int
     size: int
     link: int
     info: int
     align: int
-    each: int
-
-    def of(self, code: bytes) -> bytes:
-        """What it holds."""
-        return code[self.offset : self.offset + self.size]
-
-
-class Symbol(NamedTuple):
-    """A row of a file's table of symbols."""
-
-    name: int
-    info: int
-    other: int
-    section: int
-    value: int
-    size: int
-
-    @property
-    def is_given(self) -> bool:
-        """Does the file define it, for others to see?"""
-        return self.section > 0 and self.info >> 4 > 0
 
 
 class ObjectFiles:
@@ -74,31 +51,28 @@ class ObjectFiles:
 
     def _load(self, code: bytes) -> None:
         first, count = unpack_from("<40xQ12xH", code)
-        sections = [Section(*row) for row in iter_unpack("<IIQQQQIIQQ", code[first : first + 64 * count])]
+        sections = [Section(*row) for row in iter_unpack("<4xIQ8xQQIIQ8x", code[first : first + 64 * count])]
+        parts = [code[section.offset : section.offset + section.size] for section in sections]
         places, stubs = _laid_out(sections)
-        (table,) = (section for section in sections if section.type == SYMBOLS)
-        symbols, names = [Symbol(*row) for row in iter_unpack("<IBBHQQ", table.of(code))], sections[table.link].of(code)
+        (table,) = (k for k, section in enumerate(sections) if section.type == SYMBOLS)
+        symbols = [*iter_unpack("<IBxHQ8x", parts[table])]  # name, kind, section, value
         memory = mmap.mmap(-1, stubs + STUB_BYTES * len(symbols))
-        base, addresses = ctypes.addressof(ctypes.c_char.from_buffer(memory)), list[int]()
+        base, near = ctypes.addressof(ctypes.c_char.from_buffer(memory)), list[int]()  # where in memory calls lead to
         for k, place in places.items():
-            memory[place : place + sections[k].size] = sections[k].of(code)
-        for n, symbol in enumerate(symbols):
-            name = names[symbol.name : names.index(b"\0", symbol.name)].decode()
-            if symbol.section in places:
-                addresses.append(base + places[symbol.section] + symbol.value)
-            else:
-                addresses.append(0 if symbol.section or not name else self._address(name))
-            pack_into("<QQ", memory, stubs + STUB_BYTES * n, STUB, addresses[-1])
-            if symbol.is_given:
-                self._given[name] = addresses[-1]
-        for section in sections:
-            if section.type == RELOCATIONS and section.info in places:
-                for offset, kind, n, addend in iter_unpack("<QIIq", section.of(code)):
-                    if kind not in (RELATIVE, CALL):
-                        raise ValueError(f"relocations of type {kind} are not known here")
-                    place = places[section.info] + offset
-                    to = addresses[n] - base if symbols[n].section else stubs + STUB_BYTES * n
-                    pack_into("<i", memory, place, to + addend - place)
+            memory[place : place + sections[k].size] = parts[k]
+        for n, (at, kind, section, value) in enumerate(symbols):
+            name = parts[sections[table].link][at:].partition(b"\0")[0].decode()
+            near.append(places[section] + value if section in places else stubs + STUB_BYTES * n)
+            if not section and name:
+                pack_into("<QQ", memory, near[n], STUB, self._address(name))
+            elif section and kind >> 4:  # others see it
+                self._given[name] = base + near[n]
+        for k, section in enumerate(sections):
+            for offset, kind, n, addend in iter_unpack("<QIIq", parts[k] if section.type == RELOCATIONS else b""):
+                if kind not in DISTANCES and section.info in places:
+                    raise ValueError(f"relocations of type {kind} are not known here")
+                if section.info in places:
+                    pack_into("<i", memory, (place := places[section.info] + offset), near[n] + addend - place)
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.mprotect(ctypes.c_void_p(base), ctypes.c_size_t(len(memory)), MAY_READ_AND_RUN):
             raise OSError(ctypes.get_errno(), "machine code may not be run here")
