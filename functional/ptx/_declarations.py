@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator as op
 import struct
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar
 
 from lark import Token
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from functional.errors import PtxError
@@ -20,8 +20,7 @@ from functional.ptx.ir import TYPE_BYTES, Parameter, Register, Symbol, Variable
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """A PTX file: its name for messages, the functions it declares, and the spaces of its variables."""
 
     path: str
@@ -35,8 +34,7 @@ class Source:
         return PtxError(self.path, getattr(where, "line", None) or 1, message)
 
 
-@dataclass
-class Scope:
+class Scope(Struct):
     """Names declared between two braces; the outermost scope is the module."""
 
     source: Source
