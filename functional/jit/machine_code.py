@@ -45,10 +45,8 @@ def features() -> str:
 
 @cache
 def target() -> str:
-    """What machine code depends on besides its source: the system, the CPU, the version of LLVM, and the code model."""
-    import llvmlite
-
-    return " ".join((sys.platform, platform.machine(), processor(), llvmlite.__version__, CODE_MODEL))
+    """What machine code depends on besides its source and the version of LLVM."""
+    return f"{sys.platform} {platform.machine()} {processor()}"
 
 
 def processor() -> str:
@@ -148,7 +146,7 @@ class Staged:
 
     def object_code(self, known: Known, kinds: tuple[Any, ...]) -> bytes:
         """From disk, if it is there. Copies of the sources share it: where they lie is no part of the key."""
-        modules, checked = (self._module, "functional.jit.staged"), str(known.checked)
+        modules, checked = (self._module, "functional.jit.staged", __name__), str(known.checked)
         given = (known.key, checked, *map(described, kinds))
         name = key(modules, "staged", self._module, self._name, *given, target())
         return self._kept.load_or_make(name, lambda: self._compile(known, kinds))
