@@ -56,7 +56,7 @@ class ObjectFiles:
         places, stubs = _laid_out(sections)
         (table,) = (k for k, section in enumerate(sections) if section.type == SYMBOLS)
         symbols = [*iter_unpack("<IBxHQ8x", parts[table])]  # name, kind, section, value
-        memory = mmap.mmap(-1, stubs + STUB_BYTES * len(symbols))
+        memory = mmap.mmap(-1, stubs + STUB_BYTES * len(symbols), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base, near = ctypes.addressof(ctypes.c_char.from_buffer(memory)), list[int]()  # where in memory calls lead to
         for k, place in places.items():
             memory[place : place + sections[k].size] = parts[k]
