@@ -7,11 +7,12 @@ its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rul
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from functional.keep.kept import Kept, key
 from functional.programs.program import BasicBlock, Program
@@ -78,8 +79,7 @@ def result_delay_cycles(
     return offset_cycles + latency_cycles
 
 
-@dataclass
-class Row:
+class Row(Struct):
     """One instruction as the engine sees it; see LatencyTable. `access` says what a memory row takes from the trace,
     `origin` which PTX instruction it was made of, as a position in the program."""
 

@@ -9,11 +9,12 @@ unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from functional.arrays import Int32, UInt64
 from functional.programs.program import Program
@@ -48,16 +49,14 @@ class Mode(IntEnum):
     CONSTANTS = 5  # line records, of constants, which mostly are operands and no accesses
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """Where a memory row takes what it needs of the trace; from nowhere if `sources` is empty."""
 
     mode: Mode
     sources: tuple[Source, ...] = ()
 
 
-@dataclass
-class TimedBlock:
+class TimedBlock(Struct):
     """Rows `start` .. `stop` - 1 of the table; `times` rounds of the PTX block it is chosen at."""
 
     start: int

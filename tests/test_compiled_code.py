@@ -1,5 +1,6 @@
 """Machine code of the compiled engine: kept on disk, found again, loaded without the compiler."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from functional.jit import machine_code
-from functional.jit.machine_code import Native, Staged, compiled
+from functional.jit.machine_code import Native, Staged, assembled, compiled, engine_of
 from functional.jit.marked import INT, Array, Known, jit, outlined, words_of
+from functional.jit.object_file import CAN_LOAD
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
 
@@ -191,3 +193,42 @@ def test_what_it_cannot_take():
 def test_importing_the_engine_imports_no_compiler():
     code = "import sys, abstim.engine.simulation; sys.exit('functional.jit.staged' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+CALLS = """
+@table = internal constant [3 x i64] [i64 5, i64 7, i64 11]
+declare i64 @given(i64)
+declare i64 @labs(i64)
+define i64 @nth(i64 %k) {
+  %place = getelementptr [3 x i64], ptr @table, i64 0, i64 %k
+  %value = load i64, ptr %place
+  ret i64 %value
+}
+define i64 @entry(i64 %k) {
+  %value = call i64 @nth(i64 %k)
+  %less = sub i64 0, %value
+  %more = call i64 @labs(i64 %less)
+  %all = call i64 @given(i64 %more)
+  ret i64 %all
+}"""
+
+
+def test_object_files_find_constants_and_functions_of_each_other_and_of_the_process():
+    given = assembled("define i64 @given(i64 %x) {\n %y = mul i64 %x, 3\n ret i64 %y\n}")
+    engine = engine_of(given, assembled(CALLS))
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("entry"))
+    assert [call(k) for k in range(3)] == [15, 21, 33]
+
+
+@pytest.mark.skipif(not CAN_LOAD, reason="LLVM loads object files here")
+def test_object_files_of_another_kind_are_refused():
+    with pytest.raises(AttributeError, match="nobody_has_this"):
+        engine_of(
+            assembled(
+                "declare void @nobody_has_this()\ndefine void @f() {\n call void @nobody_has_this()\n ret void\n}"
+            )
+        )
+    with pytest.raises(ValueError, match="variables"):
+        engine_of(assembled("@v = global i64 3\ndefine ptr @f() {\n ret ptr @v\n}"))
+    with pytest.raises(ValueError, match="relocations"):
+        engine_of(assembled("declare i64 @labs(i64)\ndefine ptr @f() {\n ret ptr @labs\n}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from both_executors import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, InputError, PtxError
@@ -131,7 +131,7 @@ def test_a_box_is_loaded(case):
 
 
 def fields_of(tensor):
-    return {name: getattr(tensor, name) for name in TensorMap.__dataclass_fields__}
+    return {name: getattr(tensor, name) for name in TensorMap.__struct_fields__}
 
 
 @given(tensors(), st.sampled_from(["", "add"]))

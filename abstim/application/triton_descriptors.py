@@ -6,8 +6,10 @@ Where the GPU has tensor maps, that is one, else the tensor's address; in both c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from functional.errors import InputError
 from functional.launches.views import ELEMENTS, SWIZZLES_BYTES, TensorMap

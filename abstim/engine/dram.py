@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
-from abstim.engine.switch import WORD_LOG2, append, first_from, give_back, insert, is_empty, remove, take
-from functional.jit.marked import jit, members, outlined
+from abstim.engine.switch import append, first_from, give_back, insert, is_empty, remove, take
+from functional.jit.marked import jit, outlined
 
 
 @jit
@@ -54,6 +54,7 @@ def choose(shared, h):
     b = first_from(channels.waiting[h], state.first_bank)
     bank = channels.banks[h * m.dram_banks + b]
     bank.request = first_ready(shared.requests.rows, bank)
+    bank.writes = shared.requests.rows[bank.request - 1].kind == EVICTED
     remove(channels.waiting[h], b)
     insert(channels.serving[h], b)
     state.pending -= 1
@@ -66,9 +67,7 @@ def burst_from(shared, h, b, bank):
     """Cycle from which the burst of a bank's request, whose row is open, can begin."""
     m, state = shared.machine, shared.channels.state[h]
     free = max(state.burst, shared.channels.groups[h, b & (m.dram_bank_groups - 1), 0])
-    if shared.requests.rows[bank.request - 1].kind == EVICTED:
-        return max(free, bank.write, state.write)
-    return max(free, bank.read, state.read)
+    return max(free, bank.write, state.write) if bank.writes else max(free, bank.read, state.read)
 
 
 @jit
@@ -82,12 +81,6 @@ def row_from(shared, h, b, bank):
 
 
 @jit
-def row_is_open(shared, bank):
-    """Is it the row that the bank's request is for?"""
-    return bank.open_row == shared.requests.rows[bank.request - 1].row + 1
-
-
-@jit
 def begin_burst(shared, h, b, bank, cycle):
     """One burst of a bank's request; with the last the bank is free for another."""
     m, channels, rows = shared.machine, shared.channels, shared.requests.rows
@@ -95,8 +88,7 @@ def begin_burst(shared, h, b, bank, cycle):
     place = bank.request
     request = rows[place - 1]
     state.burst, group[0] = cycle + m.dram_burst_cycles, cycle + m.dram_group_burst_cycles
-    written = request.kind == EVICTED
-    if written:
+    if bank.writes:
         state.read = max(state.read, cycle + m.write_to_read)
         bank.written = cycle + m.write_to_precharge
         request.flits += m.burst_sectors
@@ -110,7 +102,7 @@ def begin_burst(shared, h, b, bank, cycle):
     remove(channels.serving[h], b)
     if bank.count:
         insert(channels.waiting[h], b)
-    request.due = cycle + (m.dram_write_cycles if written else m.dram_read_cycles)
+    request.due = cycle + (m.dram_write_cycles if bank.writes else m.dram_read_cycles)
     append(rows, channels.returning[h], place)
 
 
@@ -119,7 +111,7 @@ def open_or_close(shared, h, b, bank, cycle):
     """A command to a bank whose request is for another row than the one that is open."""
     m, state = shared.machine, shared.channels.state[h]
     if bank.open_row == 0:
-        bank.open_row = shared.requests.rows[bank.request - 1].row + 1
+        bank.open_row = bank.served_row
         state.row = cycle + m.dram_row_to_row_cycles
         bank.read, bank.write = cycle + m.row_to_read, cycle + m.row_to_write
         bank.row_active, bank.row_cycle = cycle + m.dram_row_active_cycles, cycle + m.dram_row_cycle_cycles
@@ -132,9 +124,9 @@ def open_or_close(shared, h, b, bank, cycle):
 @jit
 def command(shared, h, cycle):
     """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began.
-    Returns if there was any."""
+    Returns from when on there can be another."""
     m, serving, first = shared.machine, shared.channels.serving[h], shared.channels.state[h].first_bank
-    bursts = rows = False
+    bursts, rows, following = False, False, NEVER
     b, behind = first, -1  # how far behind `first` the last one was
     while not is_empty(serving) and not (bursts and rows) and (m.dram_two_commands or not (bursts or rows)):
         b = first_from(serving, b)
@@ -143,15 +135,18 @@ def command(shared, h, cycle):
             break
         behind = distance
         bank = shared.channels.banks[h * m.dram_banks + b]
-        if row_is_open(shared, bank):
-            if not bursts and burst_from(shared, h, b, bank) <= cycle:
-                begin_burst(shared, h, b, bank, cycle)
-                bursts = True
-        elif not rows and row_from(shared, h, b, bank) <= cycle:
+        is_open = bank.open_row == bank.served_row
+        ready = burst_from(shared, h, b, bank) if is_open else row_from(shared, h, b, bank)
+        if ready > cycle:
+            following = min(following, ready)
+        elif is_open and not bursts:
+            begin_burst(shared, h, b, bank, cycle)
+            bursts = True
+        elif not (is_open or rows):
             open_or_close(shared, h, b, bank, cycle)
             rows = True
         b = b + 1 if b + 1 < m.dram_banks else 0
-    return bursts or rows
+    return cycle + 1 if bursts or rows else following
 
 
 @jit
@@ -205,19 +200,6 @@ def wait_for_bank(shared, h, place):
 
 
 @jit
-def next_command(shared, h):
-    """The earliest cycle in which a bank can be given a command."""
-    m, channels, following = shared.machine, shared.channels, NEVER
-    for k in range(channels.serving.shape[1]):
-        for w in members(channels.serving[h, k]):
-            b = (k << WORD_LOG2) + w
-            bank = channels.banks[h * m.dram_banks + b]
-            ready = burst_from(shared, h, b, bank) if row_is_open(shared, bank) else row_from(shared, h, b, bank)
-            following = min(following, ready)
-    return following
-
-
-@jit
 def next_step(shared, h, cycle, time):
     """The next cycle after `cycle` in which the channel has something to do."""
     m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
@@ -254,8 +236,7 @@ def advance_channel(shared, h, cycle, time):
             append(rows, channels.returned[h], place)
     choose(shared, h)
     if channels.state[h].commands <= cycle:
-        given = command(shared, h, cycle)
-        channels.state[h].commands = cycle + 1 if given else next_command(shared, h)
+        channels.state[h].commands = command(shared, h, cycle)
     accept(shared, h, time)
     admit(shared, h, time)
     channels.wake[h] = next_step(shared, h, cycle, time)

@@ -393,7 +393,7 @@ class Slices(NamedTuple):
 CHANNEL = record("turn first_bank pending draining", "commands", "burst row write read")
 BANK = record(
     "open_row",  # row + 1, 0: none
-    "request",  # in service
+    "request writes",  # in service, and does it write?
     "first last count",  # of those that wait
     "served_row",  # row + 1
     "read write row_active row_cycle precharge written was_read",  # free from

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+
+from msgspec import Struct
 
 from abstim.gpu.spec import Spec
 from functional.errors import InputError
@@ -14,8 +15,7 @@ _UNITS = {"shared memory": "B of shared memory", "tensor memory": "columns of te
 _TENSOR_MEMORY_COLUMNS = dict.fromkeys(("sm_100", "sm_103", "sm_110"), 512)  # PTX ISA; other architectures have none
 
 
-@dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Struct, frozen=True):
     """`limiter` is threads, warps, shared memory, registers, tensor memory, blocks or grid; the first of them on a
     tie."""
 

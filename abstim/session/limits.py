@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import hypot
 from statistics import NormalDist
 
 import numpy as np
+from msgspec import Struct
 
 from abstim.engine import LaunchInputs
 from abstim.gpu.config import Gpu
@@ -147,8 +147,7 @@ def miss_rate(counters: Mapping[str, float], cache: str) -> float:
     return counters[f"{cache}_misses"] / max(1.0, counters[f"{cache}_accesses"])
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What a launch did: `lifetime_cycles` of the mean warp, what a `lone_warp` takes them for, how busy each resource
     was while SMs worked, the share of the launch that is its latency, and by how much twice the thread blocks an SM
     would make it fewer waves (1: not at all). `conflicts_saved`: see `halved_share`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
 
 from abstim.engine import LaunchInputs
 from functional.arrays import Bool, Int, Int64, UInt32
@@ -15,8 +16,7 @@ from precharacterize.classify import Kind
 from precharacterize.synchronisation import FILLS, NONE
 
 
-@dataclass(frozen=True)
-class Accesses:
+class Accesses(Struct, frozen=True):
     """Executed memory instructions, in the order of the trace.
 
     `instruction` and `first`, the first record, of those with line records, of which each record has an `owner` and a

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
@@ -158,6 +157,8 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         """As notebooks show it."""
+        from html import escape
+
         import pandas
 
         columns = ["kernel", "cycles", "seconds", "ipc", "occupancy", "blocks_per_sm", "limit"]

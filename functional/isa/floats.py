@@ -11,8 +11,9 @@ vector length or CPU. A NaN result keeps whatever payload IEEE arithmetic of the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial, reduce
+
+from msgspec.structs import replace
 
 from functional.isa import integers
 from functional.isa.emitter import Emitter, Value

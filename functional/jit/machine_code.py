@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,9 +17,13 @@ from typing import Any
 import numpy as np
 
 from functional.jit.marked import Known, Marked, described, kind_of, words_of
+from functional.jit.object_file import CAN_LOAD, KNOWN, ObjectFiles
 from functional.keep.kept import Kept, key
 from functional.terminal import note
 
+CODE_MODEL = (
+    "small" if CAN_LOAD else "jitdefault"
+)  # MCJIT may put parts of a file farther apart than a small one allows
 ENTRY = "entry"  # what a function is called in its object file
 
 
@@ -40,22 +45,34 @@ def features() -> str:
 
 @cache
 def target() -> str:
-    """What machine code depends on besides its source: the system, the CPU, and the version of LLVM."""
-    llvm = binding()
-    version = ".".join(map(str, llvm.llvm_version_info))
-    return " ".join((llvm.get_default_triple(), llvm.get_host_cpu_name(), features(), version))
+    """What machine code depends on besides its source and the version of LLVM."""
+    return f"{sys.platform} {platform.machine()} {processor()}"
+
+
+def processor() -> str:
+    """What says which instructions this CPU has: the kernel's description of the first one, else LLVM's."""
+    try:
+        with open("/proc/cpuinfo", "rb", buffering=0) as file:
+            first = file.read(1 << 14).decode(errors="replace").partition("\n\n")[0]
+    except OSError:
+        return f"{binding().get_host_cpu_name()} {features()}"
+    told = ("vendor_id", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
+    return "\n".join(line for line in first.splitlines() if line.startswith(told) and "MHz" not in line)
 
 
 def machine(level: int = 1) -> Any:
     """A target machine that emits code to be loaded into this process; `level` of optimisation, 0 the quickest."""
     llvm = binding()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features(), opt=level, jit=True, reloc="pic", codemodel="jitdefault"
+        cpu=llvm.get_host_cpu_name(), features=features(), opt=level, jit=True, reloc="pic", codemodel=CODE_MODEL
     )
 
 
 def engine_of(*codes: bytes) -> Any:
-    """An engine that holds object files; their other symbols are those of the process. It has to outlive every call."""
+    """What holds object files; what they lack is of the process, or was given to `provide`. It has to outlive every
+    call."""
+    if CAN_LOAD:
+        return ObjectFiles(*codes)
     llvm, host = binding(), machine()
     empty = llvm.parse_assembly("")
     empty.triple = host.triple
@@ -64,6 +81,13 @@ def engine_of(*codes: bytes) -> Any:
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return engine
+
+
+def provide(name: str, address: int) -> None:
+    """A function that object files may call by this name from now on."""
+    KNOWN[name] = address
+    if not CAN_LOAD:
+        binding().add_symbol(name, address)
 
 
 _compiling = Lock()
@@ -122,7 +146,7 @@ class Staged:
 
     def object_code(self, known: Known, kinds: tuple[Any, ...]) -> bytes:
         """From disk, if it is there. Copies of the sources share it: where they lie is no part of the key."""
-        modules, checked = (self._module, "functional.jit.staged"), str(known.checked)
+        modules, checked = (self._module, "functional.jit.staged", __name__), str(known.checked)
         given = (known.key, checked, *map(described, kinds))
         name = key(modules, "staged", self._module, self._name, *given, target())
         return self._kept.load_or_make(name, lambda: self._compile(known, kinds))

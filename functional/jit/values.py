@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 INT, SET, TRUTH, REAL = "int", "set", "truth", "real"  # kinds of numbers: int64, uint64, one bit, float64
 _TYPES = {INT: "i64", SET: "i64", TRUTH: "i1", REAL: "double"}
@@ -52,8 +52,7 @@ class Tuple(NamedTuple):
 VALUES = (Word, Row, Tuple)  # that LLVM knows as one value
 
 
-@dataclass(frozen=True)
-class At:
+class At(Struct, frozen=True):
     """Where a word lies."""
 
     name: str

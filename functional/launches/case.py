@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from functional.arrays import Bool, Shaped
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(msgspec.Struct, frozen=True):
     """Contents a buffer must have: |got - values| <= atol + rtol * |values|, exactly equal for integers.
 
     `values` are those of the buffer's elements from number `first` on; `compared` says which of them count, None: all.
@@ -41,8 +41,7 @@ class Expected:
         return int(self.values.size if self.compared is None else np.count_nonzero(self.compared))
 
 
-@dataclass(frozen=True)
-class Mismatch:
+class Mismatch(msgspec.Struct, frozen=True):
     """A buffer that differs. `error` is the largest error over its tolerance (inf for NaN and for integers)."""
 
     buffer: str

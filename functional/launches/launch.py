@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from functional.arrays import Int64
@@ -59,24 +60,21 @@ class Dim3(NamedTuple):
         return f"{self.x}x{self.y}x{self.z}"
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(msgspec.Struct, frozen=True):
     """An argument that points `offset` bytes into a buffer."""
 
     buffer: str
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(msgspec.Struct, frozen=True):
     """An argument of a stated type (`i32`, `u32`, `f32`, `i64`, `u64`, `f64`, ... or a PTX type)."""
 
     type: str
     value: int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True):
     """A structure passed by value: its members one after the other, each aligned as C aligns it."""
 
     members: tuple[Argument, ...]

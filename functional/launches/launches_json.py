@@ -6,7 +6,7 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
@@ -237,7 +237,7 @@ def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
 def _described(where: str, entry: dict[str, Any], key: str, kind: type[Described]) -> Described:
     """`{"texture": buffer, "size": [x, y], "type": "f32", "channels": 1, "linear": true, ...}` or
     `{"tensor_map": buffer, "element": "f16", "size": [64, 64], "strides_bytes": [128], "box": [64, 8], ...}`"""
-    _only_keys(where, entry, {field.name for field in fields(kind)} - {"buffer"} | {key})
+    _only_keys(where, entry, {field.name for field in msgspec.structs.fields(kind)} - {"buffer"} | {key})
     try:
         return msgspec.convert({"buffer" if name == key else name: value for name, value in entry.items()}, kind)
     except msgspec.ValidationError as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from functional.arrays import Bool, Int64, Integer, UInt8
@@ -96,8 +97,7 @@ def function_address(name: str) -> int:
     return FUNCTION_WINDOW + 16 * (crc32(name.encode()) & 0xFFFFFF)
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(msgspec.Struct, frozen=True):
     """A named stretch of memory: bytes `address` to `address + bytes - 1`."""
 
     name: str

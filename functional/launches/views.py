@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from functional.errors import InputError
 
@@ -38,8 +39,7 @@ ADDRESS_MODES = ("clamp", "border", "wrap", "mirror")
 HANDLE = 1 << 40  # of the first object; the others follow
 
 
-@dataclass(frozen=True, slots=True)
-class Texture:
+class Texture(Struct, frozen=True):
     """A texture or surface object over a buffer: texels row after row, plane (or layer) after plane.
 
     `size` counts texels in x, y and z (or layers). `linear`: interpolate between texels, else take the nearest.
@@ -155,8 +155,7 @@ _MOST_PIXELS, _LEAST_IM2COL_AXES = 1024, 3
 _CORNERS = {1: 1 << 15, 2: 1 << 7, 3: 1 << 4}  # spatial axes -> how far a corner may lie off
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMap:
+class TensorMap(Struct, frozen=True):
     """A tensor map. Axes go from the innermost out; `size`, `box` and `steps` count elements.
 
     `strides_bytes` are those of the axes from the second on. `swizzle_bytes`: rows of a box, so wide, have their

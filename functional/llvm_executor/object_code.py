@@ -12,7 +12,7 @@ import msgspec
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.jit import native
-from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_of, features, target
+from functional.jit.machine_code import FEW_PASSES, assembled, engine_of, features, provide, target
 from functional.keep.kept import Kept, key
 from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
@@ -77,7 +77,7 @@ def helpers() -> dict[str, int]:
     engine = engine_of(kept)
     found = {name: engine.get_function_address(name) for name in native.exported(PACKAGE)}
     for name, address in found.items():
-        binding().add_symbol(name, address)
+        provide(name, address)
     _keep_alive.append(engine)
     return found
 

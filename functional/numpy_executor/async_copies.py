@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
 from functional.isa.operation import as_address, refuse_if
@@ -228,7 +229,7 @@ def async_store_step(slots: Slots, inst: Instruction) -> Step:
     refuse_if(not {CLUSTER_SHARED, COMPLETES} <= set(inst.modifiers) or len(inst.sources) != 3)
     *given, barrier = inst.sources
     modifiers = tuple(m for m in inst.modifiers if m not in ("async", COMPLETES))
-    plain = replace(inst, modifiers=modifiers, sources=tuple(given))
+    plain = structs.replace(inst, modifiers=modifiers, sources=tuple(given))
     run = store_step(slots, plain) if inst.opcode == "st" else atomic_step(slots, plain)
     place = Place(slots, inst, barrier, CLUSTER_SHARED)
     elements = len(given[1].elements) if isinstance(given[1], Vector) else 1

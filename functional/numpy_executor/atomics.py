@@ -5,10 +5,10 @@ copied elements: add, min, max, inc, dec, and, or, xor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from functional.isa.instructions import operation_of
 from functional.isa.matrices import from_bf16

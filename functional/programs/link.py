@@ -4,9 +4,10 @@ function whose address is taken."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
+
+from msgspec.structs import replace
 
 from functional.errors import InputError, PtxError
 from functional.programs.program import BasicBlock, Program, basic_blocks, order_points_of, publishing

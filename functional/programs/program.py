@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import Any
 
+import msgspec
+
 from functional.ptx.ir import Instruction, Parameter, Register, Variable
 
 _SHARED_BY_BLOCKS = ("global", "generic")
@@ -69,8 +71,7 @@ def in_loops(successors: Sequence[Sequence[int]]) -> set[int]:
 Constants = tuple[tuple[str, int], ...]  # registers, and what each holds
 
 
-@dataclass(frozen=True, slots=True)
-class BasicBlock:
+class BasicBlock(msgspec.Struct, frozen=True):
     """Instructions `start` to `stop - 1`. Blocks also end at barriers (`bar`, `barrier`) and calls.
 
     `reconvergence` is the block where lanes that diverge at its end meet again (immediate post-dominator),

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, reduce
 from math import prod
 from operator import or_
 from pathlib import Path
+
+from msgspec import Struct
 
 from functional.launches.launch import WARP_THREADS
 from functional.programs.program import Program
@@ -136,8 +137,7 @@ MOST_REGISTERS = 255  # a thread
 _PTXAS_SECONDS = 20
 
 
-@dataclass(frozen=True)
-class Registers:
+class Registers(Struct, frozen=True):
     """`count` 32-bit registers a thread; `source`: "resources.json", "ptxas", "trace header" or "liveness estimate"."""
 
     count: int

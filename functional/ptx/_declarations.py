@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator as op
 import struct
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
 
 from lark import Token
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from functional.errors import PtxError
 from functional.ptx import _syntax as raw
@@ -19,8 +20,7 @@ from functional.ptx.ir import TYPE_BYTES, Parameter, Register, Symbol, Variable
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """A PTX file: its name for messages, the functions it declares, and the spaces of its variables."""
 
     path: str
@@ -34,8 +34,7 @@ class Source:
         return PtxError(self.path, getattr(where, "line", None) or 1, message)
 
 
-@dataclass
-class Scope:
+class Scope(Struct):
     """Names declared between two braces; the outermost scope is the module."""
 
     source: Source

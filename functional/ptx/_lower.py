@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from lark import Token
+from msgspec.structs import replace
 
 from functional.ptx import _syntax as raw
 from functional.ptx import ir

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Struct, frozen=True):
     """A virtual register, `name` as printed (`%r5`), made unique if a nested scope redeclares it."""
 
     name: str
@@ -24,22 +24,19 @@ class Register:
         return int(digits[1]) if digits else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
+class Special(Struct, frozen=True):
     """A read-only special register such as `%tid.x`, `%laneid`, `WARP_SZ`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Immediate:
+class Immediate(Struct, frozen=True):
     """A literal; `value` is an int, or a float decoded from `0f...`, `0d...` or decimal notation."""
 
     value: int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """The address of a variable, parameter or function, plus a byte offset.
 
     In an initialiser it is the address within the variable's own space, unless it is `generic`."""
@@ -49,16 +46,14 @@ class Symbol:
     generic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """`[base + offset]`; base is None for an absolute address."""
 
     base: Register | Symbol | None
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(Struct, frozen=True):
     """`{a, b, ...}`; an element is None for the sink `_`."""
 
     elements: tuple[Operand | None, ...]
@@ -67,16 +62,14 @@ class Vector:
 Operand = Register | Special | Immediate | Symbol | Address | Vector
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """`@%p1` or `@!%p1`."""
 
     register: Register
     negated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One PTX instruction.
 
     `destinations` and `sources` keep the PTX order: `d|p` gives two destinations, a vector counts as one
@@ -174,8 +167,7 @@ def parts_of(operand: Operand | None) -> tuple[Operand | None, ...]:
 _Bytes = bytes  # the field `bytes` hides the type
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A declared variable of a space. `initialiser` is its little-endian bytes, or None for zero / undefined."""
 
     name: str
@@ -188,8 +180,7 @@ class Variable:
     relocations: tuple[tuple[int, Symbol], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A kernel or function parameter at byte `offset` of the parameter block."""
 
     name: str
@@ -199,8 +190,7 @@ class Parameter:
     offset: int
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """An `.entry` (or a `.func`, with `is_entry` False)."""
 
     name: str
@@ -215,8 +205,7 @@ class Kernel:
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, minnctapersm, maxnreg
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(Struct, frozen=True):
     """A parsed PTX file. `digest` is the SHA-256 of its text."""
 
     path: str

@@ -12,11 +12,13 @@ import io
 import pickle
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from inspect import isclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from functional.keep.kept import Kept, key
 from functional.ptx import ir
@@ -46,8 +48,7 @@ _STATEMENT = re.compile(r"(?:[\s{}]|[A-Za-z_$%][\w$]*\s*:(?!:))*(@\s*!?\s*[\w$%]
 _LABEL_BEHIND = re.compile(r"[\w$]\s*:(?!:)")
 
 
-@dataclass(frozen=True)
-class FunctionPlace:
+class FunctionPlace(Struct, frozen=True):
     """A function with a body: `start` and `stop` of its text, the braces included; `body`: where the braces begin.
 
     `line`: where `start` lies; `pc_base`: instructions of the functions before it. `static`: does the body declare
@@ -63,8 +64,7 @@ class FunctionPlace:
     static: bool
 
 
-@dataclass(frozen=True)
-class Index:
+class Index(Struct, frozen=True):
     """`head`: the directives that a text begins with, up to there."""
 
     head: int
@@ -160,8 +160,7 @@ def open_bytes(data: bytes, path: str) -> Module:
     return replace(module, kernels=LazyKernels(data, module, outline))
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(Struct, frozen=True):
     """What is outside of functions, and where these are. `module` holds those that declare static variables."""
 
     module: Module
@@ -170,19 +169,13 @@ class Outline:
     index: Index
 
 
-@dataclass
 class LazyKernels(Mapping[str, Kernel]):
     """Functions by name, in file order."""
 
-    data: bytes
-    module: Module
-    outline: Outline
-    _places: dict[str, FunctionPlace] = field(init=False)
-    _known: dict[str, Kernel] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._places = {place.name: place for place in self.outline.index.functions}
-        self._known = dict(self.module.kernels)
+    def __init__(self, data: bytes, module: Module, outline: Outline) -> None:
+        self.data, self.module, self.outline = data, module, outline
+        self._places = {place.name: place for place in outline.index.functions}
+        self._known = dict(module.kernels)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -250,7 +243,7 @@ def _without_bodies(text: str, found: Index) -> str:
 _RECORDS = {
     (own.__module__, own.__name__)
     for own in (*vars(ir).values(), FunctionPlace, Index, Outline)
-    if isclass(own) and is_dataclass(own)
+    if isclass(own) and issubclass(own, Struct) and own is not Struct
 } | {("builtins", "frozenset")}
 
 

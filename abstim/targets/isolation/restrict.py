@@ -12,7 +12,6 @@ import os
 import platform
 import struct
 import sys
-import sysconfig
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -177,7 +176,9 @@ def refuse_where_impossible() -> None:
 
 def readable() -> list[Path]:
     """Folders of code."""
-    paths = sysconfig.get_paths()
+    from sysconfig import get_paths
+
+    paths = get_paths()
     root = Path(__file__).parents[3]
     found = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [root / name for name in PACKAGES] + [Path(path) for path in ("/usr/lib", "/usr/lib64", "/lib", "/lib64")]
