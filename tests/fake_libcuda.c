@@ -56,10 +56,10 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
     elapsed_ms += cycles / 1e6;
     return NOTE("cuLaunchKernel %s %u %u %u %u %u %u %u\n", name, gx, gy, gz, bx, by, bz, shared);
 }
-int cuEventDestroy_v2(void *event) { (void)event; return 0; }
+int cuEventDestroy_v2(void *event) { free(event); return 0; }
 int cuGetErrorString(int status, const char **text) { *text = status == 1 ? "invalid argument" : "unknown"; return 0; }
-int cuEventCreate(void **event, unsigned flags) { (void)flags; *event = "event"; return 0; }
-int cuEventRecord(void *event, void *stream) { (void)event, (void)stream; return 0; }
+int cuEventCreate(void **event, unsigned flags) { (void)flags; *event = malloc(sizeof(double)); return 0; }
+int cuEventRecord(void *event, void *stream) { (void)stream; *(double *)event = elapsed_ms; return 0; }
 int cuEventSynchronize(void *event) { (void)event; return 0; }
-int cuEventElapsedTime(float *ms, void *a, void *b) { (void)a, (void)b; *ms = (float)elapsed_ms; return 0; }
-int cuCtxSynchronize(void) { elapsed_ms = 0; return 0; }
+int cuEventElapsedTime(float *ms, void *a, void *b) { *ms = (float)(*(double *)b - *(double *)a); return 0; }
+int cuCtxSynchronize(void) { return 0; }

@@ -123,7 +123,7 @@ def test_the_driver_is_asked_as_it_must_be(driver: CudaDevice, tmp_path: Path) -
     assert "cuFuncSetAttribute empty 8 65536" in (tmp_path / "record").read_text().splitlines()
     assert "cuLaunchKernel chase_shared 1 1 1 1 1 1 0" in asked
     allocated, freed = (sum(line.startswith(word) for line in asked) for word in ("cuMemAlloc", "cuMemFree"))
-    assert allocated == freed > 0
+    assert allocated == freed + 1 > 1  # what ticks are counted in stays
 
 
 def test_a_call_that_fails_is_said(driver: CudaDevice) -> None:

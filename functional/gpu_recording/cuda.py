@@ -115,8 +115,8 @@ class CudaDevice:
 
     @contextmanager
     def stopwatch(self) -> Iterator[list[float]]:
-        """Seconds that what is started within takes on the GPU; there once the context is left."""
-        self._call("cuCtxSynchronize")
+        """Seconds that what is started within takes on the GPU, from the end of what was started before; there once the
+        context is left."""
         events, seconds = (c_void_p(), c_void_p()), list[float]()
         for event in events:
             self._call("cuEventCreate", byref(event), c_uint(0))

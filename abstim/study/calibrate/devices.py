@@ -87,6 +87,8 @@ class Modelled(Device):
 
 REPEATS = 5
 TICK_ROUNDS = 1 << 16
+WARM_UPS = 8  # of the longer kernel of ticks: a GPU that did nothing takes milliseconds to come to its clock
+BEFORE_ROUNDS = 1 << 12  # of ticks, while which the host can start what is timed: else its own time is measured, too
 
 
 class OnGpu(Device):
@@ -99,11 +101,14 @@ class OnGpu(Device):
         self.driver = driver = driver or cuda.CudaDevice()
         target = 10 * driver.attribute(cuda.MAJOR) + driver.attribute(cuda.MINOR)
         driver.load(module(target) + ticks())
+        self._count = driver.allocate(8)
         held = map(driver.attribute, (cuda.SHARED_PER_SM, cuda.THREADS_PER_SM, cuda.L2_BYTES))
         self.facts = Facts(driver.name, self._clock_hz(), driver.attribute(cuda.SM_COUNT), target, *held)
 
     def _clock_hz(self) -> float:
         """Ticks of an SM's clock in a second, of two lengths of one kernel."""
+        for _ in range(WARM_UPS):
+            self._ticks(4 * TICK_ROUNDS)
         found = [self._ticks(rounds * TICK_ROUNDS) for rounds in (1, 4)]
         seconds = found[1][1] - found[0][1]
         if seconds <= 0:
@@ -111,9 +116,8 @@ class OnGpu(Device):
         return (found[1][0] - found[0][0]) / seconds
 
     def _ticks(self, rounds: int) -> tuple[int, float]:
-        with self._buffer(8) as address:
-            seconds = self._timed(KernelCall("ticks", 1, 32, ("count",), (rounds,)), {"count": address})
-            return int(self.driver.read(address, 8).view(np.uint64)[0]), seconds
+        seconds = self._timed(KernelCall("ticks", 1, 32, ("count",), (rounds,)), {"count": self._count})
+        return int(self.driver.read(self._count, 8).view(np.uint64)[0]), seconds
 
     def seconds(self, experiment: Experiment) -> float:
         """Of the timed launch: the median of some repeats, the launches before it each time."""
@@ -130,6 +134,7 @@ class OnGpu(Device):
         return self._timed(experiment.timed, addresses)
 
     def _timed(self, call: KernelCall, addresses: dict[str, int]) -> float:
+        self._launch(KernelCall("ticks", 1, 32, ("count",), (BEFORE_ROUNDS,)), {"count": self._count})
         with self.driver.stopwatch() as seconds:
             self._launch(call, addresses)
         return seconds[0]
