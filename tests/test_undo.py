@@ -29,6 +29,10 @@ STORES = {
     "mad.lo.u32 %r4, %r4, 3, 1; @%p1 st.global.u32 [%rd1], %r4;",
     "atomic": "atom.global.add.u32 %r4, [%rd1], %r0;",
     "atomic without result": "red.global.xor.b32 [%rd1], %r0;",
+    "atomic of halves": "mov.u32 %r4, 1006648320; red.global.add.noftz.f16x2 [%rd1], %r4;",  # by steps, as the next
+    "atomic copy": ".shared .align 16 .b32 s[4]; mov.u32 %r5, s; mov.u32 %r4, 5; st.shared.u32 [%r5], %r4;"
+    "mul.wide.u32 %rd2, %r0, 16; add.s64 %rd1, %rd0, %rd2;"
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r5], 16;",
 }
 GRID = 12
 

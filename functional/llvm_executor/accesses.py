@@ -5,7 +5,7 @@ left.
 from __future__ import annotations
 
 from functional.isa.emitter import BITS, FLOATING, Value
-from functional.isa.memory import access_of, atomic_name, elements_of, space_of
+from functional.isa.memory import RANK_BYTES, access_of, atomic_name, elements_of, space_of
 from functional.isa.operation import PACKED, Unsupported, as_address, kind_of, refuse_if
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import control
@@ -28,7 +28,18 @@ def address(unit: Unit, operand: Operand, space: str) -> Value:
         raise Unsupported
     value = e.resize(value, "i32" if space == "shared" else "i64", False)
     value = value if base is None or not offset else e.op("add", value, offset)
+    if space == "shared" and unit.in_clusters:
+        value = _in_own_block(unit, value)
     return e.resize(value, "i64", False)
+
+
+def _in_own_block(unit: Unit, value: Value) -> Value:
+    """A shared address of a thread block of a cluster, from its own first one on; a fault if it is of another."""
+    e = unit.e
+    value = e.op("sub", value, unit.context("rank_base", "i32"))
+    wrong = e.bits_of(e.compare("uge", value, RANK_BYTES))
+    unit.fault_if(e.compare("ne", e.op("and", wrong, unit.lanes()), 0))
+    return value
 
 
 def _elsewhere(unit: Unit, where: Value, lanes: Value) -> Value:

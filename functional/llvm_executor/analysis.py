@@ -9,6 +9,7 @@ warp.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from functional.programs.program import BasicBlock, Program
@@ -35,8 +36,9 @@ class Analysis:
     live: tuple[frozenset[Register], ...]
 
 
-def analyse(program: Program) -> Analysis:
-    """Assume everything uniform, then take away what is not until nothing changes."""
+def analyse(program: Program, left_out: Set[int]) -> Analysis:
+    """Assume everything uniform, then take away what is not until nothing changes. `left_out`: positions of
+    instructions that are not generated."""
     live = live_in(program)
     regions = _regions(program)
     uniform = set(program.registers)
@@ -48,7 +50,7 @@ def analyse(program: Program) -> Analysis:
                 written = inst.writes()
                 if not written:
                     continue
-                if not is_uniform(inst, uniform, program):
+                if inst.index in left_out or not is_uniform(inst, uniform, program):
                     found.update(written)
                 else:
                     found.update(r for r in written if r in blended[block.index])

@@ -38,13 +38,16 @@ CONTEXT = (
     "next_block", "blocks_done", "now", "times", "turns_of",  # the latter two an int64 a warp of a slot
     "turns", "turns_stop", "block_cycles", "spreads", "paces",
     "dispatch_ticks", "next_entry",  # when a thread block may enter
+    # pieces of basic blocks (runtime_pieces.py)
+    "piece_row",  # of the list of warps that run a piece, the next one's place
+    "rank_bases", "rank_base",  # first shared address of each thread block, and of the running one
 )  # fmt: skip
 MOST_KEPT_BYTES = 1 << 28  # of anything that outlives a launch
 LOADED, STORED = 1, 2  # a load, a store has found the region
 SLOT = {name: 8 * position for position, name in enumerate(CONTEXT)}  # byte offsets
 _POINTERS = (
     "starts ends touched pages saved saved_count records conflicts segments kernel frames thread_blocks zero counts "
-    "slots tree slot_frames times turns_of block_cycles spreads paces"
+    "slots tree slot_frames times turns_of block_cycles spreads paces rank_bases"
 )
 Context: Any = record_type(CONTEXT, frozenset(_POINTERS.split()))
 
@@ -62,7 +65,7 @@ MATRIX_BYTES = 8 * (512 + 512 + 256)  # float64 matrices A, B, C of the largest 
 
 RUNNABLE, WAITING, DONE, BEFORE_POINT = range(4)  # STATE; the last can run, too
 # What the kernel function returns for a warp, and `run` for a launch
-FINISHED, AT_BARRIER, STOPPED, FAULT, OVER_BUDGET, AT_POINT, PAUSED = range(7)
+FINISHED, AT_BARRIER, STOPPED, FAULT, OVER_BUDGET, AT_POINT, PAUSED, AT_STEP = range(8)
 SLOT_WORDS = 4  # a place for a resident thread block: its place in the list, warps not done, its earliest time
 SEGMENT_WORDS = 4  # {warp of the launch, first event, first record, first conflict}
 

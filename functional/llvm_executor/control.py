@@ -23,6 +23,21 @@ def generated(program: Program) -> bool:
     return not program.recursive and all(i.index in program.callee_entry or i.callee == "__assertfail" for i in calls)
 
 
+def cut(
+    unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], needed: frozenset[Register], may_fault: bool
+) -> None:
+    """End a piece of `block` in front of the last of its instructions, which is left to its step. `needed`: registers
+    that it and the rest of the block name."""
+    e = unit.e
+    unit.begin_guard(instructions[-1].guard)
+    unit.guard = None
+    _spill(unit, block, needed)
+    _count(unit, instructions)
+    _check(unit, f"B{block.index}.cut{instructions[-1].index}", may_fault)
+    e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
+    e.raw("br label %step")
+
+
 def host(unit: Unit, offset: int) -> Value:
     """Host addresses of byte `offset` of every lane's call memory."""
     e = unit.e
@@ -137,17 +152,22 @@ def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ..
     unit.guard = None
     _spill(unit, block)
     _count(unit, instructions)
-    if may_fault:
-        e = unit.e
-        wrong = e.compare("ne", unit.context("fault"), 0)
-        e.raw(f"br {wrong}, label %gone, label %B{block.index}.end")
-        e.label(f"B{block.index}.end")
+    _check(unit, f"B{block.index}.end", may_fault)
     build(unit, block, inst, guard, lanes, operands)
 
 
-def _spill(unit: Unit, block: BasicBlock) -> None:
+def _check(unit: Unit, name: str, may_fault: bool) -> None:
+    """Go on at a new label unless there was a fault."""
+    if may_fault:
+        wrong = unit.e.compare("ne", unit.context("fault"), 0)
+        unit.e.raw(f"br {wrong}, label %gone, label %{name}")
+        unit.e.label(name)
+
+
+def _spill(unit: Unit, block: BasicBlock, needed: frozenset[Register] = frozenset()) -> None:
+    """Write registers back that are read behind `block`, or are `needed`."""
     live, blended = unit.analysis.live, unit.analysis.blended[block.index]
-    outside = frozenset[Register]().union(*(live[s] for s in block.successors))
+    outside = needed.union(*(live[s] for s in block.successors))
     for register in unit.written:
         if register in outside or register is CONDITION_CODE:  # liveness does not follow the carry flag
             unit.spill(register, register in blended or register is CONDITION_CODE)

@@ -1,7 +1,8 @@
 """A program as one LLVM function that runs a warp until it ends, waits, or has to stop: `i32 kernel(context, frame)`.
 
 The function is a switch over basic blocks. A block logs itself, computes, writes the registers that live on into the
-frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack.
+frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack. A block with
+instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of the instruction.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
-from functional.llvm_executor.control import generated, terminate
+from functional.llvm_executor.control import cut, generated, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
+from functional.llvm_executor.pieces import Piece, barriers_of, pieces_of, surely_left_out
 from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import ENDS, BasicBlock, Program
-from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
+from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register, Symbol
 
 _LOGGED = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "cp", "wmma"}
 
@@ -32,52 +34,97 @@ class Generated:
     frame_bytes: int
     zeroed: tuple[int, ...]  # frame offsets (128 B each) that must be 0 when a warp begins
     symbols: tuple[Symbol, ...]  # whose addresses the symbol table holds, in order
+    by_piece: bool = False  # warps run a piece at a time, for which `left_out` and `places` are
+    left_out: tuple[int, ...] = ()  # positions of instructions that are left to steps
+    # Of registers that steps name: number in the program, place in a frame, and whether it is one word for all lanes
+    places: tuple[tuple[int, int, bool], ...] = ()
 
 
-def generate(program: Program) -> Generated:
-    """Raises Unsupported if the program holds an instruction that only the NumPy executor does."""
+def generate(program: Program, in_clusters: bool = False) -> Generated:
+    """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that only the array
+    executor runs: of calls that are not known."""
     refuse_if(not generated(program))
+    left_out = surely_left_out(program, _TABLE.keys() | ENDS, in_clusters)
+    while True:
+        if left_out or in_clusters:
+            left_out |= barriers_of(program)
+        unit = Unit(program, analyse(program, left_out), left_out, in_clusters)
+        made = _generated(unit)
+        if not unit.refused:
+            return made
+        left_out = left_out | unit.refused
+
+
+def _generated(unit: Unit) -> Generated:
+    program, e = unit.program, unit.e
     try:
-        unit = Unit(program, analyse(program))
-        e = unit.e
-        cases = " ".join(f"i32 {b.index}, label %B{b.index}" for b in program.blocks)
+        parts = pieces_of(program, unit.left_out)
+        cases = " ".join(f"i32 {piece.entry}, label %B{piece.entry}" for pieces in parts for piece in pieces)
         e.label("entry")
         e.raw("br label %dispatch")
         e.label("dispatch")
         current = e.load("%frame", at.BLOCK, "i32")
         e.raw(f"switch {current}, label %gone [ {cases} ]")
-        for block in program.blocks:
-            _block(unit, block)
+        for block, pieces in zip(program.blocks, parts, strict=True):
+            _block(unit, block, pieces)
         returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
-        if unit.points:
-            returns["point"] = at.AT_POINT
+        returns |= {"point": at.AT_POINT} if unit.points else {}
+        returns |= {"step": at.AT_STEP} if unit.left_out else {}
         for label, code in returns.items():
             e.label(label)
             e.raw(f"ret i32 {code}")
         initial = [*unit.analysis.live[0], *([CONDITION_CODE] if CONDITION_CODE in unit.places else [])]
         live = sorted((unit.place(r), register_kind(r)) for r in initial)
         zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
+        named = {r for i in unit.left_out for r in _named(program.instructions[i])}
+        places = [(program.numbers[r], unit.place(r), r in unit.analysis.uniform) for r in named]
         head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
         text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
-        return Generated(text, -(-unit.frame_bytes // 64) * 64 + 256, zeroed, tuple(unit.symbols))
+        size = -(-unit.frame_bytes // 64) * 64 + 256
+        steps = unit.by_piece, tuple(sorted(unit.left_out)), tuple(sorted(places))
+        return Generated(text, size, zeroed, tuple(unit.symbols), *steps)
     except REFUSALS:  # the NumPy executor says which instruction it is
         raise Unsupported from None
 
 
-def _block(unit: Unit, block: BasicBlock) -> None:
-    e, instructions = unit.e, unit.program.instructions[block.start : block.stop]
+def _block(unit: Unit, block: BasicBlock, pieces: tuple[Piece, ...]) -> None:
+    for piece in pieces:
+        _piece(unit, block, piece)
+
+
+def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
+    e, instructions = unit.e, unit.program.instructions[piece.start : piece.stop]
     unit.values.clear()
     unit.written.clear()
     unit.guard, unit.guarded = None, e.literal(0, "i64")
-    e.label(f"B{block.index}")
-    logged = [i for i in instructions if i.opcode in _LOGGED and i.is_memory]
-    _prologue(unit, block, logged)
-    body = instructions[:-1] if instructions[-1].opcode in ENDS else instructions
+    e.label(f"B{piece.entry}")
+    logged = [i for i in instructions if i.opcode in _LOGGED and i.is_memory and i.index not in unit.left_out]
+    _prologue(unit, piece, logged, piece.entry == block.index)
+    body = instructions[:-1] if piece.is_cut or instructions[-1].opcode in ENDS else instructions
     for unit.position, inst in enumerate(body):
         unit.begin_guard(inst.guard)
-        instruction(unit, inst)
+        try:
+            instruction(unit, inst)
+        except REFUSALS:
+            unit.refused.add(inst.index)
     unit.guard = None
-    terminate(unit, block, instructions, bool(logged))
+    try:
+        if piece.is_cut:
+            cut(unit, block, instructions, _read_behind(unit, block, piece), bool(logged))
+        else:
+            terminate(unit, block, instructions, bool(logged))
+    except REFUSALS:
+        unit.refused.add(piece.stop - 1)
+
+
+def _named(inst: Instruction) -> set[Register]:
+    """Registers that a step of it reads or writes."""
+    return {*inst.reads(), *inst.writes(), *([inst.guard.register] if inst.guard else [])}
+
+
+def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Register]:
+    """Registers that the rest of a block names, from the instruction that ends a piece on."""
+    return frozenset(r for i in unit.program.instructions[piece.stop - 1 : block.stop] for r in _named(i))
 
 
 def _bound(inst: Instruction) -> int:
@@ -90,8 +137,8 @@ def _bound(inst: Instruction) -> int:
     return 32 * max(1, size * count // 4)
 
 
-def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
-    """Stop if a stream might overflow or the warp's turn is over; log the block and its lanes."""
+def _prologue(unit: Unit, piece: Piece, logged: list[Instruction], begins: bool) -> None:
+    """Stop if a stream might overflow or the warp's turn is over; log the block that `begins` and its lanes."""
     e = unit.e
     event, last = unit.context("event"), unit.context("event_stop")
     full = e.compare("uge", event, last)
@@ -103,17 +150,19 @@ def _prologue(unit: Unit, block: BasicBlock, logged: list[Instruction]) -> None:
         if size:
             end = e.op("add", unit.context(name), size)
             stop = e.op("or", stop, e.compare("ugt", end, unit.context(name + "_stop")))
-    e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
-    e.raw(f"br {stop}, label %stop, label %B{block.index}.go")
-    e.label(f"B{block.index}.go")
-    if block.index in unit.points:  # stop where the effect depends on the order of thread blocks, unless it may pass
+    e.store("%frame", at.BLOCK, e.literal(piece.entry, "i32"))
+    e.raw(f"br {stop}, label %stop, label %B{piece.entry}.go")
+    e.label(f"B{piece.entry}.go")
+    if piece.entry in unit.points:  # stop where the effect depends on the order of thread blocks, unless it may pass
         left = unit.context("points_left")
-        e.raw(f"br {e.compare('eq', left, 0)}, label %point, label %B{block.index}.pass")
-        e.label(f"B{block.index}.pass")
+        e.raw(f"br {e.compare('eq', left, 0)}, label %point, label %B{piece.entry}.pass")
+        e.label(f"B{piece.entry}.pass")
         unit.set_context("points_left", e.op("sub", left, 1))
     e.mask = e.load("%frame", at.MASK, "i32")
+    if not begins:
+        return
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
-    number = e.literal(block.index, "i16")
+    number = e.literal(piece.entry, "i16")
     e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, number, align=2)
     e.store(e.scalar(f"getelementptr i32, ptr {masks}, {event}", "ptr"), 0, e.mask)
     unit.set_context("event", e.op("add", event, 1))

@@ -264,7 +264,7 @@ class Machine:
         self.kept += storages
         for storage, data in zip(storages, contents, strict=False):
             storage.view(len(data))[:] = data
-        self.shared = storages[2]
+        self.shared, self.local = storages[2:4]
         const, param, shared, local, scratch = (storage.address for storage in storages)
         starts, ends = memory.ranges()
         self.set(

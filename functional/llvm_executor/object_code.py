@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
     runtime_interleave,
     runtime_matrices,
+    runtime_pieces,
     runtime_races,
     runtime_schedule,
     runtime_stack,
@@ -31,6 +33,9 @@ from functional.programs.program import Program
 MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.programs.link")  # what makes code of a text
 
 
+T = TypeVar("T")
+
+
 class Compiled:
     """A loaded kernel. `address` is its entry; `frames` keeps the frames of launches by their block's extents.
 
@@ -38,12 +43,19 @@ class Compiled:
     """
 
     def __init__(self, program: Program, generated: Generated, engine: Any) -> None:
-        self.generated, self._engine = generated, engine
+        self.program, self.generated, self._engine = program, generated, engine
         self.slots = Slots(program)
-        self.independent = independent(program)
+        self.independent = independent(program) and not generated.by_piece
         self.ordered = bool(program.order_points)
         self.frames: dict[tuple[int, ...], Any] = {}
         self.address = engine.get_function_address("kernel")
+        self._steps: Any = None
+
+    def steps(self, make: Callable[[Compiled], T]) -> T:
+        """What `make` makes of it for the instructions that are left out, made once."""
+        if self._steps is None:
+            self._steps = make(self)
+        return self._steps
 
 
 # Of text, beyond which code is made quickly: good code takes LLVM time that grows with the square of a function's size
@@ -85,18 +97,19 @@ def helpers() -> dict[str, int]:
 _keep_alive: list[Any] = []
 
 
-def load(program: Program) -> Compiled:
-    """The machine code of a program, from the cache folder if it is there. Raises Unsupported."""
+def load(program: Program, in_clusters: bool = False) -> Compiled:
+    """The machine code of a program, from the cache folder if it is there; for clusters of thread blocks it is another
+    one. Raises Unsupported."""
     helpers()
 
     def build() -> bytes:
-        generated = generate(program)
+        generated = generate(program, in_clusters)
         if " half" in generated.text and "+f16c" not in features():  # would call a library that may not be there
             raise Unsupported
         head = msgspec.json.encode(replace(generated, text=""))
         return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
 
-    name = key(MODULES, "kernel", program.digest, program.name, target())
+    name = key(MODULES, "kernel", program.digest, program.name, in_clusters, target())
     head, _, code = Kept("objects").load_or_make(name, build).partition(b"\n")
     return Compiled(program, msgspec.json.decode(head, type=Generated), engine_of(code))
 

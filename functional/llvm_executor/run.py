@@ -15,8 +15,9 @@ from functional.errors import BudgetSpent, InputError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
-from functional.launches.launch import Launch
+from functional.launches.launch import Launch, open_regions
 from functional.llvm_executor.attempts import Conflict, interleaved, parallel, serial
+from functional.llvm_executor.by_piece import PieceCode, by_piece
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
@@ -42,31 +43,33 @@ class LlvmExecutor(Executor):
     def __init__(self, threads: int | None = None) -> None:
         self.oracle = NumpyExecutor()
         self.threads = default_threads() if threads is None else threads
-        self._programs: dict[tuple[str, str, str], tuple[Program, Compiled | None]] = {}
+        self._programs: dict[tuple[str, str, str, bool], tuple[Program, Compiled | None]] = {}
         # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
         self._one_thread: set[tuple[object, ...]] = set()
         self._lock = Lock()
         self._workers, self._undos, self._shadows = Pool(Worker), Pool(Undo), Pool(Shadow)
 
-    def compiled(self, program: Program) -> Compiled | None:
-        """Machine code of a program, made on first use; None if it holds an instruction that is not
-        generated: the NumPy executor runs it then, with the same result."""
-        key = (program.path, program.digest, program.name)
+    def compiled(self, program: Program, in_clusters: bool = False) -> Compiled | None:
+        """Machine code of a program, made on first use; None if it holds a call that is not generated: the NumPy
+        executor runs it then, with the same result. Raises PtxError for an instruction that is not supported."""
+        key = (program.path, program.digest, program.name, in_clusters)
         with self._lock:
             known = self._programs.get(key)
             if known is None or known[0] is not program:
                 while len(self._programs) >= _CACHED_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))
                 try:
-                    known = program, load(program)
+                    known = program, load(program, in_clusters)
                 except Unsupported:
                     known = program, None
+                if known[1] and known[1].generated.by_piece:
+                    known[1].steps(PieceCode)
                 self._programs[key] = known
         return known[1]
 
     def _own(self, launch: Launch) -> Compiled | None:
-        """Machine code for a launch; None where thread blocks of a cluster run together, as NumPy's alone do."""
-        return None if launch.cluster.total > 1 else self.compiled(launch.program)
+        """Machine code for a launch; None if there is none."""
+        return self.compiled(launch.program, launch.cluster.total > 1)
 
     def prepare(self, program: Program) -> None:
         if self.compiled(program) is None:
@@ -92,11 +95,11 @@ class LlvmExecutor(Executor):
 
     @contextmanager
     def stepped(self, request: Request) -> Iterator[Stepped]:
-        """A launch whose warps pass their order points when they are told to. Raises InputError for one that only the
-        NumPy executor runs."""
+        """A launch whose warps pass their order points when they are told to. Raises InputError for one that is
+        executed by the piece, or by the NumPy executor."""
         compiled = self._own(request.launch)
-        if compiled is None:
-            raise InputError(f"kernel '{request.launch.program.name}': only the NumPy executor runs it, as a whole")
+        if compiled is None or compiled.generated.by_piece:
+            raise InputError(f"kernel '{request.launch.program.name}' is only executed as a whole")
         with ExitStack() as leases:
             job = self._job(compiled, request, None, leases)
             job.undo.begin(job.memory)
@@ -105,6 +108,7 @@ class LlvmExecutor(Executor):
 
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
         undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget
+        open_regions(request.launch.program, request.memory)
         what = compiled, request.launch, request.memory, request.thread_blocks, budget
         turns = request.interleaving if compiled.ordered and len(request.thread_blocks) > 1 else None
         return Job(*what, chunk_bytes, self._workers, undo, turns, leases)
@@ -112,7 +116,7 @@ class LlvmExecutor(Executor):
     def _chunks(self, job: Job) -> Generator[Trace]:
         """Run a job in the first way that comes to its end."""
         job.undo.begin(job.memory)
-        own = [interleaved] if job.interleaving else [self._parallel, serial]
+        own = _own_ways(job) or ([interleaved] if job.interleaving else [self._parallel, serial])
         ways: list[Callable[[Job], Iterator[Trace]]] = [*own, self._by_oracle]
         while not job.finished:
             try:
@@ -161,11 +165,16 @@ class LlvmExecutor(Executor):
         return interleaved
 
 
+def _own_ways(job: Job) -> list[Callable[[Job], Iterator[Trace]]]:
+    """Of programs that are executed by the piece."""
+    return [by_piece] if job.compiled.generated.by_piece else []
+
+
 def _replay(job: Job) -> None:
     """Run what has been handed out once more, for what it writes, on other machines: the old ones are in disorder."""
     with ExitStack() as leases:
         done = job.blocks[: job.done]
         again = replace(job, blocks=done, chunk_bytes=CHUNK_BYTES, leases=leases, done=0, used=0, machines=[])
-        for _ in serial(again):
+        for _ in (_own_ways(job) or [serial])[0](again):
             pass
     job.used, job.machines = again.used, []

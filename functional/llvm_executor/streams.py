@@ -133,19 +133,19 @@ class Streams(Buffers):
         records = (self._get("records") - self.records.ctypes.data) // 4
         return self._get("event"), records, self._get("conflicts") - self.conflicts.ctypes.data, self._get("segment")
 
-    def grow(self) -> None:
-        """Double whatever is nearly full, and say where everything is."""
+    def grow(self, more_records: int = 0, more_conflicts: int = 0, more_segments: int = 0) -> None:
+        """Double whatever is nearly full, or would be with so many more, and say where everything is."""
         events, records, conflicts, segments = self._used()
         if events >= len(self.blocks) - COPY_BYTES:
             self.blocks, self.masks = _longer(self.blocks, events), _longer(self.masks, events)
-        if records + self.room > len(self.records):
+        while records + more_records + self.room > len(self.records):
             self._grow_records(records, segments)
-        if conflicts + self.room > len(self.conflicts):
+        while conflicts + more_conflicts + self.room > len(self.conflicts):
             old = self.conflicts.ctypes.data
             self.conflicts = _longer(self.conflicts, conflicts, self.room)
             self.segments[:segments, 3] += self.conflicts.ctypes.data - old
             self._set(conflicts=self.conflicts.ctypes.data + conflicts)
-        if segments >= len(self.segments) - 1:
+        while segments + more_segments >= len(self.segments) - 1:
             self.segments = _longer(self.segments, segments)
         self._point()
 
@@ -157,6 +157,20 @@ class Streams(Buffers):
         self.stores[:noted] += moved
         self.stores = _longer(self.stores, noted, self.room)
         self._set(records=old + moved + 4 * records, stores=self.stores.ctypes.data + noted * self.stores.itemsize)
+
+    def add(self, stream: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Append to "records" or "conflicts" what is given of some warps, each a row, those of one warp adjacent."""
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        event, *ends, segment = self._used()
+        which = ("records", "conflicts").index(stream)
+        self.grow(*(len(values) * (k == which) for k in range(2)), more_segments=len(starts))
+        buffer, places = getattr(self, stream), [self._get("records"), self._get("conflicts")]
+        buffer[ends[which] : ends[which] + len(values)] = values
+        table = self.segments[segment : segment + len(starts)]
+        table[:, 0], table[:, 1], table[:, 2:] = rows[starts], event, places
+        table[:, 2 + which] += starts * buffer.itemsize
+        places[which] += len(values) * buffer.itemsize
+        self._set(segment=segment + len(starts), records=places[0], conflicts=places[1])
 
     def parts(self, first: int) -> list[StreamPart]:
         """What the turns from number `first` on have written, in order."""

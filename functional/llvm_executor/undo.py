@@ -113,6 +113,10 @@ class Undo:
         """The pages that have been written since `begin`, as they are now."""
         return _pages(memory)[self._written()]
 
+    def unwritten(self, pages: np.ndarray) -> np.ndarray:
+        """Those of some pages, by their numbers in the arena, that are as they were."""
+        return pages[self._pages[pages] == 0]
+
     def _written(self) -> np.ndarray:
         return np.flatnonzero(self._pages)  # never the last, incomplete page: it belongs to a red zone
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from functional.isa.emitter import BITS, Value
 from functional.isa.operation import Unsupported, kind_of, refuse_if
 from functional.isa.slots import CLOCKS, LANE_MASKS, Slots, immediate, special_type
@@ -20,8 +22,10 @@ def register_kind(register: Register) -> str:
 class Unit:
     """Emitter plus the registers' values inside the current basic block."""
 
-    def __init__(self, program: Program, analysis: Analysis) -> None:
-        self.program, self.analysis = program, analysis
+    def __init__(self, program: Program, analysis: Analysis, left_out: Set[int], in_clusters: bool) -> None:
+        self.program, self.analysis, self.left_out, self.in_clusters = program, analysis, left_out, in_clusters
+        self.by_piece = bool(left_out) or in_clusters
+        self.refused: set[int] = set()  # positions of what turned out not to be generated
         self.slots = Slots(program)
         self.e = LlvmEmitter()
         self.values: dict[Register, Value] = {}
@@ -34,7 +38,7 @@ class Unit:
         matrices = [at.MATRIX_BYTES for i in program.instructions if i.opcode in ("mma", "wmma")]
         self.frame_bytes = at.SCRATCH + -(-max([0, *tables, *matrices]) // 64) * 64
         self.symbols: list[Symbol] = []
-        self.points = program.ordered_blocks
+        self.points = frozenset() if self.by_piece else program.ordered_blocks
         self.meetings = {b.reconvergence for b in program.blocks if b.reconvergence is not None}
 
     def place(self, register: Register) -> int:
@@ -162,7 +166,9 @@ class Unit:
         slots = self.slots
         for table in (slots.shared, slots.local, slots.kernel_parameters):
             if symbol.name in table:
-                return self.e.literal(table[symbol.name] + symbol.offset, "i64")
+                value = self.e.literal(table[symbol.name] + symbol.offset, "i64")
+                far = self.in_clusters and table is slots.shared
+                return self.e.op("add", self.context("rank_base"), value) if far else value
         refuse_if(slots.spaces.get(symbol.name) not in ("global", "const"))
         if symbol not in self.symbols:
             self.symbols.append(symbol)

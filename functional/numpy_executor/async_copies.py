@@ -185,7 +185,7 @@ def _move(read: Lanes, written: Lanes, sizes: np.ndarray, reduction: tuple[str, 
         here = read.lanes & (sizes > start)
         at = [_unit(part, start, here) for part in (read, written)]
         read_at, written_at = (offsets[here][:, None] for offsets in at)
-        if read.frame.machine.watch.strict:
+        if read.frame.machine.watch.follows_copies:
             hows = "loads", "updates" if read.inst.modifiers[0] == "reduce" else "stores"
             for part, offsets, how in zip((read, written), at, hows, strict=True):
                 replace(part, active=here).look(how, offsets, UNIT_BYTES)

@@ -46,6 +46,8 @@ _BARRIER_STEPS = frozenset(
 class Decoded(Code):
     """A program decoded. Raises PtxError for an instruction that is not supported."""
 
+    frame_type = Frame
+
     def __init__(self, program: Program) -> None:
         self.program = program
         self.slots = Slots(program)
@@ -67,7 +69,7 @@ class Decoded(Code):
             return made
 
         body = instructions[:-1] if last.opcode in ENDS or is_wait(last) else instructions
-        steps = [step for step in (decoded(inst, _step) for inst in body) if step]
+        steps = [step for step in (decoded(inst, step_of) for inst in body) if step]
         end = decoded(last, lambda _, inst: self._end(block, inst))
         outside = {CONDITION_CODE}.union(*(live[s] for s in block.successors))
         kept = defined & {slots.register(r) for r in outside}
@@ -92,7 +94,8 @@ class Decoded(Code):
             raise PtxError(self.program.path, inst.line, message) from None
 
 
-def _step(slots: Slots, inst: Instruction) -> Step | None:
+def step_of(slots: Slots, inst: Instruction) -> Step | None:
+    """The step of an instruction that ends no basic block; None where nothing is to be done."""
     if has_no_effect(inst):
         return None if inst.guard is None else under_guard(slots, inst, lambda frame: None)
     return under_guard(slots, inst, _plain_step(slots, inst))

@@ -101,12 +101,14 @@ class Code:
     slot_dtypes: list[np.dtype]
     special_slots: dict[int, str]
     symbol_slots: dict[int, Symbol]
+    frame_type: Any  # operands.Frame: what steps and ends are called with
 
 
 class Watch:
     """What looks at every access of a launch; this one at none. Parts of accesses are spaces.Lanes."""
 
-    strict = False  # does it look?
+    strict = False  # does it find fault with what a GPU leaves open?
+    follows_copies = False  # does it look at what copies move, which takes time?
 
     def begin(self, machine: Machine) -> None:
         """A chunk begins."""
@@ -122,6 +124,9 @@ class Watch:
         writes: bool,
     ) -> None:  # fmt: skip
         """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
+
+    def note_writes(self, offsets: np.ndarray, size_bytes: int) -> None:
+        """Global memory is about to be written by what is no access of lanes, at offsets of any shape."""
 
 
 _UNWATCHED = Watch()
@@ -183,7 +188,7 @@ class Machine:
         threads = self.launch.threads_per_block
         lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
         masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
-        self.stack = Stack(np.tile(masks, len(self.thread_blocks)), 0)
+        self.stack = self._new_stack(np.tile(masks, len(self.thread_blocks)))
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(
             self.block_of_row, self.clusters, self.stack, self._completed, self._met_cluster, self.turns
@@ -208,6 +213,9 @@ class Machine:
         self.phases = Phases(self.block_of_row, self.shared_stride, self.clusters, self.turns)
         self.watch = watch
         watch.begin(self)
+
+    def _new_stack(self, masks: np.ndarray) -> Stack:
+        return Stack(masks, 0)
 
     def _address_of(self, symbol: Symbol) -> np.ndarray:
         """The address of a variable within its space, uint64 (1 | warp, 1)."""

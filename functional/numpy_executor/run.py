@@ -15,7 +15,6 @@ from functional.numpy_executor.control import check_register_counts
 from functional.numpy_executor.decode import Decoded
 from functional.numpy_executor.machine import Code, Log, Machine, Watch
 from functional.numpy_executor.mbarriers import end_waits
-from functional.numpy_executor.operands import Frame
 from functional.numpy_executor.stack import DONE, WAITING
 from functional.numpy_executor.tcgen05 import check_given_back
 from functional.numpy_executor.turns import FAIR_TURN, TimedTurns, Turns
@@ -62,7 +61,7 @@ class NumpyExecutor(Executor):
         for chosen in np.split(blocks, chunk_stops(launch, blocks, per_chunk)[:-1]) if len(blocks) else ():
             with np.errstate(all="ignore"):  # IEEE: overflow to infinity, invalid operations to NaN
                 turns = self._turns(request, len(chosen))
-                machine = Machine(code, launch, memory, chosen, self.log, watch, turns)
+                machine = self.machine(code, launch, memory, chosen, watch, turns)
                 used += run_chunk(machine, request.instruction_budget, used)
                 check_register_counts(machine)
                 check_given_back(machine)
@@ -75,6 +74,12 @@ class NumpyExecutor(Executor):
         if request.interleaving is None or not program.order_points:
             return Turns(program)
         return TimedTurns(program, request.interleaving, warps, blocks * warps)
+
+    def machine(
+        self, code: Code, launch: Launch, memory: Memory, chosen: np.ndarray, watch: Watch, turns: Turns
+    ) -> Machine:
+        """The state of a chunk."""
+        return Machine(code, launch, memory, chosen, self.log, watch, turns)
 
     def watch(self, launch: Launch, memory: Memory) -> Watch:
         """What looks at every access of a launch."""
@@ -113,7 +118,7 @@ def run_chunk(machine: Machine, budget: int, before: int = 0) -> int:
             continue
         machine.turns.run(chosen, current)
         block = code.blocks[current]
-        frame = Frame(machine, None if len(chosen) == warps else chosen, slots)
+        frame = code.frame_type(machine, None if len(chosen) == warps else chosen, slots)
         log.block(frame.index, current, frame.bits)
         machine.issued[frame.index] += block.instructions
         lanes = 32 * frame.count if frame.mask is None else int(np.bitwise_count(frame.bits).sum())

@@ -168,7 +168,7 @@ class Accesses(NamedTuple):
 class Sanitizer(Watch):
     """Watches one launch. Each method raises ExecutionError at the first access that no GPU promises anything of."""
 
-    strict = True
+    strict = follows_copies = True
 
     def __init__(self, launch: Launch, memory: Memory) -> None:
         self._races = BlockRaces(launch, memory)

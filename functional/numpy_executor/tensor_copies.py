@@ -171,6 +171,7 @@ def _copy_step(slots: Slots, inst: Instruction) -> Step:
         parts = [from_.parts(frame), into.parts(frame)]
         for read, written in zip(*parts, strict=True):
             at = [_of_map(part)[read.chosen][..., None] + np.arange(BYTES) for part in (read, written)]
+            read.frame.machine.watch.note_writes(at[1], 1)
             written.words(1)[at[1]] = read.words(1)[at[0]]
         record(frame, False, BYTES, parts[1])
 
@@ -381,7 +382,7 @@ class Box:
 
     def _watch(self, space: str, inside: np.ndarray, loads: bool) -> None:
         watch = self.frame.machine.watch
-        if not watch.strict:
+        if not watch.follows_copies:
             return
         place = self.row, self.lane
         shared, world = (space, inside), ("global", self.places - GLOBAL_BASE)

@@ -208,6 +208,8 @@ def surface_step(slots: Slots, inst: Instruction) -> Step:
         at = (address - GLOBAL_BASE) // size
         for i, write in enumerate(setters):
             write(frame, np.where(inside, data[np.where(inside, at + i, 0)], data.dtype.type(0)))
+        if getters:
+            frame.machine.watch.note_writes(at[inside] * size, width)
         for i, get in enumerate(getters):
             data[at[inside] + i] = frame.full(raw(get(frame)))[inside]
         _record(frame, address[..., None], active)

@@ -1,0 +1,265 @@
+"""Programs with instructions that are not generated, and clusters of thread blocks.
+
+Generated pieces of basic blocks run for one warp after the other, and between them steps of the array executor for all
+warps that are there. Its run loop says whose turn it is; its steps work on frames and storages of the machine code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from functional.execution.executor import Request
+from functional.isa.operation import raw
+from functional.isa.slots import Slots
+from functional.launches.launch import Launch
+from functional.launches.memory import GLOBAL_BASE, Memory
+from functional.llvm_executor import context_layout as at
+from functional.llvm_executor.launch_state import Abandoned, Job
+from functional.llvm_executor.launch_state import Machine as Native
+from functional.llvm_executor.object_code import Compiled, call
+from functional.llvm_executor.pieces import pieces_of
+from functional.llvm_executor.streams import Streams
+from functional.llvm_executor.undo import PAGE_SHIFT, Undo
+from functional.numpy_executor.decode import Decoded, step_of
+from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch
+from functional.numpy_executor.mbarriers import is_wait
+from functional.numpy_executor.operands import Frame, Step
+from functional.numpy_executor.run import NumpyExecutor
+from functional.numpy_executor.stack import Stack, pack, unpack
+from functional.numpy_executor.turns import Turns
+from functional.programs.program import ENDS, BasicBlock
+from functional.ptx.ir import Instruction
+from functional.traces.trace import Trace
+
+_UNLIMITED = 1 << 62
+
+
+class PieceFrame(Frame):
+    """Registers come from the frames of the machine code, one instruction at a time."""
+
+    machine: PieceMachine
+
+    def load(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.values[slot] = self.machine.read(slot, self.rows)
+
+
+class PieceCode(Decoded):
+    """A program whose basic blocks are made of calls of its machine code and of steps."""
+
+    frame_type = PieceFrame
+
+    def __init__(self, compiled: Compiled) -> None:
+        program, generated = compiled.program, compiled.generated
+        self.left_out = frozenset(generated.left_out)
+        self._pieces = pieces_of(program, self.left_out)
+        super().__init__(program)
+        registers = {self.slots.register(program.registers[n]): (place, one) for n, place, one in generated.places}
+        self.places = {slot: place for slot, place in registers.items()}
+
+    def _block(self, block: BasicBlock, live: object) -> Block:
+        last, steps = self.program.instructions[block.stop - 1], list[Step]()
+        for piece in self._pieces[block.index]:
+            steps.append(_run_piece(piece.entry))
+            inst = self.program.instructions[piece.stop - 1]
+            if piece.is_cut and inst.opcode not in ENDS and not is_wait(inst):
+                steps.append(self._loaded(inst, step_of))
+        end: Callable = _exited if last.opcode in ("ret", "exit") else _nothing
+        if last.index in self.left_out:
+            end = self._loaded(last, lambda _, inst: self._end(block, inst))
+        return Block(block.index, (), (), tuple(steps), end, block.stop - block.start, 0)
+
+    def _loaded(self, inst: Instruction, build: Callable[[Slots, Instruction], Step | None]) -> Step:
+        """A step, or an end, between loads of what it reads and stores of what it writes."""
+        slots = self.slots
+        step = self._decode(inst, lambda: build(slots, inst)) or _nothing
+        reads, writes = tuple(slots.read | (slots.written if inst.guard else set())), tuple(slots.written)
+
+        def run(frame: Frame) -> None:
+            frame.load(reads)
+            step(frame)
+            frame.store(writes)
+
+        return run
+
+
+def _run_piece(entry: int) -> Step:
+    return lambda frame: frame.machine.run(frame.index, entry)  # type: ignore[attr-defined]
+
+
+def _exited(frame: Frame) -> None:
+    frame.machine.barriers.exited(frame.index)
+
+
+def _nothing(frame: Frame) -> None:
+    pass
+
+
+class _FrameStack(Stack):
+    """The stacks that lie in the frames of the machine code."""
+
+    def __init__(self, frames: np.ndarray) -> None:
+        def words(start: int, count: int = 1) -> np.ndarray:
+            return frames[:, start : start + 4 * count].view(np.int32)
+
+        self.block, self.reconvergence, self.depth, self.base = (
+            words(start)[:, 0] for start in (at.BLOCK, at.RECONVERGENCE, at.DEPTH, at.BASE)
+        )
+        self.mask = words(at.MASK).view(np.uint32)[:, 0]
+        self.level = np.zeros(len(frames), np.int32)
+        entries = words(at.STACK, 4 * at.STACK_DEPTH)
+        self.saved = {name: entries[:, n::4] for n, name in enumerate(("block", "reconvergence", "mask", "base"))}
+        self.saved |= {"mask": entries.view(np.uint32)[:, 2::4], "level": np.zeros((len(frames), at.STACK_DEPTH), int)}
+        self.on_return, self.deep = None, True
+
+    def _save(self, rows: np.ndarray) -> None:
+        if rows.size and int(self.depth[rows].max()) >= at.STACK_DEPTH:
+            raise Abandoned
+        super()._save(rows)
+
+
+class _StreamLog(Log):
+    """What steps log goes to the streams of the machine code, which logs basic blocks itself."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def block(self, rows: np.ndarray, block: int, bits: np.ndarray) -> None:
+        """Done by the machine code."""
+
+    def records(self, rows: np.ndarray, records: np.ndarray) -> None:
+        self._streams.add("records", rows, records)
+
+    def conflicts(self, rows: np.ndarray, passes: np.ndarray) -> None:
+        self._streams.add("conflicts", rows, passes)
+
+
+class _Keeper(Watch):
+    """Keeps the pages of global memory that steps are about to write."""
+
+    follows_copies = True
+
+    def __init__(self, undo: Undo) -> None:
+        self._undo, self._context = undo, 0
+
+    def begin(self, machine: Machine) -> None:
+        self._context = machine.native.context.ctypes.data  # type: ignore[attr-defined]
+
+    def look(self, how, part, offsets, size_bytes, values=()) -> None:  # type: ignore[no-untyped-def]
+        if how != "loads" and part.space.name == "global":
+            self.note_writes(
+                part.frame.full(offsets)[part.lanes] if offsets.shape[1] in (1, 32) else offsets, size_bytes
+            )
+
+    def box(self, frame, inst, place, space, starts, size_bytes, writes) -> None:  # type: ignore[no-untyped-def]
+        if writes and space == "global":
+            self.note_writes(starts, size_bytes)
+
+    def note_writes(self, offsets: np.ndarray, size_bytes: int) -> None:
+        if not offsets.size:
+            return
+        pages = np.unique(np.concatenate([offsets.reshape(-1), offsets.reshape(-1) + (size_bytes - 1)]) >> PAGE_SHIFT)
+        for page in self._undo.unwritten(pages).tolist():
+            call("keep_pages", self._context, *[page + (GLOBAL_BASE >> PAGE_SHIFT)] * 2)
+
+
+class PieceMachine(Machine):
+    """A chunk of thread blocks whose registers, stacks and storages are those of the machine code."""
+
+    code: PieceCode
+
+    def __init__(
+        self, native: Native, code: PieceCode, launch: Launch, memory: Memory, thread_blocks: np.ndarray,
+        watch: Watch, turns: Turns,
+    ) -> None:  # fmt: skip
+        self.native = native
+        self._blocks_of_list = native.begin(thread_blocks.astype(np.int64))
+        count, size = len(thread_blocks) * launch.warps_per_block, native.compiled.generated.frame_bytes
+        self._frames = native.frames.view(count * size).reshape(count, size)
+        super().__init__(code, launch, memory, thread_blocks, lambda _: _StreamLog(native.streams), watch, turns)
+        self._bases = self.clusters.first_address.astype(np.int64)
+        context = dict(zip(at.CONTEXT, native.context.tolist(), strict=True))
+        native.set(
+            slot_frames=context["frames"], slot_shared=context["shared"], slot_local=context["local_base"],
+            shared_stride=native.shared_stride, rank_bases=self._bases.ctypes.data, budget=_UNLIMITED,
+        )  # fmt: skip
+        call("begin_blocks", native.context.ctypes.data)
+        self._homes = {slot: self._home(slot, *place) for slot, place in code.places.items()}
+
+    def _new_stack(self, masks: np.ndarray) -> Stack:
+        return _FrameStack(self._frames)
+
+    def _memories(self) -> None:
+        super()._memories()
+        native, blocks = self.native, len(self.thread_blocks)
+        self.shared_stride = native.shared_stride
+        self.shared = Bytes(data=native.shared.view(self.shared_stride * blocks))
+        self.local = Bytes(data=native.local.view(self.local_stride * 32 * self.warps))
+
+    def _home(self, slot: int, place: int, one: bool) -> np.ndarray:
+        dtype = self.code.slot_dtypes[slot]
+        truth = dtype.kind == "b"
+        size = 4 if truth else dtype.itemsize * (1 if one else 32)
+        return self._frames[:, place : place + size].view(np.uint32 if truth else dtype)
+
+    def read(self, slot: int, rows: np.ndarray | None) -> np.ndarray:
+        """A register of warps, [row, 1 or lane]."""
+        home = self._homes.get(slot)
+        if home is None:
+            value = self.registers[slot]
+            return value if rows is None or len(value) == 1 else value.take(rows, axis=0)
+        value = home.copy() if rows is None else home[rows]
+        if self.code.slot_dtypes[slot].kind != "b":
+            return value
+        return value != 0 if self.code.places[slot][1] else unpack(value)
+
+    def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
+        home, which = self._homes[slot], slice(None) if rows is None else rows
+        count = self.warps if rows is None else len(rows)
+        if self.code.slot_dtypes[slot].kind != "b":
+            home[which] = raw(value) if mask is None else np.where(mask, raw(value), home[which])
+            return
+        bits, lanes = pack(value, count)[:, None], np.uint32(0xFFFFFFFF) if mask is None else pack(mask, count)[:, None]
+        home[which] = home[which] & ~lanes | bits & lanes
+
+    def run(self, rows: np.ndarray, entry: int) -> None:
+        """Warps run a piece. Raises Abandoned for a fault."""
+        native = self.native
+        native.set(piece_row=0)
+        while (code := call("run_piece", native.context.ctypes.data, rows.ctypes.data, len(rows), entry)) == at.STOPPED:
+            native.streams.grow()
+        if code != at.FINISHED:
+            raise Abandoned
+
+    def finish(self) -> Trace:
+        counts = self._frames[:, at.WARP_INSTRUCTIONS : at.EVENTS].view(np.int64)
+        self.native.streams.counts[:] = counts
+        return self.native.end(at.FINISHED, self._blocks_of_list)
+
+
+class _Executor(NumpyExecutor):
+    """The array executor's loop over the chunks of a launch, on machine code."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job, self._worker = job, job.leases.enter_context(job.workers.one())
+
+    def decode(self, program: object) -> PieceCode:
+        return self._job.compiled.steps(PieceCode)
+
+    def watch(self, launch: Launch, memory: Memory) -> Watch:
+        return _Keeper(self._job.undo)
+
+    def machine(self, code, launch, memory, chosen, watch, turns) -> Machine:  # type: ignore[no-untyped-def]
+        native = Native(self._job, self._worker, append=False, resident=len(chosen))
+        return PieceMachine(native, code, launch, memory, chosen, watch, turns)
+
+
+def by_piece(job: Job) -> Iterator[Trace]:
+    """The thread blocks that are left. Raises Abandoned for a fault."""
+    left = Request(job.launch, job.memory, job.blocks[job.done :], job.budget, 0, job.interleaving)
+    for trace in _Executor(job).chunks(left, job.used):
+        job.done += len(trace.thread_blocks)
+        yield trace
