@@ -124,16 +124,18 @@ class _StreamLog(Log):
     """What steps log goes to the streams of the machine code, which logs basic blocks itself."""
 
     def __init__(self, streams: Streams) -> None:
+        super().__init__(0)
         self._streams = streams
 
     def block(self, rows: np.ndarray, block: int, bits: np.ndarray) -> None:
         """Done by the machine code."""
 
-    def records(self, rows: np.ndarray, records: np.ndarray) -> None:
-        self._streams.add("records", rows, records)
-
-    def conflicts(self, rows: np.ndarray, passes: np.ndarray) -> None:
-        self._streams.add("conflicts", rows, passes)
+    def flush(self) -> None:
+        """Write what has been logged, before the machine code writes more."""
+        for stream, entries in (("records", self._records), ("conflicts", self._conflicts)):
+            if entries:
+                self._streams.add(stream, *(np.concatenate([entry[k] for entry in entries]) for k in (0, 1)))
+                entries.clear()
 
 
 class _Keeper(Watch):
@@ -169,6 +171,7 @@ class PieceMachine(Machine):
     """A chunk of thread blocks whose registers, stacks and storages are those of the machine code."""
 
     code: PieceCode
+    log: _StreamLog
 
     def __init__(
         self, native: Native, code: PieceCode, launch: Launch, memory: Memory, thread_blocks: np.ndarray,
@@ -227,6 +230,7 @@ class PieceMachine(Machine):
     def run(self, rows: np.ndarray, entry: int) -> None:
         """Warps run a piece. Raises Abandoned for a fault."""
         native = self.native
+        self.log.flush()
         native.set(piece_row=0)
         while (code := call("run_piece", native.context.ctypes.data, rows.ctypes.data, len(rows), entry)) == at.STOPPED:
             native.streams.grow()
@@ -234,6 +238,7 @@ class PieceMachine(Machine):
             raise Abandoned
 
     def finish(self) -> Trace:
+        self.log.flush()
         counts = self._frames[:, at.WARP_INSTRUCTIONS : at.EVENTS].view(np.int64)
         self.native.streams.counts[:] = counts
         return self.native.end(at.FINISHED, self._blocks_of_list)

@@ -48,18 +48,6 @@ def multiply_blocks(a: Pointer, b: Pointer, c: Pointer, width: I64, groups: I64)
 
 
 @routine
-def multiply_rows(a: Pointer, b: Pointer, c: Pointer, m: I64, n: I64, k: I64) -> None:
-    """C = A B of row-major float64 matrices, the sum over k in ascending order; n is a multiple of 8."""
-    op.zero(c, m * n * 8)
-    for depth in range(k):
-        right = b + depth * n * 8
-        for row in range(m):
-            left, to = Eight(a[Double, row * k + depth]), c + row * n * 8
-            for part in range(n // 8):
-                to[Eight, part] = to[Eight, part] + left * right[Eight, part]
-
-
-@routine
 def log_matrix(ctx: Context, base: I64, stride: I64, lines: I64, length: I64) -> None:
     """Ascending sectors become records."""
     to, line, sectors = ctx.records, base >> 7, I64(0)

@@ -163,7 +163,7 @@ class Streams(Buffers):
         starts = np.flatnonzero(np.diff(rows, prepend=-1))
         event, *ends, segment = self._used()
         which = ("records", "conflicts").index(stream)
-        self.grow(*(len(values) * (k == which) for k in range(2)), more_segments=len(starts))
+        self.grow(len(values) * (which == 0), len(values) * (which == 1), len(starts))
         buffer, places = getattr(self, stream), [self._get("records"), self._get("conflicts")]
         buffer[ends[which] : ends[which] + len(values)] = values
         table = self.segments[segment : segment + len(starts)]

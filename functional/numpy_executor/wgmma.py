@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from functional.isa.matrices import (
+    FLOAT_ELEMENTS,
     Element,
     a_layout,
     c_layout,
@@ -25,6 +27,7 @@ from functional.isa.matrices import (
     without_options,
 )
 from functional.isa.operation import Unsupported, refuse_if
+from functional.isa.products import products_in_lanes
 from functional.isa.slots import Slots
 from functional.numpy_executor import mma
 from functional.numpy_executor.barriers import WARPGROUP
@@ -157,14 +160,17 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
 
     def step(frame: Frame) -> None:
         added = np.asarray(frame.full(adds(frame)))[:, 0]
-        old = mma.read(frame, before, kinds[0])
-        third = mma.assembled(np.where(added[:, None, None], old, 0), places, (_ROWS, columns))
-        b = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
-        a, b = left(frame) * sign, b.swapaxes(1, 2)
+        old = np.where(added[:, None, None], mma.read(frame, before, kinds[0]), 0)
+        found, of = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
+        a, b = left(frame) * sign, found.swapaxes(1, 2)
+        if index_of is None and kinds[1].name in FLOAT_ELEMENTS:  # C is added where it lies, in registers
+            mma.write(frame, setters, products_in_lanes(a, b, of) + old, kinds[0])
+            return
+        third = mma.assembled(old, places, (_ROWS, columns))
         if index_of is None:
-            total = mma.multiply(a, b, third, kinds[1], options)
+            total = mma.multiply(a, b[of], third, kinds[1], options)
         else:
-            total = mma.multiply_sparse(a, index_of(frame), b, third, kinds[1], options)
+            total = mma.multiply_sparse(a, index_of(frame), b[of], third, kinds[1], options)
         mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
@@ -177,42 +183,57 @@ def _left(
     operand = inst.sources[0]
     if not isinstance(operand, Vector):
         where = getter(slots, operand, "b64")
-        return lambda frame: _stored(frame, inst, where, kind, 64, depth, transposed, _quarter(frame))
+
+        def stored(frame: Frame) -> np.ndarray:
+            quarter = frame.index % frame.machine.warps_per_block % _WARPS
+            found, of = _stored(frame, inst, where, kind, 64, depth, transposed, quarter)
+            return found[of]
+
+        return stored
     registers = mma.registers_of(slots, operand, kind)
     refuse_if(len(registers) != 4)
     places = a_layout(_ROWS, depth, kind)
     return lambda frame: mma.assembled(mma.read(frame, registers, kind), places, (_ROWS, depth))
 
 
-def _quarter(frame: Frame) -> np.ndarray:
-    """Which 16 of the 64 rows are those of each warp."""
-    return frame.index % frame.machine.warps_per_block % _WARPS
+@lru_cache(4096)
+def _addresses(word: int, first: int, extent: int, depth: int, size: int, transposed: bool) -> np.ndarray:
+    """Shared addresses [extent, k] that a descriptor names, from the `first` of its extent on. Raises ValueError."""
+    return addresses_of(of_hopper(word), first + np.arange(extent), np.arange(depth), size, transposed)
 
 
 def _stored(
     frame: Frame, inst: Instruction, where: Getter, kind: Element, extent: int, depth: int, transposed: bool,
     quarter: np.ndarray | None,
-) -> np.ndarray:  # fmt: skip
-    """Matrices of descriptors as numbers [row, extent, k]; of a `quarter` only 16 of the extent."""
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Matrices of descriptors as numbers [matrix, extent, k], each once for all rows that name it, and which one each
+    row names; of a `quarter` [row] only 16 of the extent."""
     if kind.name == "b1":
-        found = _stored(frame, inst, where, element("u8"), extent, depth // 8, transposed, quarter)
-        return np.unpackbits(found.astype(np.uint8), axis=2, bitorder="little").astype(np.int64)
-    size = kind.bits // 8
-    descriptors = frame.full(where(frame))[:, 0]
-    along = np.arange(extent)[None] if quarter is None else quarter[:, None] * _ROWS + np.arange(_ROWS)
+        found, of = _stored(frame, inst, where, element("u8"), extent, depth // 8, transposed, quarter)
+        return np.unpackbits(found.astype(np.uint8), axis=2, bitorder="little").astype(np.int64), of
+    size, machine, shared = kind.bits // 8, frame.machine, SPACES["shared"]
+    words, blocks = frame.full(where(frame))[:, 0].tolist(), machine.block_of_row[frame.index]
+    first = np.zeros(frame.count, int) if quarter is None else quarter * _ROWS
+    numbers: dict[tuple[int, int, int], int] = {}
+    of = np.array(
+        [numbers.setdefault(k, len(numbers)) for k in zip(blocks.tolist(), words, first.tolist(), strict=True)]
+    )
+    more = depth, size, transposed
     try:
-        addresses = np.stack([
-            addresses_of(of_hopper(int(d)), along[i % len(along)], np.arange(depth), size, transposed)
-            for i, d in enumerate(descriptors)
-        ])  # fmt: skip
+        addresses = np.stack([_addresses(w, f, extent if quarter is None else _ROWS, *more) for _, w, f in numbers])
     except ValueError as error:
         raise frame.fault(inst, str(error)) from None
-    machine, flat = frame.machine, addresses.reshape(frame.count, -1)
-    offsets = SPACES["shared"].offsets(frame, inst, flat.astype(np.uint32), size)
-    for row in range(frame.count):
-        machine.watch.box(frame, inst, (row, 0), "shared", offsets[row], size, False)
-    values = machine.shared.words[size][offsets // size]
-    return mma.decode(values, kind).reshape(addresses.shape)
+    flat = addresses.reshape(len(addresses), -1)
+    offsets = flat + np.array([[block * machine.shared_stride] for block, _, _ in numbers])
+    if (
+        machine.watch.strict
+        or int(flat.max()) + size > machine.shared_bytes
+        or int(np.bitwise_or.reduce(flat, axis=None)) % size
+    ):
+        each = shared.offsets(frame, inst, flat[of].astype(np.uint32), size)
+        for row in range(frame.count):
+            machine.watch.box(frame, inst, (row, 0), "shared", each[row], size, False)
+    return mma.decode(machine.shared.words[size][offsets // size], kind).reshape(addresses.shape), of
 
 
 def join_warpgroup(block: BasicBlock, inst: Instruction) -> Terminator:

@@ -1,0 +1,111 @@
+"""Products of float64 matrices, compiled: every sum over k is formed in ascending order, whoever asks for it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from functional.arrays import Float64, Int64
+from functional.jit import native
+from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_of, target
+from functional.jit.native import I32, I64, Double, Pointer, Type, routine
+from functional.keep.kept import Kept, key
+
+Two: Any = Type("double", 2)
+Eight: Any = Type("double", 8)
+
+
+@routine
+def multiply_rows(a: Pointer, b: Pointer, c: Pointer, m: I64, n: I64, k: I64) -> None:
+    """C = A B of row-major float64 matrices, the sum over k in ascending order; n is a multiple of 8."""
+    for row in range(m):
+        left, to = a + row * k * 8, c + row * n * 8
+        for part in range(n // 8):
+            total = Eight(0)
+            for depth in range(k):
+                total += Eight(left[Double, depth]) * (b + depth * n * 8)[Eight, part]
+            to[Eight, part] = total
+
+
+@routine
+def multiply_each(a: Pointer, b: Pointer, of: Pointer, c: Pointer, count: I64, m: I64, n: I64, k: I64) -> I32:
+    """As many products; that of number i is of the matrix B whose number is i-th in `of`."""
+    for number in range(count):
+        right = b + of[I64, number] * (k * n * 8)
+        multiply_rows(a + number * (m * k * 8), right, c + number * (m * n * 8), m, n, k)
+    return 0
+
+
+@routine
+def multiply_in_lanes(
+    a: Pointer, b: Pointer, of: Pointer, room: Pointer, lanes: Pointer, count: I64, n: I64, k: I64
+) -> I32:
+    """The same with 16 rows, as what each lane holds (isa.matrices.c_layout): two columns of rows g and g + 8.
+    `room`: for one product."""
+    for number in range(count):
+        multiply_rows(a + number * (k * 128), b + of[I64, number] * (k * n * 8), room, 16, n, k)
+        held = lanes + number * (n * 128)
+        for block in range(n // 8):
+            for g in range(8):
+                for pair in range(4):
+                    to = held + ((g * 4 + pair) * n * 4 + block * 32)
+                    for half in range(2):
+                        to[Two, half] = (room + ((half * 8 + g) * n + block * 8 + pair * 2) * 8)[Two, 0]
+    return 0
+
+
+_MODULE = "functional.isa.products"
+_PASSES = (*FEW_PASSES, "new_gvn", "instruction_combine", "simplify_cfg")
+_ATTRIBUTES = 'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" }'
+
+
+@cache
+def _engine() -> Any:
+    made = Kept("objects").load_or_make(
+        key((_MODULE,), "products", target()), lambda: assembled(f"{native.text(_MODULE)}\n{_ATTRIBUTES}\n", _PASSES, 1)
+    )
+    engine = engine_of(made)
+    for name in native.exported(_MODULE):
+        binding().add_symbol(name, engine.get_function_address(name))
+    return engine
+
+
+def load() -> None:
+    """Machine code that is made from now on may call these routines by name."""
+    _engine()
+
+
+@cache
+def _routine(name: str, arity: int) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * arity)(_engine().get_function_address(name))
+
+
+def _given(a: np.ndarray, b: np.ndarray, of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if b.shape[2] % 8:
+        raise ValueError(f"{b.shape[2]} columns are no multiple of 8")
+    return np.ascontiguousarray(a, float), np.ascontiguousarray(b, float), np.ascontiguousarray(of, np.int64)
+
+
+def products(
+    a: Float64[np.ndarray, "row m k"], b: Float64[np.ndarray, "matrix k n"], of: Int64[np.ndarray, " row"]
+) -> Float64[np.ndarray, "row m n"]:
+    """A B of each row, B by its number. Raises ValueError if n is no multiple of 8."""
+    a, b, of = _given(a, b, of)
+    (rows, m, k), n = a.shape, b.shape[2]
+    c = np.empty((rows, m, n))
+    _routine("multiply_each", 8)(*(array.ctypes.data for array in (a, b, of, c)), rows, m, n, k)
+    return c
+
+
+def products_in_lanes(
+    a: Float64[np.ndarray, "row 16 k"], b: Float64[np.ndarray, "matrix k n"], of: Int64[np.ndarray, " row"]
+) -> Float64[np.ndarray, "row 32 element"]:
+    """The same as fragments of accumulators."""
+    a, b, of = _given(a, b, of)
+    (rows, _, k), n = a.shape, b.shape[2]
+    room, lanes = np.empty((16, n)), np.empty((rows, 32, n // 2))
+    _routine("multiply_in_lanes", 8)(*(array.ctypes.data for array in (a, b, of, room, lanes)), rows, n, k)
+    return lanes
