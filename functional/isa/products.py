@@ -14,7 +14,6 @@ from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_o
 from functional.jit.native import I32, I64, Double, Pointer, Type, routine
 from functional.keep.kept import Kept, key
 
-Two: Any = Type("double", 2)
 Eight: Any = Type("double", 8)
 
 
@@ -51,9 +50,10 @@ def multiply_in_lanes(
         for block in range(n // 8):
             for g in range(8):
                 for pair in range(4):
-                    to = held + ((g * 4 + pair) * n * 4 + block * 32)
                     for half in range(2):
-                        to[Two, half] = (room + ((half * 8 + g) * n + block * 8 + pair * 2) * 8)[Two, 0]
+                        source = room + ((half * 8 + g) * n + block * 8 + pair * 2) * 8
+                        to = held + ((block * 4 + half * 2) * 32 + g * 4 + pair) * 8
+                        to[Double, 0], to[Double, 32] = source[Double, 0], source[Double, 1]
     return 0
 
 
@@ -102,10 +102,10 @@ def products(
 
 def products_in_lanes(
     a: Float64[np.ndarray, "row 16 k"], b: Float64[np.ndarray, "matrix k n"], of: Int64[np.ndarray, " row"]
-) -> Float64[np.ndarray, "row 32 element"]:
-    """The same as fragments of accumulators."""
+) -> Float64[np.ndarray, "row element 32"]:
+    """The same as elements of accumulators in each lane."""
     a, b, of = _given(a, b, of)
     (rows, _, k), n = a.shape, b.shape[2]
-    room, lanes = np.empty((16, n)), np.empty((rows, 32, n // 2))
+    room, lanes = np.empty((16, n)), np.empty((rows, n // 2, 32))
     _routine("multiply_in_lanes", 8)(*(array.ctypes.data for array in (a, b, of, room, lanes)), rows, n, k)
     return lanes

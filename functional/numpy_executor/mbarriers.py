@@ -246,10 +246,8 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
                 raise frame.fault(inst, "the barrier is not in shared memory")
             passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
             for row in np.flatnonzero(active.any(axis=1)).tolist():
-                wanted: dict[tuple[int, int], np.ndarray] = {}
-                for lane in np.flatnonzero(active[row]).tolist():
-                    at = (int(places[row, lane]), int(given[row, lane]))
-                    wanted.setdefault(at, np.zeros(32, bool))[lane] = True
+                pairs = sorted(set(zip(places[row][active[row]].tolist(), given[row][active[row]].tolist(), strict=True)))
+                wanted = {(at, of): active[row] & (places[row] == at) & (given[row] == of) for at, of in pairs}
                 _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
         idle = ~lanes.any(axis=1)
         machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))

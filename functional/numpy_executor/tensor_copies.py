@@ -22,7 +22,7 @@ from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
-from functional.launches.memory import GLOBAL_BASE
+from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
 from functional.numpy_executor.async_copies import COMPLETES, MULTICAST, passes_of, targets_of
 from functional.numpy_executor.atomics import OPERATIONS, reduce_into, reduction
@@ -292,15 +292,25 @@ class Box:
         self.element_bytes = self.tensor.element_bytes
         self.bytes = len(at) * self.element_bytes
         self.places = tensor.address + at[self.inside]
-        valid = frame.machine.memory.valid(self.places.astype(np.uint64), self.element_bytes)
+        self._check_bounds(frame.machine.memory)
+
+    def _check_bounds(self, memory: Memory) -> None:
+        if not len(self.places):
+            return
+        (starts, ends), first, last = memory.ranges(), int(self.places.min()), int(self.places.max())
+        at = int(np.searchsorted(starts, first, side="right")) - 1
+        if at >= 0 and last + self.element_bytes <= int(ends[at]):  # all in one buffer
+            return
+        valid = memory.valid(self.places.astype(np.uint64), self.element_bytes)
         if not valid.all():
             wrong = int(self.places[~valid][0])
-            raise self._fault(f"an element at {wrong:#x} is out of bounds: {frame.machine.memory.describe(wrong)}")
+            raise self._fault(f"an element at {wrong:#x} is out of bounds: {memory.describe(wrong)}")
 
     @property
     def sectors(self) -> np.ndarray:
         """Numbers of the sectors of global memory that it touches."""
-        return np.unique(self.places // SECTOR_BYTES)
+        found = self.places // SECTOR_BYTES
+        return np.unique(found[np.diff(found, prepend=-1) != 0])
 
     def _in_words(self, first: list[int]) -> list[int]:
         """Coordinates, of words in place of elements that are less than a byte. Raises InputError."""

@@ -26,12 +26,12 @@ from functional.isa.matrices import (
     results_of,
     without_options,
 )
-from functional.isa.operation import Unsupported, refuse_if
+from functional.isa.operation import Unsupported, raw, refuse_if
 from functional.isa.products import products_in_lanes
 from functional.isa.slots import Slots
 from functional.numpy_executor import mma
 from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter
+from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Immediate, Instruction, Operand, Vector
@@ -159,13 +159,13 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     index_of = mma.metadata_getter(slots, metadata[0], metadata[1], kinds[1], depth) if metadata else None
 
     def step(frame: Frame) -> None:
-        added = np.asarray(frame.full(adds(frame)))[:, 0]
-        old = np.where(added[:, None, None], mma.read(frame, before, kinds[0]), 0)
+        added = np.asarray(frame.full(adds(frame)))[:, :1, None]
         found, of = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
         a, b = left(frame) * sign, found.swapaxes(1, 2)
         if index_of is None and kinds[1].name in FLOAT_ELEMENTS:  # C is added where it lies, in registers
-            mma.write(frame, setters, products_in_lanes(a, b, of) + old, kinds[0])
+            _accumulate(frame, products_in_lanes(a, b, of), before, setters, kinds[0], added)
             return
+        old = np.where(added, mma.read(frame, before, kinds[0]), 0)
         third = mma.assembled(old, places, (_ROWS, columns))
         if index_of is None:
             total = mma.multiply(a, b[of], third, kinds[1], options)
@@ -174,6 +174,17 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
+
+
+def _accumulate(
+    frame: Frame, products: np.ndarray, before: list[Getter], setters: list[Setter], kind: Element, added: np.ndarray
+) -> None:
+    """D = products [row, element, lane] + C, register by register; C only in rows where it is `added` [row, 1, 1]."""
+    per = kind.per_register
+    for i, (get, put) in enumerate(zip(before, setters, strict=True)):
+        old = mma.decode(raw(frame.full(get(frame)))[..., None], kind)
+        total = products[:, per * i : per * (i + 1)].swapaxes(1, 2) + np.where(added, old, 0)
+        put(frame, mma.encode(total, kind)[..., 0])
 
 
 def _left(
