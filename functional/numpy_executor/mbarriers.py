@@ -35,7 +35,9 @@ def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.n
     passes of shared memory [row]."""
     phases, parts = frame.machine.phases.take(), []
     for row, sectors in touched.items():
-        _, lines = line_records(np.unique(np.concatenate([np.zeros(0, np.uint32), *sectors])).astype(np.uint32)[None])
+        lines = np.zeros(0, np.uint32)
+        if sectors:
+            _, lines = line_records(np.unique(np.concatenate(sectors)).astype(np.uint32)[None])
         made = np.concatenate([lines, access_records(phases.get(int(frame.index[row]), []), int(passes[row]))])
         parts.append((np.full(len(made), row), made))
     log_records(frame, joined_records(parts, frame.count), None)
@@ -246,7 +248,9 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
                 raise frame.fault(inst, "the barrier is not in shared memory")
             passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
             for row in np.flatnonzero(active.any(axis=1)).tolist():
-                pairs = sorted(set(zip(places[row][active[row]].tolist(), given[row][active[row]].tolist(), strict=True)))
+                pairs = sorted(
+                    set(zip(places[row][active[row]].tolist(), given[row][active[row]].tolist(), strict=True))
+                )
                 wanted = {(at, of): active[row] & (places[row] == at) & (given[row] == of) for at, of in pairs}
                 _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
         idle = ~lanes.any(axis=1)

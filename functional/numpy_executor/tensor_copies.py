@@ -13,6 +13,7 @@ tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -233,7 +234,7 @@ def tensor_copy_step(slots: Slots, inst: Instruction) -> Step:
 
     def step(frame: Frame) -> None:
         boxes = {
-            where: Box(frame, inst, *where, tensor, MODES[mode], coordinates, offsets)
+            where: Box(frame, inst, *where, tensor, MODES[mode], coordinates, offsets, bool(reduction))
             for where, tensor in _maps(place.parts(frame))
         }
         for target in targets(frame):
@@ -271,13 +272,26 @@ def _maps(parts: list[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
                 raise part.frame.fault(part.inst, str(error), row, lane) from None
 
 
+def in_wide_words(tensor: TensorMap, first: Sequence[int]) -> tuple[TensorMap, list[int]] | None:
+    """The same tensor of words of 8 bytes, and a place in it, where all that is copied is of whole words and moves as
+    it is; None elsewhere."""
+    many = 8 // tensor.element_bytes
+    moves = tensor.packing is None and not tensor.pixels and not tensor.fill_nan and tensor.element[:2] != "tf"
+    if not moves or tensor.element.endswith(".ftz") or first[0] % many or tensor.size[0] % many:
+        return None
+    if tensor.box[0] % many or tensor.address % 8 or any(stride % 8 for stride in tensor.strides_bytes):
+        return None
+    size, box = ((along[0] // many, *along[1:]) for along in (tensor.size, tensor.box))
+    return replace(tensor, element="u64", size=size, box=box), [first[0] // many, *first[1:]]
+
+
 class Box:
     """The box that one lane copies: byte offsets of its elements in global and in shared memory, innermost axis
     first."""
 
     def __init__(
         self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,
-        coordinates: list[Getter], offsets: list[Getter],
+        coordinates: list[Getter], offsets: list[Getter], reduces: bool,
     ) -> None:  # fmt: skip
         self.frame, self.inst, self.row, self.lane, self.packing = frame, inst, row, lane, tensor.packing
         self.tensor = tensor.in_words
@@ -286,21 +300,27 @@ class Box:
             raise self._fault(f"a box of {size} bytes is out of bounds: shared memory has {limit} bytes")
         first, taps = ([int(frame.full(get(frame))[row, lane]) for get in given] for given in (coordinates, offsets))
         try:
-            at, self.inside = mode(self.tensor, self._in_words(first), taps)
+            wide = None if reduces or frame.machine.watch.strict else in_wide_words(tensor, first)
+            fits = wide is not None and self._locate(*wide, mode, taps)
+            fits = fits or self._locate(tensor.in_words, self._in_words(first), mode, taps)
         except InputError as error:
             raise self._fault(str(error)) from None
-        self.element_bytes = self.tensor.element_bytes
+        if not fits:
+            self._check_bounds(frame.machine.memory)
+
+    def _locate(self, tensor: TensorMap, first: Sequence[int], mode: Mode, taps: Sequence[int]) -> bool:
+        """Take the elements for those of `tensor`; do they all lie in one buffer?"""
+        at, self.inside = mode(tensor, first, taps)
+        self.tensor, self.element_bytes = tensor, tensor.element_bytes
         self.bytes = len(at) * self.element_bytes
         self.places = tensor.address + at[self.inside]
-        self._check_bounds(frame.machine.memory)
+        if not len(self.places):
+            return True
+        starts, ends = self.frame.machine.memory.ranges()
+        region = int(np.searchsorted(starts, int(self.places.min()), side="right")) - 1
+        return region >= 0 and int(self.places.max()) + self.element_bytes <= int(ends[region])
 
     def _check_bounds(self, memory: Memory) -> None:
-        if not len(self.places):
-            return
-        (starts, ends), first, last = memory.ranges(), int(self.places.min()), int(self.places.max())
-        at = int(np.searchsorted(starts, first, side="right")) - 1
-        if at >= 0 and last + self.element_bytes <= int(ends[at]):  # all in one buffer
-            return
         valid = memory.valid(self.places.astype(np.uint64), self.element_bytes)
         if not valid.all():
             wrong = int(self.places[~valid][0])
