@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from functional.arrays import Float64, Int64
+from functional.arrays import Bool, Float64, Int64
 from functional.jit import native
 from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_of, target
 from functional.jit.native import I32, I64, Double, Pointer, Type, routine
 from functional.keep.kept import Kept, key
 
 Eight: Any = Type("double", 8)
+Floats: Any = Type("float", 32)
+Doubles: Any = Type("double", 32)
 
 
 @routine
@@ -54,6 +56,27 @@ def multiply_in_lanes(
                         source = room + ((half * 8 + g) * n + block * 8 + pair * 2) * 8
                         to = held + ((block * 4 + half * 2) * 32 + g * 4 + pair) * 8
                         to[Double, 0], to[Double, 32] = source[Double, 0], source[Double, 1]
+    return 0
+
+
+@routine
+def accumulate(
+    a: Pointer, b: Pointer, of: Pointer, room: Pointer, places: Pointer, adds: Pointer, before: Pointer, after: Pointer,
+    count: I64, n: I64, k: I64,
+) -> I32:  # fmt: skip
+    """The same plus C, rounded, as registers of 32 float32 each, `before` and `after` bytes behind an address a row in
+    `places`; C only in rows in which `adds` is not 0. `room`: for a product, and what lanes hold of it."""
+    lanes = room + n * 128
+    for number in range(count):
+        multiply_in_lanes(a + number * (k * 128), b, of + number * 8, room, lanes, 1, n, k)
+        registers = places[Pointer, number]
+        for i in range(n // 2):
+            total = lanes[Doubles, i]
+            if adds[I64, number] != 0:
+                total += Doubles((registers + before[I64, i])[Floats, 0])
+            else:
+                total += 0
+            (registers + after[I64, i])[Floats, 0] = Floats(total)
     return 0
 
 
@@ -100,12 +123,20 @@ def products(
     return c
 
 
-def products_in_lanes(
-    a: Float64[np.ndarray, "row 16 k"], b: Float64[np.ndarray, "matrix k n"], of: Int64[np.ndarray, " row"]
-) -> Float64[np.ndarray, "row element 32"]:
-    """The same as elements of accumulators in each lane."""
+class Registers(NamedTuple):
+    """Registers of 32 float32 in memory, `offsets` [register] bytes behind an address [row]."""
+
+    addresses: Int64[np.ndarray, " row"]
+    offsets: Int64[np.ndarray, " register"]
+
+
+def accumulate_in(
+    a: Float64[np.ndarray, "row 16 k"], b: Float64[np.ndarray, "matrix k n"], of: Int64[np.ndarray, " row"],
+    before: Registers, after: Registers, added: Bool[np.ndarray, " row"],
+) -> None:  # fmt: skip
+    """D = A B + C, rounded once, in place; C only in rows in which it is `added`."""
     a, b, of = _given(a, b, of)
     (rows, _, k), n = a.shape, b.shape[2]
-    room, lanes = np.empty((16, n)), np.empty((rows, n // 2, 32))
-    _routine("multiply_in_lanes", 8)(*(array.ctypes.data for array in (a, b, of, room, lanes)), rows, n, k)
-    return lanes
+    adds, room = added.astype(np.int64), np.empty((2, 16, n))
+    arrays = a, b, of, room, before.addresses, adds, before.offsets, after.offsets
+    _routine("accumulate", 11)(*(array.ctypes.data for array in arrays), rows, n, k)

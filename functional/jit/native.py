@@ -253,6 +253,8 @@ class _Body(staged.Body):
             return Word(self.everywhere(like.type, one.name), kind)
         if "ptr" in (own.element, kind.element):
             cast = "ptrtoint" if own.element == "ptr" else "inttoptr"
+        elif {own.element, kind.element} == {"float", "double"}:
+            cast = "fptrunc" if kind.element == "float" else "fpext"
         else:
             cast = "bitcast" if own.bits == kind.bits else "trunc" if own.bits > kind.bits else "zext"
         return Word(self.new(f"{cast} {value.type} {value.name} to {like.type}"), kind)

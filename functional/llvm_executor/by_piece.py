@@ -6,12 +6,13 @@ warps that are there. Its run loop says whose turn it is; its steps work on fram
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from functional.execution.executor import Request
 from functional.isa.operation import raw
+from functional.isa.products import Registers
 from functional.isa.slots import Slots
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
@@ -36,14 +37,41 @@ from functional.traces.trace import Trace
 _UNLIMITED = 1 << 62
 
 
+class _Values(dict[int, np.ndarray]):
+    """Registers by slot, read when somebody asks for them. `written`: slots that a step has set."""
+
+    def __init__(self, read: Callable[[int], np.ndarray]) -> None:
+        super().__init__()
+        self._read, self.written = read, set[int]()
+
+    def __missing__(self, slot: int) -> np.ndarray:
+        super().__setitem__(slot, self._read(slot))
+        return self[slot]
+
+    def __setitem__(self, slot: int, value: np.ndarray) -> None:
+        self.written.add(slot)
+        super().__setitem__(slot, value)
+
+
 class PieceFrame(Frame):
     """Registers come from the frames of the machine code, one instruction at a time."""
 
     machine: PieceMachine
 
-    def load(self, slots: Iterable[int]) -> None:
-        for slot in slots:
-            self.values[slot] = self.machine.read(slot, self.rows)
+    def run(self, step: Step) -> None:
+        """A step of one instruction."""
+        values = self.values = _Values(lambda slot: self.machine.read(slot, self.rows))  # type: ignore[assignment]
+        step(self)
+        self.store(values.written)
+
+    def in_place(self, slots: tuple[int, ...]) -> Registers | None:
+        if self.mask is not None:
+            return None
+        places = [self.machine.code.places[slot] for slot in slots]
+        if any(one for _, one in places):
+            return None
+        addresses = self.machine.first_address + self.index * self.machine.frame_bytes
+        return Registers(addresses, np.array([place for place, _ in places], np.int64))
 
 
 class PieceCode(Decoded):
@@ -59,7 +87,10 @@ class PieceCode(Decoded):
         registers = {self.slots.register(program.registers[n]): (place, one) for n, place, one in generated.places}
         self.places = {slot: place for slot, place in registers.items()}
 
-    def _block(self, block: BasicBlock, live: object) -> Block:
+    def _blocks(self) -> tuple[Block, ...]:
+        return tuple(map(self._of_pieces, self.program.blocks))
+
+    def _of_pieces(self, block: BasicBlock) -> Block:
         last, steps = self.program.instructions[block.stop - 1], list[Step]()
         for piece in self._pieces[block.index]:
             steps.append(_run_piece(piece.entry))
@@ -72,17 +103,9 @@ class PieceCode(Decoded):
         return Block(block.index, (), (), tuple(steps), end, block.stop - block.start, 0)
 
     def _loaded(self, inst: Instruction, build: Callable[[Slots, Instruction], Step | None]) -> Step:
-        """A step, or an end, between loads of what it reads and stores of what it writes."""
-        slots = self.slots
-        step = self._decode(inst, lambda: build(slots, inst)) or _nothing
-        reads, writes = tuple(slots.read | (slots.written if inst.guard else set())), tuple(slots.written)
-
-        def run(frame: Frame) -> None:
-            frame.load(reads)
-            step(frame)
-            frame.store(writes)
-
-        return run
+        """A step, or an end, that reads and writes registers where the machine code keeps them."""
+        step = self._decode(inst, lambda: build(self.slots, inst)) or _nothing
+        return lambda frame: frame.run(step)  # type: ignore[attr-defined]
 
 
 def _run_piece(entry: int) -> Step:
@@ -180,6 +203,7 @@ class PieceMachine(Machine):
         self.native = native
         self._blocks_of_list = native.begin(thread_blocks.astype(np.int64))
         count, size = len(thread_blocks) * launch.warps_per_block, native.compiled.generated.frame_bytes
+        self.frame_bytes, self.first_address = size, native.frames.address
         self._frames = native.frames.view(count * size).reshape(count, size)
         super().__init__(code, launch, memory, thread_blocks, lambda _: _StreamLog(native.streams), watch, turns)
         self._bases = self.clusters.first_address.astype(np.int64)

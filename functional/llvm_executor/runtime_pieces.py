@@ -6,8 +6,7 @@ from functional.jit.native import I32, I64, Pointer, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context
 from functional.llvm_executor.runtime_schedule import begin, begin_turn, frame_of, place
-
-DONE_BLOCK = 1 << 21  # numpy_executor.stack.DONE: no basic block
+from functional.numpy_executor.stack import DONE
 
 
 @inlined
@@ -44,7 +43,7 @@ def run_piece(ctx: Context, rows: Pointer, count: I64, entry: I64) -> I32:
         frame.block = I32(entry)
         code = op.call(ctx.kernel, I32, ctx, frame)
         if code == at.FINISHED:
-            frame.block = DONE_BLOCK
+            frame.block = DONE
         elif code == at.STOPPED:
             if ctx.used < ctx.turn_stop:
                 return at.STOPPED

@@ -51,11 +51,14 @@ class Decoded(Code):
     def __init__(self, program: Program) -> None:
         self.program = program
         self.slots = Slots(program)
-        live = live_in(program)
-        self.blocks = tuple(self._block(block, live) for block in program.blocks)
+        self.blocks = self._blocks()
         self.slot_dtypes = self.slots.dtypes
         self.special_slots = {slot: name for name, slot in self.slots.specials.items()}
         self.symbol_slots = {slot: symbol for symbol, slot in self.slots.symbols.items()}
+
+    def _blocks(self) -> tuple[Block, ...]:
+        live = live_in(self.program)
+        return tuple(self._block(block, live) for block in self.program.blocks)
 
     def _block(self, block: BasicBlock, live: tuple[frozenset[Register], ...]) -> Block:
         instructions = self.program.instructions[block.start : block.stop]

@@ -37,7 +37,8 @@ def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.n
     for row, sectors in touched.items():
         lines = np.zeros(0, np.uint32)
         if sectors:
-            _, lines = line_records(np.unique(np.concatenate(sectors)).astype(np.uint32)[None])
+            numbers = sectors[0] if len(sectors) == 1 else np.unique(np.concatenate(sectors))  # each ascends
+            _, lines = line_records(numbers.astype(np.uint32)[None])
         made = np.concatenate([lines, access_records(phases.get(int(frame.index[row]), []), int(passes[row]))])
         parts.append((np.full(len(made), row), made))
     log_records(frame, joined_records(parts, frame.count), None)

@@ -14,6 +14,7 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
+from functional.isa.products import Registers
 from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
 from functional.numpy_executor.machine import Machine, clock
 from functional.numpy_executor.stack import FULL, pack, unpack
@@ -50,6 +51,10 @@ class Frame:
         """Write registers that live on back to the machine state, active lanes only."""
         for slot in slots:
             self.machine.write(slot, self.values[slot], self.rows, self.mask)
+
+    def in_place(self, slots: tuple[int, ...]) -> Registers | None:
+        """Where registers of 32 bits lie in memory, as they are before and after the block; None if they do not."""
+        return None
 
     def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:
         """The active ones among some lanes (None: those with a true guard), bool [row, 32]; None if all are."""

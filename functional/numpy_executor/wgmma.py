@@ -9,7 +9,7 @@ Instructions".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,15 +26,15 @@ from functional.isa.matrices import (
     results_of,
     without_options,
 )
-from functional.isa.operation import Unsupported, raw, refuse_if
-from functional.isa.products import products_in_lanes
+from functional.isa.operation import Unsupported, refuse_if
+from functional.isa.products import accumulate_in
 from functional.isa.slots import Slots
 from functional.numpy_executor import mma
 from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.operands import Frame, Getter, Setter, Step, Terminator, getter
+from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter
 from functional.numpy_executor.spaces import SPACES
 from functional.programs.program import BasicBlock
-from functional.ptx.ir import Immediate, Instruction, Operand, Vector
+from functional.ptx.ir import Immediate, Instruction, Operand, Register, Vector, parts_of
 
 _UNIT_BYTES = 16
 _HOPPER_WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}  # swizzle, bytes, by the number in a descriptor
@@ -153,6 +153,8 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     sign, transposed = _numbers(numbers, kinds[1].name, isinstance(first, Vector))
     before, setters = mma.registers_of(slots, accumulators, kinds[0]), mma.setters_of(slots, destination, kinds[0])
     refuse_if(len(setters) * kinds[0].per_register != columns // 2)
+    plain = kinds[0].name == "f32" and kinds[1].name in FLOAT_ELEMENTS and not metadata
+    in_place = _in_place(slots, (accumulators, destination)) if plain else []
     left = _left(slots, inst, kinds[1], depth // 2 if metadata else depth, transposed[0])
     right, adds = getter(slots, second, "b64"), getter(slots, scale, "pred", 2 + len(metadata) in inst.negated_sources)
     places = c_layout(_ROWS, columns)
@@ -162,29 +164,22 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         added = np.asarray(frame.full(adds(frame)))[:, :1, None]
         found, of = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
         a, b = left(frame) * sign, found.swapaxes(1, 2)
-        if index_of is None and kinds[1].name in FLOAT_ELEMENTS:  # C is added where it lies, in registers
-            _accumulate(frame, products_in_lanes(a, b, of), before, setters, kinds[0], added)
-            return
+        if in_place and (there := frame.in_place(in_place[0])) and (then := frame.in_place(in_place[1])):
+            return accumulate_in(a, b, of, there, then, added[:, 0, 0])
         old = np.where(added, mma.read(frame, before, kinds[0]), 0)
         third = mma.assembled(old, places, (_ROWS, columns))
         if index_of is None:
             total = mma.multiply(a, b[of], third, kinds[1], options)
         else:
             total = mma.multiply_sparse(a, index_of(frame), b[of], third, kinds[1], options)
-        mma.write(frame, setters, total[:, *places], kinds[0])
+        return mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
 
 
-def _accumulate(
-    frame: Frame, products: np.ndarray, before: list[Getter], setters: list[Setter], kind: Element, added: np.ndarray
-) -> None:
-    """D = products [row, element, lane] + C, register by register; C only in rows where it is `added` [row, 1, 1]."""
-    per = kind.per_register
-    for i, (get, put) in enumerate(zip(before, setters, strict=True)):
-        old = mma.decode(raw(frame.full(get(frame)))[..., None], kind)
-        total = products[:, per * i : per * (i + 1)].swapaxes(1, 2) + np.where(added, old, 0)
-        put(frame, mma.encode(total, kind)[..., 0])
+def _in_place(slots: Slots, operands: Sequence[Operand | None]) -> list[tuple[int, ...]]:
+    """Registers of accumulators, before and after."""
+    return [tuple(slots.register(r) for r in parts_of(o) if isinstance(r, Register)) for o in operands]
 
 
 def _left(
