@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -48,8 +49,23 @@ class Elements(NamedTuple):
 def tile(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
     """A box that begins at the element `first`."""
     _check(tensor, first, len(tensor.size), tiled=True)
-    along = [c + np.arange(n) * s for c, n, s in zip(first, tensor.counts, tensor.taken, strict=True)]
-    return _product(tensor, along)
+    counts, taken = tensor.counts, tensor.taken
+    if all(
+        c >= 0 and c + (n - 1) * s < whole for c, n, s, whole in zip(first, counts, taken, tensor.size, strict=True)
+    ):
+        strides = tensor.element_bytes, *tensor.strides_bytes
+        found = _inside(strides, counts, taken)
+        return found._replace(at=found.at + sum(c * stride for c, stride in zip(first, strides, strict=True)))
+    return _product(tensor, [c + np.arange(n) * s for c, n, s in zip(first, counts, taken, strict=True)])
+
+
+@lru_cache(64)
+def _inside(strides: tuple[int, ...], counts: tuple[int, ...], taken: tuple[int, ...]) -> Elements:
+    """A box at the tensor's first element, wholly inside."""
+    at = np.zeros(1, np.int64)
+    for stride, count, step in zip(strides[::-1], counts[::-1], taken[::-1], strict=True):
+        at = (at[:, None] + np.arange(count) * (step * stride)).reshape(-1)
+    return Elements(at, np.ones(len(at), bool))
 
 
 def four_rows(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Elements:
