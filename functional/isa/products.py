@@ -11,9 +11,10 @@ import numpy as np
 from functional.arrays import Bool, Float64, Int64
 from functional.jit import native
 from functional.jit.machine_code import FEW_PASSES, assembled, binding, engine_of, target
-from functional.jit.native import I32, I64, Double, Pointer, Type, routine
+from functional.jit.native import I32, I64, Double, Lanes32, Pointer, Type, op, routine
 from functional.keep.kept import Kept, key
 
+INFINITY, NAN = 0x7F800000, 0x7FFFFFFF  # float32: a product's NaN is that one, as of any operation
 Eight: Any = Type("double", 8)
 Floats: Any = Type("float", 32)
 Doubles: Any = Type("double", 32)
@@ -76,7 +77,8 @@ def accumulate(
                 total += Doubles((registers + before[I64, i])[Floats, 0])
             else:
                 total += 0
-            (registers + after[I64, i])[Floats, 0] = Floats(total)
+            bits = Lanes32(Floats(total))
+            (registers + after[I64, i])[Lanes32, 0] = op.where(bits & 0x7FFFFFFF > INFINITY, NAN, bits)
     return 0
 
 

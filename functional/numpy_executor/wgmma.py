@@ -27,7 +27,7 @@ from functional.isa.matrices import (
     without_options,
 )
 from functional.isa.operation import Unsupported, refuse_if
-from functional.isa.products import accumulate_in
+from functional.isa.products import NAN, accumulate_in
 from functional.isa.slots import Slots
 from functional.numpy_executor import mma
 from functional.numpy_executor.barriers import WARPGROUP
@@ -172,6 +172,8 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
             total = mma.multiply(a, b[of], third, kinds[1], options)
         else:
             total = mma.multiply_sparse(a, index_of(frame), b[of], third, kinds[1], options)
+        if plain:
+            total = np.where(np.isnan(total), np.uint32(NAN).view(np.float32), total)
         return mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
