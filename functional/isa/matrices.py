@@ -18,6 +18,7 @@ import numpy as np
 from functional.isa.operation import Unsupported, as_address, refuse_if
 from functional.ptx.ir import Address, Instruction, Operand
 
+NAN_BITS = 0x7FFFFFFF  # of a float32 product of warpgroups
 FLOAT_ELEMENTS = frozenset({"f16", "bf16", "tf32", "f32", "f64", "e4m3", "e5m2"})
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8,
          "s4": 4, "u4": 4, "b1": 1}  # fmt: skip

@@ -7,12 +7,12 @@ warps that are there. Its run loop says whose turn it is; its steps work on fram
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from functional.execution.executor import Request
 from functional.isa.operation import raw
-from functional.isa.products import Registers
 from functional.isa.slots import Slots
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
@@ -64,14 +64,18 @@ class PieceFrame(Frame):
         step(self)
         self.store(values.written)
 
-    def in_place(self, slots: tuple[int, ...]) -> Registers | None:
-        if self.mask is not None:
-            return None
-        places = [self.machine.code.places[slot] for slot in slots]
-        if any(one for _, one in places):
-            return None
-        addresses = self.machine.first_address + self.index * self.machine.frame_bytes
-        return Registers(addresses, np.array([place for place, _ in places], np.int64))
+    def accumulate(self, a: np.ndarray, b: np.ndarray, of: np.ndarray, registers: Any, added: np.ndarray) -> bool:
+        """In the frames themselves, if all lanes run and no register is one word for all."""
+        machine = self.machine
+        places = [[machine.code.places[slot] for slot in slots] for slots in registers]
+        if self.mask is not None or any(one for each in places for _, one in each):
+            return False
+        frames = machine.first_address + self.index * machine.frame_bytes
+        offsets = [np.array([place for place, _ in each]) for each in places]
+        given = [np.ascontiguousarray(m, float) for m in (a, b)], np.empty((2, 16, b.shape[2]))
+        arrays = *given[0], of, given[1], frames, added.astype(np.int64), *offsets
+        call("accumulate", *(array.ctypes.data for array in arrays), len(a), b.shape[2], b.shape[1])
+        return True
 
 
 class PieceCode(Decoded):

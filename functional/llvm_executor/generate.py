@@ -18,7 +18,7 @@ from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import cut, generated, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
-from functional.llvm_executor.pieces import Piece, barriers_of, pieces_of, surely_left_out
+from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, pieces_of
 from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register, Symbol
@@ -44,7 +44,7 @@ def generate(program: Program, in_clusters: bool = False) -> Generated:
     """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that only the array
     executor runs: of calls that are not known."""
     refuse_if(not generated(program))
-    left_out = surely_left_out(program, _TABLE.keys() | ENDS, in_clusters)
+    left_out = {i.index for i in program.instructions if in_clusters and may_be_far(i)}
     while True:
         if left_out or in_clusters:
             left_out |= barriers_of(program)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from functional.isa import products
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.jit import native
@@ -87,7 +86,6 @@ def text() -> str:
 def helpers() -> dict[str, int]:
     """Addresses of the run time's routines, known to kernels by name from now on."""
     kept = Kept("objects").load_or_make(key(MODULES, "runtime", target()), lambda: _object(text(), _RUNTIME_PASSES))
-    products.load()
     engine = engine_of(kept)
     found = {name: engine.get_function_address(name) for name in native.exported(PACKAGE)}
     for name, address in found.items():

@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from functional.isa.instructions import form_of, has_no_effect
-from functional.isa.operation import REFUSALS
 from functional.programs.program import Program
-from functional.ptx.ir import CLUSTER_SHARED, Instruction
+from functional.ptx.ir import Instruction
 
 _BARRIERS = ("bar", "barrier")
 
@@ -39,26 +37,11 @@ def pieces_of(program: Program, left_out: Set[int]) -> tuple[tuple[Piece, ...], 
     return tuple(found)
 
 
-def surely_left_out(program: Program, generated: Set[str], in_clusters: bool) -> set[int]:
-    """Positions of instructions of no opcode or operation that is generated. With thread blocks in clusters: of those
-    that may name another one's shared memory."""
-    return {i.index for i in program.instructions if not _is_known(i, generated) or (in_clusters and _is_far(i))}
+def may_be_far(inst: Instruction) -> bool:
+    """Of thread blocks in clusters: may it name another one's shared memory without saying so?"""
+    return (inst.is_memory and inst.space == "generic") or (inst.opcode == "isspacep" and "shared" in inst.modifiers)
 
 
 def barriers_of(program: Program) -> set[int]:
     """Positions of barriers, at which warps wait that run by the piece."""
     return {i.index for i in program.instructions if i.opcode in _BARRIERS and "warp" not in i.modifiers}
-
-
-def _is_known(inst: Instruction, generated: Set[str]) -> bool:
-    if inst.opcode in generated or has_no_effect(inst):
-        return CLUSTER_SHARED not in inst.modifiers
-    try:
-        form_of(inst)
-    except REFUSALS:
-        return False
-    return True
-
-
-def _is_far(inst: Instruction) -> bool:
-    return (inst.is_memory and inst.space == "generic") or (inst.opcode == "isspacep" and "shared" in inst.modifiers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from functional.isa.matrices import NAN_BITS
 from functional.isa.memory import WINDOWS
 from functional.jit.native import (
     I8,
@@ -28,6 +29,8 @@ from functional.llvm_executor.undo import keep_range
 from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
 
 Eight: Any = Type("double", 8)
+Floats: Any = Type("float", 32)
+Doubles: Any = Type("double", 32)
 _BLOCK_ROWS = 16
 
 
@@ -45,6 +48,44 @@ def multiply_blocks(a: Pointer, b: Pointer, c: Pointer, width: I64, groups: I64)
             for m in range(_BLOCK_ROWS):
                 c[Eight, m] = c[Eight, m] + Eight(a[Double, m * width + k]) * right
         a, b = a + width * 128, b + width * 64
+
+
+@routine
+def multiply_rows(a: Pointer, b: Pointer, c: Pointer, m: I64, n: I64, k: I64) -> None:
+    """C = A B of row-major float64 matrices, the sum over k in ascending order; n is a multiple of 8."""
+    for row in range(m):
+        left, to = a + row * k * 8, c + row * n * 8
+        for part in range(n // 8):
+            total = Eight(0)
+            for depth in range(k):
+                total += Eight(left[Double, depth]) * (b + depth * n * 8)[Eight, part]
+            to[Eight, part] = total
+
+
+@routine
+def accumulate(
+    a: Pointer, b: Pointer, of: Pointer, room: Pointer, frames: Pointer, adds: Pointer, before: Pointer, after: Pointer,
+    count: I64, n: I64, k: I64,
+) -> I32:  # fmt: skip
+    """D = A B + C, rounded to float32, of 16 rows for each of `count` warps: A and B float64, that one of B whose
+    number is in `of`; C where `adds` is not 0. C and D lie in registers `before` and `after` bytes behind `frames`, of
+    each warp (isa.matrices.c_layout). `room`: for a product, and for what a lane holds of it."""
+    lanes = room + n * 128
+    for number in range(count):
+        multiply_rows(a + number * (k * 128), b + of[I64, number] * (k * n * 8), room, 16, n, k)
+        for i in range(n // 2):
+            source = room + ((i >> 1 & 1) * n * 8 + (i >> 2) * 8 + (i & 1)) * 8
+            for g in range(8):
+                for pair in range(4):
+                    lanes[Double, g * 4 + pair] = source[Double, g * n + pair * 2]
+            total, frame = lanes[Doubles, 0], frames[Pointer, number]
+            if adds[I64, number] != 0:
+                total += Doubles((frame + before[I64, i])[Floats, 0])
+            else:
+                total += 0
+            bits = Lanes32(Floats(total))
+            (frame + after[I64, i])[Lanes32, 0] = op.where(bits & 0x7FFFFFFF > 0x7F800000, NAN_BITS, bits)
+    return 0
 
 
 @routine

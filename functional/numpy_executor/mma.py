@@ -32,7 +32,6 @@ from functional.isa.matrices import (
     values,
 )
 from functional.isa.operation import as_number, raw, refuse_if
-from functional.isa.products import products
 from functional.isa.slots import Slots
 from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
@@ -112,7 +111,10 @@ def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options
             total = fma64(a[:, :, k, None], b[:, None, k, :], total)
         return total
     if kind.name in FLOAT_ELEMENTS:
-        return products(a, b, np.arange(len(a))) + c
+        total = np.zeros(c.shape)
+        for k in range(a.shape[2]):
+            total = total + a[:, :, k, None] * b[:, None, k, :]
+        return total + c
     product = np.matmul(a.astype(np.float64), b.astype(np.float64))  # integers below 2**53: exact in any order
     if kind.name == "b1" and "xor" in options:
         product = a.sum(axis=2)[:, :, None] + b.sum(axis=1)[:, None, :] - 2 * product

@@ -9,12 +9,12 @@ of the block are the registers that live on blended into the machine state under
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
-from functional.isa.products import Registers
 from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
 from functional.numpy_executor.machine import Machine, clock
 from functional.numpy_executor.stack import FULL, pack, unpack
@@ -52,9 +52,11 @@ class Frame:
         for slot in slots:
             self.machine.write(slot, self.values[slot], self.rows, self.mask)
 
-    def in_place(self, slots: tuple[int, ...]) -> Registers | None:
-        """Where registers of 32 bits lie in memory, as they are before and after the block; None if they do not."""
-        return None
+    def accumulate(self, a: np.ndarray, b: np.ndarray, of: np.ndarray, registers: Any, added: np.ndarray) -> bool:
+        """D = A B + C of matrices [row, 16, k], [matrix, k, n], that one whose number is in `of` [row], and of slots of
+        float32 `registers`, (those of C, those of D); C where it is `added` [row]. Is there a fast way, and was it
+        gone?"""
+        return False
 
     def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:
         """The active ones among some lanes (None: those with a true guard), bool [row, 32]; None if all are."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from functional.isa.matrices import (
     FLOAT_ELEMENTS,
+    NAN_BITS,
     Element,
     a_layout,
     c_layout,
@@ -27,7 +28,6 @@ from functional.isa.matrices import (
     without_options,
 )
 from functional.isa.operation import Unsupported, refuse_if
-from functional.isa.products import NAN, accumulate_in
 from functional.isa.slots import Slots
 from functional.numpy_executor import mma
 from functional.numpy_executor.barriers import WARPGROUP
@@ -164,8 +164,8 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         added = np.asarray(frame.full(adds(frame)))[:, :1, None]
         found, of = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
         a, b = left(frame) * sign, found.swapaxes(1, 2)
-        if in_place and (there := frame.in_place(in_place[0])) and (then := frame.in_place(in_place[1])):
-            return accumulate_in(a, b, of, there, then, added[:, 0, 0])
+        if in_place and frame.accumulate(a, b, of, in_place, added[:, 0, 0]):
+            return None
         old = np.where(added, mma.read(frame, before, kinds[0]), 0)
         third = mma.assembled(old, places, (_ROWS, columns))
         if index_of is None:
@@ -173,7 +173,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         else:
             total = mma.multiply_sparse(a, index_of(frame), b[of], third, kinds[1], options)
         if plain:
-            total = np.where(np.isnan(total), np.uint32(NAN).view(np.float32), total)
+            total = np.where(np.isnan(total), np.uint32(NAN_BITS).view(np.float32), total)
         return mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
