@@ -4,7 +4,9 @@ test_suite_outputs.py."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import ptx_kernels
@@ -16,9 +18,11 @@ from random_kernels import IN_WORDS, OUT_WORDS, KernelText
 
 import functional.suite as suite
 from functional.errors import ExecutionError
+from functional.isa.operation import refuse_if
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.llvm_executor import LlvmExecutor
+from functional.llvm_executor import LlvmExecutor, generate
+from functional.llvm_executor.unit import Unit
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.traces.trace import Trace
@@ -58,6 +62,37 @@ def test_random_kernels(seed: int, size: int, grid: int, block: tuple[int, int])
     launch, memory = random_launch(seed, size, grid, block)
     assert LLVM.compiled(launch.program) is not None
     assert_equal(launch, memory)
+
+
+@examples(5, 40)
+@given(
+    seed=st.integers(0, 1 << 32), size=st.integers(1, 20), share=st.floats(0.02, 1),
+    block=st.sampled_from([(32, 1), (8, 1), (70, 1), (16, 3), (128, 1)]),
+)  # fmt: skip
+def test_pieces_of_random_kernels(seed: int, size: int, share: float, block: tuple[int, int]) -> None:
+    """Whichever instructions are left to steps, branches and barriers too."""
+    launch, memory = random_launch(seed, size, 2, block)
+    left_out = np.random.default_rng(seed).random(len(launch.program.instructions)) < share
+
+    def unless_left_out(build: Callable) -> Callable:
+        def built(unit: Unit, *given: Any) -> None:
+            inst = next(g for g in (*given, *(g[-1] for g in given if isinstance(g, tuple))) if hasattr(g, "opcode"))
+            refuse_if(left_out[inst.index])
+            build(unit, *given)
+
+        return built
+
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("ABSTIM_CACHE", folder)
+        for name in ("instruction", "terminate"):
+            patch.setattr(generate, name, unless_left_out(getattr(generate, name)))
+        own = LlvmExecutor()
+        assert own.compiled(launch.program).generated.by_piece == left_out.any()
+        other = memory.copy()
+        trace, expected = own.run(launch, other), NUMPY.run(launch, memory)
+    for field in dataclasses.fields(Trace):
+        assert np.array_equal(getattr(trace, field.name), getattr(expected, field.name)), field.name
+    assert np.array_equal(other.arena, memory.arena)
 
 
 def test_thread_blocks_on_demand() -> None:

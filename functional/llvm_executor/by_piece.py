@@ -88,8 +88,7 @@ class PieceCode(Decoded):
         self.left_out = frozenset(generated.left_out)
         self._pieces = pieces_of(program, self.left_out)
         super().__init__(program)
-        registers = {self.slots.register(program.registers[n]): (place, one) for n, place, one in generated.places}
-        self.places = {slot: place for slot, place in registers.items()}
+        self.places = {self.slots.register(r): home for r, home in generated.homes(program).items()}
 
     def _blocks(self) -> tuple[Block, ...]:
         return tuple(map(self._of_pieces, self.program.blocks))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from functional.isa.instructions import form_of, has_no_effect, is_vector_move, is_wide_move
+from functional.isa.instructions import CARRIED, form_of, has_no_effect, is_vector_move, is_wide_move
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE
@@ -23,6 +23,7 @@ from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register, Symbol
 
+_CARRY = -1
 _LOGGED = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "cp", "wmma"}
 
 
@@ -36,8 +37,13 @@ class Generated:
     symbols: tuple[Symbol, ...]  # whose addresses the symbol table holds, in order
     by_piece: bool = False  # warps run a piece at a time, for which `left_out` and `places` are
     left_out: tuple[int, ...] = ()  # positions of instructions that are left to steps
-    # Of registers that steps name: number in the program, place in a frame, and whether it is one word for all lanes
+    # Of registers that steps name: number in the program (_CARRY of the condition code), place in a frame, and whether
+    # it is one word for all lanes
     places: tuple[tuple[int, int, bool], ...] = ()
+
+    def homes(self, program: Program) -> dict[Register, tuple[int, bool]]:
+        """Place in a frame, and whether it is one word for all lanes, of the registers that steps name."""
+        return {CONDITION_CODE if n == _CARRY else program.registers[n]: (at, one) for n, at, one in self.places}
 
 
 def generate(program: Program, in_clusters: bool = False) -> Generated:
@@ -77,7 +83,7 @@ def _generated(unit: Unit) -> Generated:
         live = sorted((unit.place(r), register_kind(r)) for r in initial)
         zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
         named = {r for i in unit.left_out for r in _named(program.instructions[i])}
-        places = [(program.numbers[r], unit.place(r), r in unit.analysis.uniform) for r in named]
+        places = [(program.numbers.get(r, _CARRY), unit.place(r), r in unit.analysis.uniform) for r in named]
         head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
         text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
         size = -(-unit.frame_bytes // 64) * 64 + 256
@@ -119,7 +125,9 @@ def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
 
 def _named(inst: Instruction) -> set[Register]:
     """Registers that a step of it reads or writes."""
-    return {*inst.reads(), *inst.writes(), *([inst.guard.register] if inst.guard else [])}
+    carries = inst.opcode in CARRIED or "cc" in inst.modifiers
+    more = ([inst.guard.register] if inst.guard else []) + ([CONDITION_CODE] if carries else [])
+    return {*inst.reads(), *inst.writes(), *more}
 
 
 def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Register]:
