@@ -210,22 +210,28 @@ def end_waits(machine: Machine, rows: Iterable[int] | None = None, give_up: bool
     do."""
     seen = {row: _seen(machine, machine.held[row]) for row in (list(machine.held) if rows is None else rows)}
     over = [row for row, found in seen.items() if all(found.values())]
-    for row in over or (list(seen) if give_up else []):
-        _go_on(machine, row, seen[row])
+    if rows_on := over or (list(seen) if give_up else []):
+        _go_on(machine, {row: seen[row] for row in rows_on})
 
 
-def _go_on(machine: Machine, row: int, seen: dict[tuple[int, int], bool]) -> None:
-    waiting = machine.held.pop(row)
-    value = np.zeros((1, 32), bool)
-    for (word, given), lanes in waiting.lanes.items():
-        value[0] |= lanes & seen[word, given]
-        if seen[word, given]:
-            machine.phases.wait(row, word)
-    rows, lanes = np.array([row]), np.logical_or.reduce(list(waiting.lanes.values()))[None]
-    machine.write(waiting.slot, value, rows, lanes)
-    records = access_records(machine.phases.take().get(row, []), waiting.passes)
-    machine.log.records(np.full(len(records), row), records)
-    machine.stack.resume(rows, np.array([waiting.after]))
+def _go_on(machine: Machine, seen: dict[int, dict[tuple[int, int], bool]]) -> None:
+    """Warps leave their waits with what their threads have seen."""
+    rows, waits = np.array(list(seen)), [machine.held.pop(row) for row in seen]
+    values, lanes = np.zeros((2, len(rows), 32), bool)
+    for i, (row, found) in enumerate(seen.items()):
+        for which, own in waits[i].lanes.items():
+            lanes[i] |= own
+            if found[which]:
+                values[i] |= own
+                machine.phases.wait(row, which[0])
+    noted, slots = machine.phases.take(), np.array([waiting.slot for waiting in waits])
+    for slot in np.unique(slots):
+        here = slots == slot
+        machine.write(int(slot), values[here], rows[here], lanes[here])
+    for row, waiting in zip(seen, waits, strict=True):
+        records = access_records(noted.get(row, []), waiting.passes)
+        machine.log.records(np.full(len(records), row), records)
+    machine.stack.resume(rows, np.array([waiting.after for waiting in waits]))
 
 
 def _seen(machine: Machine, waiting: Waiting) -> dict[tuple[int, int], bool]:
@@ -249,10 +255,9 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
                 raise frame.fault(inst, "the barrier is not in shared memory")
             passes = np.broadcast_to(bank_passes_of(frame.full(part.addresses)), frame.count)
             for row in np.flatnonzero(active.any(axis=1)).tolist():
-                pairs = sorted(
-                    set(zip(places[row][active[row]].tolist(), given[row][active[row]].tolist(), strict=True))
-                )
-                wanted = {(at, of): active[row] & (places[row] == at) & (given[row] == of) for at, of in pairs}
+                own, at, of = active[row], places[row], given[row]
+                pairs = sorted(set(zip(at[own].tolist(), of[own].tolist(), strict=True)))
+                wanted = {pair: own & (at == pair[0]) & (of == pair[1]) for pair in pairs}
                 _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
         idle = ~lanes.any(axis=1)
         machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))
