@@ -24,7 +24,7 @@ from functional.llvm_executor.pieces import pieces_of
 from functional.llvm_executor.streams import Streams
 from functional.llvm_executor.undo import PAGE_SHIFT, Undo
 from functional.numpy_executor.decode import Decoded, step_of
-from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch
+from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch, shared_bytes_of
 from functional.numpy_executor.mbarriers import is_wait
 from functional.numpy_executor.operands import Frame, Step
 from functional.numpy_executor.run import NumpyExecutor
@@ -72,8 +72,8 @@ class PieceFrame(Frame):
             return False
         frames = machine.first_address + self.index * machine.frame_bytes
         offsets = [np.array([place for place, _ in each]) for each in places]
-        given = [np.ascontiguousarray(m, float) for m in (a, b)], np.empty((2, 16, b.shape[2]))
-        arrays = *given[0], of, given[1], frames, added.astype(np.int64), *offsets
+        a, b, room = np.ascontiguousarray(a, float), np.ascontiguousarray(b, float), np.empty((2, 16, b.shape[2]))
+        arrays = a, b, of, room, frames, added.astype(np.int64), *offsets
         call("accumulate", *(array.ctypes.data for array in arrays), len(a), b.shape[2], b.shape[1])
         return True
 
@@ -177,9 +177,7 @@ class _Keeper(Watch):
 
     def look(self, how, part, offsets, size_bytes, values=()) -> None:  # type: ignore[no-untyped-def]
         if how != "loads" and part.space.name == "global":
-            self.note_writes(
-                part.frame.full(offsets)[part.lanes] if offsets.shape[1] in (1, 32) else offsets, size_bytes
-            )
+            self.note_writes(part.frame.full(offsets)[part.lanes], size_bytes)
 
     def box(self, frame, inst, place, space, starts, size_bytes, writes) -> None:  # type: ignore[no-untyped-def]
         if writes and space == "global":
@@ -285,7 +283,7 @@ class _Executor(NumpyExecutor):
         return _Keeper(self._job.undo)
 
     def machine(self, code, launch, memory, chosen, watch, turns) -> Machine:  # type: ignore[no-untyped-def]
-        native = Native(self._job, self._worker, append=False, resident=len(chosen))
+        native = Native(self._job, self._worker, False, len(chosen), shared_bytes_of(code, launch))
         return PieceMachine(native, code, launch, memory, chosen, watch, turns)
 
 

@@ -178,8 +178,9 @@ class Machine:
     `append`: traces are valid as long as the worker belongs to this launch (see `Streams`).
     """
 
-    def __init__(self, job: Job, worker: Worker, append: bool, resident: int) -> None:
+    def __init__(self, job: Job, worker: Worker, append: bool, resident: int, shared_bytes: int | None = None) -> None:
         self.resident = resident  # thread blocks that have storages and frames
+        self.shared_bytes = job.launch.shared_bytes if shared_bytes is None else shared_bytes
         compiled, launch, memory = job.compiled, job.launch, job.memory
         self.compiled, self.launch, self.memory, self.undo, self.worker = compiled, launch, memory, job.undo, worker
         self.context = np.zeros(len(at.CONTEXT), np.int64)
@@ -257,7 +258,7 @@ class Machine:
         launch = self.launch
         stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
         contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
-        self.shared_stride = -(-launch.shared_bytes // 64) * 64
+        self.shared_stride = -(-self.shared_bytes // 64) * 64
         own = self.shared_stride, 32 * stride * launch.warps_per_block
         sizes = [len(c) for c in contents] + [self.resident * size for size in own] + [64]
         storages = self.worker.storages.of(sizes)
@@ -270,7 +271,7 @@ class Machine:
         self.set(
             arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,
             regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
-            shared_limit=launch.shared_bytes, shared_bytes=launch.shared_bytes, local_limit=slots.local_bytes,
+            shared_limit=self.shared_bytes, shared_bytes=self.shared_bytes, local_limit=slots.local_bytes,
             local_stride=stride, local_base=local, local_bytes=32 * stride, scratch=scratch,
         )  # fmt: skip
 

@@ -227,8 +227,7 @@ class Machine:
     def _memories(self) -> None:
         launch, code = self.launch, self.code
         open_regions(code.program, self.memory)
-        reserves = RESERVED_SHARED in code.special_slots.values()
-        self.shared_bytes = reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if reserves else launch.shared_bytes
+        self.shared_bytes = shared_bytes_of(code, launch)
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
         self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16 * code.slots.frames
@@ -356,6 +355,12 @@ class Machine:
         """(x, y, z) of a linear thread block id."""
         x, y, _ = self.launch.grid
         return block % x, block // x % y, block // (x * y)
+
+
+def shared_bytes_of(code: Code, launch: Launch) -> int:
+    """Of a thread block, with what is CUDA's own if the program asks where that lies."""
+    reserves = RESERVED_SHARED in code.special_slots.values()
+    return reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if reserves else launch.shared_bytes
 
 
 def reserved_shared_offset(launch: Launch) -> int:
