@@ -15,7 +15,7 @@ from functional.errors import BudgetSpent, InputError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
-from functional.launches.launch import Launch, open_regions
+from functional.launches.launch import Launch
 from functional.llvm_executor.attempts import Conflict, interleaved, parallel, serial
 from functional.llvm_executor.by_piece import PieceCode, by_piece
 from functional.llvm_executor.in_turns import Stepped
@@ -108,7 +108,6 @@ class LlvmExecutor(Executor):
 
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
         undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget
-        open_regions(request.launch.program, request.memory)
         what = compiled, request.launch, request.memory, request.thread_blocks, budget
         turns = request.interleaving if compiled.ordered and len(request.thread_blocks) > 1 else None
         return Job(*what, chunk_bytes, self._workers, undo, turns, leases)
