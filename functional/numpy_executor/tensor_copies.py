@@ -13,12 +13,12 @@ tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from functional.arrays import Bool, Int64
 from functional.errors import InputError
