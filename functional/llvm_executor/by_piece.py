@@ -177,7 +177,8 @@ class _Keeper(Watch):
 
     def look(self, how, part, offsets, size_bytes, values=()) -> None:  # type: ignore[no-untyped-def]
         if how != "loads" and part.space.name == "global":
-            self.note_writes(part.frame.full(offsets)[part.lanes], size_bytes)
+            named = offsets if part.active is None else part.frame.full(offsets)[part.active]  # of a matrix: any number
+            self.note_writes(named, size_bytes)
 
     def box(self, frame, inst, place, space, starts, size_bytes, writes) -> None:  # type: ignore[no-untyped-def]
         if writes and space == "global":
