@@ -144,11 +144,11 @@ def test_a_description_closes_the_gaps(driver: CudaDevice, tmp_path: Path) -> No
     base = related_gpu(facts)
     modelled = {
         ("latency", "global", 16): 33.0, ("latency", "global", 1024): 206.0, ("latency", "global", 262144): 550.0,
-        ("stream", "read", 2048): 1000.0, ("bandwidth", "chunks", 6144): 4000.0,
+        ("stream", "init", 2048): 1000.0, ("bandwidth", "chunks", 6144): 4000.0,
     }  # fmt: skip
     measured = modelled | {
         ("latency", "global", 16): 35.0, ("latency", "global", 1024): 218.0, ("latency", "global", 262144): 612.0,
-        ("stream", "read", 2048): 900.0, ("bandwidth", "chunks", 6144): 2000.0, ("throughput", "fp64_fma", 0): 2.0,
+        ("stream", "init", 2048): 900.0, ("bandwidth", "chunks", 6144): 2000.0, ("throughput", "fp64_fma", 0): 2.0,
     }  # fmt: skip
     found = changes(base, measured, modelled)
     path = tmp_path / "mine.toml"

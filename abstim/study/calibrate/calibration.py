@@ -147,7 +147,7 @@ def measure(device: Device, each: Measurement) -> float:
 
 
 BASES = ((90, "h100"), (86, "rtx3080"), (80, "a100"), (70, "v100"))  # the first whose architecture is no later
-NEEDED = ("latency", "bandwidth/chunks", "stream/read", "launch")
+NEEDED = ("latency", "bandwidth/chunks", "stream/init", "launch")
 # Class of instructions -> the micro-benchmark of its rate
 RATES = {f"{kind}_{op}": f"{kind}_fma" for kind in ("fp32", "fp64") for op in ("mad", "mul")}
 RATES |= {"fp32_add": "fp32_add", "fp64_add": "fp64_add", "int_mad": "int_multiply_add", "int_mul": "int_multiply_add"}
@@ -213,7 +213,8 @@ def _bandwidths(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, fl
     chunks = ("bandwidth", "chunks", 6144)
     if chunks in measured and chunks in modelled:
         values["l2_sector_cycles"] = round(base.params.l2_sector_cycles * modelled[chunks] / measured[chunks], 3)
-    full = max((key for key in measured if key[:2] == ("stream", "read") and key in modelled), default=None)
+    # of stores alone: loads of one word a thread wait for thread blocks to follow each other, too
+    full = max((key for key in measured if key[:2] == ("stream", "init") and key in modelled), default=None)
     if full is not None:
         rate = 32 * base.spec.dram_channels * base.spec.core_clock_hz / base.params.dram_sector_cycles
         values["dram_bytes_per_second"] = round(rate * measured[full] / modelled[full], -9)
