@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -117,6 +117,7 @@ BEFORE = np.array([-5.0, -7.0, -6.0, -11.0, -2.0])
 DEVIATIONS = np.array([2.0, 2.0, 2.0, 2.0, 1.5])
 CONSTANT, SLOPE = 1.0, 0.25  # variances of the mean, and of the power of the formula's cycles
 FIRST_STEPS, STEPS = 40, 12  # of the search for settings: at first, and from those before
+NO_STEPS = 0  # the settings stay
 MANY = 300  # pairs, beyond which settings move less and take fewer steps
 
 
@@ -157,6 +158,16 @@ class Setting:
 
     def _variances(self) -> Float64[np.ndarray, " order"]:
         return np.exp(self.logs[-5:-2])
+
+    def likelier(self, apart: Apart, lacking: Float64[np.ndarray, " pair"], steps: int) -> Setting:
+        """After so many steps towards those of the largest posterior."""
+        from scipy.optimize import minimize
+
+        bounds = [(-8.0, 4.0)] * len(apart.squares) + [(-14.0, 1.0)] * 4 + [(-6.0, 3.0)]
+        found = minimize(
+            loss, self.logs, (apart, lacking), "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": steps}
+        )
+        return Setting(found.x)
 
     def covariance(self, apart: Apart) -> Covariance:
         """Of pairs, but for what is each pair's own."""
@@ -224,20 +235,14 @@ class Process:
     def __init__(
         self, pairs: Pairs, known: Mapping[Pair, float], start: Setting | None = None, steps: int = FIRST_STEPS
     ) -> None:
-        from scipy.optimize import minimize
-
         self.pairs, self.at = pairs, Places.of(list(known))
         lacking = np.array(list(known.values()))
         self.mean = float(lacking.mean())
         self.lacking = lacking - self.mean
         apart = pairs.apart(self.at, self.at)
-        first = Setting.first(len(apart.squares))
-        bounds = [(-8.0, 4.0)] * len(apart.squares) + [(-14.0, 1.0)] * 4 + [(-6.0, 3.0)]
-        found = minimize(
-            loss, (start or first).logs, (apart, self.lacking), "L-BFGS-B", jac=True, bounds=bounds,
-            options={"maxiter": steps},
-        )  # fmt: skip
-        self.setting = Setting(found.x)
+        self.setting = start or Setting.first(len(apart.squares))
+        if steps:
+            self.setting = self.setting.likelier(apart, self.lacking, steps)
         self.inverse, _ = inverted(self.setting.covariance(apart).total, self.setting.nugget)
         self.weights = self.inverse @ self.lacking
         self.timed, self.left = np.full(pairs.cycles.shape, np.nan), pairs.shares.copy()
@@ -295,6 +300,10 @@ CANDIDATES = 400  # pairs among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 # By what intervals are wider than errors of timed points say, since these stop when they look small
 WIDER = 1.1
+FACTORS = np.geomspace(1.0, 1000.0, 200)  # by which intervals can be too wide
+# Intervals narrow with more pairs as these to a power of 0.8 to 1.4 on kernels of the suite, at least of `NARROWING`;
+# where more than `WORTH` of all would be needed, few are saved
+NARROWING, WORTH = 0.7, 0.5
 OVERHEAD = 0.15  # of what timing all pairs takes, at most, goes into formula and looks
 
 
@@ -315,13 +324,14 @@ def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
 class PairCycles:
     """Cycles of each launch on each point. `timed` pairs were; relative standard errors of the weighted sum on each
     point (`of_sums`), 0 where all launches were timed; so many `degrees` of freedom tell them. `left`: why nothing is
-    read off, if that was left."""
+    read off, if that was left; else `reading` did."""
 
     cycles: Float64[np.ndarray, "point launch"]
     timed: list[Pair]
     of_sums: Float64[np.ndarray, " point"]
     degrees: float
     left: str = ""
+    reading: Reading | None = None
 
     def half_widths(self, confidence: float) -> Float64[np.ndarray, " point"]:
         """Half of each point's interval, relative."""
@@ -340,51 +350,55 @@ class PairCycles:
         """Launches that were timed on each point."""
         return np.bincount(Places.of(self.timed).points, minlength=len(self.cycles))
 
-    def with_timed(self, pairs: Sequence[Pair], found: Float64[np.ndarray, " pair"]) -> PairCycles:
-        """With some pairs timed since; all launches of their points are timed now."""
-        at, cycles, of_sums = Places.of(pairs), self.cycles.copy(), self.of_sums.copy()
-        cycles[at] = found
-        of_sums[at.points] = 0.0
-        return replace(self, cycles=cycles, timed=sorted({*self.timed, *pairs}), of_sums=of_sums)
+    def with_timed(self, pairs: Sequence[Pair]) -> PairCycles:
+        """After timing some pairs more, which tell of others, too."""
+        return self.reading.told(pairs) if self.reading else self
 
 
 Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
-Met = Callable[["Float64[np.ndarray, ' point']"], bool]  # of half-widths: whether they are narrow enough
+TooWide = Callable[["Float64[np.ndarray, ' point']"], float]  # of half-widths: by what factor, 1 where narrow enough
 
 
-def all_within(error: float) -> Met:
+def all_within(error: float) -> TooWide:
     """No interval is wider."""
-    return lambda halves: float(halves.max(initial=0.0)) <= error
+    return lambda halves: max(1.0, float(halves.max(initial=0.0)) / error)
 
 
-def most_within(error: float, share: float, confidence: float) -> Met:
+def most_within(error: float, share: float, confidence: float) -> TooWide:
     """As many points as `share` are within `error` of the truth, as normal errors with these intervals would be, but
     for what these are made wider by."""
     from scipy.special import erf
 
     scale = WIDER * error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
-    return lambda halves: float(erf(scale / np.maximum(halves, 1e-12)).mean()) >= share
+
+    def too_wide(halves: Float64[np.ndarray, " point"]) -> float:
+        within = erf(scale * FACTORS[:, None] / np.maximum(halves, 1e-12)).mean(1)
+        return float(FACTORS[min(int(np.searchsorted(within, share)), len(FACTORS) - 1)])
+
+    return too_wide
 
 
 def read_off(
-    time: Time, pairs: Pairs, met: Met, confidence: float, known: Mapping[Pair, float] | None = None,
+    time: Time, pairs: Pairs, too_wide: TooWide, confidence: float, known: Mapping[Pair, float] | None = None,
     spent_seconds: float = 0.0,
 ) -> PairCycles:  # fmt: skip
     """`time` simulates pairs: their cycles, of which some are `known`. Pairs are added until the half intervals of the
-    sums are what is asked for, all are timed, or looking costs too much of what it can save (`spent_seconds` before):
-    then the others are timed."""
+    sums are what is asked for or all are timed. Where looking costs too much of what it can save (`spent_seconds`
+    before), or intervals narrow so slowly that half of the pairs would not do, the others are timed."""
     reading = Reading(time, pairs, confidence, dict(known or {}))
     reading.looked_seconds = spent_seconds
     if len(pairs.features) <= FEW_POINTS + pairs.features.shape[1]:
         return all_timed(time, pairs.cycles.shape, "few points", reading.known)
     reading.begin()
     enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
-    while reading.open and not reading.too_dear():
+    needed = 0.0
+    while reading.open and needed <= WORTH * pairs.cycles.size and not reading.too_dear():
         reading.learn()
-        if len(reading.fresh) >= enough and met(reading.some_half_widths()):
-            found = reading.found()
-            if met(found.half_widths(confidence)):
+        if len(reading.fresh) >= enough:
+            wide = too_wide(reading.some_half_widths())
+            if wide == 1.0 and too_wide((found := reading.found()).half_widths(confidence)) == 1.0:
                 return found
+            needed = reading.needed(wide)
         reading.go_on()
     why = "choosing costs more than it saves" if reading.open else "the error asked for takes all points"
     return all_timed(time, pairs.cycles.shape, why, reading.known)
@@ -410,6 +424,7 @@ class Reading:
         self.rng, self.looked_seconds = np.random.default_rng(0), 0.0
         self.process: Process | None = None
         self.wider = math.inf  # half of an interval, over the deviation the process expects
+        self.least_wide = math.inf  # by what intervals were too wide at best
         self.fresh: list[float] = []
 
     @property
@@ -447,6 +462,18 @@ class Reading:
         seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
         self.wider = WIDER * max(quantile(errors, self.confidence) for errors in seen)
 
+    def needed(self, wide: float) -> float:
+        """Pairs to be timed, at most, until intervals are narrow enough, which are too wide by a factor."""
+        self.least_wide = min(self.least_wide, wide)
+        return len(self.known) * float(self.least_wide ** (1.0 / NARROWING))
+
+    def told(self, new: Sequence[Pair]) -> PairCycles:
+        """All pairs after some more are timed, with the settings there are."""
+        assert self.process is not None
+        self.add(new)
+        self.process = Process(self.pairs, self.lacking(self.known), self.process.setting, NO_STEPS)
+        return self.found()
+
     @one_thread
     def some_half_widths(self) -> Float64[np.ndarray, " point"]:
         """Of some points, drawn once."""
@@ -463,7 +490,7 @@ class Reading:
         cycles = self.pairs.cycles * np.exp(off)
         for pair, exactly in self.known.items():
             cycles[pair] = exactly
-        return PairCycles(cycles, sorted(self.known), of_sums, math.inf)
+        return PairCycles(cycles, sorted(self.known), of_sums, math.inf, reading=self)
 
     @one_thread
     def go_on(self) -> None:

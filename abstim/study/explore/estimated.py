@@ -121,6 +121,13 @@ class EstimatedTargets:
     found: Sequence[ReadPoints]
     rows: Int64[np.ndarray, " timed"]
 
+    def settled(self, count: int) -> Bool[np.ndarray, " point"]:
+        """Of so many points those that can be called best: on which every launch of all targets was timed; any of a
+        sweep of chosen launches."""
+        found = np.zeros(count, bool)
+        found[self.rows] = np.all([isinstance(each, SampledPoints) | each.detailed for each in self.found], axis=0)
+        return found
+
     def columns(self, clock_hz: Float64[np.ndarray, " point"], base_hz: float) -> dict[str, np.ndarray]:
         """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
         time, and half of that interval; `found`: `detailed`, where every launch of all targets was timed, or
@@ -212,7 +219,7 @@ class InterpolatedSweep(TimedPairs):
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
         new = [(int(row) + 1, number) for row in rows for number in range(len(self.session))]
-        return self._found(found.read.with_timed(new, self.timed(new)))
+        return self._found(found.read.with_timed(new))
 
     def _found(self, read: PairCycles) -> ReadPoints:
         return ReadPoints(read, self.aim.confidence, self.work(float(self.counts[:, 1].sum())))
