@@ -26,6 +26,9 @@ Pair = tuple[int, int]  # a point and a launch
 # (0.6 of it at `WORK_REACH`), but for what each has of its own: more, if its work differs by more than a few per cent
 OTHER_KERNEL, OWN, SAME, WORK_REACH = 0.2, 0.4, 0.05, 1.0
 OTHER_PLACE = 0.03  # of what two launches of the same work have not in common: their data lie elsewhere
+# Of what all keys together make of a launch, another one has so much in common: hotspot's two and pathfinder's three
+# launches deviate from what is smooth with correlations of 0.42 to 0.59
+ALL_KEYS = 0.5
 HELD = 4_000_000  # numbers of a covariance that are held at a time
 
 
@@ -80,6 +83,11 @@ class Pairs:
         return np.asarray(common * (1.0 - OTHER_PLACE) + OTHER_PLACE * np.eye(len(work)))
 
     @cached_property
+    def alike_in_all(self) -> Float64[np.ndarray, "launch launch"]:
+        """What they have in common of what only all keys together tell."""
+        return np.asarray(self.alike * (ALL_KEYS + (1.0 - ALL_KEYS) * np.eye(len(self.kernels))))
+
+    @cached_property
     def kinds(self) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " launch"]]:
         """The first launch of each kind that the formula tells apart, and the kind of each launch."""
         rows = np.ascontiguousarray(np.concatenate([self.cycles[..., None], self.limits], 2).swapaxes(0, 1))
@@ -97,7 +105,8 @@ class Pairs:
         squares = [squared_distances(column[a.points], column[b.points]) for column in columns]
         squares.append(squared_distances(limits[a.points, a.launches], limits[b.points, b.launches]))
         logs = np.outer(self.logs[a.points, a.launches], self.logs[b.points, b.launches])
-        return Apart(np.stack(squares), logs, self.alike[np.ix_(a.launches, b.launches)])
+        both = np.ix_(a.launches, b.launches)
+        return Apart(np.stack(squares), logs, self.alike[both], self.alike_in_all[both])
 
 
 class Apart(NamedTuple):
@@ -107,6 +116,7 @@ class Apart(NamedTuple):
     squares: Float64[np.ndarray, "key a b"]
     logs: Float64[np.ndarray, "a b"]
     alike: Float64[np.ndarray, "a b"]
+    alike_in_all: Float64[np.ndarray, "a b"]
 
 
 # Logarithms of settings: their means and deviations before anything is timed. One a key: the inverse square of its
@@ -122,10 +132,12 @@ MANY = 300  # pairs, beyond which settings move less and take fewer steps
 
 
 class Covariance(NamedTuple):
-    """Of pairs (`total`), of pairs of one launch (`common`), and what its derivatives are made of."""
+    """Of pairs (`total`), of pairs of one launch (`common`, and what all keys together add to it), and what its
+    derivatives are made of."""
 
     total: Float64[np.ndarray, "a b"]
     common: Float64[np.ndarray, "a b"]
+    of_all_keys: Float64[np.ndarray, "a b"]
     smooth: Float64[np.ndarray, "key a b"]
     of_key: Float64[np.ndarray, "key a b"]
     parts: Float64[np.ndarray, "3 a b"]
@@ -176,28 +188,30 @@ class Setting:
         of_key = (1.0 - own) * smooth + own * (apart.squares < 1e-9)
         one = of_key.sum(0)
         parts = np.stack([one, 0.5 * (one**2 - (of_key**2).sum(0)), of_key.prod(0)])
-        common = CONSTANT + SLOPE * apart.logs + np.tensordot(self._variances(), parts, 1)
-        return Covariance(apart.alike * common, common, smooth, of_key, parts)
+        variances = self._variances()
+        common = CONSTANT + SLOPE * apart.logs + np.tensordot(variances[:2], parts[:2], 1)
+        of_all = variances[2] * parts[2]
+        return Covariance(apart.alike * common + apart.alike_in_all * of_all, common, of_all, smooth, of_key, parts)
 
-    def at_itself(self, logs: Float64[np.ndarray, " pair"]) -> Float64[np.ndarray, " pair"]:
-        """The same of each pair with itself."""
-        keys = len(self.logs) - 5
-        counts = np.array([keys, keys * (keys - 1) / 2, 1.0])
-        return np.asarray(CONSTANT + SLOPE * logs**2 + float(self._variances() @ counts))
+    def at_itself(self, logs: Float64[np.ndarray, " pair"]) -> tuple[Float64[np.ndarray, " pair"], float]:
+        """What is common of each pair with itself, and what all keys together add."""
+        keys, variances = len(self.logs) - 5, self._variances()
+        common = CONSTANT + SLOPE * logs**2 + variances[0] * keys + variances[1] * keys * (keys - 1) / 2
+        return np.asarray(common), float(variances[2])
 
     def slopes(
         self, apart: Apart, found: Covariance, weight: Float64[np.ndarray, "a a"]
     ) -> Float64[np.ndarray, " setting"]:
         """Sum of `weight` times the derivative of the covariance, by each setting."""
         share, matters, variances = self._share, self._matters, self._variances()
-        weight = weight * apart.alike
+        in_all, weight = weight * apart.alike_in_all, weight * apart.alike
         one, rest = found.parts[0], found.parts[2] / np.maximum(found.of_key, 1e-300)
-        by_key = weight * (variances[0] + variances[1] * (one - found.of_key) + variances[2] * rest)
+        by_key = weight * (variances[0] + variances[1] * (one - found.of_key)) + in_all * variances[2] * rest
         bend = -0.5 * np.exp(self.logs[:-5]) * (by_key * found.smooth * apart.squares).sum((1, 2))
         jumps = (by_key * ((apart.squares < 1e-9) - found.smooth)).sum((1, 2))
         reach = (1.0 - share * matters) * bend + share * matters * (1.0 - matters) * jumps
         jump = share * (1.0 - share) * float(matters @ jumps)
-        of_variances = variances * np.tensordot(found.parts, weight, 2)
+        of_variances = variances * [*np.tensordot(found.parts[:2], weight, 2), float((found.parts[2] * in_all).sum())]
         return np.concatenate([reach, of_variances, [0.0, jump]])
 
 
@@ -256,8 +270,9 @@ class Process:
         """The covariance of all launches on some points with what was timed, looked at once a kind of launches."""
         first, kind = self.pairs.kinds
         apart = self.pairs.apart(self.pairs.on(points, first.tolist()), self.at)
-        common = self.setting.covariance(apart).common.reshape(len(points), len(first), -1)
-        return common[:, kind] * self.pairs.alike[:, self.at.launches]
+        found, shape = self.setting.covariance(apart), (len(points), len(first), -1)
+        alike, in_all = self.pairs.alike[:, self.at.launches], self.pairs.alike_in_all[:, self.at.launches]
+        return found.common.reshape(shape)[:, kind] * alike + found.of_all_keys.reshape(shape)[:, kind] * in_all
 
     def read_off(
         self, points: Sequence[int]
@@ -273,9 +288,9 @@ class Process:
         left, across, timed = self.left[points], self._across(points), self.timed[points]
         lacking = self.mean + np.where(np.isnan(timed), across @ self.weights, timed)
         told = np.einsum("pl,plk->pk", left, across)
-        spread = np.einsum("pl,lm,pm->p", left, self.pairs.alike, left, optimize=True)
-        logs = self.setting.at_itself(self.pairs.logs[points])
-        own = spread * (left * logs).sum(1) / np.maximum(left.sum(1), 1e-300)
+        spread, in_all = (((left @ alike) * left).sum(1) for alike in (self.pairs.alike, self.pairs.alike_in_all))
+        common, of_all = self.setting.at_itself(self.pairs.logs[points])
+        own = spread * (left * common).sum(1) / np.maximum(left.sum(1), 1e-300) + in_all * of_all
         of_sums = own + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
         return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
 
@@ -356,23 +371,24 @@ class PairCycles:
 
 
 Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
-TooWide = Callable[["Float64[np.ndarray, ' point']"], float]  # of half-widths: by what factor, 1 where narrow enough
+# Of half-widths, and what part of them errors would stay within as far as was seen: by what factor these are too wide,
+# 1 where they are narrow enough
+TooWide = Callable[["Float64[np.ndarray, ' point']", float], float]
 
 
 def all_within(error: float) -> TooWide:
     """No interval is wider."""
-    return lambda halves: max(1.0, float(halves.max(initial=0.0)) / error)
+    return lambda halves, seen: max(1.0, float(halves.max(initial=0.0)) / error)
 
 
 def most_within(error: float, share: float, confidence: float) -> TooWide:
-    """As many points as `share` are within `error` of the truth, as normal errors with these intervals would be, but
-    for what these are made wider by."""
+    """As many points as `share` are within `error` of the truth, as normal errors like those seen would be."""
     from scipy.special import erf
 
-    scale = WIDER * error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
+    scale = error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
 
-    def too_wide(halves: Float64[np.ndarray, " point"]) -> float:
-        within = erf(scale * FACTORS[:, None] / np.maximum(halves, 1e-12)).mean(1)
+    def too_wide(halves: Float64[np.ndarray, " point"], seen: float) -> float:
+        within = erf(scale * FACTORS[:, None] / np.maximum(seen * halves, 1e-12)).mean(1)
         return float(FACTORS[min(int(np.searchsorted(within, share)), len(FACTORS) - 1)])
 
     return too_wide
@@ -395,8 +411,8 @@ def read_off(
     while reading.open and needed <= WORTH * pairs.cycles.size and not reading.too_dear():
         reading.learn()
         if len(reading.fresh) >= enough:
-            wide = too_wide(reading.some_half_widths())
-            if wide == 1.0 and too_wide((found := reading.found()).half_widths(confidence)) == 1.0:
+            wide = too_wide(reading.some_half_widths(), reading.seen)
+            if wide == 1.0 and too_wide((found := reading.found()).half_widths(confidence), reading.seen) == 1.0:
                 return found
             needed = reading.needed(wide)
         reading.go_on()
@@ -424,6 +440,7 @@ class Reading:
         self.rng, self.looked_seconds = np.random.default_rng(0), 0.0
         self.process: Process | None = None
         self.wider = math.inf  # half of an interval, over the deviation the process expects
+        self.seen = 1.0  # the part of it that errors of both kinds together stay within
         self.least_wide = math.inf  # by what intervals were too wide at best
         self.fresh: list[float] = []
 
@@ -461,6 +478,7 @@ class Reading:
         self.process = Process(self.pairs, self.lacking(self.known), *start)
         seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
         self.wider = WIDER * max(quantile(errors, self.confidence) for errors in seen)
+        self.seen = quantile(np.concatenate(seen), self.confidence) / self.wider
 
     def needed(self, wide: float) -> float:
         """Pairs to be timed, at most, until intervals are narrow enough, which are too wide by a factor."""

@@ -173,10 +173,11 @@ class SweepRun:
     def estimated(self, aim: Aim, programs: Sequence[SampledProgram]) -> tuple[Work, Found, EstimatedTargets | None]:
         """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else
         of all, and the best points timed."""
-        gpus, rows, reasons = self._machines()
+        reasons = self._reasons()
+        rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
         cycles, work = np.full((len(self.points), len(self.sessions)), FAILED, np.int64), Work(len(self.points))
         timed = Found(self.points, cycles, reasons, None)
-        if not gpus:
+        if not len(rows):
             return work, timed, None
         own = self.points.where(rows)
         with closing(Store(Planner.version())) as store:
@@ -184,7 +185,7 @@ class SweepRun:
             def timer_of(some: Sequence[Session]) -> Timer:
                 return Timer(Planner(some), self.run, store, self.progress, work)
 
-            on = own.after_first(), [self.sweep.space.gpu, *gpus], timer_of, aim
+            on = own.after_first(), timer_of, aim
             if programs:
                 found = [SampledSweep(program.session, *on).run(program) for program in programs]
             else:
@@ -195,15 +196,15 @@ class SweepRun:
             work.represent(cycles, self.sessions)
         return work, timed, EstimatedTargets(self.names, found, rows)
 
-    def _machines(self) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
-        """The GPUs on which all targets can run, their rows, and of every row why they cannot."""
-        machines = [gpu_or_reason(self.points, k) for k in range(len(self.points))]
-        reasons = [
-            m if isinstance(m, str) else next(filter(None, (refused_by(s, m) for s in self.sessions)), "")
-            for m in machines
-        ]
-        rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
-        return [m for k in rows if isinstance(m := machines[k], Gpu)], rows, reasons
+    def _reasons(self) -> list[str]:
+        """Of every point why a target cannot run on it, "" where all can."""
+        _, first, alike = np.unique(self.points.alike(), return_index=True, return_inverse=True)
+        refused = np.array([bool(self._reason(int(k))) for k in first])[alike]
+        return [self._reason(k) if refused[k] else "" for k in range(len(self.points))]
+
+    def _reason(self, k: int) -> str:
+        gpu = gpu_or_reason(self.points, k)
+        return gpu if isinstance(gpu, str) else next(filter(None, (refused_by(s, gpu) for s in self.sessions)), "")
 
     def _with_best(
         self, found: list[ReadPoints], sweeps: Sequence[InterpolatedSweep], points: Points
