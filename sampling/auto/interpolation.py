@@ -311,6 +311,7 @@ FIRST_PAIRS = 24  # or one of each kernel, before anything is read off between t
 # Of those added, so many are drawn by chance: they say how far off the others are, without a view of their own
 LEAST, BY_CHANCE = 6, 0.34
 AT_ONCE = 0.2  # of the pairs timed so far, how many are added between two looks at the error
+LEAST_LATELY = 20  # of errors of pairs predicted before, the latter half is what counts, and no fewer
 CANDIDATES = 400  # pairs among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 # By what intervals are wider than errors of timed points say, since these stop when they look small
@@ -476,9 +477,10 @@ class Reading:
         """What the pairs timed so far say of the others."""
         start = (self.process.setting, steps_of(len(self.known))) if self.process else ()
         self.process = Process(self.pairs, self.lacking(self.known), *start)
-        seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
+        lately = np.array(self.fresh[-max(LEAST_LATELY, len(self.fresh) // 2) :])
+        seen = [errors for errors in (self.process.errors(), lately) if len(errors)]
         self.wider = WIDER * max(quantile(errors, self.confidence) for errors in seen)
-        self.seen = quantile(np.concatenate(seen), self.confidence) / self.wider
+        self.seen = quantile(np.concatenate(seen), self.confidence) / max(self.wider, 1e-300)
 
     def needed(self, wide: float) -> float:
         """Pairs to be timed, at most, until intervals are narrow enough, which are too wide by a factor."""
