@@ -127,7 +127,7 @@ BEFORE = np.array([-5.0, -7.0, -6.0, -11.0, -2.0])
 DEVIATIONS = np.array([2.0, 2.0, 2.0, 2.0, 1.5])
 CONSTANT, SLOPE = 1.0, 0.25  # variances of the mean, and of the power of the formula's cycles
 FIRST_STEPS, STEPS = 40, 12  # of the search for settings: at first, and from those before
-NO_STEPS = 0  # the settings stay
+NO_STEPS, MOVED = 0, 1.3  # the settings stay until there are so many times the pairs that they are of
 MANY = 300  # pairs, beyond which settings move less and take fewer steps
 
 
@@ -192,12 +192,6 @@ class Setting:
         common = CONSTANT + SLOPE * apart.logs + np.tensordot(variances[:2], parts[:2], 1)
         of_all = variances[2] * parts[2]
         return Covariance(apart.alike * common + apart.alike_in_all * of_all, common, of_all, smooth, of_key, parts)
-
-    def at_itself(self, logs: Float64[np.ndarray, " pair"]) -> tuple[Float64[np.ndarray, " pair"], float]:
-        """What is common of each pair with itself, and what all keys together add."""
-        keys, variances = len(self.logs) - 5, self._variances()
-        common = CONSTANT + SLOPE * logs**2 + variances[0] * keys + variances[1] * keys * (keys - 1) / 2
-        return np.asarray(common), float(variances[2])
 
     def slopes(
         self, apart: Apart, found: Covariance, weight: Float64[np.ndarray, "a a"]
@@ -280,7 +274,9 @@ class Process:
         """What the formula lacks on some points, timed pairs as they are; and the variance of the weighted sum on each
         of them, nothing of what was timed."""
         keys, launches = self.pairs.features.shape[1] + 5, len(self.pairs.kernels)
-        some = max(1, HELD // ((launches + len(self.pairs.kinds[0]) * keys) * len(self.lacking)))
+        kinds = len(self.pairs.kinds[0])
+        held = (launches + kinds * keys) * len(self.lacking) + kinds**2 * keys + launches**2  # of a point
+        some = max(1, HELD // held)
         parts = [self._read_off(points[first : first + some]) for first in range(0, len(points), some)]
         return np.concatenate([off for off, _ in parts]), np.concatenate([variance for _, variance in parts])
 
@@ -288,11 +284,26 @@ class Process:
         left, across, timed = self.left[points], self._across(points), self.timed[points]
         lacking = self.mean + np.where(np.isnan(timed), across @ self.weights, timed)
         told = np.einsum("pl,plk->pk", left, across)
-        spread, in_all = (((left @ alike) * left).sum(1) for alike in (self.pairs.alike, self.pairs.alike_in_all))
-        common, of_all = self.setting.at_itself(self.pairs.logs[points])
-        own = spread * (left * common).sum(1) / np.maximum(left.sum(1), 1e-300) + in_all * of_all
-        of_sums = own + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
+        of_sums = self._own(points, left) + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
         return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
+
+    def _own(
+        self, points: Sequence[int], left: Float64[np.ndarray, "point launch"]
+    ) -> Float64[np.ndarray, " point"]:
+        """The variance of weighted sums of the launches on each point, before anything was timed."""
+        pairs, (first, kind) = self.pairs, self.pairs.kinds
+        logs = pairs.logs[points][:, first]
+        limits = np.concatenate([pairs.limits[points][:, first], logs[..., None]], 2)
+        by_limits = ((limits[:, :, None] - limits[:, None]) ** 2).sum(3)
+        squares = np.stack([*np.zeros((len(np.unique(pairs.keys)), *by_limits.shape)), by_limits])
+        shape = len(squares), -1, len(first)
+        both = (logs[:, :, None] * logs[:, None]).reshape(shape[1:])
+        found = self.setting.covariance(Apart(squares.reshape(shape), both, np.ones(1), np.ones(1)))
+        common, of_all = (
+            part.reshape(by_limits.shape)[:, kind][:, :, kind] for part in (found.common, found.of_all_keys)
+        )
+        total = common * pairs.alike + of_all * pairs.alike_in_all
+        return np.asarray((np.matmul(left[:, None], total)[:, 0] * left).sum(1))
 
     def errors(self) -> Float64[np.ndarray, " timed_point"]:
         """Of each point that was timed: the weighted sum of its timed launches, predicted from the other points, less
@@ -312,7 +323,7 @@ FIRST_PAIRS = 24  # or one of each kernel, before anything is read off between t
 LEAST, BY_CHANCE = 6, 0.34
 AT_ONCE = 0.2  # of the pairs timed so far, how many are added between two looks at the error
 LEAST_LATELY = 20  # of errors of pairs predicted before, the latter half is what counts, and no fewer
-CANDIDATES = 400  # pairs among which is chosen
+CANDIDATES = 200  # pairs among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 # By what intervals are wider than errors of timed points say, since these stop when they look small
 WIDER = 1.1
@@ -332,7 +343,8 @@ def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
     """Of one fit, one look and one choice, on one core."""
     keys = pairs.features.shape[1] + 2
     fit = 1.3 * steps_of(timed) * (timed**3 * 3e-10 + timed**2 * keys * 1.5e-8 + 3e-4)
-    looked = timed * (len(pairs.kinds[0]) * keys * 5e-9 + len(pairs.kernels) * 5e-9 + timed * 1e-10)
+    kinds, launches = len(pairs.kinds[0]), len(pairs.kernels)
+    looked = timed * (kinds * keys * 5e-9 + launches * 5e-9 + timed * 1e-10) + launches**2 * 1e-8
     return fit + min(LOOKED, len(pairs.cycles)) * looked + CANDIDATES**2 * keys * 2.5e-8
 
 
@@ -440,6 +452,7 @@ class Reading:
         self.time, self.pairs, self.confidence, self.known = time, pairs, confidence, known
         self.rng, self.looked_seconds = np.random.default_rng(0), 0.0
         self.process: Process | None = None
+        self.settled = 0  # pairs that its settings are of
         self.wider = math.inf  # half of an interval, over the deviation the process expects
         self.seen = 1.0  # the part of it that errors of both kinds together stay within
         self.least_wide = math.inf  # by what intervals were too wide at best
@@ -475,7 +488,11 @@ class Reading:
     @one_thread
     def learn(self) -> None:
         """What the pairs timed so far say of the others."""
-        start = (self.process.setting, steps_of(len(self.known))) if self.process else ()
+        if not self.process or len(self.known) >= MOVED * self.settled:
+            start = (self.process.setting, steps_of(len(self.known))) if self.process else ()
+            self.settled = len(self.known)
+        else:
+            start = (self.process.setting, NO_STEPS)
         self.process = Process(self.pairs, self.lacking(self.known), *start)
         lately = np.array(self.fresh[-max(LEAST_LATELY, len(self.fresh) // 2) :])
         seen = [errors for errors in (self.process.errors(), lately) if len(errors)]
