@@ -327,6 +327,7 @@ CANDIDATES = 200  # pairs among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 # By what intervals are wider than errors of timed points say, since these stop when they look small
 WIDER = 1.1
+SEEN_WIDER = 1.05  # the same of errors of both kinds together
 FACTORS = np.geomspace(1.0, 1000.0, 200)  # by which intervals can be too wide
 # Intervals narrow with more pairs as these to a power of 0.8 to 1.4 on kernels of the suite, at least of `NARROWING`;
 # where more than `WORTH` of all would be needed, few are saved
@@ -497,7 +498,7 @@ class Reading:
         lately = np.array(self.fresh[-max(LEAST_LATELY, len(self.fresh) // 2) :])
         seen = [errors for errors in (self.process.errors(), lately) if len(errors)]
         self.wider = WIDER * max(quantile(errors, self.confidence) for errors in seen)
-        self.seen = quantile(np.concatenate(seen), self.confidence) / max(self.wider, 1e-300)
+        self.seen = SEEN_WIDER * quantile(np.concatenate(seen), self.confidence) / max(self.wider, 1e-300)
 
     def needed(self, wide: float) -> float:
         """Pairs to be timed, at most, until intervals are narrow enough, which are too wide by a factor."""
