@@ -284,12 +284,12 @@ class Process:
         left, across, timed = self.left[points], self._across(points), self.timed[points]
         lacking = self.mean + np.where(np.isnan(timed), across @ self.weights, timed)
         told = np.einsum("pl,plk->pk", left, across)
-        of_sums = self._own(points, left) + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
+        of_sums = (
+            self._own(points, left) + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
+        )
         return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
 
-    def _own(
-        self, points: Sequence[int], left: Float64[np.ndarray, "point launch"]
-    ) -> Float64[np.ndarray, " point"]:
+    def _own(self, points: Sequence[int], left: Float64[np.ndarray, "point launch"]) -> Float64[np.ndarray, " point"]:
         """The variance of weighted sums of the launches on each point, before anything was timed."""
         pairs, (first, kind) = self.pairs, self.pairs.kinds
         logs = pairs.logs[points][:, first]
