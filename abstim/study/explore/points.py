@@ -351,11 +351,8 @@ class Points:
         """A number a point, the same for points that differ in latencies and other such times alone: where one of
         them can be, and run a kernel, all can."""
         keys = [v for k, v in self.keys_of_gpu.items() if k not in _TIMES and not k.startswith(_TIMES_OF_CLASSES)]
-        found = np.zeros(len(self), np.int64)
-        for values in keys:  # after each column numbered anew, so that numbers stay small
-            levels, place = np.unique(values, return_inverse=True)
-            found = np.unique(found * len(levels) + place, return_inverse=True)[1]
-        return found
+        places = [np.zeros(len(self), np.int64), *(np.unique(values, return_inverse=True)[1] for values in keys)]
+        return np.unique(np.stack(places), axis=1, return_inverse=True)[1].reshape(-1)
 
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""
