@@ -26,9 +26,6 @@ Pair = tuple[int, int]  # a point and a launch
 # (0.6 of it at `WORK_REACH`), but for what each has of its own: more, if its work differs by more than a few per cent
 OTHER_KERNEL, OWN, SAME, WORK_REACH = 0.2, 0.4, 0.05, 1.0
 OTHER_PLACE = 0.03  # of what two launches of the same work have not in common: their data lie elsewhere
-# Of what all keys together make of a launch, another one has so much in common: hotspot's two and pathfinder's three
-# launches deviate from what is smooth with correlations of 0.42 to 0.59
-ALL_KEYS = 0.5
 HELD = 4_000_000  # numbers of a covariance that are held at a time
 
 
@@ -83,11 +80,6 @@ class Pairs:
         return np.asarray(common * (1.0 - OTHER_PLACE) + OTHER_PLACE * np.eye(len(work)))
 
     @cached_property
-    def alike_in_all(self) -> Float64[np.ndarray, "launch launch"]:
-        """What they have in common of what only all keys together tell."""
-        return np.asarray(self.alike * (ALL_KEYS + (1.0 - ALL_KEYS) * np.eye(len(self.kernels))))
-
-    @cached_property
     def kinds(self) -> tuple[Int64[np.ndarray, " kind"], Int64[np.ndarray, " launch"]]:
         """The first launch of each kind that the formula tells apart, and the kind of each launch."""
         rows = np.ascontiguousarray(np.concatenate([self.cycles[..., None], self.limits], 2).swapaxes(0, 1))
@@ -105,8 +97,7 @@ class Pairs:
         squares = [squared_distances(column[a.points], column[b.points]) for column in columns]
         squares.append(squared_distances(limits[a.points, a.launches], limits[b.points, b.launches]))
         logs = np.outer(self.logs[a.points, a.launches], self.logs[b.points, b.launches])
-        both = np.ix_(a.launches, b.launches)
-        return Apart(np.stack(squares), logs, self.alike[both], self.alike_in_all[both])
+        return Apart(np.stack(squares), logs, self.alike[np.ix_(a.launches, b.launches)])
 
 
 class Apart(NamedTuple):
@@ -116,7 +107,6 @@ class Apart(NamedTuple):
     squares: Float64[np.ndarray, "key a b"]
     logs: Float64[np.ndarray, "a b"]
     alike: Float64[np.ndarray, "a b"]
-    alike_in_all: Float64[np.ndarray, "a b"]
 
 
 # Logarithms of settings: their means and deviations before anything is timed. One a key: the inverse square of its
@@ -132,12 +122,10 @@ MANY = 300  # pairs, beyond which settings move less and take fewer steps
 
 
 class Covariance(NamedTuple):
-    """Of pairs (`total`), of pairs of one launch (`common`, and what all keys together add to it), and what its
-    derivatives are made of."""
+    """Of pairs (`total`), of pairs of one launch (`common`), and what its derivatives are made of."""
 
     total: Float64[np.ndarray, "a b"]
     common: Float64[np.ndarray, "a b"]
-    of_all_keys: Float64[np.ndarray, "a b"]
     smooth: Float64[np.ndarray, "key a b"]
     of_key: Float64[np.ndarray, "key a b"]
     parts: Float64[np.ndarray, "3 a b"]
@@ -188,24 +176,22 @@ class Setting:
         of_key = (1.0 - own) * smooth + own * (apart.squares < 1e-9)
         one = of_key.sum(0)
         parts = np.stack([one, 0.5 * (one**2 - (of_key**2).sum(0)), of_key.prod(0)])
-        variances = self._variances()
-        common = CONSTANT + SLOPE * apart.logs + np.tensordot(variances[:2], parts[:2], 1)
-        of_all = variances[2] * parts[2]
-        return Covariance(apart.alike * common + apart.alike_in_all * of_all, common, of_all, smooth, of_key, parts)
+        common = CONSTANT + SLOPE * apart.logs + np.tensordot(self._variances(), parts, 1)
+        return Covariance(apart.alike * common, common, smooth, of_key, parts)
 
     def slopes(
         self, apart: Apart, found: Covariance, weight: Float64[np.ndarray, "a a"]
     ) -> Float64[np.ndarray, " setting"]:
         """Sum of `weight` times the derivative of the covariance, by each setting."""
         share, matters, variances = self._share, self._matters, self._variances()
-        in_all, weight = weight * apart.alike_in_all, weight * apart.alike
+        weight = weight * apart.alike
         one, rest = found.parts[0], found.parts[2] / np.maximum(found.of_key, 1e-300)
-        by_key = weight * (variances[0] + variances[1] * (one - found.of_key)) + in_all * variances[2] * rest
+        by_key = weight * (variances[0] + variances[1] * (one - found.of_key) + variances[2] * rest)
         bend = -0.5 * np.exp(self.logs[:-5]) * (by_key * found.smooth * apart.squares).sum((1, 2))
         jumps = (by_key * ((apart.squares < 1e-9) - found.smooth)).sum((1, 2))
         reach = (1.0 - share * matters) * bend + share * matters * (1.0 - matters) * jumps
         jump = share * (1.0 - share) * float(matters @ jumps)
-        of_variances = variances * [*np.tensordot(found.parts[:2], weight, 2), float((found.parts[2] * in_all).sum())]
+        of_variances = variances * np.tensordot(found.parts, weight, 2)
         return np.concatenate([reach, of_variances, [0.0, jump]])
 
 
@@ -264,9 +250,8 @@ class Process:
         """The covariance of all launches on some points with what was timed, looked at once a kind of launches."""
         first, kind = self.pairs.kinds
         apart = self.pairs.apart(self.pairs.on(points, first.tolist()), self.at)
-        found, shape = self.setting.covariance(apart), (len(points), len(first), -1)
-        alike, in_all = self.pairs.alike[:, self.at.launches], self.pairs.alike_in_all[:, self.at.launches]
-        return found.common.reshape(shape)[:, kind] * alike + found.of_all_keys.reshape(shape)[:, kind] * in_all
+        common = self.setting.covariance(apart).common.reshape(len(points), len(first), -1)
+        return common[:, kind] * self.pairs.alike[:, self.at.launches]
 
     def read_off(
         self, points: Sequence[int]
@@ -298,11 +283,8 @@ class Process:
         squares = np.stack([*np.zeros((len(np.unique(pairs.keys)), *by_limits.shape)), by_limits])
         shape = len(squares), -1, len(first)
         both = (logs[:, :, None] * logs[:, None]).reshape(shape[1:])
-        found = self.setting.covariance(Apart(squares.reshape(shape), both, np.ones(1), np.ones(1)))
-        common, of_all = (
-            part.reshape(by_limits.shape)[:, kind][:, :, kind] for part in (found.common, found.of_all_keys)
-        )
-        total = common * pairs.alike + of_all * pairs.alike_in_all
+        common = self.setting.covariance(Apart(squares.reshape(shape), both, np.ones(1))).common
+        total = common.reshape(by_limits.shape)[:, kind][:, :, kind] * pairs.alike
         return np.asarray((np.matmul(left[:, None], total)[:, 0] * left).sum(1))
 
     def errors(self) -> Float64[np.ndarray, " timed_point"]:
