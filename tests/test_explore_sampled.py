@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hard_set import known_programs  # noqa: F401
 
-from abstim.gpu.config import changed, load_gpu
+from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import estimated, explore, sweep_of
 from abstim.study.explore.estimated import TimedPairs, open_program, waves
@@ -84,9 +84,9 @@ def test_without_a_formula_launches_are_timed_on_the_first_gpu(monkeypatch):
 
 
 def test_waves_are_those_of_the_sm_with_most_thread_blocks():
-    counts = (1, 15, 10_000)
-    gpus = [changed(GPU, {"sm_count": count}, "another") for count in counts]
-    launches = TimedPairs(open_session("relu"), None, gpus, lambda sessions: None, Aim())
+    counts = (1, 15, 4_000)
+    points = sweep_of(GPU, ["sm_count=" + ",".join(map(str, counts))]).space.at(np.arange(3))
+    launches = TimedPairs(open_session("relu"), points, lambda sessions: None, Aim())
     blocks, held = launches.session.launch(0).thread_blocks, launches.session.blocks_per_sm(0, GPU)
     of = lambda count: -(-blocks // count) / min(held, -(-blocks // count))  # noqa: E731
     found = waves(launches, 0)
@@ -100,6 +100,44 @@ def test_a_point_that_cannot_be_is_a_row_with_its_reason():
     found = explore([TARGET], sweep_of(GPU, ["max_threads_per_sm=64,1536"], aim=Aim(0.1), sample=True))
     assert "does not fit" in found.reasons[0] and found.cycles[0, 0] < 0 < found.cycles[1, 0]
     assert found.table()["speed_up"][0] is None
+
+
+@pytest.mark.parametrize(
+    "vary, refused",
+    [
+        (["max_threads_per_sm=64,1536", "dram_latency_cycles=80,160"], [0, 1]),
+        (["core_clock_mhz=600,700", "dram_gbps=100,4300.8"], [1]),
+    ],
+)
+def test_points_that_differ_in_times_alone_each_say_why_they_cannot_be(vary, refused):
+    exactly, learnt = explore([TARGET], sweep_of(GPU, vary)), explore([TARGET], sweep_of(GPU, vary, aim=Aim(0.1)))
+    assert learnt.reasons == exactly.reasons and np.array_equal(learnt.cycles, exactly.cycles)
+    assert [row for row, reason in enumerate(learnt.reasons) if reason] == refused
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_what_nothing_tells_is_left_after_a_few_looks(noise):
+    """A formula that lacks a smooth function of two keys; or noise, which no pairs tell of others."""
+    axes = np.meshgrid(np.linspace(-1, 1, 20), np.linspace(-1, 1, 20), indexing="ij")
+    features, off = np.stack([axis.ravel() for axis in axes], 1), np.random.default_rng(1).normal(0, noise, 400)
+    cycles, one = np.full((400, 1), 1e6), np.ones(1)
+    pairs = interpolation.Pairs(
+        cycles=cycles, limits=np.zeros((400, 1, 0)), features=features, keys=np.arange(2), kernels=np.zeros(1, int),
+        work=one[:, None], multiples=one, seconds=one,
+    )  # fmt: skip
+    true, batches = (cycles[:, 0] * np.exp(0.2 * features[:, 0] * features[:, 1] + off)), []
+
+    def time(wanted):
+        batches.append(len(wanted))
+        return np.array([true[point] for point, _ in wanted])
+
+    found = interpolation.read_off(time, pairs, interpolation.most_within(0.03, 0.95, 0.95), 0.95)
+    assert bool(found.left) == (len(found.timed) == 400) == (noise > 0) and len(batches) < 8
+    assert np.mean(np.abs(found.cycles[:, 0] / true - 1) < 0.03) > 0.95
+    new = [pair for pair in np.ndindex(400, 1) if pair not in found.timed][:3]
+    told, rows = found.with_timed(new), [point for point, _ in new]
+    assert np.array_equal(told.cycles[rows, 0], true[rows]) and not told.half_widths(0.95)[rows].any()
+    assert len(told.timed) == len(found.timed) + len(new)
 
 
 ERROR = 0.08  # the kernel is short and rough: 3 % takes nearly all of its points

@@ -210,7 +210,9 @@ def _print_points(found: Exploration, top: int) -> None:
     print_table(f"{kind} of {on_gpu(found)}", list(columns), cells, left=0)
     order = f"on the front by {texts}" if several else f"ordered by {texts}"
     equal = " (of equal ones the first)" if several or len(best) < found.timed.sum() else ""
-    say(f"{len(rows):,} of {tables.counted(len(best), 'point', 'points')} {order}{equal}")
+    timed = not several and set(columns.get("found", ())) == {"detailed"}
+    beside = "; no other is estimated to be better" if timed else ""
+    say(f"{len(rows):,} of {tables.counted(len(best), 'point', 'points')} {order}{equal}{beside}")
     if len(found.targets) > 1:
         say(f"Cycles and time are geometric means of {', '.join(found.targets)}")
     if found.candidates > len(found.points):

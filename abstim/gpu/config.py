@@ -13,7 +13,7 @@ import csv
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
@@ -462,19 +462,21 @@ def parse_value(text: str) -> Any:
         return text
 
 
+_FULL_KEYS = {section: {key: _full_key(section, key) for key in keys} for section, keys in SECTIONS.items()}
+
+
 def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) -> Gpu:
     def values(section: str) -> dict[str, Any]:
-        keys = {key: _full_key(section, key) for key in SECTIONS[section]}
-        missing = [full for full in keys.values() if full not in settings]
-        if missing:
+        keys = _FULL_KEYS[section]
+        if missing := [full for full in keys.values() if full not in settings]:
             raise InputError(f"GPU {name}: no value for {', '.join(missing[:5])} in [{section}]; add it or a `base`")
         return {key: settings[full].value for key, full in keys.items()}
 
     spec = Spec(name=name, **values("spec"))
     own = Params(**values("params"))
     params = WallTime(**values("time")).params(own, spec)
-    for key, value in asdict(params).items():
-        if value != getattr(own, key):  # what [time] says can be too much in cycles
+    for key in FROM_TIME:
+        if (value := getattr(params, key)) != getattr(own, key):  # what [time] says can be too much in cycles
             check(key, domains()[key], value, f"GPU {name}, from [time] at its core clock")
     check_together(spec, f"GPU {name}")
     pipeline = _pipeline(spec, params, values("latency_cycles"), values("initiation_cycles"), values("unit"))

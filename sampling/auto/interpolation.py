@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -117,6 +117,7 @@ BEFORE = np.array([-5.0, -7.0, -6.0, -11.0, -2.0])
 DEVIATIONS = np.array([2.0, 2.0, 2.0, 2.0, 1.5])
 CONSTANT, SLOPE = 1.0, 0.25  # variances of the mean, and of the power of the formula's cycles
 FIRST_STEPS, STEPS = 40, 12  # of the search for settings: at first, and from those before
+NO_STEPS, MOVED = 0, 1.3  # the settings stay until there are so many times the pairs that they are of
 MANY = 300  # pairs, beyond which settings move less and take fewer steps
 
 
@@ -158,6 +159,16 @@ class Setting:
     def _variances(self) -> Float64[np.ndarray, " order"]:
         return np.exp(self.logs[-5:-2])
 
+    def likelier(self, apart: Apart, lacking: Float64[np.ndarray, " pair"], steps: int) -> Setting:
+        """After so many steps towards those of the largest posterior."""
+        from scipy.optimize import minimize
+
+        bounds = [(-8.0, 4.0)] * len(apart.squares) + [(-14.0, 1.0)] * 4 + [(-6.0, 3.0)]
+        found = minimize(
+            loss, self.logs, (apart, lacking), "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": steps}
+        )
+        return Setting(found.x)
+
     def covariance(self, apart: Apart) -> Covariance:
         """Of pairs, but for what is each pair's own."""
         own = (self._share * self._matters)[:, None, None]
@@ -167,12 +178,6 @@ class Setting:
         parts = np.stack([one, 0.5 * (one**2 - (of_key**2).sum(0)), of_key.prod(0)])
         common = CONSTANT + SLOPE * apart.logs + np.tensordot(self._variances(), parts, 1)
         return Covariance(apart.alike * common, common, smooth, of_key, parts)
-
-    def at_itself(self, logs: Float64[np.ndarray, " pair"]) -> Float64[np.ndarray, " pair"]:
-        """The same of each pair with itself."""
-        keys = len(self.logs) - 5
-        counts = np.array([keys, keys * (keys - 1) / 2, 1.0])
-        return np.asarray(CONSTANT + SLOPE * logs**2 + float(self._variances() @ counts))
 
     def slopes(
         self, apart: Apart, found: Covariance, weight: Float64[np.ndarray, "a a"]
@@ -224,20 +229,14 @@ class Process:
     def __init__(
         self, pairs: Pairs, known: Mapping[Pair, float], start: Setting | None = None, steps: int = FIRST_STEPS
     ) -> None:
-        from scipy.optimize import minimize
-
         self.pairs, self.at = pairs, Places.of(list(known))
         lacking = np.array(list(known.values()))
         self.mean = float(lacking.mean())
         self.lacking = lacking - self.mean
         apart = pairs.apart(self.at, self.at)
-        first = Setting.first(len(apart.squares))
-        bounds = [(-8.0, 4.0)] * len(apart.squares) + [(-14.0, 1.0)] * 4 + [(-6.0, 3.0)]
-        found = minimize(
-            loss, (start or first).logs, (apart, self.lacking), "L-BFGS-B", jac=True, bounds=bounds,
-            options={"maxiter": steps},
-        )  # fmt: skip
-        self.setting = Setting(found.x)
+        self.setting = start or Setting.first(len(apart.squares))
+        if steps:
+            self.setting = self.setting.likelier(apart, self.lacking, steps)
         self.inverse, _ = inverted(self.setting.covariance(apart).total, self.setting.nugget)
         self.weights = self.inverse @ self.lacking
         self.timed, self.left = np.full(pairs.cycles.shape, np.nan), pairs.shares.copy()
@@ -260,7 +259,9 @@ class Process:
         """What the formula lacks on some points, timed pairs as they are; and the variance of the weighted sum on each
         of them, nothing of what was timed."""
         keys, launches = self.pairs.features.shape[1] + 5, len(self.pairs.kernels)
-        some = max(1, HELD // ((launches + len(self.pairs.kinds[0]) * keys) * len(self.lacking)))
+        kinds = len(self.pairs.kinds[0])
+        held = (launches + kinds * keys) * len(self.lacking) + kinds**2 * keys + launches**2  # of a point
+        some = max(1, HELD // held)
         parts = [self._read_off(points[first : first + some]) for first in range(0, len(points), some)]
         return np.concatenate([off for off, _ in parts]), np.concatenate([variance for _, variance in parts])
 
@@ -268,11 +269,23 @@ class Process:
         left, across, timed = self.left[points], self._across(points), self.timed[points]
         lacking = self.mean + np.where(np.isnan(timed), across @ self.weights, timed)
         told = np.einsum("pl,plk->pk", left, across)
-        spread = np.einsum("pl,lm,pm->p", left, self.pairs.alike, left, optimize=True)
-        logs = self.setting.at_itself(self.pairs.logs[points])
-        own = spread * (left * logs).sum(1) / np.maximum(left.sum(1), 1e-300)
-        of_sums = own + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
+        of_sums = (
+            self._own(points, left) + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
+        )
         return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
+
+    def _own(self, points: Sequence[int], left: Float64[np.ndarray, "point launch"]) -> Float64[np.ndarray, " point"]:
+        """The variance of weighted sums of the launches on each point, before anything was timed."""
+        pairs, (first, kind) = self.pairs, self.pairs.kinds
+        logs = pairs.logs[points][:, first]
+        limits = np.concatenate([pairs.limits[points][:, first], logs[..., None]], 2)
+        by_limits = ((limits[:, :, None] - limits[:, None]) ** 2).sum(3)
+        squares = np.stack([*np.zeros((len(np.unique(pairs.keys)), *by_limits.shape)), by_limits])
+        shape = len(squares), -1, len(first)
+        both = (logs[:, :, None] * logs[:, None]).reshape(shape[1:])
+        common = self.setting.covariance(Apart(squares.reshape(shape), both, np.ones(1))).common
+        total = common.reshape(by_limits.shape)[:, kind][:, :, kind] * pairs.alike
+        return np.asarray((np.matmul(left[:, None], total)[:, 0] * left).sum(1))
 
     def errors(self) -> Float64[np.ndarray, " timed_point"]:
         """Of each point that was timed: the weighted sum of its timed launches, predicted from the other points, less
@@ -291,10 +304,16 @@ FIRST_PAIRS = 24  # or one of each kernel, before anything is read off between t
 # Of those added, so many are drawn by chance: they say how far off the others are, without a view of their own
 LEAST, BY_CHANCE = 6, 0.34
 AT_ONCE = 0.2  # of the pairs timed so far, how many are added between two looks at the error
-CANDIDATES = 400  # pairs among which is chosen
+LEAST_LATELY = 20  # of errors of pairs predicted before, the latter half is what counts, and no fewer
+CANDIDATES = 200  # pairs among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 # By what intervals are wider than errors of timed points say, since these stop when they look small
 WIDER = 1.1
+SEEN_WIDER = 1.05  # the same of errors of both kinds together
+FACTORS = np.geomspace(1.0, 1000.0, 200)  # by which intervals can be too wide
+# Intervals narrow with more pairs as these to a power of 0.8 to 1.4 on kernels of the suite, at least of `NARROWING`;
+# where more than `WORTH` of all would be needed, few are saved
+NARROWING, WORTH = 0.7, 0.5
 OVERHEAD = 0.15  # of what timing all pairs takes, at most, goes into formula and looks
 
 
@@ -307,7 +326,8 @@ def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
     """Of one fit, one look and one choice, on one core."""
     keys = pairs.features.shape[1] + 2
     fit = 1.3 * steps_of(timed) * (timed**3 * 3e-10 + timed**2 * keys * 1.5e-8 + 3e-4)
-    looked = timed * (len(pairs.kinds[0]) * keys * 5e-9 + len(pairs.kernels) * 5e-9 + timed * 1e-10)
+    kinds, launches = len(pairs.kinds[0]), len(pairs.kernels)
+    looked = timed * (kinds * keys * 5e-9 + launches * 5e-9 + timed * 1e-10) + launches**2 * 1e-8
     return fit + min(LOOKED, len(pairs.cycles)) * looked + CANDIDATES**2 * keys * 2.5e-8
 
 
@@ -315,13 +335,14 @@ def reckoned_look_seconds(pairs: Pairs, timed: int) -> float:
 class PairCycles:
     """Cycles of each launch on each point. `timed` pairs were; relative standard errors of the weighted sum on each
     point (`of_sums`), 0 where all launches were timed; so many `degrees` of freedom tell them. `left`: why nothing is
-    read off, if that was left."""
+    read off, if that was left; else `reading` did."""
 
     cycles: Float64[np.ndarray, "point launch"]
     timed: list[Pair]
     of_sums: Float64[np.ndarray, " point"]
     degrees: float
     left: str = ""
+    reading: Reading | None = None
 
     def half_widths(self, confidence: float) -> Float64[np.ndarray, " point"]:
         """Half of each point's interval, relative."""
@@ -340,51 +361,56 @@ class PairCycles:
         """Launches that were timed on each point."""
         return np.bincount(Places.of(self.timed).points, minlength=len(self.cycles))
 
-    def with_timed(self, pairs: Sequence[Pair], found: Float64[np.ndarray, " pair"]) -> PairCycles:
-        """With some pairs timed since; all launches of their points are timed now."""
-        at, cycles, of_sums = Places.of(pairs), self.cycles.copy(), self.of_sums.copy()
-        cycles[at] = found
-        of_sums[at.points] = 0.0
-        return replace(self, cycles=cycles, timed=sorted({*self.timed, *pairs}), of_sums=of_sums)
+    def with_timed(self, pairs: Sequence[Pair]) -> PairCycles:
+        """After timing some pairs more, which tell of others, too."""
+        return self.reading.told(pairs) if self.reading else self
 
 
 Time = Callable[[Sequence[Pair]], "Float64[np.ndarray, ' pair']"]
-Met = Callable[["Float64[np.ndarray, ' point']"], bool]  # of half-widths: whether they are narrow enough
+# Of half-widths, and what part of them errors would stay within as far as was seen: by what factor these are too wide,
+# 1 where they are narrow enough
+TooWide = Callable[["Float64[np.ndarray, ' point']", float], float]
 
 
-def all_within(error: float) -> Met:
+def all_within(error: float) -> TooWide:
     """No interval is wider."""
-    return lambda halves: float(halves.max(initial=0.0)) <= error
+    return lambda halves, seen: max(1.0, float(halves.max(initial=0.0)) / error)
 
 
-def most_within(error: float, share: float, confidence: float) -> Met:
-    """As many points as `share` are within `error` of the truth, as normal errors with these intervals would be, but
-    for what these are made wider by."""
+def most_within(error: float, share: float, confidence: float) -> TooWide:
+    """As many points as `share` are within `error` of the truth, as normal errors like those seen would be."""
     from scipy.special import erf
 
-    scale = WIDER * error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
-    return lambda halves: float(erf(scale / np.maximum(halves, 1e-12)).mean()) >= share
+    scale = error * t_quantile(math.inf, confidence) / math.sqrt(2.0)
+
+    def too_wide(halves: Float64[np.ndarray, " point"], seen: float) -> float:
+        within = erf(scale * FACTORS[:, None] / np.maximum(seen * halves, 1e-12)).mean(1)
+        return float(FACTORS[min(int(np.searchsorted(within, share)), len(FACTORS) - 1)])
+
+    return too_wide
 
 
 def read_off(
-    time: Time, pairs: Pairs, met: Met, confidence: float, known: Mapping[Pair, float] | None = None,
+    time: Time, pairs: Pairs, too_wide: TooWide, confidence: float, known: Mapping[Pair, float] | None = None,
     spent_seconds: float = 0.0,
 ) -> PairCycles:  # fmt: skip
     """`time` simulates pairs: their cycles, of which some are `known`. Pairs are added until the half intervals of the
-    sums are what is asked for, all are timed, or looking costs too much of what it can save (`spent_seconds` before):
-    then the others are timed."""
+    sums are what is asked for or all are timed. Where looking costs too much of what it can save (`spent_seconds`
+    before), or intervals narrow so slowly that half of the pairs would not do, the others are timed."""
     reading = Reading(time, pairs, confidence, dict(known or {}))
     reading.looked_seconds = spent_seconds
     if len(pairs.features) <= FEW_POINTS + pairs.features.shape[1]:
         return all_timed(time, pairs.cycles.shape, "few points", reading.known)
     reading.begin()
     enough = math.ceil(confidence / (1.0 - confidence))  # errors, of which the largest is such a quantile
-    while reading.open and not reading.too_dear():
+    needed = 0.0
+    while reading.open and needed <= WORTH * pairs.cycles.size and not reading.too_dear():
         reading.learn()
-        if len(reading.fresh) >= enough and met(reading.some_half_widths()):
-            found = reading.found()
-            if met(found.half_widths(confidence)):
+        if len(reading.fresh) >= enough:
+            wide = too_wide(reading.some_half_widths(), reading.seen)
+            if wide == 1.0 and too_wide((found := reading.found()).half_widths(confidence), reading.seen) == 1.0:
                 return found
+            needed = reading.needed(wide)
         reading.go_on()
     why = "choosing costs more than it saves" if reading.open else "the error asked for takes all points"
     return all_timed(time, pairs.cycles.shape, why, reading.known)
@@ -409,7 +435,10 @@ class Reading:
         self.time, self.pairs, self.confidence, self.known = time, pairs, confidence, known
         self.rng, self.looked_seconds = np.random.default_rng(0), 0.0
         self.process: Process | None = None
+        self.settled = 0  # pairs that its settings are of
         self.wider = math.inf  # half of an interval, over the deviation the process expects
+        self.seen = 1.0  # the part of it that errors of both kinds together stay within
+        self.least_wide = math.inf  # by what intervals were too wide at best
         self.fresh: list[float] = []
 
     @property
@@ -442,10 +471,28 @@ class Reading:
     @one_thread
     def learn(self) -> None:
         """What the pairs timed so far say of the others."""
-        start = (self.process.setting, steps_of(len(self.known))) if self.process else ()
+        if not self.process or len(self.known) >= MOVED * self.settled:
+            start = (self.process.setting, steps_of(len(self.known))) if self.process else ()
+            self.settled = len(self.known)
+        else:
+            start = (self.process.setting, NO_STEPS)
         self.process = Process(self.pairs, self.lacking(self.known), *start)
-        seen = [errors for errors in (self.process.errors(), np.array(self.fresh)) if len(errors)]
+        lately = np.array(self.fresh[-max(LEAST_LATELY, len(self.fresh) // 2) :])
+        seen = [errors for errors in (self.process.errors(), lately) if len(errors)]
         self.wider = WIDER * max(quantile(errors, self.confidence) for errors in seen)
+        self.seen = SEEN_WIDER * quantile(np.concatenate(seen), self.confidence) / max(self.wider, 1e-300)
+
+    def needed(self, wide: float) -> float:
+        """Pairs to be timed, at most, until intervals are narrow enough, which are too wide by a factor."""
+        self.least_wide = min(self.least_wide, wide)
+        return len(self.known) * float(self.least_wide ** (1.0 / NARROWING))
+
+    def told(self, new: Sequence[Pair]) -> PairCycles:
+        """All pairs after some more are timed, with the settings there are."""
+        assert self.process is not None
+        self.add(new)
+        self.process = Process(self.pairs, self.lacking(self.known), self.process.setting, NO_STEPS)
+        return self.found()
 
     @one_thread
     def some_half_widths(self) -> Float64[np.ndarray, " point"]:
@@ -463,7 +510,7 @@ class Reading:
         cycles = self.pairs.cycles * np.exp(off)
         for pair, exactly in self.known.items():
             cycles[pair] = exactly
-        return PairCycles(cycles, sorted(self.known), of_sums, math.inf)
+        return PairCycles(cycles, sorted(self.known), of_sums, math.inf, reading=self)
 
     @one_thread
     def go_on(self) -> None:

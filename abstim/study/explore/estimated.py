@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -121,6 +122,13 @@ class EstimatedTargets:
     found: Sequence[ReadPoints]
     rows: Int64[np.ndarray, " timed"]
 
+    def settled(self, count: int) -> Bool[np.ndarray, " point"]:
+        """Of so many points those that can be called best: on which every launch of all targets was timed; any of a
+        sweep of chosen launches."""
+        found = np.zeros(count, bool)
+        found[self.rows] = np.all([isinstance(each, SampledPoints) | each.detailed for each in self.found], axis=0)
+        return found
+
     def columns(self, clock_hz: Float64[np.ndarray, " point"], base_hz: float) -> dict[str, np.ndarray]:
         """Half of each interval of cycles, relative; how many times faster than the GPU that is varied a point is in
         time, and half of that interval; `found`: `detailed`, where every launch of all targets was timed, or
@@ -151,14 +159,13 @@ def _reckoned_seconds(instructions, lines):
 
 
 class TimedPairs:
-    """A target on `points`, of which the first is the GPU that is varied; `gpus`: they as such; `timer_of` makes a
-    timer of sessions. `known`: cycles of pairs of a GPU and a launch, both by number."""
+    """A target on `points`, of which the first is the GPU that is varied; `timer_of` makes a timer of sessions.
+    `known`: cycles of pairs of a GPU and a launch, both by number."""
 
     def __init__(
-        self, session: Session, points: Points, gpus: Sequence[Gpu], timer_of: Callable[[Sequence[Session]], Timer],
-        aim: Aim,
-    ) -> None:  # fmt: skip
-        self.session, self.points, self.gpus, self.aim = session, points, gpus, aim
+        self, session: Session, points: Points, timer_of: Callable[[Sequence[Session]], Timer], aim: Aim
+    ) -> None:
+        self.session, self.points, self.aim = session, points, aim
         self.known: dict[tuple[int, int], float] = {}
         self._timer = timer_of([session])
 
@@ -168,7 +175,7 @@ class TimedPairs:
         for gpu, number in dict.fromkeys(pairs):
             if (gpu, number) not in self.known:
                 new.setdefault(gpu, []).append(number)
-        found = self._timer.timed([(0, self.gpus[gpu], numbers) for gpu, numbers in new.items()]) if new else []
+        found = self._timer.timed([(0, self.points.gpu(gpu), numbers) for gpu, numbers in new.items()]) if new else []
         for (gpu, numbers), (cycles, reason) in zip(new.items(), found, strict=True):
             if reason:
                 raise InputError(f"a sweep with --error needs points on which everything runs: {reason}")
@@ -177,7 +184,12 @@ class TimedPairs:
 
     def all_timed(self) -> PairCycles:
         """Every launch on every GPU, where learning costs more than it may save."""
-        return all_timed(self.timed, (len(self.gpus), len(self.session)), "timing all points costs no more")
+        return all_timed(self.timed, (len(self.points), len(self.session)), "timing all points costs no more")
+
+    @cached_property
+    def gpus(self) -> list[Gpu]:
+        """All points as such."""
+        return [self.points.gpu(k) for k in range(len(self.points))]
 
     def work(self, instructions: float) -> float:
         """Warp instructions of all that was timed, over the target's own."""
@@ -212,7 +224,7 @@ class InterpolatedSweep(TimedPairs):
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
         new = [(int(row) + 1, number) for row in rows for number in range(len(self.session))]
-        return self._found(found.read.with_timed(new, self.timed(new)))
+        return self._found(found.read.with_timed(new))
 
     def _found(self, read: PairCycles) -> ReadPoints:
         return ReadPoints(read, self.aim.confidence, self.work(float(self.counts[:, 1].sum())))
@@ -223,7 +235,7 @@ class InterpolatedSweep(TimedPairs):
         count = len(self.points)
         drawn = np.random.default_rng(0).permutation(count)[:DRAWN]
         planner = Planner([self.session])
-        keys = [job.key for k in drawn for job in planner.jobs(0, self.gpus[k], [launch])]
+        keys = [job.key for k in drawn for job in planner.jobs(0, self.points.gpu(int(k)), [launch])]
         alike = len(keys) - len(set(keys))
         if len(drawn) == count:
             return len(set(keys)) / count
@@ -235,7 +247,7 @@ class InterpolatedSweep(TimedPairs):
     ) -> Pairs:  # fmt: skip
         """With cycles by the formula, and which part of them each of its bounds is; of machine code, which it does not
         know, with the cycles on the first GPU."""
-        if self.gpus[0].spec.timed_code != "ptx":
+        if self.points.space.gpu.spec.timed_code != "ptx":
             on_first = self.timed([(0, number) for number in range(len(self.session))])
             cycles, limits = np.tile(on_first, (len(self.points), 1)), np.zeros((len(self.points), len(on_first), 0))
         else:
@@ -318,8 +330,8 @@ class SampledSweep(TimedPairs):
         formula costs more than it may save."""
         rows, self.kinds = of_each_kind(program, _counted)
         instructions, seconds = np.array(rows)[self.kinds].sum(0).tolist()
-        of_formula = (SUMMARY_SECONDS + POINT_SECONDS * len(self.gpus)) * len(np.unique(self.kinds)) + FORMULA_SECONDS
-        if of_formula > WORTH * seconds * len(self.gpus):  # before anything is looked at on the other GPUs
+        of_formula = (SUMMARY_SECONDS + POINT_SECONDS * len(self.points)) * len(np.unique(self.kinds)) + FORMULA_SECONDS
+        if of_formula > WORTH * seconds * len(self.points):  # before anything is looked at on the other GPUs
             return ReadPoints(self.all_timed(), self.aim.confidence, self.work(instructions))
         self.works = [replace(work, kinds=self.kinds) for work in work_on(program, self.gpus)]
         self._rough: dict[int, Roughly] = {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal, InvalidOperation
 from math import prod
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import numpy as np
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, changed, domains, full_key, nearest, parse_value
-from abstim.gpu.spec import FROM_TIME, Domain, check, in_cycles
+from abstim.gpu.spec import FROM_TIME, Domain, Params, check, in_cycles
 from abstim.study.explore.expressions import Expression
 from functional.arrays import Bool, Int64
 from functional.errors import InputError
@@ -201,6 +201,8 @@ def _range(first: Decimal, last: Decimal, step: str) -> list[Decimal]:
 
 
 MOST_COMBINATIONS = 10**18
+_TIMES = {f.name for f in fields(Params)}
+_TIMES_OF_CLASSES = ("latency_cycles.", "initiation_cycles.")
 MOST_TRIED = 64  # values of an axis, when another is asked about
 
 
@@ -345,8 +347,17 @@ class Points:
         """The columns that `--set` has, without those derived from them."""
         return {key: values for key, values in self.columns.items() if key not in DERIVED}
 
+    def alike(self) -> Int64[np.ndarray, " point"]:
+        """A number a point, the same for points that differ in latencies and other such times alone: where one of
+        them can be, and run a kernel, all can."""
+        keys = [v for k, v in self.keys_of_gpu.items() if k not in _TIMES and not k.startswith(_TIMES_OF_CLASSES)]
+        places = [np.zeros(len(self), np.int64), *(np.unique(values, return_inverse=True)[1] for values in keys)]
+        return np.unique(np.stack(places), axis=1, return_inverse=True)[1].reshape(-1)
+
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""
+        if self.positions[k] < 0:
+            return self.space.gpu
         label = ", ".join(f"{axis.key}={self.columns[axis.key][k]}" for axis in self.space.axes)
         settings = {key: values[k].item() for key, values in self.keys_of_gpu.items()}
         return changed(self.space.gpu, settings, f"{self.space.gpu.name} {label}")

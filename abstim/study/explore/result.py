@@ -149,10 +149,15 @@ class Exploration:
         return rows[best[np.lexsort(values[best].T[::-1])]]
 
     def best(self) -> Int64[np.ndarray, " row"]:
-        """Rows that are worth a look, of equal ones the first: the Pareto front, or all by the one objective."""
+        """Rows that are worth a look, of equal ones the first: the Pareto front, or all by the one objective; where
+        some were timed and others estimated from them, those that were and that no estimate is better than."""
         values = self.objective_values()
         all_of = np.flatnonzero(self.timed)
         rows = self.pareto() if len(self.objectives) > 1 else all_of[np.argsort(values[:, 0], kind="stable")]
+        if self.sampled is not None and len(self.objectives) == 1:
+            settled = self.sampled.settled(len(self.points))[all_of]
+            limit = values[~settled].min(initial=np.inf)
+            rows = rows[np.isin(rows, all_of[settled & (values[:, 0] <= limit)])]
         _, first = np.unique(values[np.searchsorted(all_of, rows)], axis=0, return_index=True)
         return rows[np.sort(first)]
 

@@ -29,11 +29,11 @@ from abstim.study.explore.formula import FormulaTimer, analytic_screen, formula_
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, Run, Store, Timer, Work, gpu_or_reason, run_local
 from abstim.study.explore.points import Points, Space, parse_axes
 from abstim.study.explore.result import Exploration, Sensitivity, measures, of_columns, values_of
-from abstim.study.explore.search import FAILED, MOST_POINTS, Found, climb, design, front, ranked
+from abstim.study.explore.search import FAILED, MOST_POINTS, Found, climb, design, front
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target
-from functional.arrays import Int64
+from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
 
 MULTI_FIDELITY = "multi-fidelity"
@@ -173,10 +173,11 @@ class SweepRun:
     def estimated(self, aim: Aim, programs: Sequence[SampledProgram]) -> tuple[Work, Found, EstimatedTargets | None]:
         """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else
         of all, and the best points timed."""
-        gpus, rows, reasons = self._machines()
+        reasons = self._reasons()
+        rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
         cycles, work = np.full((len(self.points), len(self.sessions)), FAILED, np.int64), Work(len(self.points))
         timed = Found(self.points, cycles, reasons, None)
-        if not gpus:
+        if not len(rows):
             return work, timed, None
         own = self.points.where(rows)
         with closing(Store(Planner.version())) as store:
@@ -184,7 +185,7 @@ class SweepRun:
             def timer_of(some: Sequence[Session]) -> Timer:
                 return Timer(Planner(some), self.run, store, self.progress, work)
 
-            on = own.after_first(), [self.sweep.space.gpu, *gpus], timer_of, aim
+            on = own.after_first(), timer_of, aim
             if programs:
                 found = [SampledSweep(program.session, *on).run(program) for program in programs]
             else:
@@ -195,31 +196,47 @@ class SweepRun:
             work.represent(cycles, self.sessions)
         return work, timed, EstimatedTargets(self.names, found, rows)
 
-    def _machines(self) -> tuple[list[Gpu], Int64[np.ndarray, " timed"], list[str]]:
-        """The GPUs on which all targets can run, their rows, and of every row why they cannot."""
-        machines = [gpu_or_reason(self.points, k) for k in range(len(self.points))]
-        reasons = [
-            m if isinstance(m, str) else next(filter(None, (refused_by(s, m) for s in self.sessions)), "")
-            for m in machines
-        ]
-        rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
-        return [m for k in rows if isinstance(m := machines[k], Gpu)], rows, reasons
+    def _reasons(self) -> list[str]:
+        """Of every point why a target cannot run on it, "" where all can."""
+        _, first, alike = np.unique(self.points.alike(), return_index=True, return_inverse=True)
+        refused = np.array([bool(self._reason(int(k))) for k in first])[alike] | (self.points.reasons != "")
+        return [self._reason(k) if refused[k] else "" for k in range(len(self.points))]
+
+    def _reason(self, k: int) -> str:
+        gpu = gpu_or_reason(self.points, k)
+        return gpu if isinstance(gpu, str) else next(filter(None, (refused_by(s, gpu) for s in self.sessions)), "")
 
     def _with_best(
         self, found: list[ReadPoints], sweeps: Sequence[InterpolatedSweep], points: Points
     ) -> list[ReadPoints]:
-        """With the best points, or those on the front, timed in detail, until they stay the best."""
-        top = self.sweep.top
+        """With the best points timed in detail, until none is estimated better than so many; or those on the front,
+        until they stay there."""
         while True:
             values = self.objectives(points, np.stack([np.rint(each.cycles) for each in found], 1))
-            first = np.sort(np.unique(values, axis=0, return_index=True)[1])  # of equal ones, as they are printed
-            best = np.flatnonzero(front(values)) if values.shape[1] > 1 else first[ranked(values[first], top)]
-            if len(best) > MOST_ON_FRONT:
-                best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, top).astype(np.int64)]
-            open_rows = best[~np.all([each.detailed[best] for each in found], axis=0)]
+            timed = np.all([each.detailed for each in found], axis=0)
+            several, top = values.shape[1] > 1, self.sweep.top
+            best = _front_rows(values, top) if several else _better_rows(values[:, 0], timed, top)
+            open_rows = best[~timed[best]]
             if not len(open_rows):
                 return found
             found = [own.more(each, open_rows) for own, each in zip(sweeps, found, strict=True)]
+
+
+def _better_rows(
+    values: Float64[np.ndarray, " point"], timed: Bool[np.ndarray, " point"], top: int
+) -> Int64[np.ndarray, " row"]:
+    """Of points that were not timed the best `top`, as far as they are better than the last of as many that were."""
+    limit = np.sort(values[timed])[top - 1] if timed.sum() >= top else np.inf
+    better = np.flatnonzero(~timed & (values < limit))
+    return better[np.argsort(values[better], kind="stable")[:top]]
+
+
+def _front_rows(values: Float64[np.ndarray, "point objective"], top: int) -> Int64[np.ndarray, " row"]:
+    """On the front; of one that is no choice any more, `top` in even spacing."""
+    best = np.flatnonzero(front(values))
+    if len(best) > MOST_ON_FRONT:
+        best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, top).astype(np.int64)]
+    return best
 
 
 MOST_ON_FRONT = 64  # of a larger front, which is no longer a choice, evenly spaced members are timed
