@@ -269,10 +269,9 @@ class Process:
         left, across, timed = self.left[points], self._across(points), self.timed[points]
         lacking = self.mean + np.where(np.isnan(timed), across @ self.weights, timed)
         told = np.einsum("pl,plk->pk", left, across)
-        of_sums = (
-            self._own(points, left) + self.setting.nugget * (left**2).sum(1) - ((told @ self.inverse) * told).sum(1)
-        )
-        return lacking, np.where(left.any(1), np.maximum(of_sums, 0.0), 0.0)
+        of_functions = self._own(points, left) - ((told @ self.inverse) * told).sum(1)  # below 0 by rounding alone
+        of_sums = np.maximum(of_functions, 0.0) + self.setting.nugget * (left**2).sum(1)
+        return lacking, of_sums
 
     def _own(self, points: Sequence[int], left: Float64[np.ndarray, "point launch"]) -> Float64[np.ndarray, " point"]:
         """The variance of weighted sums of the launches on each point, before anything was timed."""
