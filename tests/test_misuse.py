@@ -98,8 +98,8 @@ run relu --set core_clock_hz=inf                    | inf is not a number
 run relu --set perfect_memory=no                    | 'no' is not true or false
 run relu --set l1d_sets=7                           | 7 is not a power of two
 run relu --set sm_count=3 --set sm_count=4          | sm_count was set already, by sm_count=3
-run relu --flush l2                                 | there are all, l1, l1d, none
-run relu --flush ""                                 | there are all, l1, l1d, none
+run relu --flush l2                                 | there are all, data, l1, l1d, none
+run relu --flush ""                                 | there are all, data, l1, l1d, none
 run relu --model detaild                            | no model 'detaild'; did you mean detailed?
 run relu --model foo                                | no model 'foo'; known: analytic, detailed, occupancy
 run relu --backend array                            | No such option: --backend
