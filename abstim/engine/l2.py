@@ -361,9 +361,8 @@ def advance_slice(shared, n, time):
     for _ in range(m.l2_reply_sectors):
         if slices.replying[n].count:
             send_reply(shared, n, time)
-    for _ in range(m.l2_reply_sectors):
-        if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
-            reply(shared, n, take(rows, slices.filled[n]), time)
+    if slices.filled[n].count and slices.replying[n].count < m.l2_queue:
+        reply(shared, n, take(rows, slices.filled[n]), time)
     changed = slices.from_dram[n].count > 0
     if changed:
         fill(shared, n, take(rows, slices.from_dram[n]))

@@ -147,9 +147,8 @@ class Slice:
                 first = self.replies.popleft()
                 first.flits = 1
                 self.back.inputs[self.number].append((first, first.sm, time))
-        for _ in range(spec.l2_reply_sectors):
-            if self.filled and len(self.replies) < spec.l2_queue:
-                self._reply(self.filled.popleft())
+        if self.filled and len(self.replies) < spec.l2_queue:
+            self._reply(self.filled.popleft())
         if self.from_dram:
             self._fill(self.from_dram.popleft())
         if self.missing and len(self.to_dram) < spec.l2_queue:
