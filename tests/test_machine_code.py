@@ -542,3 +542,11 @@ def test_a_long_launch_of_equal_blocks_is_sampled_and_what_counts_ptx_is_refused
     for name in ("photon", "pkp"):
         with pytest.raises(InputError, match="machine code"):
             sample("nn_euclid", gpu, "full", inside=name)
+
+
+@needs_tools
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_reductions_without_a_result_are_atomics(gpu):
+    """RED on the A100, REDG on the H100: those of all threads to one address take their time in L2."""
+    one, many = (abstim.run(f"micro_atomics:global_{n}", gpu).launches[0] for n in (1, 4096))
+    assert one.matched_access_share == 1 and one.cycles > 4 * many.cycles

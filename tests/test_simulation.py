@@ -247,6 +247,13 @@ def test_more_warps_than_slots_are_refused():
         simulate_point(inputs, gpu, 48)
 
 
+def test_what_a_profiler_flushes_leaves_code():
+    data, nothing = (run("pathfinder", *GPUS["real"], flush=flush) for flush in ("data", "all"))
+    kept, cold = (each.launches[0].caches for each in (data, nothing))
+    assert kept["l1i_misses"] == 0 < cold["l1i_misses"] and kept["dram_reads"] > 0.9 * cold["dram_reads"]
+    assert data.totals["cycles"] < nothing.totals["cycles"]
+
+
 def test_every_column_of_a_kept_cache_is_flushed_with_it():
     inputs, gpu, blocks = inputs_of("hotspot", "real")
     caches = Caches()

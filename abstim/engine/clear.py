@@ -37,6 +37,8 @@ def clear_shared(shared):
     """What lies behind the SMs. Rows of the outbox are written before they are read."""
     l2 = shared.l2
     zero(shared.requests.rows, shared.requests.unused[1])
+    if shared.machine.l2_coalesces:
+        zero(shared.requests.followers, shared.requests.unused[1])
     clear_ways(l2)
     if shared.clock[2]:
         zero(shared.held)

@@ -30,9 +30,9 @@ def pass_link_by(shared, n, place, from_dram, time):
 
 
 @jit
-def is_coalesced(shared, n, time):
-    """Is the first request that comes to slice `n` a read of a sector that an earlier one waits for, or was answered
-    with as long ago as the way to the slice takes? Then it gets the same answer."""
+def coalesce(shared, n, time):
+    """The first request that comes to slice `n` gets the answer to an earlier read of its sector, if that one waits, or
+    was answered less than the way to the slice ago. False: it is to be served itself."""
     slices, rows, followers = shared.slices, shared.requests.rows, shared.requests.followers
     place = slices.delayed[n].first
     request = rows[place - 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abstim.engine.accesses import WHOLE_LINE, number_of, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
-from abstim.engine.coalescer import answer_followers, is_coalesced
+from abstim.engine.coalescer import answer_followers, coalesce
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
@@ -301,7 +301,7 @@ def take_in(shared, n, time):
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
     turns = m.l2_turns
     while turns and slices.delayed[n].count and rows[slices.delayed[n].first - 1].due <= time:
-        if m.l2_coalesces and is_coalesced(shared, n, time):
+        if m.l2_coalesces and coalesce(shared, n, time):
             continue
         if slices.asking[n].count >= m.l2_queue:
             return

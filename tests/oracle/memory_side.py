@@ -165,7 +165,7 @@ class Slice:
                 break
         turns = often
         while turns and self.delayed and self.delayed[0].ready <= time:
-            if self._is_coalesced(self.delayed[0], time):
+            if self._coalesce(self.delayed[0], time):
                 self.delayed.popleft()
             elif len(self.asking) < spec.l2_queue:
                 self.asking.append(self.delayed.popleft())
@@ -187,7 +187,7 @@ class Slice:
         else:
             self.others[request.near].from_dram.append(request)
 
-    def _is_coalesced(self, read: Request, time: int) -> bool:
+    def _coalesce(self, read: Request, time: int) -> bool:
         """Does it get the answer to the latest read of its sector, as far as that is known by its number?"""
         if not self.spec.l2_coalesces or read.kind != READ or not read.answered:
             return False

@@ -88,7 +88,9 @@ class Modelled(Device):
 REPEATS = 5
 TICK_ROUNDS = 1 << 16
 WARM_UPS = 8  # of the longer kernel of ticks: a GPU that did nothing takes milliseconds to come to its clock
-BEFORE_ROUNDS = 1 << 12  # of ticks, while which the host can start what is timed: else its own time is measured, too
+BEFORE_ROUNDS = (
+    1 << 12
+)  # of ticks, during which the host starts what is timed; else its own time would be measured, too
 
 
 class OnGpu(Device):
