@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hard_case import HardCase
 
-from abstim.targets import workloads
 from functional.launches.launch import Argument
+from functional.suite import workloads
 
 if TYPE_CHECKING:
     from jaxtyping import Int64

@@ -19,8 +19,8 @@ import pytest
 from call_command import call
 
 from abstim.gpu.config import gpu_names
-from abstim.targets.workloads.networks import resnet_network
 from functional import suite
+from functional.suite.workloads.networks import resnet_network
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/tutorial.md", "docs/python-api.md", "docs/extending.md")
@@ -72,7 +72,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests"))
     monkeypatch.setattr("abstim.study.bench.MIN_SECONDS", 0.01)
     short = resnet_network(18, stages=2, size=32)  # of every depth: what is shown is the command
-    monkeypatch.setattr("abstim.targets.workloads.networks.resnet_network", lambda depth: short)
+    monkeypatch.setattr("functional.suite.workloads.networks.resnet_network", lambda depth: short)
     group, described = suite._benchmarks()["hotspot"]
     monkeypatch.setitem(suite._benchmarks(), "hotspot", (group, lambda: small(described())))
     return tmp_path

@@ -24,11 +24,11 @@ from abstim.study.sample.work import (
     WORK,
     block_work,
 )
-from abstim.targets import workloads
 from abstim.targets.resolve import names_in, open_target
 from functional.errors import InputError
 from functional.keep.kept import Kept
 from functional.llvm_executor.run import LlvmExecutor
+from functional.suite import workloads
 from functional.traces.line_record import is_data, line_of, sectors_of
 
 REAL = load_gpu("gtx480")

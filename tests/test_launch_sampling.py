@@ -15,10 +15,10 @@ from abstim.study.sample.inside import simulate as simulate_launches
 from abstim.study.sample.methods import METHODS, Known
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sampler import opened, run_method
-from abstim.targets.workloads.long_programs import kernel_stream
-from abstim.targets.workloads.networks import resnet_network
 from functional import suite
 from functional.errors import InputError
+from functional.suite.workloads.long_programs import kernel_stream
+from functional.suite.workloads.networks import resnet_network
 from sampling import Stem
 
 GPU = load_gpu("gtx480")

@@ -13,8 +13,8 @@ from abstim.study.sample import sampler as sampled
 from abstim.study.sample.automatic import LARGE_INSTRUCTIONS, with_one_sm, work_of
 from abstim.study.sample.profiling import kinds_of_launches
 from abstim.study.sample.sampler import opened
-from abstim.targets.workloads.networks import resnet_network
 from functional import suite
+from functional.suite.workloads.networks import resnet_network
 from functional.traces.trace import concatenate
 
 GPU = load_gpu("gtx480")

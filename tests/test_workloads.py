@@ -9,21 +9,21 @@ import pytest
 from nightly import of
 
 from abstim.models import run as run_target
-from abstim.targets import workloads
 from abstim.targets.execution import execute
 from abstim.targets.resolve import open_target
-from abstim.targets.workloads.dependence import signatures, trace_inputs
-from abstim.targets.workloads.kernels import LazyLaunches, execute_launch
-from abstim.targets.workloads.long_programs import kernel_stream
-from abstim.targets.workloads.networks import DEPTHS, Network, resnet_network, vgg_network
-from abstim.targets.workloads.transformer import SMALL, Model, transformer
 from functional import suite
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.launches.case import Case
 from functional.launches.memory import Contents, Memory, sparse_zeros
+from functional.launches.streamed import LazyLaunches, execute_launch
+from functional.programs.dependence import signatures, trace_inputs
 from functional.programs.link import link
 from functional.ptx.parser import parse
+from functional.suite import workloads
+from functional.suite.workloads.long_programs import kernel_stream
+from functional.suite.workloads.networks import DEPTHS, Network, resnet_network, vgg_network
+from functional.suite.workloads.transformer import SMALL, Model, transformer
 from functional.traces.line_record import more_follow, sectors_of
 
 # Learnt parameters and multiply-accumulates (10^9) of the published models (torchvision's table of classifiers)

@@ -93,9 +93,9 @@ def suite(*, group: str | None = None, as_json: Json = False) -> None:
 
     Example: `abstim suite --group table1`
     """
-    from abstim.targets import workloads
     from abstim.targets.resolve import names_in
     from functional import suite as benchmarks
+    from functional.suite import workloads
 
     larger = {g: workloads.names(g) for g in workloads.GROUPS if group in (None, g)}
     rows = []

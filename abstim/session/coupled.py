@@ -18,10 +18,10 @@ from abstim.progress import Progress
 from abstim.session.turns import Launches
 from abstim.targets.execution import Execution, came_along, execute_case, is_ordered
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
-from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import ExecutionError, InputError
 from functional.execution.executor import Executor, Request
 from functional.launches.case import Case
+from functional.launches.streamed import StreamedCase
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.streams import StreamPart

@@ -20,10 +20,10 @@ from abstim.session import limits
 from abstim.session.result import SLOT_REASONS, LaunchResult, RunResult, launch_facts, run_result, timed_facts
 from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
-from abstim.targets.workloads.kernels import StreamedCase
 from functional.arrays import Float64
 from functional.execution.computer import default_threads
 from functional.launches.launch import Launch
+from functional.launches.streamed import StreamedCase
 from functional.traces.trace import Trace
 
 

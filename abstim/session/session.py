@@ -17,12 +17,12 @@ from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
 from abstim.targets.resolve import Target, open_target
-from abstim.targets.workloads.kernels import StreamedCase
 from functional.arrays import Int64
 from functional.errors import InputError
 from functional.execution.executor import Executor
 from functional.launches.case import Case
 from functional.launches.launch import Launch, may_overlap, places
+from functional.launches.streamed import StreamedCase
 from functional.programs.program import Program
 from functional.programs.registers import Registers
 from functional.traces.store import StoredCase

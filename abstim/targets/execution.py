@@ -16,12 +16,12 @@ import msgspec
 
 from abstim.progress import Progress, silent
 from abstim.targets.check_trace import check_traces
-from abstim.targets.workloads.kernels import StreamedCase, execute_launch
 from functional.errors import InputError
 from functional.execution.executor import Executor
 from functional.keep.folder import trace_cache_bytes
 from functional.keep.kept import Kept, key
 from functional.launches.case import Case
+from functional.launches.streamed import StreamedCase, execute_launch
 from functional.programs.program import Program
 from functional.ptx.source import naming_source
 from functional.terminal import note

@@ -138,8 +138,8 @@ def open_target(target: Target) -> Case:
         return load_case(target)
     if _is_source(target):
         raise InputError(f"{target}: a kernel's source needs a grid, a block and arguments; see `abstim run --help`")
-    from abstim.targets import workloads
     from functional import suite
+    from functional.suite import workloads
     from functional.traces.store import open_store
 
     if Path(target).exists():  # only for what is there: importing it takes a while
@@ -159,8 +159,8 @@ def open_target(target: Target) -> Case:
 
 def names_in(group: str) -> tuple[str, ...]:
     """Targets of a group of the suite (`all`: the whole suite) or of the workloads. Raises InputError if unknown."""
-    from abstim.targets import workloads
     from functional import suite
+    from functional.suite import workloads
 
     if group in workloads.GROUPS:
         return workloads.names(group)
@@ -180,7 +180,7 @@ def resolve(
     """A target as the command line gives it: the launch options belong to a .ptx or .cu file and to nothing else, the
     sizes to the workloads that have them."""
     if sizes:
-        from abstim.targets import workloads
+        from functional.suite import workloads
 
         return workloads.sized(target, sizes)
     shape = {"--grid": grid, "--block": block}

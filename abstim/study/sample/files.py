@@ -16,10 +16,10 @@ from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import plain_estimate
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target, sass_opcode
-from abstim.targets.workloads.dependence import signatures
 from functional.arrays import Float64
 from functional.errors import InputError
 from functional.files import table_rows
+from functional.programs.dependence import signatures
 from sampling import Estimate, Profile, SamplingError, Selection, selection_files
 from sampling.bounds import bounded
 from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems, read_nsight_times

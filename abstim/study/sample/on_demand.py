@@ -9,11 +9,11 @@ from time import perf_counter
 import numpy as np
 
 from abstim.targets.execution import Traces, chosen_executor, default_budget
-from abstim.targets.workloads.dependence import ignores_block_order, signatures
-from abstim.targets.workloads.kernels import execute_launch
 from functional.arrays import Bool, Int64
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer
+from functional.launches.streamed import execute_launch
+from functional.programs.dependence import ignores_block_order, signatures
 from functional.traces.trace import Trace, concatenate
 
 # A call of the executor costs a copy of memory: a batch is at least this share of what was executed, and of the grid.
@@ -89,7 +89,7 @@ class ThreadBlocks:
 class OnDemand(Traces):
     """`given`: an execution there is already. Without one, launches are executed as they are asked for.
 
-    Where no launch of the program decides what another does (`workloads.dependence`), each is executed alone, and
+    Where no launch of the program decides what another does (`programs.dependence`), each is executed alone, and
     `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
     before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
     values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise each is

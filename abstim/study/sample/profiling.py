@@ -14,8 +14,8 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.study.sample import counts
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.targets.workloads.dependence import trace_inputs
 from functional.arrays import Float64, Int64
+from functional.programs.dependence import trace_inputs
 from functional.programs.program import Program
 from functional.traces.line_record import line_of
 from functional.traces.trace import Trace

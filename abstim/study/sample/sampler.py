@@ -25,10 +25,10 @@ from abstim.study.sample.sample_result import Comparison, SampleResult, by_kerne
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.execution import execute, execution_key, kept_execution
 from abstim.targets.resolve import open_target
-from abstim.targets.workloads.dependence import signatures
-from abstim.targets.workloads.kernels import StreamedCase
 from functional.errors import InputError
 from functional.launches.case import Case
+from functional.launches.streamed import StreamedCase
+from functional.programs.dependence import signatures
 from functional.traces.store import StoredCase
 from functional.traces.trace import Trace
 from sampling import Estimate, SamplingError

@@ -1,10 +1,8 @@
-"""Programs of kernels of several PTX files, whose launches are made, executed and dropped one by one."""
+"""Programs of kernels of several PTX files, put together launch by launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,13 @@ import numpy as np
 
 from functional import suite
 from functional.arrays import UInt8
-from functional.execution.executor import Executor, Interleaving
-from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
+from functional.launches.streamed import StreamedCase
 from functional.programs.link import link
 from functional.programs.program import Program
 from functional.ptx.parser import parse
-from functional.traces.trace import Trace
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
 
@@ -37,42 +33,6 @@ def drawn(seed: int, name: str, least: float, most: float) -> Contents:
         values += np.float32(least)
 
     return Contents(f"float32 uniform from {least!r} to {most!r}, seed {seed}, {name}", make)
-
-
-KEPT = 64  # launches
-
-
-@dataclass
-class StreamedCase(Case):
-    """A case that is executed and timed launch by launch. `launches` may be `LazyLaunches`.
-
-    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into."""
-
-
-class LazyLaunches(Sequence[Launch]):
-    """`count` launches, each made when it is asked for; the latest are kept, because many ask for the same."""
-
-    def __init__(self, count: int, make: Callable[[int], Launch]) -> None:
-        self._count, self._make = count, lru_cache(KEPT)(make)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: Any) -> Any:
-        found = range(self._count)[number]
-        return tuple(map(self._make, found)) if isinstance(number, slice) else self._make(found)
-
-
-def execute_launch(
-    executor: Executor, launch: Launch, memory: Memory, budget: int, thread_blocks: Sequence[int] | None = None,
-    interleaving: Interleaving | None = None,
-) -> Trace:  # fmt: skip
-    """Execute a launch of a StreamedCase on `memory`, which changes.
-
-    An executor may copy the memory it is given, to undo a launch that fails: that of this launch alone, not all weights
-    of a network."""
-    seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
-    return executor.run(launch, seen, thread_blocks, budget, interleaving)
 
 
 class LaunchedProgram:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from abstim.targets.workloads.kernels import TRANSFORMER, LaunchedProgram
 from functional.arrays import UInt8
 from functional.errors import InputError
 from functional.launches.launch import Pointer, Scalar
 from functional.launches.memory import Contents
+from functional.suite.workloads.launched_program import TRANSFORMER, LaunchedProgram
 
 TILE, THREADS, WARP = 16, 128, 32
 MOST_BATCH = 8  # sequences: rows of gemv_batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from abstim.targets.workloads.kernels import LAYERS, LaunchedProgram
 from functional.launches.launch import Pointer, Scalar
+from functional.suite.workloads.launched_program import LAYERS, LaunchedProgram
 
 TILE, WARP = 16, 32
 EPSILON = 1e-5

@@ -43,8 +43,8 @@ def case(name: str) -> Case:
 
 def sized(name: str, sizes: Mapping[str, int]) -> Case:
     """One of SIZED with some of `prompt`, `steps`, `batch`. Raises InputError for others, or sizes that cannot be."""
-    from abstim.targets.workloads.transformer import SMALL, transformer
     from functional.errors import InputError
+    from functional.suite.workloads.transformer import SMALL, transformer
 
     if name not in SIZED:
         raise InputError(f"{', '.join(f'--{size}' for size in sizes)}: of {' and '.join(SIZED)} alone, not of {name}")
@@ -67,7 +67,7 @@ def _makers() -> dict[str, Callable[[], Case]]:
 
 
 def _made(maker: str, *arguments: Any) -> Any:
-    return resolve_name(f"abstim.targets.workloads.{maker}")(*arguments)
+    return resolve_name(f"functional.suite.workloads.{maker}")(*arguments)
 
 
 def _launched(maker: str, *arguments: Any) -> Case:

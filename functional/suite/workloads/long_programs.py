@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from abstim.targets.workloads.kernels import LAYERS, LaunchedProgram, LazyLaunches, StreamedCase
 from functional import suite
 from functional.arrays import Float64, Int64
 from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, Scalar, make_launch
+from functional.launches.streamed import LazyLaunches, StreamedCase
 from functional.suite._recipe import Recipe
+from functional.suite.workloads.launched_program import LAYERS, LaunchedProgram
 
 PAGERANK_NODES, PAGERANK_CHANGE = 61_200, 1e-6
 
