@@ -54,12 +54,15 @@ def notice_exits(c, fetched, time):
 
 
 @jit
-def returned(sm, time):
-    """The slot whose missed line is back the longest, -1 if none is."""
-    best = -1
+def take_returned(sm):
+    """The slot whose missed line is back the longest waits no more."""
+    best, sm.next_back = -1, NEVER
     for w in members(sm.missing):
-        if sm.fetch_back[w] <= time and (best < 0 or sm.fetch_back[w] < sm.fetch_back[best]):
+        if best < 0 or sm.fetch_back[w] < sm.fetch_back[best]:
             best = w
+    sm.missing &= ~bit(best)
+    for w in members(sm.missing):
+        sm.next_back = min(sm.next_back, sm.fetch_back[w])
     return best
 
 
@@ -67,10 +70,8 @@ def returned(sm, time):
 def fetch(c, time, ready):
     """One fetch; what it brings is decoded by the next one, and can issue in cycle `ready`."""
     sm = c.sm
-    back = returned(sm, time) if sm.missing else -1
-    if back >= 0:  # takes the whole stage
-        sm.missing &= ~bit(back)
-        deliver(c, back, time, ready)
+    if sm.missing and sm.next_back <= time:  # takes the whole stage
+        deliver(c, take_returned(sm), time, ready)
         return
     fetched = first_after(sm.wanted, sm.last_fetched) if sm.wanted else -1
     if sm.exiting and sm.next_exit <= time:
@@ -85,6 +86,7 @@ def fetch(c, time, ready):
     if there <= time:
         deliver(c, fetched, time, ready)
     else:
+        sm.next_back = min(there, sm.next_back if sm.missing else NEVER)
         sm.missing |= bit(fetched)
         sm.fetch_back[fetched], sm.fetch_place[fetched] = there, sm.code_place
 
@@ -95,8 +97,8 @@ def next_fetch(sm, time):
     if sm.wanted and sm.fetch_blocked <= time + 1:
         return time + 1
     following = sm.fetch_blocked if sm.wanted else NEVER
-    for w in members(sm.missing):
-        following = min(following, sm.fetch_back[w])
+    if sm.missing:
+        following = min(following, sm.next_back)
     if sm.exiting:
         following = min(following, sm.next_exit)
     return max(following, time + 1)

@@ -69,7 +69,7 @@ def code_arrives(c, k, count, time):
     sm.fetch_blocked = min(sm.fetch_blocked, time)
     for w in members(sm.missing):
         if sm.fetch_place[w] == k and sm.fetch_back[w] > NEVER:
-            sm.fetch_back[w] = time
+            sm.fetch_back[w], sm.next_back = time, min(sm.next_back, time)
 
 
 @jit

@@ -193,6 +193,7 @@ SM = record(
     ("wheel_used", np.uint64),  # places of the wheel that are not empty
     "last_fetched",
     "next_exit",  # the earliest cycle in which one of `exiting` is complete
+    "next_back",  # the earliest cycle in which a line of `missing` is there
     # counters
     "l1d_accesses l1d_misses l1t_accesses l1t_misses const_accesses const_misses l1i_accesses l1i_misses",
     "resident_warp_cycles",
