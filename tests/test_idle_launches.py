@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError
+from threading import Event, Timer
+
 import numpy as np
 import pytest
 
@@ -132,6 +135,17 @@ def test_caches_are_kept_from_launch_to_launch_as_on_a_gpu(program, arrays):
     assert found["none"][0] == found["all"][0] > found["none"][1]
     with pytest.raises(abstim.InputError, match="empty caches"):
         LaunchTimer([load_gpu("gtx480")], "analytic", program, "none")
+
+
+def test_who_waits_for_a_launch_that_is_left_out_waits_no_longer(program, arrays):
+    """An interrupt cancels what has not begun; the times of streams may be waiting for it."""
+    timer, busy = LaunchTimer([load_gpu("gtx480")], "detailed", program, "all"), Event()
+    timer.pool.submit(busy.wait)
+    seconds, *_ = recorder(timer).launch(program.launch("copy", 1, 32, [*arrays]), program.memory)
+    Timer(0.2, busy.set).start()
+    assert timer.stop() == []
+    with pytest.raises(CancelledError):
+        seconds.result(timeout=60)
 
 
 def test_whose_clock_a_program_reads(tmp_path):

@@ -110,11 +110,11 @@ class LaunchTimer:
         seconds: Future[float] = Future()
 
         def told(finished: Future[Timed]) -> None:
-            if (error := finished.exception()) is not None:
+            try:
+                also(finished.result())
+                seconds.set_result(finished.result().results[0].seconds)
+            except BaseException as error:  # `stop` cancels launches, for which others may wait already
                 seconds.set_exception(error)
-                return
-            also(finished.result())
-            seconds.set_result(finished.result().results[0].seconds)
 
         future.add_done_callback(told)
         return seconds
