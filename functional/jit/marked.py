@@ -81,6 +81,7 @@ def layout(kind: Any) -> dict[str, Field]:
     return found
 
 
+@cache
 def length(kind: Any) -> int:
     """How many words a named tuple, or a View of it, is: as many, some of them not used."""
     own = kind.kind if isinstance(kind, View) else kind

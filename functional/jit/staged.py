@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cache
-from inspect import getsource
+from linecache import getlines
 from threading import Lock
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -45,11 +45,17 @@ _PARSING = Lock()  # ast.parse of two threads at once ends in a SystemError (CPy
 
 
 @cache
-def _source(code: Any) -> tuple[ast.FunctionDef, frozenset[str]]:
-    """What is written, and the names that are assigned to more than once."""
+def _functions(file: str) -> dict[int, ast.FunctionDef]:
+    """Of a source file, by the line on which they begin, decorators included."""
     with _PARSING:
-        node = ast.parse(textwrap.dedent(getsource(code))).body[0]
-    assert isinstance(node, ast.FunctionDef)
+        found = [node for node in ast.walk(ast.parse("".join(getlines(file)))) if isinstance(node, ast.FunctionDef)]
+    return {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in found}
+
+
+@cache
+def _source(code: CodeType) -> tuple[ast.FunctionDef, frozenset[str]]:
+    """What is written, and the names that are assigned to more than once."""
+    node = _functions(code.co_filename)[code.co_firstlineno]
     names = [a.arg for a in node.args.args]
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
