@@ -80,7 +80,8 @@ BRANCHES = "mov.u32 %r2, 0;\n" + "".join(
 )
 NESTED = "mov.u32 %r2, 0;\n" + "".join(f"setp.gt.u32 %p1, %r0, {i % 32}; @!%p1 bra E{i};\n" for i in range(400))
 NESTED += "add.u32 %r2, %r2, 1;\n" + "".join(f"E{i}: add.u32 %r2, %r2, {i};\n" for i in reversed(range(400)))
-MANY = "mov.u32 %r2, 0;\n" + "".join(f"add.u32 %z{i}, %r0, {i};\n" for i in range(33_000))  # more than 16 bits name
+# More registers than 16 bits name
+MANY = "mov.u32 %r2, 0;\n" + "".join(f"mov.b64 {{%z{i}, %z{i + 1}}}, %rd0;\n" for i in range(0, 33_000, 2))
 
 
 def command(tmp_path, text: str, *more: str, **environment: str) -> subprocess.Popen[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from nightly import of
 from tcgen05_kernels import B_AT, BYTES, COMMIT, COMMIT_PAIR, laid_out, pair_memory_after, tensor_memory_after
 from test_matrices import code
 from test_tcgen05 import KIND, described, launched, matrix_of, words_of
@@ -77,7 +78,7 @@ CASES = [  # D, A, B, columns, swizzles, transposed, selector, .ws
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("d,a,b,columns,swizzle_a,swizzle_b,trans_a,trans_b,selector,ws", CASES)
+@pytest.mark.parametrize("d,a,b,columns,swizzle_a,swizzle_b,trans_a,trans_b,selector,ws", of(CASES[::2], CASES))
 def test_sparse_products(d, a, b, columns, swizzle_a, swizzle_b, trans_a, trans_b, selector, ws):
     rows, depth, wide = ws or 128, 64 // BYTES[a], BYTES[a] > 1
     per = depth // (8 if wide else 16)
@@ -109,7 +110,7 @@ NO_MASK = (1 << 56) - 1 & ~(1 << 39)  # bit 39: is there a mask at all?
 WS = [("f32", "f16", 32, 64, 0), ("f32", "tf32", 64, 128, 64), ("s32", "s8", 128, 64, 128), ("f16", "e4m3", 32, 256, 0)]
 
 
-@pytest.mark.parametrize("d,a,rows,columns,width", WS)
+@pytest.mark.parametrize("d,a,rows,columns,width", of(WS[::2], WS))
 @pytest.mark.parametrize("more", ["", ", %m2"])
 def test_weight_stationary_products(d, a, rows, columns, width, more):
     depth = 32 // BYTES[a]
