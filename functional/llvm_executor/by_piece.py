@@ -126,22 +126,22 @@ def _nothing(frame: Frame) -> None:
 class _FrameStack(Stack):
     """The stacks that lie in the frames of the machine code."""
 
-    def __init__(self, frames: np.ndarray) -> None:
+    def __init__(self, frames: np.ndarray, depth: int) -> None:
         def words(start: int, count: int = 1) -> np.ndarray:
             return frames[:, start : start + 4 * count].view(np.int32)
 
-        self.block, self.reconvergence, self.depth, self.base = (
-            words(start)[:, 0] for start in (at.BLOCK, at.RECONVERGENCE, at.DEPTH, at.BASE)
+        self.block, self.reconvergence, self.depth, self.base, self.level = (
+            words(start)[:, 0] for start in (at.BLOCK, at.RECONVERGENCE, at.DEPTH, at.BASE, at.LEVEL)
         )
         self.mask = words(at.MASK).view(np.uint32)[:, 0]
-        self.level = np.zeros(len(frames), np.int32)
-        entries = words(at.STACK, 4 * at.STACK_DEPTH)
-        self.saved = {name: entries[:, n::4] for n, name in enumerate(("block", "reconvergence", "mask", "base"))}
-        self.saved |= {"mask": entries.view(np.uint32)[:, 2::4], "level": np.zeros((len(frames), at.STACK_DEPTH), int)}
+        size = len(at.ENTRY)
+        entries = words(frames.shape[1] - at.ENTRY_BYTES * depth, size * depth).view(np.uint32)
+        named = zip(("block", "reconvergence", "mask", "base", "level"), range(size), strict=True)
+        self.saved = {name: entries[:, n::size][:, ::-1].view(getattr(self, name).dtype) for name, n in named}
         self.on_return, self.deep = None, True
 
     def _save(self, rows: np.ndarray) -> None:
-        if rows.size and int(self.depth[rows].max()) >= at.STACK_DEPTH:
+        if rows.size and int(self.depth[rows].max()) >= self.saved["mask"].shape[1]:
             raise Abandoned
         super()._save(rows)
 
@@ -204,7 +204,7 @@ class PieceMachine(Machine):
     ) -> None:  # fmt: skip
         self.native = native
         self._blocks_of_list = native.begin(thread_blocks.astype(np.int64))
-        count, size = len(thread_blocks) * launch.warps_per_block, native.compiled.generated.frame_bytes
+        count, size = len(thread_blocks) * launch.warps_per_block, native.compiled.frame_bytes
         self.frame_bytes, self.first_address = size, native.frames.address
         self._frames = native.frames.view(count * size).reshape(count, size)
         super().__init__(code, launch, memory, thread_blocks, lambda _: _StreamLog(native.streams), watch, turns)
@@ -218,7 +218,7 @@ class PieceMachine(Machine):
         self._homes = {slot: self._home(slot, *place) for slot, place in code.places.items()}
 
     def _new_stack(self, masks: np.ndarray) -> Stack:
-        return _FrameStack(self._frames)
+        return _FrameStack(self._frames, self.native.compiled.stack_depth)
 
     def _memories(self) -> None:
         super()._memories()
@@ -273,24 +273,25 @@ class PieceMachine(Machine):
 class _Executor(NumpyExecutor):
     """The array executor's loop over the chunks of a launch, on machine code."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, watch: Watch) -> None:
         super().__init__()
-        self._job, self._worker = job, job.leases.enter_context(job.workers.one())
+        self._job, self._watch, self._worker = job, watch, job.leases.enter_context(job.workers.one())
 
     def decode(self, program: object) -> PieceCode:
         return self._job.compiled.steps(PieceCode)
 
     def watch(self, launch: Launch, memory: Memory) -> Watch:
-        return _Keeper(self._job.undo)
+        return self._watch
 
     def machine(self, code, launch, memory, chosen, watch, turns) -> Machine:  # type: ignore[no-untyped-def]
         native = Native(self._job, self._worker, False, len(chosen), shared_bytes_of(code, launch))
         return PieceMachine(native, code, launch, memory, chosen, watch, turns)
 
 
-def by_piece(job: Job) -> Iterator[Trace]:
-    """The thread blocks that are left. Raises Abandoned for a fault."""
+def by_piece(job: Job, watch: Watch | None = None) -> Iterator[Trace]:
+    """The thread blocks that are left, under the eyes of `watch`, else so that it can be undone. Raises Abandoned for
+    a fault; of careful code only where the stack is full."""
     left = Request(job.launch, job.memory, job.blocks[job.done :], job.budget, 0, job.interleaving)
-    for trace in _Executor(job).chunks(left, job.used):
+    for trace in _Executor(job, watch or _Keeper(job.undo)).chunks(left, job.used):
         job.done += len(trace.thread_blocks)
         yield trace

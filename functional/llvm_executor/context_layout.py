@@ -1,7 +1,7 @@
 """The layout of memory that generated code and Python share: the context of a launch and the frame of a warp.
 
-The context is an int64 array, one slot a name of `CONTEXT`. A frame is a byte array: the fields below, the saved
-entries of the reconvergence stack, then the registers that live across basic blocks.
+The context is an int64 array, one slot a name of `CONTEXT`. A frame is a byte array: the fields below, the registers
+that live across basic blocks, and at its end, growing towards them, the saved entries of the reconvergence stack.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONTEXT = (
     "used", "turn_stop", "budget",  # thread instructions: so far, where the running warp must yield, and at most
     "fault",  # not 0: the launch has to be run again by the NumPy executor
     "segments", "segment", "segment_stop",  # host address of the segment table, its length and capacity
-    "kernel", "frames", "frame_bytes", "warps", "scratch", "symbols",
+    "kernel", "frames", "frame_bytes", "stack_depth", "warps", "scratch", "symbols",
     "thread_blocks", "thread_block", "thread_block_stop", "fresh",  # list of linear ids, position, end, not yet begun
     "ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z",
     "nwarpid", "dynamic_smem_size", "total_smem_size", "shared_bytes", "local_base", "local_bytes",
@@ -55,11 +55,13 @@ Context: Any = record_type(CONTEXT, frozenset(_POINTERS.split()))
 BLOCK, RECONVERGENCE, MASK, DEPTH, STATE, BARRIER, WARP, INITIAL_MASK = range(0, 32, 4)
 WARP_INSTRUCTIONS, THREAD_INSTRUCTIONS, EVENTS = 32, 40, 48
 EXPECTED = 56  # threads the warp's barrier waits for, 0: all
-BASE = 60  # saved entries below the running function's own
-TID = (64, 192, 320)  # 32 x u32 each
-STACK = 448  # saved entries of {block, reconvergence, mask, base}, 16 bytes each
-STACK_DEPTH = 128
-SHUFFLE = STACK + 16 * STACK_DEPTH  # one vector of 32 x 64 bits
+BASE, LEVEL = 60, 64  # saved entries below the running function's own; calls in progress, of a recursive program
+TID = (128, 256, 384)  # 32 x u32 each
+ENTRY = ("block", "meet", "mask", "base", "level")  # words of a saved entry, the first one at the end of the frame
+ENTRY_BYTES = 4 * len(ENTRY)
+STACK_DEPTH = 128  # entries that there is room for; where that is not enough, a launch is run again with room for
+MOST_STACK_DEPTH = 1 << 14
+SHUFFLE = 512  # one vector of 32 x 64 bits
 SCRATCH = SHUFFLE + 256  # as much as the program needs; the registers that live across blocks lie behind it
 MATRIX_BYTES = 8 * (512 + 512 + 256)  # float64 matrices A, B, C of the largest mma and wmma
 
@@ -70,9 +72,9 @@ SLOT_WORDS = 4  # a place for a resident thread block: its place in the list, wa
 SEGMENT_WORDS = 4  # {warp of the launch, first event, first record, first conflict}
 
 _WORDS = {"block": BLOCK, "meet": RECONVERGENCE, "mask": MASK, "depth": DEPTH, "state": STATE, "barrier": BARRIER,
-          "initial": INITIAL_MASK, "expected": EXPECTED, "base": BASE}  # fmt: skip
+          "initial": INITIAL_MASK, "expected": EXPECTED, "base": BASE, "level": LEVEL}  # fmt: skip
 _COUNTS = {"warp_instructions": WARP_INSTRUCTIONS, "thread_instructions": THREAD_INSTRUCTIONS, "events": EVENTS}
 _FIELDS = {name: (at, I32) for name, at in _WORDS.items()} | {name: (at, I64) for name, at in _COUNTS.items()}
 Frame: Any = Type("ptr", 1, _FIELDS)
 Slot: Any = record_type(("thread_block", "live", "time", "unused"), frozenset())
-Entry: Any = Type("ptr", 1, {name: (4 * n, I32) for n, name in enumerate(("block", "meet", "mask", "base"))})  # saved
+Entry: Any = Type("ptr", 1, {name: (4 * n, I32) for n, name in enumerate(ENTRY)})

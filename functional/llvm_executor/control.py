@@ -97,8 +97,8 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value
         return
     name = f"B{block.index}.ret"
     sites = [b for b in program.blocks if program.instructions[b.stop - 1].callee == function]
-    base = e.load("%frame", at.BASE, "i32")
-    place = e.op("add", e.op("shl", e.op("sub", base, 1), 4), at.STACK)
+    base = e.resize(e.load("%frame", at.BASE, "i32"), "i64", False)
+    place = e.op("sub", unit.context("frame_bytes"), e.op("mul", base, at.ENTRY_BYTES))
     saved = e.scalar(f"getelementptr i8, ptr %frame, {place}", "ptr")
     after = e.load(saved, 0, "i32")
     cases = " ".join(f"i32 {b.index + 1}, label %{name}{b.index}" for b in sites)

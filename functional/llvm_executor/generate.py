@@ -18,7 +18,7 @@ from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import cut, generated, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
-from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, pieces_of
+from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, may_fault, pieces_of
 from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register, Symbol
@@ -40,21 +40,24 @@ class Generated:
     # Of registers that steps name: number in the program (_CARRY of the condition code), place in a frame, and whether
     # it is one word for all lanes
     places: tuple[tuple[int, int, bool], ...] = ()
+    careful: bool = False  # nothing that is generated faults
 
     def homes(self, program: Program) -> dict[Register, tuple[int, bool]]:
         """Place in a frame, and whether it is one word for all lanes, of the registers that steps name."""
         return {CONDITION_CODE if n == _CARRY else program.registers[n]: (at, one) for n, at, one in self.places}
 
 
-def generate(program: Program, in_clusters: bool = False) -> Generated:
-    """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that only the array
-    executor runs: of calls that are not known."""
+def generate(program: Program, in_clusters: bool = False, careful: bool = False) -> Generated:
+    """`in_clusters`: thread blocks have shared memory in common. `careful`: whatever may fault is left to its step,
+    which says what is wrong. Raises Unsupported for a program that only the array executor runs: of calls that are not
+    known."""
     refuse_if(not generated(program))
-    left_out = {i.index for i in program.instructions if in_clusters and may_be_far(i)}
+    reasons = [may_be_far] * in_clusters + [may_fault] * careful
+    left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
     while True:
-        if left_out or in_clusters:
+        if left_out or in_clusters or careful:
             left_out |= barriers_of(program)
-        unit = Unit(program, analyse(program, left_out), left_out, in_clusters)
+        unit = Unit(program, analyse(program, left_out), left_out, in_clusters, careful)
         made = _generated(unit)
         if not unit.refused:
             return made
@@ -87,7 +90,7 @@ def _generated(unit: Unit) -> Generated:
         head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
         text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
         size = -(-unit.frame_bytes // 64) * 64 + 256
-        steps = unit.by_piece, tuple(sorted(unit.left_out)), tuple(sorted(places))
+        steps = unit.by_piece, tuple(sorted(unit.left_out)), tuple(sorted(places)), unit.careful
         return Generated(text, size, zeroed, tuple(unit.symbols), *steps)
     except REFUSALS:  # the NumPy executor says which instruction it is
         raise Unsupported from None

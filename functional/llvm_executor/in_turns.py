@@ -58,7 +58,7 @@ class Stepped:
         return self.machine.end(at.FINISHED, self._turns.thread_blocks)
 
     def _state(self, warp: int) -> int:
-        place = self.machine.compiled.generated.frame_bytes * warp + at.STATE
+        place = self.machine.compiled.frame_bytes * warp + at.STATE
         return int(self._frames[place])
 
     @cached_property
@@ -136,7 +136,7 @@ class _Turns:
     def frames(self) -> np.ndarray:
         """A row of bytes a warp of a slot."""
         machine = self.machine
-        size, count = machine.compiled.generated.frame_bytes, len(self.times)
+        size, count = machine.compiled.frame_bytes, len(self.times)
         return machine.frames.view(count * size).reshape(count, size)
 
     def _state(self) -> bytes:

@@ -198,7 +198,8 @@ class Machine:
         self.frames, generated = frames, compiled.generated
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self.set(
-            frames=frames.address, frame_bytes=generated.frame_bytes, kernel=compiled.address,
+            frames=frames.address, frame_bytes=compiled.frame_bytes, kernel=compiled.address,
+            stack_depth=compiled.stack_depth,
             budget=job.budget, used=job.used, most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT),
             warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
             dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
@@ -277,7 +278,7 @@ class Machine:
 
     def _frames(self) -> Storage:
         """A frame a warp of each resident thread block, used again by every block and every launch of this shape."""
-        launch, size = self.launch, self.compiled.generated.frame_bytes
+        launch, size = self.launch, self.compiled.frame_bytes
         warps = launch.warps_per_block
         storage = Storage.of(self.resident * warps * size)
         frames = storage.view(self.resident * warps * size).reshape(self.resident, warps, size)

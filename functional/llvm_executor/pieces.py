@@ -42,6 +42,11 @@ def may_be_far(inst: Instruction) -> bool:
     return (inst.is_memory and inst.space == "generic") or (inst.opcode == "isspacep" and "shared" in inst.modifiers)
 
 
+def may_fault(inst: Instruction) -> bool:
+    """May it end a launch with an error, or do what only its step can?"""
+    return inst.is_memory or inst.opcode in ("wmma", "brx", "trap", "call")
+
+
 def barriers_of(program: Program) -> set[int]:
     """Positions of barriers, at which warps wait that run by the piece."""
     return {i.index for i in program.instructions if i.opcode in _BARRIERS and "warp" not in i.modifiers}

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from functional.errors import BudgetSpent, InputError
+from functional.errors import BudgetSpent, ExecutionError, InputError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
@@ -24,6 +24,7 @@ from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.numpy_executor import NumpyExecutor
+from functional.numpy_executor.machine import UNWATCHED, Watch
 from functional.programs.program import Program
 from functional.terminal import note
 from functional.traces.trace import Trace, concatenate, rechunk
@@ -43,23 +44,23 @@ class LlvmExecutor(Executor):
     def __init__(self, threads: int | None = None) -> None:
         self.oracle = NumpyExecutor()
         self.threads = default_threads() if threads is None else threads
-        self._programs: dict[tuple[str, str, str, bool], tuple[Program, Compiled | None]] = {}
+        self._programs: dict[tuple[str, str, str, bool, bool], tuple[Program, Compiled | None]] = {}
         # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
         self._one_thread: set[tuple[object, ...]] = set()
         self._lock = Lock()
         self._workers, self._undos, self._shadows = Pool(Worker), Pool(Undo), Pool(Shadow)
 
-    def compiled(self, program: Program, in_clusters: bool = False) -> Compiled | None:
+    def compiled(self, program: Program, in_clusters: bool = False, careful: bool = False) -> Compiled | None:
         """Machine code of a program, made on first use; None if it holds a call that is not generated: the NumPy
         executor runs it then, with the same result. Raises PtxError for an instruction that is not supported."""
-        key = (program.path, program.digest, program.name, in_clusters)
+        key = (program.path, program.digest, program.name, in_clusters, careful)
         with self._lock:
             known = self._programs.get(key)
             if known is None or known[0] is not program:
                 while len(self._programs) >= _CACHED_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))
                 try:
-                    known = program, load(program, in_clusters)
+                    known = program, load(program, in_clusters, careful)
                 except Unsupported:
                     known = program, None
                 if known[1] and known[1].generated.by_piece:
@@ -116,7 +117,7 @@ class LlvmExecutor(Executor):
         """Run a job in the first way that comes to its end."""
         job.undo.begin(job.memory)
         own = _own_ways(job) or ([interleaved] if job.interleaving else [self._parallel, serial])
-        ways: list[Callable[[Job], Iterator[Trace]]] = [*own, self._by_oracle]
+        ways: list[Callable[[Job], Iterator[Trace]]] = [*own, self._carefully]
         while not job.finished:
             try:
                 yield from ways.pop(0)(job)
@@ -125,7 +126,7 @@ class LlvmExecutor(Executor):
                 if isinstance(stop, OverBudget):
                     ways = [self._together(job, stop)]
                 elif not job.done:  # the first chunk runs alone, in any way but the last
-                    ways = [self._by_oracle]
+                    ways = [self._carefully]
                 _replay(job)
 
     def _parallel(self, job: Job) -> Iterator[Trace]:
@@ -147,11 +148,17 @@ class LlvmExecutor(Executor):
         if not job.finished:
             self._one_thread.add(key)
 
-    def _by_oracle(self, job: Job) -> Iterator[Trace]:
-        """After a fault."""
-        left = job.blocks[job.done :]
+    def _carefully(self, job: Job, watch: Watch = UNWATCHED) -> Iterator[Trace]:
+        """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
+        program = job.launch.program
+        compiled = self.compiled(program, job.launch.cluster.total > 1, careful=True)
+        assert compiled is not None
+        try:
+            yield from by_piece(replace(job, compiled=compiled, machines=[]), watch)
+        except Abandoned:
+            message = f"the stack overflows: {compiled.stack_depth} paths of a warp wait for each other"
+            raise ExecutionError(f"kernel '{program.name}', {program.path}: {message}") from None
         job.done = len(job.blocks)
-        return self.oracle.chunks(Request(job.launch, job.memory, left, job.budget, 0, job.interleaving), job.used)
 
     def _together(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
         """Over budget, perhaps because blocks wait for later ones: many take turns. Raises BudgetSpent if that cannot

@@ -85,6 +85,7 @@ def begin(ctx: Context) -> None:
     for warp in range(ctx.warps):
         frame = frame_of(ctx, warp)
         frame.block, frame.meet, frame.mask, frame.depth, frame.base = 0, -1, frame.initial, 0, 0
+        frame.level = 0
         frame.state = at.RUNNABLE
         frame.warp_instructions, frame.thread_instructions, frame.events = 0, 0, 0
         for slot in range(ctx.zeros):

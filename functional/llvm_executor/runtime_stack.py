@@ -5,14 +5,14 @@ What moves lanes yields the block to run next, -1 where no lane is left or the s
 
 from __future__ import annotations
 
-from functional.jit.native import I1, I32, Pointer, inlined, op, routine
-from functional.llvm_executor.context_layout import STACK, STACK_DEPTH, Context, Entry, Frame
+from functional.jit.native import I1, I32, I64, Pointer, inlined, op, routine
+from functional.llvm_executor.context_layout import ENTRY_BYTES, Context, Entry, Frame
 
 
 @inlined
-def entry_of(frame: Frame, number: I32) -> Entry:
+def entry_of(ctx: Context, frame: Frame, number: I32) -> Entry:
     """A saved entry."""
-    return Entry(frame + (number * 16 + STACK))
+    return Entry(frame + (ctx.frame_bytes - I64(number + 1) * ENTRY_BYTES))
 
 
 @inlined
@@ -22,27 +22,28 @@ def set_top(frame: Frame, block: I32, meet: I32, mask: I32) -> None:
 
 
 @routine
-def settle(frame: Frame) -> I32:
+def settle(ctx: Context, frame: Frame) -> I32:
     """Drop entries that reached their reconvergence block or have no lane left."""
     while (frame.mask == 0) | (frame.block == frame.meet):
         depth = frame.depth
         if depth == 0:
             return -1
-        entry = entry_of(frame, depth - 1)
+        entry = entry_of(ctx, frame, depth - 1)
         frame.depth = depth - 1
         set_top(frame, entry.block, entry.meet, entry.mask)
-        frame.base = entry.base
+        frame.base, frame.level = entry.base, entry.level
     return frame.block
 
 
 @routine
-def save(frame: Frame) -> I1:
+def save(ctx: Context, frame: Frame) -> I1:
     """Save the top, if there is room."""
     depth = frame.depth
-    if depth >= STACK_DEPTH:
+    if depth >= I32(ctx.stack_depth):
         return False
-    entry = entry_of(frame, depth)
-    entry.block, entry.meet, entry.mask, entry.base = frame.block, frame.meet, frame.mask, frame.base
+    entry = entry_of(ctx, frame, depth)
+    entry.block, entry.meet, entry.mask = frame.block, frame.meet, frame.mask
+    entry.base, entry.level = frame.base, frame.level
     frame.depth = depth + 1
     return True
 
@@ -60,25 +61,25 @@ def diverge(ctx: Context, frame: Frame, target: I32, taken: I32, after: I32, mee
     others, free = frame.mask & ~taken, frame.meet == meeting  # free: nothing but to wait is left for the top
     frame.block = meeting
     if after != meeting:
-        if not free and not save(frame):
+        if not free and not save(ctx, frame):
             return full(ctx)
         set_top(frame, after, meeting, others)
         free = False
     if target != meeting:
-        if not free and not save(frame):
+        if not free and not save(ctx, frame):
             return full(ctx)
         set_top(frame, target, meeting, taken)
-    return settle(frame)
+    return settle(ctx, frame)
 
 
 @routine
-def leave(frame: Frame, lanes: I32, after: I32, lowest: I32) -> I32:
+def leave(ctx: Context, frame: Frame, lanes: I32, after: I32, lowest: I32) -> I32:
     """Lanes leave the top and the saved entries from `lowest` on; the others go to block `after`."""
     frame.block, frame.mask = after, frame.mask & ~lanes
     for number in range(lowest, frame.depth):
-        entry = entry_of(frame, number)
+        entry = entry_of(ctx, frame, number)
         entry.mask = entry.mask & ~lanes
-    return settle(frame)
+    return settle(ctx, frame)
 
 
 @routine
@@ -86,11 +87,11 @@ def enter(ctx: Context, frame: Frame, lanes: I32, first: I32, after: I32) -> I32
     """Lanes `lanes` run the function at block `first`; all active lanes go on at `after`."""
     frame.block = after
     if lanes != 0:
-        if not save(frame):
+        if not save(ctx, frame):
             return full(ctx)
         set_top(frame, first, -1, lanes)
         frame.base = frame.depth
-    return settle(frame)
+    return settle(ctx, frame)
 
 
 @routine
@@ -102,15 +103,15 @@ def fork(ctx: Context, frame: Frame, paths: Pointer, count: I32, meeting: I32) -
         ways, only = ways + I32(some), op.where(some, paths[I32, number * 2], only)
     if ways <= 1:
         frame.block = only
-        return settle(frame)
+        return settle(ctx, frame)
     left, free = count, frame.meet == meeting
     frame.block = meeting
     while left != 0:
         left -= 1
         block, lanes = paths[I32, left * 2], paths[I32, left * 2 + 1]
         if lanes != 0 and block != meeting:
-            if not free and not save(frame):
+            if not free and not save(ctx, frame):
                 return full(ctx)
             set_top(frame, block, meeting, lanes)
             free = False
-    return settle(frame)
+    return settle(ctx, frame)

@@ -22,9 +22,11 @@ def register_kind(register: Register) -> str:
 class Unit:
     """Emitter plus the registers' values inside the current basic block."""
 
-    def __init__(self, program: Program, analysis: Analysis, left_out: Set[int], in_clusters: bool) -> None:
+    def __init__(
+        self, program: Program, analysis: Analysis, left_out: Set[int], in_clusters: bool, careful: bool
+    ) -> None:  # fmt: skip
         self.program, self.analysis, self.left_out, self.in_clusters = program, analysis, left_out, in_clusters
-        self.by_piece = bool(left_out) or in_clusters
+        self.careful, self.by_piece = careful, bool(left_out) or in_clusters or careful
         self.refused: set[int] = set()  # positions of what turned out not to be generated
         self.slots = Slots(program)
         self.e = LlvmEmitter()

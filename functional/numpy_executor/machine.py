@@ -129,7 +129,7 @@ class Watch:
         """Global memory is about to be written by what is no access of lanes, at offsets of any shape."""
 
 
-_UNWATCHED = Watch()
+UNWATCHED = Watch()
 
 
 class Bytes:
@@ -176,7 +176,7 @@ class Machine:
 
     def __init__(
         self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
-        watch: Watch = _UNWATCHED, turns: Turns | None = None,
+        watch: Watch = UNWATCHED, turns: Turns | None = None,
     ) -> None:  # fmt: skip
         self.turns = turns or Turns(code.program)
         self.code, self.launch, self.memory = code, launch, memory

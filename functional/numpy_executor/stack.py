@@ -116,8 +116,9 @@ class Stack:
         self.mask[rows] &= ~lanes
         if self.deep:
             base = np.zeros(len(rows), np.int32) if whole_thread else self.base[rows]
-            below = np.arange(self.saved["mask"].shape[1]) >= base[:, None]
-            self.saved["mask"][rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
+            saved = self.saved["mask"][:, : int(self.depth[rows].max(initial=0))]
+            below = np.arange(saved.shape[1]) >= base[:, None]
+            saved[rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
         self.settle(rows)
 
     def settle(self, rows: np.ndarray) -> None:
