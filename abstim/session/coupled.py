@@ -164,7 +164,7 @@ def execute_coupled(
         raise InputError(f"--coupled executes what it times, and {gpu.name} times machine code; add --timed-code ptx")
     if isinstance(executor, IsolatedExecutor) and all(came_along(one.program) for one in session.case.launches):
         executor = executor.inner
-    if not isinstance(executor, LlvmExecutor):
+    if type(executor) is not LlvmExecutor:
         raise InputError("--coupled executes kernels in this process: `abstim --no-isolate run`, and no --strict")
     found = execute_case(session.case, CoupledExecutor(executor, session, gpu), instruction_budget, progress)
     return replace(found, seconds=perf_counter() - started)

@@ -1,15 +1,13 @@
-"""The executors to choose from: the default one, and the NumPy executor with eyes, whose launches end with an error
-where they do what no GPU promises.
+"""The executors to choose from: the default one, and one with eyes, whose launches end with an error where they do what
+no GPU promises.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from functional.launches.launch import Launch
-from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.numpy_executor import NumpyExecutor
+from functional.llvm_executor.launch_state import Job
 from functional.numpy_executor.sanitizer import Sanitizer
 
 
@@ -19,10 +17,11 @@ def default_executor() -> LlvmExecutor:
     return LlvmExecutor()
 
 
-class StrictExecutor(NumpyExecutor):
-    """Memory and traces of the other executors, ExecutionError for uninitialised shared and local memory and for thread
+class StrictExecutor(LlvmExecutor):
+    """Memory and traces of the default one, ExecutionError for uninitialised shared and local memory and for thread
     blocks that race. It runs one thread: the same answer everywhere."""
 
-    def watch(self, launch: Launch, memory: Memory) -> Sanitizer:
-        """What looks at every access."""
-        return Sanitizer(launch, memory)
+    careful = True
+
+    def watch(self, job: Job) -> Sanitizer:
+        return Sanitizer(job.launch, job.memory)

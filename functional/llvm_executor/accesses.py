@@ -153,7 +153,7 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
     """Host addresses of an access to a `.param` variable of a function or call, recorded; None if it is none."""
     if not isinstance(operand, Address) or space_of(unit.slots, inst, operand) != "call":
         return None
-    if not isinstance(operand.base, Symbol):
+    if not isinstance(operand.base, Symbol) or unit.program.recursive:
         raise Unsupported
     offset = control.offset_of(unit, inst, operand.base, operand.offset, size)
     control.record(unit, offset)

@@ -40,6 +40,9 @@ def analyse(program: Program, left_out: Set[int]) -> Analysis:
     """Assume everything uniform, then take away what is not until nothing changes. `left_out`: positions of
     instructions that are not generated."""
     live = live_in(program)
+    if program.recursive:  # whose registers are those of several calls
+        every = frozenset(program.registers)
+        return Analysis(frozenset(), (every,) * len(program.blocks), live)
     regions = _regions(program)
     uniform = set(program.registers)
     while True:

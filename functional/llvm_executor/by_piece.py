@@ -237,8 +237,7 @@ class PieceMachine(Machine):
         """A register of warps, [row, 1 or lane]."""
         home = self._homes.get(slot)
         if home is None:
-            value = self.registers[slot]
-            return value if rows is None or len(value) == 1 else value.take(rows, axis=0)
+            return super().read(slot, rows)
         value = home.copy() if rows is None else home[rows]
         if self.code.slot_dtypes[slot].kind != "b":
             return value

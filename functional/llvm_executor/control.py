@@ -11,16 +11,10 @@ from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
 from functional.programs.link import BUILTINS
-from functional.programs.program import BasicBlock, Program
+from functional.programs.program import BasicBlock
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
-
-
-def generated(program: Program) -> bool:
-    """Are all calls of a program of the kind that is generated?"""
-    calls = [i for i in program.instructions if i.opcode == "call"]
-    return not program.recursive and all(i.index in program.callee_entry or i.callee == "__assertfail" for i in calls)
 
 
 def cut(
@@ -78,8 +72,9 @@ def _copy(unit: Unit, pairs: Pairs, lanes: Value) -> None:
 def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list[Value]) -> None:
     """The end of a block that calls a function."""
     e, program, name = unit.e, unit.program, f"B{block.index}"
+    refuse_if(program.recursive or (inst.index not in program.callee_entry and inst.callee not in BUILTINS))
     none = e.compare("eq", lanes, 0)
-    if inst.callee in BUILTINS and inst.index not in unit.program.callee_entry:
+    if inst.index not in unit.program.callee_entry:
         e.raw(f"br {none}, label %{name}.on, label %gone")
         e.label(f"{name}.on")
         unit.go_on(block.index + 1)
@@ -96,7 +91,9 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value
     if not program.function_parameters.get(function, ((), ()))[1]:
         return
     name = f"B{block.index}.ret"
-    sites = [b for b in program.blocks if program.instructions[b.stop - 1].callee == function]
+    ends = {block.index: program.instructions[block.stop - 1] for block in program.blocks}
+    refuse_if(any(last.opcode == "call" and last.callee is None for last in ends.values()))
+    sites = [b for b in program.blocks if ends[b.index].callee == function]
     base = e.resize(e.load("%frame", at.BASE, "i32"), "i64", False)
     place = e.op("sub", unit.context("frame_bytes"), e.op("mul", base, at.ENTRY_BYTES))
     saved = e.scalar(f"getelementptr i8, ptr %frame, {place}", "ptr")
@@ -214,6 +211,7 @@ def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
 
 def _leave(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list) -> None:
     e = unit.e
+    refuse_if(unit.program.recursive)
     lowest = e.literal(0, "i32")
     if inst.opcode == "ret":
         return_values(unit, block, inst, lanes)

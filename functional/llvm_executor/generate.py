@@ -16,7 +16,7 @@ from functional.isa.slots import CONDITION_CODE
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
-from functional.llvm_executor.control import cut, generated, terminate
+from functional.llvm_executor.control import cut, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, may_fault, pieces_of
 from functional.llvm_executor.unit import Unit, register_kind
@@ -49,9 +49,7 @@ class Generated:
 
 def generate(program: Program, in_clusters: bool = False, careful: bool = False) -> Generated:
     """`in_clusters`: thread blocks have shared memory in common. `careful`: whatever may fault is left to its step,
-    which says what is wrong. Raises Unsupported for a program that only the array executor runs: of calls that are not
-    known."""
-    refuse_if(not generated(program))
+    which says what is wrong. Raises Unsupported for a program that cannot be generated at all."""
     reasons = [may_be_far] * in_clusters + [may_fault] * careful
     left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
     while True:
@@ -86,6 +84,8 @@ def _generated(unit: Unit) -> Generated:
         live = sorted((unit.place(r), register_kind(r)) for r in initial)
         zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
         named = {r for i in unit.left_out for r in _named(program.instructions[i])}
+        if program.recursive:  # those that calls put aside
+            named = set(program.registers)
         places = [(program.numbers.get(r, _CARRY), unit.place(r), r in unit.analysis.uniform) for r in named]
         head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
         text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])

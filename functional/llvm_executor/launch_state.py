@@ -257,7 +257,7 @@ class Machine:
     def _storages(self, memory: Memory, slots: Slots) -> None:
         """Constant, parameter, shared, local and scratch memory, in one allocation."""
         launch = self.launch
-        stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16
+        stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16 * slots.frames
         contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
         self.shared_stride = -(-self.shared_bytes // 64) * 64
         own = self.shared_stride, 32 * stride * launch.warps_per_block
@@ -272,7 +272,8 @@ class Machine:
         self.set(
             arena=self._address(memory.arena) - GLOBAL_BASE, starts=starts.ctypes.data, ends=ends.ctypes.data,
             regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
-            shared_limit=self.shared_bytes, shared_bytes=self.shared_bytes, local_limit=slots.local_bytes,
+            shared_limit=self.shared_bytes, shared_bytes=self.shared_bytes,
+            local_limit=slots.local_bytes + slots.frame_bytes * (slots.frames - 1),
             local_stride=stride, local_base=local, local_bytes=32 * stride, scratch=scratch,
         )  # fmt: skip
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+from functional.programs.link import BUILTINS
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction
 
@@ -44,7 +45,13 @@ def may_be_far(inst: Instruction) -> bool:
 
 def may_fault(inst: Instruction) -> bool:
     """May it end a launch with an error, or do what only its step can?"""
-    return inst.is_memory or inst.opcode in ("wmma", "brx", "trap", "call")
+    return inst.is_memory or inst.opcode in ("wmma", "brx", "trap") or inst.callee in BUILTINS
+
+
+def needs_care(program: Program) -> bool:
+    """Does it call what only steps do: a function that runs already, one named by a register, the device run time?"""
+    calls = [i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry]
+    return program.recursive or any(i.callee != "__assertfail" for i in calls)
 
 
 def barriers_of(program: Program) -> set[int]:

@@ -15,12 +15,13 @@ from functional.errors import BudgetSpent, ExecutionError, InputError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
-from functional.launches.launch import Launch
+from functional.launches.launch import Launch, open_regions
 from functional.llvm_executor.attempts import Conflict, interleaved, parallel, serial
 from functional.llvm_executor.by_piece import PieceCode, by_piece
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
+from functional.llvm_executor.pieces import needs_care
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.numpy_executor import NumpyExecutor
@@ -32,6 +33,7 @@ from functional.traces.trace import Trace, concatenate, rechunk
 _TOGETHER_WARPS = 1 << 12  # of blocks that wait for each other, where nobody says how many are resident
 _RACE = "thread blocks touch 32-byte sectors that others write; they ran in block order, which a GPU does not promise"
 _CACHED_PROGRAMS, _KNOWN_LAUNCHES = 64, 4096
+Way = Callable[[Job], Iterator[Trace]]  # to run what is left of a launch
 
 
 class LlvmExecutor(Executor):
@@ -40,6 +42,8 @@ class LlvmExecutor(Executor):
     `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
     those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order.
     """
+
+    careful = False  # does it run nothing but careful code?
 
     def __init__(self, threads: int | None = None) -> None:
         self.oracle = NumpyExecutor()
@@ -53,6 +57,7 @@ class LlvmExecutor(Executor):
     def compiled(self, program: Program, in_clusters: bool = False, careful: bool = False) -> Compiled | None:
         """Machine code of a program, made on first use; None if it holds a call that is not generated: the NumPy
         executor runs it then, with the same result. Raises PtxError for an instruction that is not supported."""
+        careful |= needs_care(program)
         key = (program.path, program.digest, program.name, in_clusters, careful)
         with self._lock:
             known = self._programs.get(key)
@@ -70,10 +75,10 @@ class LlvmExecutor(Executor):
 
     def _own(self, launch: Launch) -> Compiled | None:
         """Machine code for a launch; None if there is none."""
-        return self.compiled(launch.program, launch.cluster.total > 1)
+        return self.compiled(launch.program, launch.cluster.total > 1, self.careful)
 
     def prepare(self, program: Program) -> None:
-        if self.compiled(program) is None:
+        if self.compiled(program, careful=self.careful) is None:
             self.oracle.prepare(program)
 
     def whole(self, request: Request) -> Trace:
@@ -108,6 +113,7 @@ class LlvmExecutor(Executor):
             yield Stepped(machine, job.blocks, len(request.launch.program.blocks))
 
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
+        open_regions(request.launch.program, request.memory)
         undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget
         what = compiled, request.launch, request.memory, request.thread_blocks, budget
         turns = request.interleaving if compiled.ordered and len(request.thread_blocks) > 1 else None
@@ -116,8 +122,7 @@ class LlvmExecutor(Executor):
     def _chunks(self, job: Job) -> Generator[Trace]:
         """Run a job in the first way that comes to its end."""
         job.undo.begin(job.memory)
-        own = _own_ways(job) or ([interleaved] if job.interleaving else [self._parallel, serial])
-        ways: list[Callable[[Job], Iterator[Trace]]] = [*own, self._carefully]
+        ways = self._ways(job)
         while not job.finished:
             try:
                 yield from ways.pop(0)(job)
@@ -128,6 +133,12 @@ class LlvmExecutor(Executor):
                 elif not job.done:  # the first chunk runs alone, in any way but the last
                     ways = [self._carefully]
                 _replay(job)
+
+    def _ways(self, job: Job) -> list[Way]:
+        if job.compiled.generated.careful:
+            return [self._carefully]
+        own = _own_ways(job) or ([interleaved] if job.interleaving else [self._parallel, serial])
+        return [*own, self._carefully]
 
     def _parallel(self, job: Job) -> Iterator[Trace]:
         program = job.launch.program
@@ -148,19 +159,23 @@ class LlvmExecutor(Executor):
         if not job.finished:
             self._one_thread.add(key)
 
-    def _carefully(self, job: Job, watch: Watch = UNWATCHED) -> Iterator[Trace]:
+    def watch(self, job: Job) -> Watch:
+        """What looks at every access of a careful run."""
+        return UNWATCHED
+
+    def _carefully(self, job: Job) -> Iterator[Trace]:
         """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
         program = job.launch.program
         compiled = self.compiled(program, job.launch.cluster.total > 1, careful=True)
         assert compiled is not None
         try:
-            yield from by_piece(replace(job, compiled=compiled, machines=[]), watch)
+            yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))
         except Abandoned:
             message = f"the stack overflows: {compiled.stack_depth} paths of a warp wait for each other"
             raise ExecutionError(f"kernel '{program.name}', {program.path}: {message}") from None
         job.done = len(job.blocks)
 
-    def _together(self, job: Job, stop: OverBudget) -> Callable[[Job], Iterator[Trace]]:
+    def _together(self, job: Job, stop: OverBudget) -> Way:
         """Over budget, perhaps because blocks wait for later ones: many take turns. Raises BudgetSpent if that cannot
         be the reason."""
         program = job.launch.program
@@ -171,7 +186,7 @@ class LlvmExecutor(Executor):
         return interleaved
 
 
-def _own_ways(job: Job) -> list[Callable[[Job], Iterator[Trace]]]:
+def _own_ways(job: Job) -> list[Way]:
     """Of programs that are executed by the piece."""
     return [by_piece] if job.compiled.generated.by_piece else []
 

@@ -7,6 +7,7 @@ from collections.abc import Set
 from functional.isa.emitter import BITS, Value
 from functional.isa.operation import Unsupported, kind_of, refuse_if
 from functional.isa.slots import CLOCKS, LANE_MASKS, Slots, immediate, special_type
+from functional.launches.memory import function_address
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import LlvmEmitter, constants
@@ -169,8 +170,13 @@ class Unit:
         for table in (slots.shared, slots.local, slots.kernel_parameters):
             if symbol.name in table:
                 value = self.e.literal(table[symbol.name] + symbol.offset, "i64")
+                if self.program.recursive and table is slots.local:  # in the frame of the running call
+                    level = self.e.resize(self.e.load("%frame", at.LEVEL, "i32"), "i64", False)
+                    value = self.e.op("add", self.e.op("mul", level, slots.frame_bytes), value)
                 far = self.in_clusters and table is slots.shared
                 return self.e.op("add", self.context("rank_base"), value) if far else value
+        if symbol.name not in slots.named:
+            return self.e.literal(function_address(symbol.name), "i64")
         refuse_if(slots.spaces.get(symbol.name) not in ("global", "const"))
         if symbol not in self.symbols:
             self.symbols.append(symbol)

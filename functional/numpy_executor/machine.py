@@ -155,10 +155,10 @@ class Saved:
         self.lanes[rows] = lanes
         self.slots.update(dict.fromkeys(rows.tolist(), slots))
         for slot in slots:
-            now = machine.registers[slot]
+            now = machine.read(slot, rows)
             if slot not in self.values:
                 self.values[slot] = np.zeros((machine.warps, 32), now.dtype)
-            self.values[slot][rows] = now if len(now) == 1 else now[rows]
+            self.values[slot][rows] = now
 
     def restore(self, machine: Machine, rows: np.ndarray) -> None:
         """Bring them back."""
@@ -242,6 +242,11 @@ class Machine:
     def tensor_memory(self) -> TensorMemory:
         """Of all thread blocks, once something asks for it."""
         return TensorMemory(len(self.thread_blocks))
+
+    def read(self, slot: int, rows: np.ndarray | None) -> np.ndarray:
+        """A register of warps, [1 or row, 1 or lane]."""
+        value = self.registers[slot]
+        return value if rows is None or len(value) == 1 else value.take(rows, axis=0)
 
     def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
         """Set a register of the warps `rows` (None: all) in the lanes of `mask` (None: all 32).

@@ -42,10 +42,8 @@ class Frame:
 
     def load(self, slots: Iterable[int]) -> None:
         """Fetch registers from the machine state."""
-        registers, rows, values = self.machine.registers, self.rows, self.values
         for slot in slots:
-            value = registers[slot]
-            values[slot] = value if rows is None or value.shape[0] == 1 else value.take(rows, axis=0)
+            self.values[slot] = self.machine.read(slot, self.rows)
 
     def store(self, slots: Iterable[int]) -> None:
         """Write registers that live on back to the machine state, active lanes only."""

@@ -25,7 +25,7 @@ _CHUNK_WARPS = 1024  # keeps a register of the chunk (128 KiB) in cache; measure
 # An endless loop of a lone warp would take hours to spend the budget: each basic block run costs at least 1024 of it.
 _TURN_SHIFT, _LEAST_TURNS = 10, 1 << 16
 _CACHED_PROGRAMS = 64
-_RECURSIVE_WARPS = 128  # of a chunk of a recursive program, whose threads have 64 KiB each
+_RECURSIVE_WARPS = 32  # of a chunk of a recursive program, whose threads have 64 KiB each
 
 
 class NumpyExecutor(Executor):

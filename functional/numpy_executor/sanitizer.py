@@ -49,7 +49,7 @@ class BlockRaces:
         self._shift = 2 if words else 0
         cells = (len(self._arena) >> self._shift) + 8
         self._who = np.zeros((len(_Kind), cells), np.int32)  # block + 1; 0: none
-        self._when = np.zeros((len(_Kind), cells), np.int32)  # the NumPy executor does not live to 2^31 steps
+        self._when = np.zeros((len(_Kind), cells), np.int32)  # no launch lives to 2^31 steps
         self._published = np.zeros(launch.thread_blocks, np.int64)
         self._acquired = np.zeros(launch.thread_blocks, np.int64)
         self._now = 0
