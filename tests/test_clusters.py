@@ -32,7 +32,7 @@ def test_special_registers():
     for block, row in enumerate(found["o"].reshape(24, 12)):
         x, y = block % 6, block // 6
         assert row.tolist() == [x % 3, y % 2, 3, 2, x // 3, y // 2, 2, 2, x % 3 + 3 * (y % 2), 6, 0, 1]
-    found, _ = run(text, {"o": np.zeros(12 * 24, np.uint32)}, grid=(6, 4), block=1, native=False)
+    found, _ = run(text, {"o": np.zeros(12 * 24, np.uint32)}, grid=(6, 4), block=1)
     assert found["o"].reshape(24, 12)[13].tolist() == [0, 0, 1, 1, 1, 2, 6, 4, 0, 1, 0, 0]
 
 

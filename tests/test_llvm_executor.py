@@ -27,18 +27,37 @@ from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.traces.trace import Trace
 
-LLVM, NUMPY = LlvmExecutor(), NumpyExecutor()
+
+class Careful(LlvmExecutor):
+    """Runs what launches that fault are run with."""
+
+    careful = True
+
+
+LLVM, NUMPY, CAREFUL = LlvmExecutor(), NumpyExecutor(), Careful()
 
 
 def assert_equal(launch: Launch, memory: Memory, thread_blocks: Sequence[int] | None = None) -> Trace:
-    """Run a launch with both executors; `memory` is left as both left it."""
+    """Run a launch with both executors; `memory` is left as both left it. Raises ExecutionError where both do, with one
+    text."""
     other = memory.copy()
-    trace, expected = LLVM.run(launch, other, thread_blocks), NUMPY.run(launch, memory, thread_blocks)
+    try:
+        expected = NUMPY.run(launch, memory, thread_blocks)
+    except ExecutionError as error:
+        with pytest.raises(ExecutionError) as raised:
+            LLVM.run(launch, other, thread_blocks)
+        assert str(raised.value) == str(error)
+        raise
+    trace = LLVM.run(launch, other, thread_blocks)
+    assert_traces_equal(trace, expected)
+    assert np.array_equal(other.arena, memory.arena)
+    return trace
+
+
+def assert_traces_equal(trace: Trace, expected: Trace) -> None:
     for field in dataclasses.fields(Trace):
         got, want = getattr(trace, field.name), getattr(expected, field.name)
         assert np.array_equal(got, want) and np.asarray(got).dtype == np.asarray(want).dtype, field.name
-    assert np.array_equal(other.arena, memory.arena)
-    return trace
 
 
 def random_launch(seed: int, size: int, grid: int, block: tuple[int, int]) -> tuple[Launch, Memory]:
@@ -61,7 +80,9 @@ def random_launch(seed: int, size: int, grid: int, block: tuple[int, int]) -> tu
 def test_random_kernels(seed: int, size: int, grid: int, block: tuple[int, int]) -> None:
     launch, memory = random_launch(seed, size, grid, block)
     assert LLVM.compiled(launch.program) is not None
-    assert_equal(launch, memory)
+    other = memory.copy()
+    assert_traces_equal(CAREFUL.run(launch, other), assert_equal(launch, memory))
+    assert np.array_equal(other.arena, memory.arena)
 
 
 @examples(5, 40)
@@ -90,8 +111,7 @@ def test_pieces_of_random_kernels(seed: int, size: int, share: float, block: tup
         assert own.compiled(launch.program).generated.by_piece == left_out.any()
         other = memory.copy()
         trace, expected = own.run(launch, other), NUMPY.run(launch, memory)
-    for field in dataclasses.fields(Trace):
-        assert np.array_equal(getattr(trace, field.name), getattr(expected, field.name)), field.name
+    assert_traces_equal(trace, expected)
     assert np.array_equal(other.arena, memory.arena)
 
 

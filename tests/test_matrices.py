@@ -7,13 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from both_executors import each_lane, run
-from ptx_kernels import module
 
 from functional.errors import ExecutionError
-from functional.launches.launch import Pointer, make_launch
-from functional.launches.memory import Memory
-from functional.llvm_executor import LlvmExecutor
-from functional.programs.link import link
 from functional.traces.line_record import line_of, more_follow, sectors_of
 
 # element -> (bits, registers' elements); layout functions below give (row, column) of element i of a lane
@@ -342,18 +337,3 @@ wmma.load.a.sync.aligned.row.m16n16k16.f16 {{%a0, %a1, %a2, %a3, %a4, %a5, %a6, 
         run(text, {"p": np.zeros(64, np.uint8)})
     with pytest.raises(ExecutionError, match="out of bounds"):
         run(text.replace("sub.s64 %rd2, %rd2, 32;", "mov.u64 %rd2, -32;"), {"p": np.zeros(64, np.uint8)})
-    executor = LlvmExecutor()
-    executor.oracle = Asked()  # `run` asks the oracle first: here the compiled code has to find it by itself
-    parsed = module(text)
-    memory = Memory(parsed.variables)
-    memory.allocate("p", 64, np.zeros(64, np.uint8))
-    launch = make_launch(link(parsed, "k"), 1, 32, [Pointer("p")], memory, 0)
-    with pytest.raises(ExecutionError, match="the compiled code found a fault"):
-        executor.run(launch, memory)
-
-
-class Asked:
-    """In the place of the oracle, which says what a fault is that the compiled code found."""
-
-    def chunks(self, *arguments):
-        raise ExecutionError("the compiled code found a fault")

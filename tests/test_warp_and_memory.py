@@ -222,5 +222,5 @@ def test_shared_memory_that_is_cudas_own_lies_behind_the_kernels():
      mov.u32 %r0, %reserved_smem_offset_1; mov.u32 %r1, s; mov.u32 %r2, %total_smem_size; mov.u32 %r3, %tid.x;
      st.shared.u32 [%r1+16], 7; ld.shared.u32 %r4, [%r0]; st.shared.u32 [%r0+1020], %r0; ld.shared.u32 %r5, [%r0+1020];
      ld.param.u64 %rd0, [o]; st.global.v4.u32 [%rd0], {%r0, %r2, %r4, %r5}; ret; }"""
-    found, _ = run(text, {"o": np.zeros(4, np.uint32)}, block=1, native=False)
+    found, _ = run(text, {"o": np.zeros(4, np.uint32)}, block=1)
     assert found["o"].tolist() == [32, 20, 0, 32]

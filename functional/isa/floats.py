@@ -152,6 +152,21 @@ def fused(e: Emitter, a: Value, b: Value, c: Value, mode: str) -> Value:
     return direct(e, *two_sum(e, top, sum_to_odd(e, sum_low, rest)), mode)
 
 
+_HUGE, _TINY = 2.0**970, 2.0**-960  # outside, splitting over- or underflows
+
+
+def fused_or_doubtful(e: Emitter, a: Value, b: Value, c: Value, mode: str) -> tuple[Value, Value]:
+    """a * b + c of float64 rounded once by `mode`, and where that may be wrong: at the ends of the range."""
+    product, size = e.op("fmul", a, b), e.intrinsic("fabs", e.op("fmul", a, b))
+    exact = e.op("or", e.compare("oeq", a, 0.0), e.compare("oeq", b, 0.0))
+    inside = e.op("and", e.compare("olt", size, _HUGE), e.compare("ogt", size, _TINY))
+    for value in (a, b, c):
+        inside = e.op("and", inside, e.compare("olt", e.intrinsic("fabs", value), _HUGE))
+        exact = e.op("or", exact, e.invert(e.compare("olt", e.intrinsic("fabs", value), float("inf"))))
+    value = e.select(exact, e.op("fadd", product, c), fused(e, a, b, c, mode))
+    return value, e.invert(e.op("or", exact, inside))
+
+
 def _next(e: Emitter, x: Value, upwards: bool) -> Value:
     """`nextafter` to +/- infinity of a number that is no NaN."""
     bits = e.raw_bits(x)

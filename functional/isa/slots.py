@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from functional.isa.operation import DTYPES, RAW_BY_BYTES, refuse_if
-from functional.launches.launch import layout
+from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, refuse_if
+from functional.launches.launch import Launch, layout
 from functional.launches.memory import Memory, function_address
 from functional.programs.program import BasicBlock, Program
 from functional.programs.registers import live_in
-from functional.ptx.ir import Instruction, Register, Symbol
+from functional.ptx.ir import Instruction, Register, Special, Symbol, parts_of
 
 Pairs = list[tuple[str, str, int]]  # (from, to, bytes) of `.param` variables
 
@@ -47,6 +47,25 @@ def special_type(name: str) -> str | None:
     return ("u64" if name in WIDE else "u32") if known else None
 
 
+def special_register(name: str) -> Register:
+    """A special register where steps read it, like any other. Raises Unsupported."""
+    type_ = special_type(name)
+    if type_ is None:
+        raise Unsupported
+    return Register(name, type_)
+
+
+def specials_of(inst: Instruction) -> set[Register]:
+    """Special registers that a step of an instruction reads; none that is not supported."""
+    operands = [part for source in inst.sources for part in parts_of(source)]
+    return {special_register(o.name) for o in operands if isinstance(o, Special) and special_type(o.name)}
+
+
+def reserved_shared_offset(launch: Launch) -> int:
+    """It lies behind a thread block's own, static and dynamic."""
+    return -(-launch.shared_bytes // 16) * 16
+
+
 def register_dtype(register: Register) -> np.dtype:
     """How a register is kept: raw bits, predicates as bool."""
     dtype = DTYPES[register.type]
@@ -75,7 +94,6 @@ class Slots:
     program: Program
     dtypes: list[np.dtype] = field(default_factory=list)
     registers: dict[Register, int] = field(default_factory=dict)
-    specials: dict[str, int] = field(default_factory=dict)
     symbols: dict[Symbol, int] = field(default_factory=dict)
     position: int = 0  # of the instruction being decoded, from the end of its basic block
     read: set[int] = field(default_factory=set)
@@ -105,6 +123,11 @@ class Slots:
         self.frame_bytes = self.local_bytes + self.call_bytes if program.recursive else 0
         self.frames = 1 if not program.recursive else min(MOST_CALLS, STACK_BYTES // max(self.frame_bytes, 1)) + 1
         self._live = live_in(program) if program.recursive else ()
+        self._reserves = any(Special(RESERVED_SHARED) in i.sources for i in program.instructions)
+
+    def shared_bytes_of(self, launch: Launch) -> int:
+        """Of a thread block, with what is CUDA's own if the program asks where that lies."""
+        return reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if self._reserves else launch.shared_bytes
 
     def begin(self, position: int) -> None:
         """The instruction that is decoded is another one."""
@@ -125,12 +148,6 @@ class Slots:
         if register not in self.registers:
             self.registers[register] = self._new(register_dtype(register))
         return self.registers[register]
-
-    def special(self, name: str, dtype: np.dtype) -> int:
-        """The slot of a special register."""
-        if name not in self.specials:
-            self.specials[name] = self._new(dtype)
-        return self.specials[name]
 
     def symbol(self, symbol: Symbol) -> int:
         """The slot that holds a symbol's address."""

@@ -122,6 +122,11 @@ class Launch:
         return self.requested_cluster or _own_cluster(self.program)
 
     @property
+    def asks_for_cluster(self) -> bool:
+        """Does it, or its kernel, say how many thread blocks there are in a cluster?"""
+        return self.requested_cluster is not None or "reqnctapercluster" in self.program.directives
+
+    @property
     def threads_per_block(self) -> int:
         """Threads of a thread block."""
         return self.block.total

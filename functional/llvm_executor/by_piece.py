@@ -24,7 +24,7 @@ from functional.llvm_executor.pieces import pieces_of
 from functional.llvm_executor.streams import Streams
 from functional.llvm_executor.undo import PAGE_SHIFT, Undo
 from functional.numpy_executor.decode import Decoded, step_of
-from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch, shared_bytes_of
+from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch
 from functional.numpy_executor.mbarriers import is_wait
 from functional.numpy_executor.operands import Frame, Step
 from functional.numpy_executor.run import NumpyExecutor
@@ -88,7 +88,7 @@ class PieceCode(Decoded):
         self.left_out = frozenset(generated.left_out)
         self._pieces = pieces_of(program, self.left_out)
         super().__init__(program)
-        self.places = {self.slots.register(r): home for r, home in generated.homes(program).items()}
+        self.places = {self.slots.register(r): home for r, home in generated.homes().items()}
 
     def _blocks(self) -> tuple[Block, ...]:
         return tuple(map(self._of_pieces, self.program.blocks))
@@ -283,7 +283,7 @@ class _Executor(NumpyExecutor):
         return self._watch
 
     def machine(self, code, launch, memory, chosen, watch, turns) -> Machine:  # type: ignore[no-untyped-def]
-        native = Native(self._job, self._worker, False, len(chosen), shared_bytes_of(code, launch))
+        native = Native(self._job, self._worker, False, len(chosen))
         return PieceMachine(native, code, launch, memory, chosen, watch, turns)
 
 

@@ -28,7 +28,9 @@ CONTEXT = (
     "kernel", "frames", "frame_bytes", "stack_depth", "warps", "scratch", "symbols",
     "thread_blocks", "thread_block", "thread_block_stop", "fresh",  # list of linear ids, position, end, not yet begun
     "ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z",
-    "nwarpid", "dynamic_smem_size", "total_smem_size", "shared_bytes", "local_base", "local_bytes",
+    "cluster_nctaid_x", "cluster_nctaid_y", "cluster_nctaid_z", "cluster_nctarank", "is_explicit_cluster",
+    "reserved_smem_offset_1", "envreg1", "envreg2", "nwarpid", "dynamic_smem_size", "total_smem_size",
+    "shared_bytes", "local_base", "local_bytes",
     "zero", "zeros", "most_events", "counts",  # frame slots to clear: offsets (int64, 128 B each) and their number
     # thread blocks in turns (runtime_interleave.py)
     "points_left",  # order points that the running warp may pass

@@ -6,7 +6,7 @@ from functools import reduce
 
 from functional.isa.emitter import LANES, Value
 from functional.isa.operation import Unsupported, refuse_if
-from functional.isa.slots import CONDITION_CODE, Pairs
+from functional.isa.slots import CONDITION_CODE, Pairs, specials_of
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import constants
 from functional.llvm_executor.unit import Unit
@@ -17,17 +17,17 @@ from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 
-def cut(
-    unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], needed: frozenset[Register], may_fault: bool
-) -> None:
+def cut(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], needed: frozenset[Register]) -> None:
     """End a piece of `block` in front of the last of its instructions, which is left to its step. `needed`: registers
     that it and the rest of the block name."""
     e = unit.e
     unit.begin_guard(instructions[-1].guard)
-    unit.guard = None
+    unit.guard, unit.position = None, len(instructions) - 1
+    for register in specials_of(instructions[-1]):
+        unit.values[register], unit.written[register] = unit.special(register.name), None
     _spill(unit, block, needed)
     _count(unit, instructions)
-    _check(unit, f"B{block.index}.cut{instructions[-1].index}", may_fault)
+    _check(unit, f"B{block.index}.cut{instructions[-1].index}")
     e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
     e.raw("br label %step")
 
@@ -137,7 +137,7 @@ def _dispatch(unit: Unit, following: Value) -> None:
     unit.e.raw(f"br {unit.e.compare('eq', following, -1)}, label %gone, label %dispatch")
 
 
-def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], may_fault: bool) -> None:
+def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...]) -> None:
     """End `block`."""
     inst = instructions[-1]
     build = _BUILDERS.get(inst.opcode, _fall_through)
@@ -149,13 +149,13 @@ def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ..
     unit.guard = None
     _spill(unit, block)
     _count(unit, instructions)
-    _check(unit, f"B{block.index}.end", may_fault)
+    _check(unit, f"B{block.index}.end")
     build(unit, block, inst, guard, lanes, operands)
 
 
-def _check(unit: Unit, name: str, may_fault: bool) -> None:
+def _check(unit: Unit, name: str) -> None:
     """Go on at a new label unless there was a fault."""
-    if may_fault:
+    if unit.may_fault:
         wrong = unit.e.compare("ne", unit.context("fault"), 0)
         unit.e.raw(f"br {wrong}, label %gone, label %{name}")
         unit.e.label(name)

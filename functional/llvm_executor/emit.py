@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from functional.isa.emitter import BITS, FLOATING, LANES, Emitter, Value, vector
-from functional.isa.operation import Unsupported
+from functional.isa.floats import fused_or_doubtful
 from functional.jit.native import ROUTINES, Type
 from functional.llvm_executor.context_layout import SHUFFLE
 
@@ -29,6 +29,7 @@ class LlvmEmitter(Emitter):
         self.declarations: dict[str, str] = {}  # function -> its declaration
         self.functions: dict[str, str] = {}  # function -> its definition
         self.mask = Value("", "i32", False)  # active lanes of the basic block
+        self.doubtful: Value | None = None  # lanes in which the running instruction is left to its step
         self._count = 0
         self._splats: dict[str, Value] = {}
 
@@ -156,7 +157,8 @@ class LlvmEmitter(Emitter):
         return self.let(f"call i32 {function}({chosen})", "i32", False)
 
     def directed_fma(self, a: Value, b: Value, c: Value, mode: str) -> Value:
-        raise Unsupported
+        value, self.doubtful = fused_or_doubtful(self, a, b, c, mode)
+        return value
 
     def call(self, name: str, *given: Value | str | int) -> Value:
         """Call a routine of the run time; pointers by their names, context and frame are those of the kernel."""

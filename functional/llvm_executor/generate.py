@@ -7,23 +7,22 @@ instructions that are not generated is cut behind each (pieces.py): a piece yiel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from functional.isa.instructions import CARRIED, form_of, has_no_effect, is_vector_move, is_wide_move
+from functional.isa.instructions import CARRIED, form_of, has_no_effect
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported, refuse_if
-from functional.isa.slots import CONDITION_CODE
+from functional.isa.slots import CONDITION_CODE, specials_of
 from functional.llvm_executor import accesses, matrices
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import cut, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
-from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, may_fault, pieces_of
+from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, may_fault, pieces_of, waits_for_grid
 from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register, Symbol
 
-_CARRY = -1
 _LOGGED = {"ld", "ldu", "st", "atom", "red", "ldmatrix", "cp", "wmma"}
 
 
@@ -37,14 +36,13 @@ class Generated:
     symbols: tuple[Symbol, ...]  # whose addresses the symbol table holds, in order
     by_piece: bool = False  # warps run a piece at a time, for which `left_out` and `places` are
     left_out: tuple[int, ...] = ()  # positions of instructions that are left to steps
-    # Of registers that steps name: number in the program (_CARRY of the condition code), place in a frame, and whether
-    # it is one word for all lanes
-    places: tuple[tuple[int, int, bool], ...] = ()
+    # Of registers that steps name: name and type, place in a frame, and whether it is one word for all lanes
+    places: tuple[tuple[tuple[str, str], int, bool], ...] = ()
     careful: bool = False  # nothing that is generated faults
 
-    def homes(self, program: Program) -> dict[Register, tuple[int, bool]]:
+    def homes(self) -> dict[Register, tuple[int, bool]]:
         """Place in a frame, and whether it is one word for all lanes, of the registers that steps name."""
-        return {CONDITION_CODE if n == _CARRY else program.registers[n]: (at, one) for n, at, one in self.places}
+        return {Register(*name): (at, one) for name, at, one in self.places}
 
 
 def generate(program: Program, in_clusters: bool = False, careful: bool = False) -> Generated:
@@ -52,13 +50,14 @@ def generate(program: Program, in_clusters: bool = False, careful: bool = False)
     which says what is wrong. Raises Unsupported for a program that cannot be generated at all."""
     reasons = [may_be_far] * in_clusters + [may_fault] * careful
     left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
+    together = in_clusters or careful or waits_for_grid(program)
     while True:
-        if left_out or in_clusters or careful:
+        if left_out or together:
             left_out |= barriers_of(program)
-        unit = Unit(program, analyse(program, left_out), left_out, in_clusters, careful)
+        unit = Unit(program, analyse(program, left_out), left_out, in_clusters, together)
         made = _generated(unit)
         if not unit.refused:
-            return made
+            return replace(made, careful=careful)
         left_out = left_out | unit.refused
 
 
@@ -86,11 +85,11 @@ def _generated(unit: Unit) -> Generated:
         named = {r for i in unit.left_out for r in _named(program.instructions[i])}
         if program.recursive:  # those that calls put aside
             named = set(program.registers)
-        places = [(program.numbers.get(r, _CARRY), unit.place(r), r in unit.analysis.uniform) for r in named]
+        places = [((r.name, r.type), unit.place(r), r in unit.analysis.uniform) for r in named]
         head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
         text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
         size = -(-unit.frame_bytes // 64) * 64 + 256
-        steps = unit.by_piece, tuple(sorted(unit.left_out)), tuple(sorted(places)), unit.careful
+        steps = unit.by_piece, tuple(sorted(unit.left_out)), tuple(sorted(places))
         return Generated(text, size, zeroed, tuple(unit.symbols), *steps)
     except REFUSALS:  # the NumPy executor says which instruction it is
         raise Unsupported from None
@@ -109,6 +108,7 @@ def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
     e.label(f"B{piece.entry}")
     logged = [i for i in instructions if i.opcode in _LOGGED and i.is_memory and i.index not in unit.left_out]
     _prologue(unit, piece, logged, piece.entry == block.index)
+    unit.may_fault = bool(logged)
     body = instructions[:-1] if piece.is_cut or instructions[-1].opcode in ENDS else instructions
     for unit.position, inst in enumerate(body):
         unit.begin_guard(inst.guard)
@@ -119,9 +119,9 @@ def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
     unit.guard = None
     try:
         if piece.is_cut:
-            cut(unit, block, instructions, _read_behind(unit, block, piece), bool(logged))
+            cut(unit, block, instructions, _read_behind(unit, block, piece))
         else:
-            terminate(unit, block, instructions, bool(logged))
+            terminate(unit, block, instructions)
     except REFUSALS:
         unit.refused.add(piece.stop - 1)
 
@@ -130,7 +130,7 @@ def _named(inst: Instruction) -> set[Register]:
     """Registers that a step of it reads or writes."""
     carries = inst.opcode in CARRIED or "cc" in inst.modifiers
     more = ([inst.guard.register] if inst.guard else []) + ([CONDITION_CODE] if carries else [])
-    return {*inst.reads(), *inst.writes(), *more}
+    return {*inst.reads(), *inst.writes(), *more, *specials_of(inst)}
 
 
 def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Register]:
@@ -189,13 +189,16 @@ def instruction(unit: Unit, inst: Instruction) -> None:
     """One instruction other than those that end a block."""
     if has_no_effect(inst):
         return
-    refuse_if(CLUSTER_SHARED in inst.modifiers or (is_vector_move(inst) and is_wide_move(inst)))
+    refuse_if(CLUSTER_SHARED in inst.modifiers and inst.is_memory)
     if inst.opcode in _TABLE:
         return _TABLE[inst.opcode](unit, inst)
     operation, sources, destinations = form_of(inst)
     pairs = zip(sources, operation.sources, strict=True)
     values = [unit.get(s, t, i in inst.negated_sources) for i, (s, t) in enumerate(pairs)]
+    unit.e.doubtful = None
     result = operation.emit(unit.e, *values)
+    if unit.e.doubtful is not None:
+        unit.fault_if(unit.e.compare("ne", unit.e.op("and", unit.e.bits_of(unit.e.doubtful), unit.lanes()), 0))
     results = result if isinstance(result, tuple) else (result,)
     for target, value, type_ in zip(destinations, results, operation.destinations, strict=True):
         unit.set(target, unit.e.widen(value) if operation.across else value, type_)

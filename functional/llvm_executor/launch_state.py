@@ -15,7 +15,7 @@ import numpy as np
 
 from functional.arrays import Int64
 from functional.execution.executor import Interleaving
-from functional.isa.slots import Slots
+from functional.isa.slots import Slots, reserved_shared_offset
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.llvm_executor import context_layout as at
@@ -178,17 +178,18 @@ class Machine:
     `append`: traces are valid as long as the worker belongs to this launch (see `Streams`).
     """
 
-    def __init__(self, job: Job, worker: Worker, append: bool, resident: int, shared_bytes: int | None = None) -> None:
+    def __init__(self, job: Job, worker: Worker, append: bool, resident: int) -> None:
         self.resident = resident  # thread blocks that have storages and frames
-        self.shared_bytes = job.launch.shared_bytes if shared_bytes is None else shared_bytes
+        self.shared_bytes = job.compiled.slots.shared_bytes_of(job.launch)
         compiled, launch, memory = job.compiled, job.launch, job.memory
         self.compiled, self.launch, self.memory, self.undo, self.worker = compiled, launch, memory, job.undo, worker
         self.context = np.zeros(len(at.CONTEXT), np.int64)
         self.kept: list[object] = []  # arrays whose addresses the context holds
         self._storages(memory, compiled.slots)
         self.touched = np.zeros(len(memory.regions) + 1, np.uint8)
-        for axis, blocks, threads in zip("xyz", launch.grid, launch.block, strict=True):
-            self.set(**{f"nctaid_{axis}": blocks, f"ntid_{axis}": threads})
+        for axis, *extents in zip("xyz", launch.grid, launch.block, launch.cluster, strict=True):
+            names = (f"{name}_{axis}" for name in ("nctaid", "ntid", "cluster_nctaid"))
+            self.set(**dict(zip(names, extents, strict=True)))
         key = (worker.number, *launch.block)
         frames = compiled.frames.get(key) if resident == 1 else None
         if frames is None:
@@ -203,6 +204,9 @@ class Machine:
             budget=job.budget, used=job.used, most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT),
             warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
             dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
+            cluster_nctarank=launch.cluster.total, reserved_smem_offset_1=reserved_shared_offset(launch),
+            is_explicit_cluster=launch.asks_for_cluster, envreg1=launch.grid_workspace >> 32,
+            envreg2=launch.grid_workspace & 0xFFFFFFFF,
             zero=self._address(np.array(generated.zeroed, np.int64)), zeros=len(generated.zeroed),
             symbols=self._address(addresses), points_left=_UNLIMITED, **job.undo.slots(),
         )  # fmt: skip

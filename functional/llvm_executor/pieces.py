@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from functional.programs.link import BUILTINS
 from functional.programs.program import Program
-from functional.ptx.ir import Instruction
+from functional.ptx.ir import Instruction, Special
 
 _BARRIERS = ("bar", "barrier")
 
@@ -45,7 +45,13 @@ def may_be_far(inst: Instruction) -> bool:
 
 def may_fault(inst: Instruction) -> bool:
     """May it end a launch with an error, or do what only its step can?"""
-    return inst.is_memory or inst.opcode in ("wmma", "brx", "trap") or inst.callee in BUILTINS
+    directed = inst.opcode == "fma" and inst.type == "f64" and "rn" not in inst.modifiers
+    return inst.is_memory or inst.opcode in ("wmma", "brx", "trap") or inst.callee in BUILTINS or directed
+
+
+def waits_for_grid(program: Program) -> bool:
+    """May its thread blocks wait for all others? Those of a cooperative launch do, by a word that a register names."""
+    return any(isinstance(s, Special) and s.name.startswith("%envreg") for i in program.instructions for s in i.sources)
 
 
 def needs_care(program: Program) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Set
 
 from functional.isa.emitter import BITS, Value
+from functional.isa.memory import RANK_BYTES
 from functional.isa.operation import Unsupported, kind_of, refuse_if
-from functional.isa.slots import CLOCKS, LANE_MASKS, Slots, immediate, special_type
+from functional.isa.slots import CLOCKS, CONSTANTS, LANE_MASKS, RESERVED_SHARED, Slots, immediate, special_type
 from functional.launches.memory import function_address
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import Analysis
 from functional.llvm_executor.emit import LlvmEmitter, constants
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Guard, Immediate, Operand, Register, Special, Symbol
+
+# What is worked out for each axis: the operation on it and the extent of a cluster
+_CLUSTERED = {"%clusterid": ("udiv", "ctaid"), "%cluster_ctaid": ("urem", "ctaid"), "%nclusterid": ("udiv", "nctaid")}
 
 
 def register_kind(register: Register) -> str:
@@ -24,16 +28,17 @@ class Unit:
     """Emitter plus the registers' values inside the current basic block."""
 
     def __init__(
-        self, program: Program, analysis: Analysis, left_out: Set[int], in_clusters: bool, careful: bool
-    ) -> None:  # fmt: skip
+        self, program: Program, analysis: Analysis, left_out: Set[int], in_clusters: bool, together: bool
+    ) -> None:
         self.program, self.analysis, self.left_out, self.in_clusters = program, analysis, left_out, in_clusters
-        self.careful, self.by_piece = careful, bool(left_out) or in_clusters or careful
+        self.by_piece = bool(left_out) or together
         self.refused: set[int] = set()  # positions of what turned out not to be generated
         self.slots = Slots(program)
         self.e = LlvmEmitter()
         self.values: dict[Register, Value] = {}
         self.written: dict[Register, None] = {}
         self.guard: Value | None = None  # of the running instruction
+        self.may_fault = False  # can the running piece?
         self.position = 0  # of the running instruction in its block
         self.guarded = self.e.literal(0, "i64")  # thread instructions of guarded instructions of the block
         self.places: dict[Register, int] = {}
@@ -124,14 +129,23 @@ class Unit:
 
     def special(self, name: str) -> Value:
         """A special register such as %tid.x."""
+        refuse_if(special_type(name) is None)
         base, _, axis = name.partition(".")
         e = self.e
         if base == "%tid" and axis:
             return e.load("%frame", at.TID["xyz".index(axis)], "i32", True)
-        if base in ("%ctaid", "%nctaid", "%ntid") and axis:
+        if base in ("%ctaid", "%nctaid", "%ntid", "%cluster_nctaid") and axis:
             return self.context(f"{base[1:]}_{axis}", "i32")
-        if name in ("%nwarpid", "%dynamic_smem_size", "%total_smem_size"):
-            return self.context(name[1:], "i32")
+        if base in _CLUSTERED and axis:
+            operation, of = _CLUSTERED[base]
+            return e.op(operation, self.context(f"{of}_{axis}", "i32"), self.context(f"cluster_nctaid_{axis}", "i32"))
+        if name == "%is_explicit_cluster":
+            return e.compare("ne", self.context(name[1:]), 0)
+        if name[1:] in at.SLOT:
+            value = self.context(name[1:], "i32")
+            return e.op("add", value, self.context("rank_base", "i32")) if name == RESERVED_SHARED else value
+        if name == "%cluster_ctarank":
+            return e.op("udiv", self.context("rank_base", "i32"), RANK_BYTES)
         if name == "%warpid":
             return e.load("%frame", at.WARP, "i32")
         if name == "%laneid":
@@ -142,9 +156,7 @@ class Unit:
             issued = e.op("add", e.load("%frame", at.WARP_INSTRUCTIONS, "i64", align=8), self.position)
             issued = e.op("lshr", issued, 32) if name.endswith("_hi") else issued
             return issued if special_type(name) == "u64" else e.resize(issued, "i32", False)
-        if name in ("WARP_SZ", "%smid", "%nsmid"):
-            return e.literal({"WARP_SZ": 32, "%smid": 0, "%nsmid": 1}[name], "i32")
-        raise Unsupported
+        return e.literal(CONSTANTS.get(name, 0), "i64" if special_type(name) == "u64" else "i32")
 
     def context(self, slot: str, kind: str = "i64") -> Value:
         """A slot of the launch's context."""
@@ -155,7 +167,8 @@ class Unit:
         self.e.store("%ctx", at.SLOT[slot], value, align=8)
 
     def fault_if(self, wrong: Value) -> None:
-        """The launch is left to the NumPy executor if that holds."""
+        """The launch is left to careful code if that holds."""
+        self.may_fault = True
         self.set_context("fault", self.e.op("or", self.context("fault"), self.e.cast("zext", wrong, "i64")))
 
     def log(self, record: Value) -> None:

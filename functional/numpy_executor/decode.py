@@ -53,7 +53,6 @@ class Decoded(Code):
         self.slots = Slots(program)
         self.blocks = self._blocks()
         self.slot_dtypes = self.slots.dtypes
-        self.special_slots = {slot: name for name, slot in self.slots.specials.items()}
         self.symbol_slots = {slot: symbol for symbol, slot in self.slots.symbols.items()}
 
     def _blocks(self) -> tuple[Block, ...]:

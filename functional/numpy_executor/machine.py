@@ -11,7 +11,16 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import raw
-from functional.isa.slots import CONSTANTS, LANE_MASKS, RESERVED_SHARED, RESERVED_SHARED_BYTES, WIDE, Slots
+from functional.isa.slots import (
+    CLOCKS,
+    CONSTANTS,
+    LANE_MASKS,
+    RESERVED_SHARED,
+    WIDE,
+    Slots,
+    reserved_shared_offset,
+    special_type,
+)
 from functional.launches.launch import Launch, open_regions
 from functional.launches.memory import Memory
 from functional.numpy_executor.barriers import Barriers, Clusters, Phases, access_records
@@ -99,7 +108,6 @@ class Code:
     slots: Slots
     blocks: tuple[Block, ...]
     slot_dtypes: list[np.dtype]
-    special_slots: dict[int, str]
     symbol_slots: dict[int, Symbol]
     frame_type: Any  # operands.Frame: what steps and ends are called with
 
@@ -205,8 +213,9 @@ class Machine:
         self.printed: list[tuple[int, str]] = []  # (warp of the chunk, text)
         self.issued = np.zeros(self.warps, np.int64)  # instructions of each warp, its running basic block's included
         self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
-        for slot, name in code.special_slots.items():
-            self.registers[slot] = special_values(self, name)
+        for register, slot in code.slots.registers.items():
+            if special_type(register.name) and register.name not in CLOCKS:
+                self.registers[slot] = special_values(self, register.name)
         for slot, symbol in code.symbol_slots.items():
             self.registers[slot] = self._address_of(symbol)
         self._memories()
@@ -227,7 +236,7 @@ class Machine:
     def _memories(self) -> None:
         launch, code = self.launch, self.code
         open_regions(code.program, self.memory)
-        self.shared_bytes = shared_bytes_of(code, launch)
+        self.shared_bytes = code.slots.shared_bytes_of(launch)
         self.shared_stride = -(-self.shared_bytes // 16) * 16
         self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
         self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16 * code.slots.frames
@@ -362,25 +371,13 @@ class Machine:
         return block % x, block // x % y, block // (x * y)
 
 
-def shared_bytes_of(code: Code, launch: Launch) -> int:
-    """Of a thread block, with what is CUDA's own if the program asks where that lies."""
-    reserves = RESERVED_SHARED in code.special_slots.values()
-    return reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if reserves else launch.shared_bytes
-
-
-def reserved_shared_offset(launch: Launch) -> int:
-    """It lies behind a thread block's own, static and dynamic."""
-    return -(-launch.shared_bytes // 16) * 16
-
-
 def special_values(machine: Machine, name: str) -> np.ndarray:
     """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
     base, _, axis = name.partition(".")
     if axis:
         return _coordinate(machine, base, "xyz".index(axis))
     if name == "%is_explicit_cluster":
-        asked = machine.launch.requested_cluster is not None
-        return np.full((1, 1), asked or "reqnctapercluster" in machine.launch.program.directives)
+        return np.full((1, 1), machine.launch.asks_for_cluster)
     if name == "%cluster_ctarank":
         return machine.clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
     if name.startswith("%lanemask_"):

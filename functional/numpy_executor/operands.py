@@ -15,7 +15,7 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
-from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_type
+from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_register
 from functional.numpy_executor.machine import Machine, clock
 from functional.numpy_executor.stack import FULL, pack, unpack
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
@@ -110,10 +110,9 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
         case Special(name=name) if name in CLOCKS:
             return _clock_getter(name, slots.position, DTYPES[type_])
         case Special(name=name):
-            shown = special_type(name)
-            if shown is None:
-                raise Unsupported
-            return _slot_getter(slots, slots.special(name, DTYPES[shown]), DTYPES[shown], DTYPES[type_], widen=True)
+            register = special_register(name)
+            kept = DTYPES[register.type]
+            return _slot_getter(slots, slots.register(register), kept, DTYPES[type_], widen=True)
         case Symbol():
             if slots.frame_bytes and (operand.name in slots.local or operand.name in slots.call_parameters):
                 return _frame_getter(slots, operand, DTYPES[type_])
