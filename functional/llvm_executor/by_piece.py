@@ -78,6 +78,12 @@ class PieceFrame(Frame):
         return True
 
 
+    def fused_product(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        a, b, total = (np.array(matrix, float, order="C") for matrix in (a, b, c))
+        call("multiply_fused", *(m.ctypes.data for m in (a, b, total)), *total.shape, a.shape[2])
+        return total
+
+
 class PieceCode(Decoded):
     """A program whose basic blocks are made of calls of its machine code and of steps."""
 

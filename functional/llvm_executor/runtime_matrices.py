@@ -63,6 +63,19 @@ def multiply_rows(a: Pointer, b: Pointer, c: Pointer, m: I64, n: I64, k: I64) ->
 
 
 @routine
+def multiply_fused(a: Pointer, b: Pointer, c: Pointer, count: I64, m: I64, n: I64, k: I64) -> I32:
+    """C += A B of `count` row-major float64 matrices, each element a chain of fused multiply-adds."""
+    for row in range(count * m):
+        right = b + (row // m) * k * n * 8
+        for column in range(n):
+            total = c[Double, row * n + column]
+            for depth in range(k):
+                total = op.fma(a[Double, row * k + depth], right[Double, depth * n + column], total)
+            c[Double, row * n + column] = total
+    return 0
+
+
+@routine
 def accumulate(
     a: Pointer, b: Pointer, of: Pointer, room: Pointer, frames: Pointer, adds: Pointer, before: Pointer, after: Pointer,
     count: I64, n: I64, k: I64,

@@ -10,12 +10,10 @@ from functools import partial
 import numpy as np
 from msgspec.structs import replace
 
-from functional.isa.instructions import operation_of
 from functional.isa.matrices import from_bf16
 from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of
 from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.arrays import function_of
 from functional.numpy_executor.machine import Bytes
 from functional.numpy_executor.memory_ops import Place, log_records, record
 from functional.numpy_executor.operands import Frame, Step, getter, setter
@@ -78,9 +76,19 @@ def update_of(name: str, type_: str) -> Update:
     return _PACKED_ADDS.get(type_, _UPDATES[name]) if name == "add" else _UPDATES[name]
 
 
-# Addition of words of halves: through the tables of arithmetic
-_ADDS = (Instruction(0, 0, "add", (type_,), (), ()) for type_ in ("bf16", "f16x2", "bf16x2"))
-_PACKED_ADDS: dict[str, Update] = {add.type: function_of(operation_of(add)) for add in _ADDS}
+def _add_bf16(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Bits of bfloat16, rounded to the nearest even; NaN stays one."""
+    total = from_bf16(old) + from_bf16(value)
+    bits = total.view(np.uint32)
+    high, low = bits >> 16, bits & 0xFFFF
+    rounded = np.where(np.isnan(total), high | (low != 0), high + (low + (high & 1) > 0x8000))
+    return rounded.astype(np.uint16)
+
+
+_PACKED_ADDS: dict[str, Update] = {
+    "bf16": _add_bf16, "f16x2": lambda old, value: (old.view(np.float16) + value.view(np.float16)).view(np.uint32),
+    "bf16x2": lambda old, value: _add_bf16(old.view(np.uint16), value.view(np.uint16)).view(np.uint32),
+}  # fmt: skip
 
 
 def _vector_step(slots: Slots, inst: Instruction, vector: Vector) -> Step:

@@ -33,7 +33,6 @@ from functional.isa.matrices import (
 )
 from functional.isa.operation import as_number, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
 from functional.ptx.ir import Instruction, Operand, parts_of
 
@@ -103,13 +102,15 @@ def assembled(values: np.ndarray, places: tuple[Any, ...], extents: tuple[int, .
     return matrix
 
 
+def multiply_in(
+    frame: Frame, a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options: frozenset[str]
+) -> np.ndarray:
+    """`multiply`, of float64 too."""
+    return frame.fused_product(a, b, c) if kind.name == "f64" else multiply(a, b, c, kind, options)
+
+
 def multiply(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: Element, options: frozenset[str]) -> np.ndarray:
     """D = A B + C of matrices [row, m, k], [row, k, n] and [row, m, n]; `options` may hold satfinite, xor, and."""
-    if kind.name == "f64":
-        total = c
-        for k in range(a.shape[2]):
-            total = fma64(a[:, :, k, None], b[:, None, k, :], total)
-        return total
     if kind.name in FLOAT_ELEMENTS:
         total = np.zeros(c.shape)
         for k in range(a.shape[2]):
@@ -222,7 +223,7 @@ def mma_step(slots: Slots, inst: Instruction) -> Step:
     def product(frame: Frame, left: np.ndarray, right: np.ndarray, third: np.ndarray) -> np.ndarray:
         if index_of is not None:
             return multiply_sparse(left, index_of(frame), right, third, form.a, form.options)
-        return multiply(left, right, third, form.a, form.options)
+        return multiply_in(frame, left, right, third, form.a, form.options)
 
     kinds, last = (form.a, form.b, form.c, form.d), c_layout(form.m)
     if form.volta:

@@ -16,6 +16,7 @@ import numpy as np
 from functional.errors import ExecutionError
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
 from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_register
+from functional.numpy_executor.arrays import fma64
 from functional.numpy_executor.machine import Machine, clock
 from functional.numpy_executor.stack import FULL, pack, unpack
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
@@ -55,6 +56,14 @@ class Frame:
         float32 `registers`, (those of C, those of D); C where it is `added` [row]. Is there a fast way, and was it
         gone?"""
         return False
+
+    def fused_product(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """A B + C of float64 [row, m, k], [row, k, n], [row, m, n]: a chain of fused multiply-adds that begins with
+        C."""
+        total = c
+        for k in range(a.shape[2]):
+            total = fma64(a[:, :, k, None], b[:, None, k, :], total)
+        return total
 
     def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:
         """The active ones among some lanes (None: those with a true guard), bool [row, 32]; None if all are."""

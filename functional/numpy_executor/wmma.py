@@ -26,7 +26,7 @@ from functional.numpy_executor.memory_ops import (
     record,
     split,
 )
-from functional.numpy_executor.mma import multiply, product_step, registers_of, setters_of
+from functional.numpy_executor.mma import multiply_in, product_step, registers_of, setters_of
 from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
 from functional.ptx.ir import Address, Instruction, parts_of
 from functional.traces.line_record import line_records
@@ -171,6 +171,6 @@ def _mma(slots: Slots, inst: Instruction) -> Step:
     if b.kind.bits < 8:
         columns, rows = np.divmod(b.places, b.rows)
         places[1] = rows, columns
-    product = lambda _, left, right, third: multiply(left, right, third, a.kind, options)  # noqa: E731
+    product = lambda frame, *matrices: multiply_in(frame, *matrices, a.kind, options)  # noqa: E731
     extents = [(f.rows, f.columns) for f in fragments]
     return product_step(slots, inst, [f.kind for f in fragments], places, extents, product)
