@@ -22,6 +22,7 @@ from functional.isa.operation import refuse_if
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor, generate
+from functional.llvm_executor.pieces import Care
 from functional.llvm_executor.unit import Unit
 from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
@@ -31,7 +32,7 @@ from functional.traces.trace import Trace
 class Careful(LlvmExecutor):
     """Runs what launches that fault are run with."""
 
-    careful = True
+    care = Care.FAULTS
 
 
 LLVM, NUMPY, CAREFUL = LlvmExecutor(), NumpyExecutor(), Careful()

@@ -17,6 +17,7 @@ import numpy as np
 
 from functional.accelsim.static_code import RZ
 from functional.accelsim.trace_files import LIST_NAME, format_addresses
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
@@ -25,8 +26,10 @@ from functional.keep.folder import replacing
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.machine import Log
+from functional.llvm_executor import LlvmExecutor
+from functional.llvm_executor.launch_state import Job
+from functional.llvm_executor.pieces import Care
+from functional.numpy_executor.machine import Entries, Machine, Watch, order_of
 from functional.programs.program import Program
 from functional.programs.registers import live_behind, numbers_in
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of
@@ -203,13 +206,11 @@ def _header(launch: Launch, number: int, registers: int) -> str:
     return "".join(f"-{key} = {value}\n" for key, value in values.items()) + f"\n{_FORMAT}\n"
 
 
-class _Recording(Log):
-    """A log that also keeps the lanes of guards and the addresses of accesses."""
+class _Recording(Watch):
+    """Keeps the lanes of guards and the addresses of accesses."""
 
-    def __init__(self, warps: int) -> None:
-        super().__init__(warps)
-        self._lanes: list[tuple[np.ndarray, np.ndarray]] = []
-        self._addresses: list[tuple[np.ndarray, np.ndarray]] = []
+    def begin(self, machine: Machine) -> None:
+        self._warps, self._lanes, self._addresses = machine.warps, Entries(), Entries()
 
     def lanes(self, rows: np.ndarray, lanes: np.ndarray) -> None:
         self._lanes.append((rows, lanes))
@@ -218,13 +219,30 @@ class _Recording(Log):
         whole = np.broadcast_to(addresses, (len(rows), 32)).astype(np.int64)
         self._addresses.append((rows, whole))
 
-    def guards(self) -> tuple[np.ndarray, np.ndarray]:
-        """(lane masks of guarded instructions, how many a warp), warp after warp."""
-        return self._stream(self._lanes, np.uint32)
+    def guards(self) -> list[int]:
+        """Lane masks of guarded instructions, warp after warp."""
+        return self._in_order(self._lanes, np.zeros(0, np.uint32)).tolist()
 
-    def accesses(self) -> tuple[np.ndarray, np.ndarray]:
-        """(addresses [access, lane], accesses a warp), warp after warp."""
-        return self._stream(self._addresses or [(np.zeros(0, np.int64), np.zeros((0, 32), np.int64))], np.int64)
+    def accesses(self) -> Int64[np.ndarray, "access lane"]:
+        """Addresses, warp after warp."""
+        return self._in_order(self._addresses, np.zeros((0, 32), np.int64))
+
+    def _in_order(self, entries: Entries, none: np.ndarray) -> np.ndarray:
+        order, _ = order_of([rows for rows, _ in entries], self._warps)
+        return np.concatenate([none, *(values for _, values in entries)])[order]
+
+
+class _Executor(LlvmExecutor):
+    """Executes with a recording of the last chunk."""
+
+    care = Care.GUARDS
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.recording = _Recording()
+
+    def watch(self, job: Job) -> _Recording:
+        return self.recording
 
 
 class _Writer:
@@ -233,22 +251,17 @@ class _Writer:
     def __init__(self, launch: Launch, memory: Memory, sass_opcode: SassOpcode, budget: int) -> None:
         self.launch, self.memory, self.budget = launch, memory, budget
         self.texts = _texts(launch.program, sass_opcode)
-        self._logs: list[_Recording] = []
-        self.executor = NumpyExecutor(_CHUNK_WARPS, self._log)
-
-    def _log(self, warps: int) -> _Recording:
-        self._logs = [_Recording(warps)]
-        return self._logs[0]
+        self.executor = _Executor()
 
     def write(self, file: IO[str]) -> None:
         blocks, together = self.launch.thread_blocks, max(1, _CHUNK_WARPS // self.launch.warps_per_block)
         for first in range(0, blocks, together):
             chunk = range(first, min(first + together, blocks))
             trace = self.executor.run(self.launch, self.memory, chunk, self.budget)
-            self._chunk(file, trace, self._logs[0])
+            self._chunk(file, trace, self.executor.recording)
 
-    def _chunk(self, file: IO[str], trace: Trace, log: _Recording) -> None:
-        guard, access = iter(log.guards()[0].tolist()), iter(log.accesses()[0])  # each warp takes its own in turn
+    def _chunk(self, file: IO[str], trace: Trace, recording: _Recording) -> None:
+        guard, access = iter(recording.guards()), iter(recording.accesses())  # each warp takes its own in turn
         x, y, _ = self.launch.grid
         for n, block in enumerate(trace.thread_blocks.tolist()):
             file.write(f"\n#BEGIN_TB\n\nthread block = {block % x},{block // x % y},{block // (x * y)}\n")

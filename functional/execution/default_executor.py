@@ -8,6 +8,7 @@ from functools import cache
 
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.launch_state import Job
+from functional.llvm_executor.pieces import Care
 from functional.numpy_executor.sanitizer import Sanitizer
 
 
@@ -21,7 +22,7 @@ class StrictExecutor(LlvmExecutor):
     """Memory and traces of the default one, ExecutionError for uninitialised shared and local memory and for thread
     blocks that race. It runs one thread: the same answer everywhere."""
 
-    careful = True
+    care = Care.FAULTS
 
     def watch(self, job: Job) -> Sanitizer:
         return Sanitizer(job.launch, job.memory)

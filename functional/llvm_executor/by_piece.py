@@ -26,7 +26,7 @@ from functional.llvm_executor.undo import PAGE_SHIFT, Undo
 from functional.numpy_executor.decode import Decoded, step_of
 from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch
 from functional.numpy_executor.mbarriers import is_wait
-from functional.numpy_executor.operands import Frame, Step
+from functional.numpy_executor.operands import Frame, Step, under_guard
 from functional.numpy_executor.run import NumpyExecutor
 from functional.numpy_executor.stack import Stack, pack, unpack
 from functional.numpy_executor.turns import Turns
@@ -77,7 +77,6 @@ class PieceFrame(Frame):
         call("accumulate", *(array.ctypes.data for array in arrays), len(a), b.shape[2], b.shape[1])
         return True
 
-
     def fused_product(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         a, b, total = (np.array(matrix, float, order="C") for matrix in (a, b, c))
         call("multiply_fused", *(m.ctypes.data for m in (a, b, total)), *total.shape, a.shape[2])
@@ -92,7 +91,8 @@ class PieceCode(Decoded):
     def __init__(self, compiled: Compiled) -> None:
         program, generated = compiled.program, compiled.generated
         self.left_out = frozenset(generated.left_out)
-        self._pieces = pieces_of(program, self.left_out)
+        self._watched = generated.watched(program)
+        self._pieces = pieces_of(program, self.left_out, self._watched)
         super().__init__(program)
         self.places = {self.slots.register(r): home for r, home in generated.homes().items()}
 
@@ -102,6 +102,8 @@ class PieceCode(Decoded):
     def _of_pieces(self, block: BasicBlock) -> Block:
         last, steps = self.program.instructions[block.stop - 1], list[Step]()
         for piece in self._pieces[block.index]:
+            if steps and piece.start in self._watched:
+                steps.append(self._loaded(self.program.instructions[piece.start], _lanes_step))
             steps.append(_run_piece(piece.entry))
             inst = self.program.instructions[piece.stop - 1]
             if piece.is_cut and inst.opcode not in ENDS and not is_wait(inst):
@@ -115,6 +117,11 @@ class PieceCode(Decoded):
         """A step, or an end, that reads and writes registers where the machine code keeps them."""
         step = self._decode(inst, lambda: build(self.slots, inst)) or _nothing
         return lambda frame: frame.run(step)  # type: ignore[attr-defined]
+
+
+def _lanes_step(slots: Slots, inst: Instruction) -> Step:
+    """Tells in which lanes a generated instruction is about to run."""
+    return under_guard(slots, inst, _nothing)
 
 
 def _run_piece(entry: int) -> Step:

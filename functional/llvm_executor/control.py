@@ -9,6 +9,7 @@ from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import CONDITION_CODE, Pairs, specials_of
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.emit import constants
+from functional.llvm_executor.pieces import Piece
 from functional.llvm_executor.unit import Unit
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
@@ -17,17 +18,20 @@ from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
 
-def cut(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...], needed: frozenset[Register]) -> None:
-    """End a piece of `block` in front of the last of its instructions, which is left to its step. `needed`: registers
-    that it and the rest of the block name."""
+def cut(
+    unit: Unit, block: BasicBlock, piece: Piece, instructions: tuple[Instruction, ...], needed: frozenset[Register]
+) -> None:
+    """End a piece of `block` in front of a step, perhaps that of the last of its instructions. `needed`: registers that
+    it and the rest of the block name."""
     e = unit.e
-    unit.begin_guard(instructions[-1].guard)
-    unit.guard, unit.position = None, len(instructions) - 1
-    for register in specials_of(instructions[-1]):
-        unit.values[register], unit.written[register] = unit.special(register.name), None
+    if piece.is_cut:
+        unit.begin_guard(instructions[-1].guard)
+        unit.guard, unit.position = None, len(instructions) - 1
+        for register in specials_of(instructions[-1]):
+            unit.values[register], unit.written[register] = unit.special(register.name), None
     _spill(unit, block, needed)
     _count(unit, instructions)
-    _check(unit, f"B{block.index}.cut{instructions[-1].index}")
+    _check(unit, f"B{piece.entry}.cut")
     e.store("%frame", at.BLOCK, e.literal(block.index, "i32"))
     e.raw("br label %step")
 

@@ -18,7 +18,16 @@ from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.analysis import analyse
 from functional.llvm_executor.control import cut, terminate
 from functional.llvm_executor.emit import ATTRIBUTES
-from functional.llvm_executor.pieces import Piece, barriers_of, may_be_far, may_fault, pieces_of, waits_for_grid
+from functional.llvm_executor.pieces import (
+    Care,
+    Piece,
+    barriers_of,
+    guarded,
+    may_be_far,
+    may_fault,
+    pieces_of,
+    waits_for_grid,
+)
 from functional.llvm_executor.unit import Unit, register_kind
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register, Symbol
@@ -38,33 +47,38 @@ class Generated:
     left_out: tuple[int, ...] = ()  # positions of instructions that are left to steps
     # Of registers that steps name: name and type, place in a frame, and whether it is one word for all lanes
     places: tuple[tuple[tuple[str, str], int, bool], ...] = ()
-    careful: bool = False  # nothing that is generated faults
+    care: Care = Care.NONE
+
+    def watched(self, program: Program) -> frozenset[int]:
+        """Positions of generated instructions in front of which a step tells their lanes."""
+        return guarded(program, frozenset(self.left_out)) if self.care == Care.GUARDS else frozenset()
 
     def homes(self) -> dict[Register, tuple[int, bool]]:
         """Place in a frame, and whether it is one word for all lanes, of the registers that steps name."""
         return {Register(*name): (at, one) for name, at, one in self.places}
 
 
-def generate(program: Program, in_clusters: bool = False, careful: bool = False) -> Generated:
-    """`in_clusters`: thread blocks have shared memory in common. `careful`: whatever may fault is left to its step,
-    which says what is wrong. Raises Unsupported for a program that cannot be generated at all."""
-    reasons = [may_be_far] * in_clusters + [may_fault] * careful
+def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Generated:
+    """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that cannot be
+    generated at all."""
+    reasons = [may_be_far] * in_clusters + [may_fault] * (care > Care.NONE)
     left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
-    together = in_clusters or careful or waits_for_grid(program)
+    together = in_clusters or care > Care.NONE or waits_for_grid(program)
     while True:
         if left_out or together:
             left_out |= barriers_of(program)
         unit = Unit(program, analyse(program, left_out), left_out, in_clusters, together)
-        made = _generated(unit)
+        watched = guarded(program, left_out) if care == Care.GUARDS else frozenset()
+        made = _generated(unit, watched)
         if not unit.refused:
-            return replace(made, careful=careful)
+            return replace(made, care=care)
         left_out = left_out | unit.refused
 
 
-def _generated(unit: Unit) -> Generated:
+def _generated(unit: Unit, watched: frozenset[int]) -> Generated:
     program, e = unit.program, unit.e
     try:
-        parts = pieces_of(program, unit.left_out)
+        parts = pieces_of(program, unit.left_out, watched)
         cases = " ".join(f"i32 {piece.entry}, label %B{piece.entry}" for pieces in parts for piece in pieces)
         e.label("entry")
         e.raw("br label %dispatch")
@@ -75,14 +89,14 @@ def _generated(unit: Unit) -> Generated:
             _block(unit, block, pieces)
         returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
         returns |= {"point": at.AT_POINT} if unit.points else {}
-        returns |= {"step": at.AT_STEP} if unit.left_out else {}
+        returns |= {"step": at.AT_STEP} if unit.by_piece else {}
         for label, code in returns.items():
             e.label(label)
             e.raw(f"ret i32 {code}")
         initial = [*unit.analysis.live[0], *([CONDITION_CODE] if CONDITION_CODE in unit.places else [])]
         live = sorted((unit.place(r), register_kind(r)) for r in initial)
         zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
-        named = {r for i in unit.left_out for r in _named(program.instructions[i])}
+        named = {r for i in unit.left_out | watched for r in _named(program.instructions[i])}
         if program.recursive:  # those that calls put aside
             named = set(program.registers)
         places = [((r.name, r.type), unit.place(r), r in unit.analysis.uniform) for r in named]
@@ -109,7 +123,8 @@ def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
     logged = [i for i in instructions if i.opcode in _LOGGED and i.is_memory and i.index not in unit.left_out]
     _prologue(unit, piece, logged, piece.entry == block.index)
     unit.may_fault = bool(logged)
-    body = instructions[:-1] if piece.is_cut or instructions[-1].opcode in ENDS else instructions
+    ends = piece.stop == block.stop and not piece.is_cut
+    body = instructions[:-1] if piece.is_cut or (ends and instructions[-1].opcode in ENDS) else instructions
     for unit.position, inst in enumerate(body):
         unit.begin_guard(inst.guard)
         try:
@@ -118,10 +133,10 @@ def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:
             unit.refused.add(inst.index)
     unit.guard = None
     try:
-        if piece.is_cut:
-            cut(unit, block, instructions, _read_behind(unit, block, piece))
-        else:
+        if ends:
             terminate(unit, block, instructions)
+        else:
+            cut(unit, block, piece, instructions, _read_behind(unit, block, piece))
     except REFUSALS:
         unit.refused.add(piece.stop - 1)
 
@@ -134,8 +149,8 @@ def _named(inst: Instruction) -> set[Register]:
 
 
 def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Register]:
-    """Registers that the rest of a block names, from the instruction that ends a piece on."""
-    return frozenset(r for i in unit.program.instructions[piece.stop - 1 : block.stop] for r in _named(i))
+    """Registers that the rest of a block names, from the instruction on that a piece leaves to its step."""
+    return frozenset(r for i in unit.program.instructions[piece.stop - piece.is_cut : block.stop] for r in _named(i))
 
 
 def _bound(inst: Instruction) -> int:

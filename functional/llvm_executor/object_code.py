@@ -29,6 +29,7 @@ from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.context_layout import ENTRY_BYTES, MOST_STACK_DEPTH, STACK_DEPTH
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.generate import Generated, generate
+from functional.llvm_executor.pieces import Care
 from functional.programs.program import Program
 
 MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.programs.link")  # what makes code of a text
@@ -49,7 +50,7 @@ class Compiled:
         self.independent = independent(program) and not generated.by_piece
         self.ordered = bool(program.order_points)
         self.frames: dict[tuple[int, ...], Any] = {}
-        self.stack_depth = MOST_STACK_DEPTH if generated.careful else STACK_DEPTH
+        self.stack_depth = MOST_STACK_DEPTH if generated.care else STACK_DEPTH
         self.frame_bytes = generated.frame_bytes + -(-ENTRY_BYTES * self.stack_depth // 64) * 64
         self.address = engine.get_function_address("kernel")
         self._steps: Any = None
@@ -100,19 +101,19 @@ def helpers() -> dict[str, int]:
 _keep_alive: list[Any] = []
 
 
-def load(program: Program, in_clusters: bool = False, careful: bool = False) -> Compiled:
+def load(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled:
     """The machine code of a program, from the cache folder if it is there; for clusters of thread blocks it is another
     one, and for launches that fault (`generate`). Raises Unsupported."""
     helpers()
 
     def build() -> bytes:
-        generated = generate(program, in_clusters, careful)
+        generated = generate(program, in_clusters, care)
         if " half" in generated.text and "+f16c" not in features():  # would call a library that may not be there
             raise Unsupported
         head = msgspec.json.encode(replace(generated, text=""))
         return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
 
-    name = key(MODULES, "kernel", program.digest, program.name, in_clusters, careful, target())
+    name = key(MODULES, "kernel", program.digest, program.name, in_clusters, care, target())
     head, _, code = Kept("objects").load_or_make(name, build).partition(b"\n")
     return Compiled(program, msgspec.json.decode(head, type=Generated), engine_of(code))
 

@@ -6,12 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from enum import IntEnum
 
 from functional.programs.link import BUILTINS
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Special
 
 _BARRIERS = ("bar", "barrier")
+
+
+class Care(IntEnum):
+    """What is left to steps beyond what only they can do."""
+
+    NONE = 0
+    FAULTS = 1  # what may fault: its step says why
+    GUARDS = 2  # the same, and somebody is told the lanes of every guarded instruction
 
 
 @dataclass(frozen=True)
@@ -25,12 +34,16 @@ class Piece:
     is_cut: bool
 
 
-def pieces_of(program: Program, left_out: Set[int]) -> tuple[tuple[Piece, ...], ...]:
-    """Of each basic block; one that ends with an instruction that is left out has no piece behind it."""
+def pieces_of(
+    program: Program, left_out: Set[int], watched: Set[int] = frozenset()
+) -> tuple[tuple[Piece, ...], ...]:  # fmt: skip
+    """Of each basic block; one that ends with an instruction that is left out has no piece behind it. Those `watched`
+    begin a piece, but not that of their block."""
     found, behind = [], len(program.blocks)
     for block in program.blocks:
-        cuts = [position + 1 for position in range(block.start, block.stop) if position in left_out]
-        stops = cuts if cuts[-1:] == [block.stop] else [*cuts, block.stop]
+        inside = range(block.start, block.stop)
+        cuts = {position + 1 for position in inside if position in left_out}
+        stops = sorted(cuts | {block.stop} | {position for position in inside if position in watched})
         starts, more = [block.start, *stops[:-1]], len(stops) - 1
         entries = [block.index, *range(behind, behind + more)]
         found.append(tuple(map(Piece, starts, stops, entries, [stop in cuts for stop in stops])))
@@ -58,6 +71,11 @@ def needs_care(program: Program) -> bool:
     """Does it call what only steps do: a function that runs already, one named by a register, the device run time?"""
     calls = [i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry]
     return program.recursive or any(i.callee != "__assertfail" for i in calls)
+
+
+def guarded(program: Program, left_out: Set[int]) -> frozenset[int]:
+    """Positions of the guarded instructions that are generated."""
+    return frozenset(i.index for i in program.instructions if i.guard and i.index not in left_out)
 
 
 def barriers_of(program: Program) -> set[int]:

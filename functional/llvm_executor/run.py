@@ -21,7 +21,7 @@ from functional.llvm_executor.by_piece import PieceCode, by_piece
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
-from functional.llvm_executor.pieces import needs_care
+from functional.llvm_executor.pieces import Care, needs_care
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.numpy_executor import NumpyExecutor
@@ -43,29 +43,29 @@ class LlvmExecutor(Executor):
     those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order.
     """
 
-    careful = False  # does it run nothing but careful code?
+    care = Care.NONE  # at least
 
     def __init__(self, threads: int | None = None) -> None:
         self.oracle = NumpyExecutor()
         self.threads = default_threads() if threads is None else threads
-        self._programs: dict[tuple[str, str, str, bool, bool], tuple[Program, Compiled | None]] = {}
+        self._programs: dict[tuple[str, str, str, bool, Care], tuple[Program, Compiled | None]] = {}
         # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
         self._one_thread: set[tuple[object, ...]] = set()
         self._lock = Lock()
         self._workers, self._undos, self._shadows = Pool(Worker), Pool(Undo), Pool(Shadow)
 
-    def compiled(self, program: Program, in_clusters: bool = False, careful: bool = False) -> Compiled | None:
+    def compiled(self, program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled | None:
         """Machine code of a program, made on first use; None if it holds a call that is not generated: the NumPy
         executor runs it then, with the same result. Raises PtxError for an instruction that is not supported."""
-        careful |= needs_care(program)
-        key = (program.path, program.digest, program.name, in_clusters, careful)
+        care = max(care, self.care, Care(needs_care(program)))
+        key = (program.path, program.digest, program.name, in_clusters, care)
         with self._lock:
             known = self._programs.get(key)
             if known is None or known[0] is not program:
                 while len(self._programs) >= _CACHED_PROGRAMS:
                     self._programs.pop(next(iter(self._programs)))
                 try:
-                    known = program, load(program, in_clusters, careful)
+                    known = program, load(program, in_clusters, care)
                 except Unsupported:
                     known = program, None
                 if known[1] and known[1].generated.by_piece:
@@ -75,10 +75,10 @@ class LlvmExecutor(Executor):
 
     def _own(self, launch: Launch) -> Compiled | None:
         """Machine code for a launch; None if there is none."""
-        return self.compiled(launch.program, launch.cluster.total > 1, self.careful)
+        return self.compiled(launch.program, launch.cluster.total > 1)
 
     def prepare(self, program: Program) -> None:
-        if self.compiled(program, careful=self.careful) is None:
+        if self.compiled(program) is None:
             self.oracle.prepare(program)
 
     def whole(self, request: Request) -> Trace:
@@ -135,7 +135,7 @@ class LlvmExecutor(Executor):
                 _replay(job)
 
     def _ways(self, job: Job) -> list[Way]:
-        if job.compiled.generated.careful:
+        if job.compiled.generated.care:
             return [self._carefully]
         own = _own_ways(job) or ([interleaved] if job.interleaving else [self._parallel, serial])
         return [*own, self._carefully]
@@ -166,7 +166,7 @@ class LlvmExecutor(Executor):
     def _carefully(self, job: Job) -> Iterator[Trace]:
         """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
         program = job.launch.program
-        compiled = self.compiled(program, job.launch.cluster.total > 1, careful=True)
+        compiled = self.compiled(program, job.launch.cluster.total > 1, Care.FAULTS)
         assert compiled is not None
         try:
             yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))

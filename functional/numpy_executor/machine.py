@@ -32,6 +32,15 @@ from functional.ptx.ir import Instruction, Symbol
 from functional.traces.line_record import MOST_COUNT
 from functional.traces.trace import Trace, offsets_of
 
+Entries = list[tuple[np.ndarray, np.ndarray]]  # (rows, values)
+
+
+def order_of(rows: list[np.ndarray], warps: int) -> tuple[np.ndarray, np.ndarray]:
+    """What puts entries in the order of their warps, stable, and how many each warp has."""
+    small = np.uint16 if warps <= 1 << 16 else np.int64  # NumPy sorts 16-bit keys by radix
+    joined = np.concatenate([np.zeros(0, small), *(r.astype(small) for r in rows)])
+    return np.argsort(joined, kind="stable"), np.bincount(joined, minlength=warps)
+
 
 class Log:
     """Append-only lists of (rows, values) of one chunk of `warps` warps."""
@@ -54,15 +63,9 @@ class Log:
         """Bank passes of one shared-memory instruction, one a row."""
         self._conflicts.append((rows, passes))
 
-    def lanes(self, rows: np.ndarray, lanes: np.ndarray) -> None:
-        """Lanes with a true guard of one instruction, bits [row]. Forgotten: no trace needs them."""
-
-    def addresses(self, rows: np.ndarray, addresses: np.ndarray) -> None:
-        """Lane addresses of one memory instruction, within its space. Forgotten: no trace needs them."""
-
     def block_streams(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block ids, masks, events a warp), warp after warp."""
-        order, counts = self._order([rows for rows, _, _ in self._blocks])
+        order, counts = order_of([rows for rows, _, _ in self._blocks], self.warps)
         lengths = [len(rows) for rows, _, _ in self._blocks]
         blocks = np.repeat(np.array([b for _, b, _ in self._blocks], np.uint16), lengths)
         masks = np.concatenate([bits for _, _, bits in self._blocks])
@@ -73,16 +76,11 @@ class Log:
         """(records, records a warp) and (bank passes, accesses to shared memory a warp), warp after warp."""
         return [self._stream(self._records, np.uint32), self._stream(self._conflicts, np.uint8)]
 
-    def _stream(self, entries: list[tuple[np.ndarray, np.ndarray]], dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    def _stream(self, entries: Entries, dtype: type) -> tuple[np.ndarray, np.ndarray]:
         if not entries:
             return np.zeros(0, dtype), np.zeros(self.warps, np.int64)
-        order, counts = self._order([rows for rows, _ in entries])
+        order, counts = order_of([rows for rows, _ in entries], self.warps)
         return np.concatenate([values for _, values in entries])[order].astype(dtype, copy=False), counts
-
-    def _order(self, rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        small = np.uint16 if self.warps <= 1 << 16 else np.int64  # NumPy sorts 16-bit keys by radix
-        joined = np.concatenate([r.astype(small) for r in rows])
-        return np.argsort(joined, kind="stable"), np.bincount(joined, minlength=self.warps)
 
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
@@ -132,6 +130,12 @@ class Watch:
         writes: bool,
     ) -> None:  # fmt: skip
         """What one lane, `place` (row, lane), reads or writes at many offsets [element] of a storage."""
+
+    def lanes(self, rows: np.ndarray, lanes: np.ndarray) -> None:
+        """Of warps, those with a true guard of an instruction that is about to run, bits [row]."""
+
+    def addresses(self, rows: np.ndarray, addresses: np.ndarray) -> None:
+        """Of the lanes of warps, within the space of a memory instruction, [row, 1 or lane]."""
 
     def note_writes(self, offsets: np.ndarray, size_bytes: int) -> None:
         """Global memory is about to be written by what is no access of lanes, at offsets of any shape."""

@@ -48,7 +48,7 @@ def split(
     frame: Frame, inst: Instruction, space: str, addresses: np.ndarray, lanes: np.ndarray | None = None
 ) -> Iterator[Lanes]:
     """The parts of an access in some lanes (None: in those with a true guard), none for lanes that are not active."""
-    frame.machine.log.addresses(frame.index, addresses)
+    frame.machine.watch.addresses(frame.index, addresses)
     active = frame.active(lanes)
     restricted = active is not None and not (lanes is None and frame.guard is None)  # else every row has a lane
     some = rows_with_a_lane(active) if restricted else None  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ class Frame:
         self.guard = guard(self)
         self.executing = self.bits & pack(self.guard, self.count)
         self.machine.guarded[self.index] += np.bitwise_count(self.executing)
-        self.machine.log.lanes(self.index, self.executing)
+        self.machine.watch.lanes(self.index, self.executing)
         step(self)
         self.guard, self.executing = None, self.bits
 
