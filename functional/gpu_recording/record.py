@@ -6,11 +6,13 @@ Stacks, barriers, coalescing and the log are the executor's own, so the trace is
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 
 from functional.arrays import Int64, UInt64
 from functional.errors import InputError
+from functional.execution.executor import Request
 from functional.gpu_recording.cuda import CudaDevice
 from functional.gpu_recording.instrument import (
     ADDRESS,
@@ -28,19 +30,21 @@ from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, spa
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, Memory
+from functional.llvm_executor.by_piece import PieceCode, PieceMachine, Pieces, run_piece
+from functional.llvm_executor.launch_state import Job, Pool, Worker
+from functional.llvm_executor.object_code import Compiled, load
+from functional.llvm_executor.pieces import Care
+from functional.llvm_executor.undo import Undo
 from functional.numpy_executor.atomics import record_atomic
 from functional.numpy_executor.control import fall_through, terminator
-from functional.numpy_executor.decode import Decoded
-from functional.numpy_executor.machine import Block, Machine
+from functional.numpy_executor.machine import UNWATCHED, Block
 from functional.numpy_executor.memory_ops import record as record_access
 from functional.numpy_executor.memory_ops import split
 from functional.numpy_executor.operands import Frame, Step, under_guard
-from functional.numpy_executor.run import run_chunk
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
 from functional.traces.trace import Trace, concatenate, offsets_of
 
-_CHUNK_WARPS = 1024
 Translate = Callable[[str, np.ndarray], np.ndarray]  # (space, device addresses) -> addresses of our memory
 
 
@@ -54,25 +58,31 @@ def replay(
     """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks.
 
     Raises InputError if the words are not those of this program."""
-    code = _Code(launch.program, translate)
-    per_chunk = max(1, _CHUNK_WARPS // launch.warps_per_block)
-    chunks = []
-    for first in range(0, launch.thread_blocks, per_chunk):
-        blocks = np.arange(first, min(first + per_chunk, launch.thread_blocks))
-        machine = _Machine(code, launch, memory, blocks, words, starts)
-        run_chunk(machine, 1 << 62)
-        machine.check_end()
-        chunks.append(machine.finish())
-    return concatenate(chunks, launch.warps_per_block)
+    compiled = load(launch.program, care=Care.OUTLINES)
+    blocks, budget = np.arange(launch.thread_blocks), 1 << 62
+    with ExitStack() as leases:
+        job = Job(compiled, launch, memory, blocks, budget, None, Pool(Worker), Undo(), None, leases)
+        recorded = _Recorded(job, UNWATCHED, _Code(compiled, translate))
+        recorded.words, recorded.starts = words, starts
+        return concatenate(list(recorded.chunks(Request(launch, memory, blocks, budget))), launch.warps_per_block)
 
 
-class _Machine(Machine):
+class _Recorded(Pieces):
+    words: np.ndarray
+    starts: np.ndarray
+
+    def machine(self, code, launch, memory, chosen, watch, turns) -> _Machine:  # type: ignore[no-untyped-def]
+        machine = _Machine(self.native(chosen), code, launch, memory, chosen, watch, turns)
+        machine.begin(self.words, self.starts)
+        return machine
+
+
+class _Machine(PieceMachine):
     """Warps whose lanes go through their words. `base` is where those of the running block begin."""
 
-    def __init__(
-        self, code: _Code, launch: Launch, memory: Memory, blocks: np.ndarray, words: np.ndarray, starts: np.ndarray
-    ) -> None:
-        super().__init__(code, launch, memory, blocks)
+    def begin(self, words: np.ndarray, starts: np.ndarray) -> None:
+        """All lanes stand before their first word."""
+        launch, blocks = self.launch, self.thread_blocks
         self.words = words if len(words) else np.zeros(1, np.uint64)
         lanes = np.arange(32 * self.warps_per_block)
         valid = lanes < launch.threads_per_block
@@ -85,25 +95,27 @@ class _Machine(Machine):
         """Word `place` of the running block, uint64 [row, lane]; nothing sensible for lanes that are not active."""
         return self.words[np.clip(self.base + place, 0, len(self.words) - 1)]
 
-    def check_end(self) -> None:
-        """Raise InputError if words are left."""
+    def finish(self) -> Trace:
+        """Raises InputError if words are left."""
         if (self.cursor != self.end).any():
             raise _unfit(self.code.program)
+        self.counts[:, 1] += self.guarded
+        return super().finish()
 
 
-class _Code(Decoded):
-    """A decoded program whose instructions take their effect on the trace from the words."""
+class _Code(PieceCode):
+    """A program whose instructions take their effect on the trace from the words."""
 
-    def __init__(self, program: Program, translate: Translate) -> None:
+    def __init__(self, compiled: Compiled, translate: Translate) -> None:
         self.translate = translate
-        super().__init__(program)
+        super().__init__(compiled)
 
-    def _block(self, block: BasicBlock, live: object) -> Block:
+    def of_pieces(self, block: BasicBlock) -> Block:
         words = words_of(self.program, block)
         instructions = self.program.instructions[block.start : block.stop]
         last = instructions[-1]
         ends = last.opcode in ENDS
-        steps = [self._begin(self.program.pcs[block.start], sum(map(len, words.values())) + 1)]
+        steps = [run_piece(block.index), self._begin(self.program.pcs[block.start], sum(map(len, words.values())) + 1)]
         for instruction in instructions[:-1] if ends else instructions:
             own = words[instruction.index]
             if instruction.is_memory:
@@ -114,8 +126,7 @@ class _Code(Decoded):
             steps.append(self._operands(last, words[last.index]))
         build = terminator(self.slots, block, last) if ends else fall_through(block)
         end = under_guard(self.slots, last, build) if ends else build
-        unguarded = sum(i.guard is None for i in instructions)
-        return Block(block.index, (), (), tuple(steps), end, len(instructions), unguarded)
+        return Block(block.index, (), (), tuple(steps), end, len(instructions), 0)
 
     def _begin(self, number: int, size: int) -> Callable[[Frame], None]:
         def step(frame: Frame) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from functional.arrays import Int64
 from functional.execution.executor import Request
 from functional.isa.operation import raw
 from functional.isa.slots import Slots
@@ -97,14 +98,14 @@ class PieceCode(Decoded):
         self.places = {self.slots.register(r): home for r, home in generated.homes().items()}
 
     def _blocks(self) -> tuple[Block, ...]:
-        return tuple(map(self._of_pieces, self.program.blocks))
+        return tuple(map(self.of_pieces, self.program.blocks))
 
-    def _of_pieces(self, block: BasicBlock) -> Block:
+    def of_pieces(self, block: BasicBlock) -> Block:
         last, steps = self.program.instructions[block.stop - 1], list[Step]()
         for piece in self._pieces[block.index]:
             if steps and piece.start in self._watched:
                 steps.append(self._loaded(self.program.instructions[piece.start], _lanes_step))
-            steps.append(_run_piece(piece.entry))
+            steps.append(run_piece(piece.entry))
             inst = self.program.instructions[piece.stop - 1]
             if piece.is_cut and inst.opcode not in ENDS and not is_wait(inst):
                 steps.append(self._loaded(inst, step_of))
@@ -124,7 +125,8 @@ def _lanes_step(slots: Slots, inst: Instruction) -> Step:
     return under_guard(slots, inst, _nothing)
 
 
-def _run_piece(entry: int) -> Step:
+def run_piece(entry: int) -> Step:
+    """What runs generated code."""
     return lambda frame: frame.machine.run(frame.index, entry)  # type: ignore[attr-defined]
 
 
@@ -275,35 +277,44 @@ class PieceMachine(Machine):
         if code != at.FINISHED:
             raise Abandoned
 
+    @property
+    def counts(self) -> Int64[np.ndarray, "row 2"]:
+        """Warp instructions and thread instructions so far."""
+        return self._frames[:, at.WARP_INSTRUCTIONS : at.EVENTS].view(np.int64)
+
     def finish(self) -> Trace:
         self.log.flush()
-        counts = self._frames[:, at.WARP_INSTRUCTIONS : at.EVENTS].view(np.int64)
-        self.native.streams.counts[:] = counts
+        self.native.streams.counts[:] = self.counts
         return self.native.end(at.FINISHED, self._blocks_of_list)
 
 
-class _Executor(NumpyExecutor):
+class Pieces(NumpyExecutor):
     """The array executor's loop over the chunks of a launch, on machine code."""
 
-    def __init__(self, job: Job, watch: Watch) -> None:
+    def __init__(self, job: Job, watch: Watch, code: PieceCode) -> None:
         super().__init__()
-        self._job, self._watch, self._worker = job, watch, job.leases.enter_context(job.workers.one())
+        self._job, self._watch, self._code = job, watch, code
+        self._worker = job.leases.enter_context(job.workers.one())
 
     def decode(self, program: object) -> PieceCode:
-        return self._job.compiled.steps(PieceCode)
+        return self._code
 
     def watch(self, launch: Launch, memory: Memory) -> Watch:
         return self._watch
 
     def machine(self, code, launch, memory, chosen, watch, turns) -> Machine:  # type: ignore[no-untyped-def]
-        native = Native(self._job, self._worker, False, len(chosen))
-        return PieceMachine(native, code, launch, memory, chosen, watch, turns)
+        return PieceMachine(self.native(chosen), code, launch, memory, chosen, watch, turns)
+
+    def native(self, chosen: np.ndarray) -> Native:
+        """The machine code's state of a chunk."""
+        return Native(self._job, self._worker, False, len(chosen))
 
 
 def by_piece(job: Job, watch: Watch | None = None) -> Iterator[Trace]:
     """The thread blocks that are left, under the eyes of `watch`, else so that it can be undone. Raises Abandoned for
     a fault; of careful code only where the stack is full."""
     left = Request(job.launch, job.memory, job.blocks[job.done :], job.budget, 0, job.interleaving)
-    for trace in _Executor(job, watch or _Keeper(job.undo)).chunks(left, job.used):
+    pieces = Pieces(job, watch or _Keeper(job.undo), job.compiled.steps(PieceCode))
+    for trace in pieces.chunks(left, job.used):
         job.done += len(trace.thread_blocks)
         yield trace

@@ -7,6 +7,7 @@ instructions that are not generated is cut behind each (pieces.py): a piece yiel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from functional.isa.instructions import CARRIED, form_of, has_no_effect
@@ -61,6 +62,8 @@ class Generated:
 def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Generated:
     """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that cannot be
     generated at all."""
+    if care == Care.OUTLINES:
+        return _outlines(program)
     reasons = [may_be_far] * in_clusters + [may_fault] * (care > Care.NONE)
     left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
     together = in_clusters or care > Care.NONE or waits_for_grid(program)
@@ -69,16 +72,27 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
             left_out |= barriers_of(program)
         unit = Unit(program, analyse(program, left_out), left_out, in_clusters, together)
         watched = guarded(program, left_out) if care == Care.GUARDS else frozenset()
-        made = _generated(unit, watched)
+        named = {r for i in left_out | watched for r in _named(program.instructions[i])}
+        if program.recursive:  # those that calls put aside
+            named = set(program.registers)
+        made = _generated(unit, pieces_of(program, left_out, watched), _piece, named)
         if not unit.refused:
             return replace(made, care=care)
         left_out = left_out | unit.refused
 
 
-def _generated(unit: Unit, watched: frozenset[int]) -> Generated:
+def _outlines(program: Program) -> Generated:
+    unit = Unit(program, analyse(program, frozenset()), frozenset(), False, True)
+    parts = tuple((Piece(b.start, b.stop, b.index, False),) for b in program.blocks)
+    return replace(_generated(unit, parts, _outline, set()), care=Care.OUTLINES)
+
+
+def _generated(
+    unit: Unit, parts: tuple[tuple[Piece, ...], ...], write: Callable[[Unit, BasicBlock, Piece], None],
+    named: set[Register],
+) -> Generated:  # fmt: skip
     program, e = unit.program, unit.e
     try:
-        parts = pieces_of(program, unit.left_out, watched)
         cases = " ".join(f"i32 {piece.entry}, label %B{piece.entry}" for pieces in parts for piece in pieces)
         e.label("entry")
         e.raw("br label %dispatch")
@@ -86,7 +100,8 @@ def _generated(unit: Unit, watched: frozenset[int]) -> Generated:
         current = e.load("%frame", at.BLOCK, "i32")
         e.raw(f"switch {current}, label %gone [ {cases} ]")
         for block, pieces in zip(program.blocks, parts, strict=True):
-            _block(unit, block, pieces)
+            for piece in pieces:
+                write(unit, block, piece)
         returns = {"gone": at.FAULT, "stop": at.STOPPED, "finished": at.FINISHED, "barrier": at.AT_BARRIER}
         returns |= {"point": at.AT_POINT} if unit.points else {}
         returns |= {"step": at.AT_STEP} if unit.by_piece else {}
@@ -96,9 +111,6 @@ def _generated(unit: Unit, watched: frozenset[int]) -> Generated:
         initial = [*unit.analysis.live[0], *([CONDITION_CODE] if CONDITION_CODE in unit.places else [])]
         live = sorted((unit.place(r), register_kind(r)) for r in initial)
         zeroed = tuple(o + 128 * i for o, kind in live for i in range(2 if kind == "i64" else 1))
-        named = {r for i in unit.left_out | watched for r in _named(program.instructions[i])}
-        if program.recursive:  # those that calls put aside
-            named = set(program.registers)
         places = [((r.name, r.type), unit.place(r), r in unit.analysis.uniform) for r in named]
         head = "define i32 @kernel(ptr noalias %ctx, ptr noalias %frame) #0 {"
         text = "\n".join([head, *e.lines, "}", *e.functions.values(), *e.declarations.values(), ATTRIBUTES, ""])
@@ -109,9 +121,10 @@ def _generated(unit: Unit, watched: frozenset[int]) -> Generated:
         raise Unsupported from None
 
 
-def _block(unit: Unit, block: BasicBlock, pieces: tuple[Piece, ...]) -> None:
-    for piece in pieces:
-        _piece(unit, block, piece)
+def _outline(unit: Unit, block: BasicBlock, piece: Piece) -> None:
+    unit.e.label(f"B{piece.entry}")
+    _prologue(unit, piece, [], True)
+    cut(unit, block, piece, unit.program.instructions[piece.start : piece.stop], frozenset())
 
 
 def _piece(unit: Unit, block: BasicBlock, piece: Piece) -> None:

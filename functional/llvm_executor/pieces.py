@@ -21,6 +21,7 @@ class Care(IntEnum):
     NONE = 0
     FAULTS = 1  # what may fault: its step says why
     GUARDS = 2  # the same, and somebody is told the lanes of every guarded instruction
+    OUTLINES = 3  # all: generated code only says which basic blocks run, in which lanes
 
 
 @dataclass(frozen=True)
