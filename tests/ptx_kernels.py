@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from oracle.array_executor import ArrayExecutor
 
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse
 from functional.traces.line_record import line_of, more_follow, sectors_of
@@ -71,7 +71,7 @@ def launch(
         memory.allocate(name, values.nbytes, values)
     arguments = [*(Pointer(name) for name in buffers), *scalars]
     made = make_launch(link(parsed, kernel), grid, block, arguments, memory, dynamic_shared_bytes)
-    trace = NumpyExecutor(chunk_warps).run(made, memory, thread_blocks, budget)
+    trace = ArrayExecutor(chunk_warps).run(made, memory, thread_blocks, budget)
     return Run(made, memory, trace)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
@@ -21,7 +22,6 @@ from functional.accelsim import write
 from functional.accelsim.static_code import StaticInstruction
 from functional.accelsim.write import allocate
 from functional.errors import InputError
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.programs.registers import live_behind
 from functional.ptx.parser import parse
@@ -38,7 +38,7 @@ MOST_ERROR = 0.05  # registers have other numbers, hence other bank conflicts, a
 @cache
 def executed(name):
     case = suite.case(name)
-    memory, executor = case.memory.copy(), NumpyExecutor(256)
+    memory, executor = case.memory.copy(), ArrayExecutor(256)
     return case, tuple(executor.run(launch, memory) for launch in case.launches)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from both_executors import run
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, PtxError
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.mbarriers import Barrier
 from functional.programs.link import link
+from functional.steps.mbarriers import Barrier
 from functional.traces.line_record import line_of, more_follow, phase_record
 from functional.traces.trace import SHARED_WINDOW_LINE
 
@@ -75,7 +75,7 @@ def execute(body, block=1):
     memory = Memory(parsed.variables)
     memory.allocate("i", 64)
     launch = make_launch(link(parsed, "k"), 1, block, [Pointer("i")], memory)
-    NumpyExecutor().run(launch, memory)
+    ArrayExecutor().run(launch, memory)
     return memory.read("i", np.uint32)
 
 

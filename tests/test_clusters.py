@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 from both_executors import run
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import HEADER, module
 from ptx_kernels import launch as execute
 
 from functional.errors import ExecutionError, InputError
 from functional.launches.launch import Dim3, cuda_shape, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 
 REGISTERS = ".reg .b64 %rd<9>; .reg .b32 %r<30>; .reg .pred %p<5>; .reg .b16 %h<4>;"
@@ -166,10 +166,10 @@ def test_warps_hand_registers_to_each_other(first, second, message):
      setp.lt.u32 %p, %r, 64; @%p bra L; setmaxnreg.{second}; ret; L: setmaxnreg.{first}; ret; }}""")
     launch = make_launch(link(parsed, "k"), 2, 128, [], Memory())
     if not message:
-        NumpyExecutor().run(launch, Memory())
+        ArrayExecutor().run(launch, Memory())
         return
     with pytest.raises(ExecutionError, match=message):
-        NumpyExecutor().run(launch, Memory())
+        ArrayExecutor().run(launch, Memory())
 
 
 def test_a_grid_that_counts_clusters():
@@ -190,7 +190,7 @@ def test_a_block_that_is_not_there():
     parsed = module(text)
     launch = make_launch(link(parsed, "k"), 2, 1, [], Memory())
     with pytest.raises(ExecutionError, match="there is no rank 3"):
-        NumpyExecutor().run(launch, Memory())
+        ArrayExecutor().run(launch, Memory())
 
 
 def test_a_cluster_and_a_tensor_map_in_a_launches_json(tmp_path):
@@ -207,7 +207,7 @@ def test_a_cluster_and_a_tensor_map_in_a_launches_json(tmp_path):
     path = tmp_path / "launches.json"
     path.write_text(json.dumps({"ptx": "k.ptx", "buffers": buffers, "launches": [launch]}))
     case = load_case(path)
-    NumpyExecutor().run(case.launches[0], case.memory)
+    ArrayExecutor().run(case.launches[0], case.memory)
     assert case.launches[0].cluster.total == 2
     assert np.array_equal(case.memory.read("o", np.uint8), loaded(tensor, data, (3, 1)))
     path.write_text(path.read_text().replace('"box": [8, 2]', '"box": "x"'))

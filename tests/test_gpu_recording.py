@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from executor_device import ExecutorDevice, equal
 from nightly import of
+from oracle.array_executor import ArrayExecutor
 
 import abstim
 from functional import suite
@@ -18,7 +19,6 @@ from functional.errors import InputError, PtxError
 from functional.gpu_recording import instrument, record
 from functional.gpu_recording.cuda import CudaDevice
 from functional.gpu_recording.instrument import TABLE
-from functional.numpy_executor import NumpyExecutor
 
 QUICK = (
     "micro_int_add",
@@ -64,7 +64,7 @@ def test_every_kernel_of_the_suite_assembles(tmp_path):
 
 def check(name):
     case = suite.case(name)
-    memory, executor = case.memory.copy(), NumpyExecutor()
+    memory, executor = case.memory.copy(), ArrayExecutor()
     own = [executor.run(launch, memory) for launch in case.launches]
     assert all(map(equal, own, record(case, ExecutorDevice()))), name
 
@@ -123,7 +123,7 @@ def loaded(tmp_path, text):
 
 def test_predicates_generic_addresses_early_exit_and_partial_warps(tmp_path):
     case = loaded(tmp_path, KERNEL).launch(grid=3, block=61, args=[np.zeros(64, np.int32)])
-    own = NumpyExecutor().run(case.launches[0], case.memory.copy())
+    own = ArrayExecutor().run(case.launches[0], case.memory.copy())
     assert equal(own, record(case, ExecutorDevice())[0])
     assert own.thread_instructions.sum() < own.warp_instructions.sum() * 32
 
@@ -138,7 +138,7 @@ TARGETS: .branchtargets DONE, NEXT;
 def test_indexed_branches(tmp_path):
     text = KERNEL.replace("    @!%p1 bra NEXT;\n", BRANCH)
     case = loaded(tmp_path, text).launch(grid=1, block=64, args=[np.zeros(64, np.int32)])
-    own = NumpyExecutor().run(case.launches[0], case.memory.copy())
+    own = ArrayExecutor().run(case.launches[0], case.memory.copy())
     assert equal(own, record(case, ExecutorDevice())[0])
 
 
@@ -162,7 +162,7 @@ def test_functions_structures_and_pointers_to_local_memory():
     kernel = abstim.load(str(Path(__file__).parent / "data" / "calls.ptx")).kernel("calls")
     start = np.array([(5, 1.5, [10, 20, 30, 40, 50, 60])], [("a", "<i4"), ("b", "<f4"), ("c", "<i2", 6)])
     case = kernel.launch(2, 48, [np.zeros(70, np.int32), np.zeros(70, np.float32), 70, start.tobytes()])
-    own = NumpyExecutor().run(case.launches[0], case.memory.copy())
+    own = ArrayExecutor().run(case.launches[0], case.memory.copy())
     assert equal(own, record(case, ExecutorDevice())[0])
 
 
@@ -177,7 +177,7 @@ def test_registers_of_nested_scopes(tmp_path):
 NEXT:
 """
     case = loaded(tmp_path, KERNEL.replace("NEXT:\n", inner)).launch(grid=1, block=64, args=[np.zeros(64, np.int32)])
-    own = NumpyExecutor().run(case.launches[0], case.memory.copy())
+    own = ArrayExecutor().run(case.launches[0], case.memory.copy())
     assert equal(own, record(case, ExecutorDevice())[0])
 
 
@@ -287,7 +287,7 @@ class FakeLibrary:
 def test_driver_calls(tmp_path):
     """What CudaDevice passes to the driver, seen from the driver's side."""
     case = loaded(tmp_path, KERNEL).launch(grid=3, block=61, args=[np.zeros(64, np.int32)])
-    own = NumpyExecutor().run(case.launches[0], case.memory.copy())
+    own = ArrayExecutor().run(case.launches[0], case.memory.copy())
     device = CudaDevice(library=FakeLibrary())
     assert equal(own, record(case, device)[0])
     assert device.variable(TABLE)
@@ -303,7 +303,7 @@ def test_on_a_gpu(name):
     except InputError as error:
         pytest.skip(str(error))
     case = suite.case(name)
-    memory, executor = case.memory.copy(), NumpyExecutor()
+    memory, executor = case.memory.copy(), ArrayExecutor()
     for launch, got in zip(case.launches, record(case, device), strict=True):
         own = executor.run(launch, memory)
         streams = [s for s in own.__dataclass_fields__ if s != "records" or name != "micro_local_spill"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from functional.errors import ExecutionError
 from functional.launches.memory import Memory
-from functional.numpy_executor.device_runtime import Heap
+from functional.steps.device_runtime import Heap
 
 DECLARED = ".extern .func (.param .b64 r) malloc(.param .b64 s); .extern .func free(.param .b64 p);\n"
 MALLOC = "{{ .param .b64 s; .param .b64 r; st.param.b64 [s], {0}; call (r), malloc, (s); ld.param.b64 {1}, [r]; }}\n"

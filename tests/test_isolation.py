@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import HEADER, REGISTERS, prepared
 
 from abstim.cli import main
@@ -22,7 +23,6 @@ from abstim.targets.isolation.isolated_executor import Failed, IsolatedExecutor,
 from functional import suite
 from functional.errors import ExecutionError, InputError
 from functional.llvm_executor import LlvmExecutor
-from functional.numpy_executor import NumpyExecutor
 from functional.traces.trace import Trace
 
 pytestmark = pytest.mark.skipif(bool(restrict.missing()), reason=f"this system lacks {restrict.missing()}")
@@ -122,7 +122,7 @@ BODY = (
 )
 
 
-@pytest.mark.parametrize("inner", [LlvmExecutor(1), LlvmExecutor(2), NumpyExecutor()])
+@pytest.mark.parametrize("inner", [LlvmExecutor(1), LlvmExecutor(2), ArrayExecutor()])
 def test_memory_and_trace_are_the_same(inner) -> None:
     launch, memory = prepared(BODY, 8, 64)
     own, other, parts = memory.copy(), memory.copy(), memory.copy()
@@ -145,11 +145,11 @@ def same(one: Trace, other: Trace) -> None:
 def test_a_part_of_memory_is_shared_with_the_rest_of_it() -> None:
     launch, memory = prepared(BODY, 2, 32)
     memory.allocate("b", 8, np.arange(8, dtype=np.uint8))
-    IsolatedExecutor(NumpyExecutor()).run(launch, memory.part(["a"]))
+    IsolatedExecutor(ArrayExecutor()).run(launch, memory.part(["a"]))
     assert memory.read("b", np.uint8).tolist() == list(range(8))
     assert memory.read("a", np.uint32)[:3].tolist() == [0, 1, 2]
     memory.allocate("c", 8)
-    IsolatedExecutor(NumpyExecutor()).run(launch, memory)
+    IsolatedExecutor(ArrayExecutor()).run(launch, memory)
     assert memory.read("a", np.uint32)[:3].tolist() == [0, 4, 8]
     assert memory.copy().read("b", np.uint8).tolist() == list(range(8))
 
@@ -169,7 +169,7 @@ def test_faults_budgets_and_notes_come_through(capsys) -> None:
     assert memory.read("a", np.uint32)[:3].tolist() == [0, 1, 2]
 
 
-class Hostile(NumpyExecutor):
+class Hostile(ArrayExecutor):
     """Does something to the process it runs in, or answers what cannot be."""
 
     def __init__(self, what) -> None:
@@ -216,8 +216,8 @@ from ptx_kernels import prepared
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
 from abstim.targets.isolation.isolated_executor import IsolatedProcess
 from abstim.targets.isolation.isolated_executor import Failed
-from functional.numpy_executor import NumpyExecutor
-class Endless(NumpyExecutor):
+from oracle.array_executor import ArrayExecutor
+class Endless(ArrayExecutor):
     def whole(self, request):
         while True: pass
 launch, memory = prepared("mov.u32 %r1, 1;", 1, 32)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import examples
+from oracle.array_executor import ArrayExecutor, array_step_of
 from random_kernels import IN_WORDS, OUT_WORDS, KernelText
 
 import functional.suite as suite
@@ -21,10 +22,9 @@ from functional.errors import ExecutionError
 from functional.isa.operation import refuse_if
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.llvm_executor import LlvmExecutor, generate
+from functional.llvm_executor import LlvmExecutor, by_piece, generate
 from functional.llvm_executor.pieces import Care
 from functional.llvm_executor.unit import Unit
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.traces.trace import Trace
 
@@ -35,7 +35,7 @@ class Careful(LlvmExecutor):
     care = Care.FAULTS
 
 
-LLVM, NUMPY, CAREFUL = LlvmExecutor(), NumpyExecutor(), Careful()
+LLVM, NUMPY, CAREFUL = LlvmExecutor(), ArrayExecutor(), Careful()
 
 
 def assert_equal(launch: Launch, memory: Memory, thread_blocks: Sequence[int] | None = None) -> Trace:
@@ -106,6 +106,7 @@ def test_pieces_of_random_kernels(seed: int, size: int, share: float, block: tup
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setenv("ABSTIM_CACHE", folder)
+        patch.setattr(by_piece, "step_of", array_step_of)  # which knows all of them
         for name in ("instruction", "terminate"):
             patch.setattr(generate, name, unless_left_out(getattr(generate, name)))
         own = LlvmExecutor()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import entry, module
 
 from abstim.engine import simulate_point
@@ -13,7 +14,6 @@ from abstim.occupancy_vector.items import warps_of
 from functional.errors import InputError
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from precharacterize.build import build_table
 from precharacterize.classify import Kind
@@ -34,7 +34,7 @@ def inputs_of(body: str, warps: int) -> LaunchInputs:
     memory.allocate("a", 256, np.zeros(64, np.uint32))
     program = link(parsed, "k")
     launch = make_launch(program, 1, 32 * warps, [Pointer("a")], memory)
-    return LaunchInputs(build_table(program, GPU.pipeline), NumpyExecutor().run(launch, memory), 0)
+    return LaunchInputs(build_table(program, GPU.pipeline), ArrayExecutor().run(launch, memory), 0)
 
 
 def cycles(body: str, warps: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 
 from functional.errors import PtxError
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.ptx.lazy_module import open_bytes
 from functional.ptx.parser import parse, parse_bytes
@@ -79,7 +79,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("executor", [NumpyExecutor, LlvmExecutor])
+@pytest.mark.parametrize("executor", [ArrayExecutor, LlvmExecutor])
 @pytest.mark.parametrize("opened", [parse_bytes, open_bytes])
 @pytest.mark.parametrize("name", CASES)
 def test_what_it_computes(name, opened, executor):
@@ -91,7 +91,7 @@ def test_what_it_computes(name, opened, executor):
     assert memory.read("p", np.uint32)[0] == expected
 
 
-@pytest.mark.parametrize("executor", [NumpyExecutor, LlvmExecutor])
+@pytest.mark.parametrize("executor", [ArrayExecutor, LlvmExecutor])
 def test_addresses_of_32_bits(executor):
     text = HEAD.replace("64", "32") + (
         ".shared .u32 s; .visible .entry k(.param .u32 p) { .reg .b32 %r<9>;\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 from order_programs import PROGRAMS, histogram, look_back, queue, spin_flag, tiles
 from ptx_kernels import entry, module
 
@@ -19,7 +20,6 @@ from functional.execution.executor import Interleaving
 from functional.launches.case import Case
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.traces.trace import DTYPES, Trace
 
@@ -136,7 +136,7 @@ def test_numpy_executor_takes_the_same_turns(name: str) -> None:
     case = small(name)
     waits = name in ("grid_barrier", "spin_flag", "producer_consumer")
     resident = case.launches[0].thread_blocks if waits else 10
-    memory, trace = executed(case, resident, NumpyExecutor())
+    memory, trace = executed(case, resident, ArrayExecutor())
     assert case.compare(memory) == []
     ours, others = (
         t.warp_instructions.reshape(-1, t.warps_per_block).sum(1) for t in (trace, executed(case, resident)[1])
@@ -156,7 +156,7 @@ def test_what_a_cluster_waits_for_takes_time() -> None:
      atom.global.add.u32 %r2, [%rd0], 1; mul.wide.u32 %rd2, %r0, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r2;
      ret; }"""
     case = case_of(text, 4, {"next": np.zeros(1, np.uint32), "turn": np.zeros(4, np.uint32)}, block=1)
-    turn = executed(case, 4, NumpyExecutor())[0].read("turn", np.dtype(np.uint32))
+    turn = executed(case, 4, ArrayExecutor())[0].read("turn", np.dtype(np.uint32))
     assert sorted(turn[2:].tolist()) == [0, 1] and sorted(turn[:2].tolist()) == [2, 3]
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import examples, of
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import HEADER
 from random_kernels import KernelText
 
 from functional.errors import InputError
 from functional.isa.operation import Unsupported
 from functional.llvm_executor.generate import generate
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse_bytes
 
@@ -41,7 +41,7 @@ def judge(data: bytes) -> bool:
         for kernel in module.kernels.values():
             if kernel.is_entry:
                 program = link(module, kernel.name)
-                NumpyExecutor().decode(program)
+                ArrayExecutor().decode(program)
                 generate(program)
         return True
     except Unsupported:

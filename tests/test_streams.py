@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nightly import examples, of
+from oracle.array_executor import ArrayExecutor
 from test_llvm_executor import random_launch
 
 import functional.suite as suite
@@ -21,7 +22,6 @@ from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor, attempts
 from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.launch_state import Machine
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.traces.trace import COUNTS, OFFSETS, STREAMS, Trace, concatenate, rechunk
 
@@ -92,7 +92,7 @@ def test_random_kernels(seed: int, size: int, grid: int, block: tuple[int, int],
     want = ONE.run(launch, memories[0], blocks)
     assert_same(several.run(launch, memories[1], blocks), want)
     assert_same(streamed(several, launch, memories[2], blocks, chunk_bytes=256), want)
-    assert_same(streamed(NumpyExecutor(chunk_warps=4), launch, memories[3], blocks), want)
+    assert_same(streamed(ArrayExecutor(chunk_warps=4), launch, memories[3], blocks), want)
     assert all(np.array_equal(m.arena, memories[0].arena) for m in memories)
 
 
@@ -153,7 +153,7 @@ def test_atomics_are_not_even_tried(several: LlvmExecutor, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "executor", [LlvmExecutor(threads=2), ONE, NumpyExecutor(chunk_warps=8)], ids=["threads", "one thread", "oracle"]
+    "executor", [LlvmExecutor(threads=2), ONE, ArrayExecutor(chunk_warps=8)], ids=["threads", "one thread", "oracle"]
 )
 def test_a_fault_far_in_comes_behind_traces_of_what_went_well(executor: Executor) -> None:
     launch, memory = launch_of("st.global.u32 [%rd1], %r0;", grid=100, words=64 * 90)  # block 90 writes past the end
@@ -169,7 +169,7 @@ def test_the_budget_is_that_of_the_launch(several: LlvmExecutor) -> None:
     launch, memory = launch_of("st.global.u32 [%rd1], %r0;", grid=100, words=64 * 100)
     budget = int(ONE.run(launch, memory.copy()).thread_instructions.sum())
     several.run(launch, memory.copy(), instruction_budget=budget)
-    for executor in (several, ONE, NumpyExecutor(chunk_warps=8)):
+    for executor in (several, ONE, ArrayExecutor(chunk_warps=8)):
         with pytest.raises(ExecutionError, match=f"exceeds its budget of {budget - 1} thread"):
             executor.run(launch, memory.copy(), instruction_budget=budget - 1)
 
@@ -215,7 +215,7 @@ def test_chunks_are_as_small_as_asked() -> None:
 def test_chunks_are_the_same_from_every_executor(several: LlvmExecutor) -> None:
     case = suite.case("hotspot")
     launch, found = case.launches[0], []
-    for executor in (ONE, several, NumpyExecutor(chunk_warps=24)):
+    for executor in (ONE, several, ArrayExecutor(chunk_warps=24)):
         stream = executor.stream(launch, case.memory.copy(), chunk_bytes=1 << 13)
         found.append([t.thread_blocks.tolist() for t in stream])
     assert found[0] == found[1] == found[2] and len(found[0]) > 5
@@ -246,7 +246,7 @@ def synthetic(lengths: list[int], warps: int) -> Trace:
 
 def test_no_block_at_all(several: LlvmExecutor) -> None:
     case = suite.case("hotspot")
-    for executor in (several, NumpyExecutor()):
+    for executor in (several, ArrayExecutor()):
         trace = executor.run(case.launches[0], case.memory.copy(), [])
         assert len(trace.thread_blocks) == 0 and trace.block_offsets.tolist() == [0] and trace.masks.dtype == np.uint32
 

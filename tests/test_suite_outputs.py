@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 from test_llvm_executor import assert_equal
 
 from functional import suite
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES
 from functional.traces.line_record import line_of, sectors_of
@@ -74,8 +74,8 @@ def test_reference_covers_most_benchmarks() -> None:
 def test_a_subset_of_blocks_gives_the_same_streams() -> None:
     case = suite.case("pathfinder")
     launch, chosen = case.launches[0], [3, 7]
-    whole = NumpyExecutor().run(launch, case.memory.copy())
-    part = NumpyExecutor().run(launch, case.memory.copy(), chosen)
+    whole = ArrayExecutor().run(launch, case.memory.copy())
+    part = ArrayExecutor().run(launch, case.memory.copy(), chosen)
     warps = np.concatenate([np.arange(b * whole.warps_per_block, (b + 1) * whole.warps_per_block) for b in chosen])
     for stream, offsets in (
         ("blocks", "block_offsets"),

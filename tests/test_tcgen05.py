@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from nightly import of
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import module
 from tcgen05_kernels import (
     B_AT,
@@ -24,7 +25,6 @@ from functional.errors import ExecutionError, PtxError
 from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 
 RANGE = {"s8": (-128, 128), "u8": (0, 256), "e4m3": (-8, 9), "e5m2": (-4, 5)}
@@ -262,7 +262,7 @@ def launched(body: str, columns: int = 32, put: bool = True, executor=None, text
         memory.allocate(name, 65536)
     program = link(module(text or text_of(body, columns, put, False)), "k")
     launch = make_launch(program, 1, 128, [Pointer(n) for n in "ico"], memory)
-    (executor or NumpyExecutor()).run(launch, memory)
+    (executor or ArrayExecutor()).run(launch, memory)
 
 
 DENSE = "mov.b64 %m0, {a}; mov.b64 %m1, {b}; mov.b32 %r12, {word}; setp.eq.u32 %p4, %r0, %r0;" + (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import module
 from tcgen05_kernels import B_AT, COMMIT_PAIR, SHARED_BYTES, laid_out, pair_memory_after, pair_text_of
 from test_tcgen05 import BYTES, KIND, columns_of, described, matrix_of, words_of
@@ -15,7 +16,6 @@ from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 
 RNG = np.random.default_rng(23)
@@ -174,7 +174,7 @@ def test_copies_count_at_the_blocks_of_even_rank():
     memory.allocate("o", 4 * 32 * 12)
     memory.allocate("t", 128, words)
     tensor = TensorMap("u32", (32,), (), (32,), buffer="t")
-    NumpyExecutor().run(make_launch(link(module(TENSOR_COPY), "k"), 4, 32, [Pointer("o"), tensor], memory), memory)
+    ArrayExecutor().run(make_launch(link(module(TENSOR_COPY), "k"), 4, 32, [Pointer("o"), tensor], memory), memory)
     found = memory.read("o", np.uint32).reshape(4, 32, 3)
     assert np.array_equal(found[:, :, 0], np.outer([1, 0, 1, 1], words))
     assert np.array_equal(found[:, :, 1], np.outer([0, 1, 0, 0], words))
@@ -186,7 +186,7 @@ def launched(text: str, executor=None, grid: int = 2) -> None:
     for name in "ico":
         memory.allocate(name, grid * SHARED_BYTES)
     launch = make_launch(link(module(text), "k"), grid, 128, [Pointer(n) for n in "ico"], memory)
-    (executor or NumpyExecutor()).run(launch, memory)
+    (executor or ArrayExecutor()).run(launch, memory)
 
 
 F16 = f"mov.b64 %m0, {1 << 46 | 8 << 16 | 16 << 32}; setp.eq.u32 %p4, %r0, %r0; mov.b32 %r12, {{word}};" + (

@@ -10,6 +10,7 @@ from both_executors import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import module
 
 from functional.errors import ExecutionError, InputError, PtxError
@@ -17,7 +18,6 @@ from functional.execution.default_executor import StrictExecutor
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.launches.views import ELEMENTS, TensorMap, decode, driver_map
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 
 DTYPES = {"u8": "u1", "u16": "u2", "f32": "f4", "u64": "u8", "bf16": "u2", "s32": "i4", "f16": "f2"}
@@ -91,7 +91,7 @@ def execute(text, tensor, data, given, **options):
         memory.allocate(name, values.nbytes, values)
     arguments = [Pointer("i"), Pointer("o"), tensor]
     launch = make_launch(link(parsed, "k"), 1, 32, arguments, memory)
-    options.get("executor", NumpyExecutor()).run(launch, memory)
+    options.get("executor", ArrayExecutor()).run(launch, memory)
     return {name: memory.read(name, np.uint8) for name in ("o", "t")}
 
 

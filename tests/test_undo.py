@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import ptx_kernels
 import pytest
+from oracle.array_executor import ArrayExecutor
 from test_streams import launch_of, several, tiny_chunks  # noqa: F401
 
 from functional.errors import ExecutionError
@@ -12,7 +13,6 @@ from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.undo import PAGE_BYTES
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 
 PAGE_WORDS = PAGE_BYTES // 4
@@ -48,7 +48,7 @@ def test_after_a_fault(kind: str, several: LlvmExecutor) -> None:  # noqa: F811
     """The oracle reports the fault on memory as it was: what it leaves is what it leaves when it runs alone."""
     launch, memory = kernel(STORES[kind], "mov.u64 %rd2, 64; st.global.u32 [%rd2], %r0;")
     memories = []
-    for executor in (NumpyExecutor(), LlvmExecutor(threads=1), several):
+    for executor in (ArrayExecutor(), LlvmExecutor(threads=1), several):
         memories.append(memory.copy())
         with pytest.raises(ExecutionError, match=r"0x40"):
             executor.run(launch, memories[-1])

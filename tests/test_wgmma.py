@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from both_executors import run
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import module
 from test_matrices import code
 
@@ -13,7 +14,6 @@ from abstim.gpu.config import load_gpu
 from functional.errors import ExecutionError, PtxError
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from precharacterize.build import build_table
 
@@ -208,4 +208,4 @@ def test_what_is_refused(body, error, message):
         memory.allocate(name, 65536)
     with pytest.raises(error, match=message):
         launch = make_launch(small(body), 1, 128, [Pointer(n) for n in "ico"], memory)
-        NumpyExecutor().run(launch, memory)
+        ArrayExecutor().run(launch, memory)

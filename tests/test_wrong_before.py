@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.array_executor import ArrayExecutor
 
 from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import CONST_WINDOW, Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
-EXECUTORS = [NumpyExecutor, LlvmExecutor]
+EXECUTORS = [ArrayExecutor, LlvmExecutor]
 
 
 def results(text, executor, count):

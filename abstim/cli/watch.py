@@ -29,7 +29,7 @@ _KEPT = {  # command -> what a rerun finds of an interrupted one
 _AT_WORK = (
     ("functional.jit.compile", "", "compiling the timing engine"),
     ("functional.llvm_executor.object_code", "_object", "compiling the kernel"),
-    ("functional.numpy_executor", "", "executing the kernel (NumPy executor)"),
+    ("functional.steps", "", "executing the kernel (in steps)"),
     ("functional.llvm_executor.generate", "", "compiling the kernel"),
     ("functional.llvm_executor", "", "executing the kernel"),
     ("abstim.engine", "", "timing"),

@@ -29,10 +29,10 @@ from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.launch_state import Job
 from functional.llvm_executor.pieces import Care
-from functional.numpy_executor.machine import Entries, Machine, Watch, order_of
 from functional.programs.program import Program
 from functional.programs.registers import live_behind, numbers_in
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of
+from functional.steps.machine import Entries, Machine, Watch, order_of
 from functional.traces.trace import Trace
 
 _BANKS = 16

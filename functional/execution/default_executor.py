@@ -9,7 +9,7 @@ from functools import cache
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.launch_state import Job
 from functional.llvm_executor.pieces import Care
-from functional.numpy_executor.sanitizer import Sanitizer
+from functional.steps.sanitizer import Sanitizer
 
 
 @cache

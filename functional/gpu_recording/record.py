@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
 from functional.arrays import Int64, UInt64
 from functional.errors import InputError
-from functional.execution.executor import Request
 from functional.gpu_recording.cuda import CudaDevice
 from functional.gpu_recording.instrument import (
     ADDRESS,
@@ -30,19 +30,19 @@ from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, spa
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
 from functional.launches.memory import CONST_LIMIT_BYTES, CONST_WINDOW, Memory
-from functional.llvm_executor.by_piece import PieceCode, PieceMachine, Pieces, run_piece
+from functional.llvm_executor.by_piece import PieceCode, PieceMachine, run_piece, run_pieces
 from functional.llvm_executor.launch_state import Job, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.pieces import Care
 from functional.llvm_executor.undo import Undo
-from functional.numpy_executor.atomics import record_atomic
-from functional.numpy_executor.control import fall_through, terminator
-from functional.numpy_executor.machine import UNWATCHED, Block
-from functional.numpy_executor.memory_ops import record as record_access
-from functional.numpy_executor.memory_ops import split
-from functional.numpy_executor.operands import Frame, Step, under_guard
 from functional.programs.program import ENDS, BasicBlock, Program
 from functional.ptx.ir import Instruction, Register, Symbol
+from functional.steps.atomics import record_atomic
+from functional.steps.control import fall_through, terminator
+from functional.steps.machine import UNWATCHED, Block
+from functional.steps.memory_ops import record as record_access
+from functional.steps.memory_ops import split
+from functional.steps.operands import Frame, Step, under_guard
 from functional.traces.trace import Trace, concatenate, offsets_of
 
 Translate = Callable[[str, np.ndarray], np.ndarray]  # (space, device addresses) -> addresses of our memory
@@ -62,26 +62,16 @@ def replay(
     blocks, budget = np.arange(launch.thread_blocks), 1 << 62
     with ExitStack() as leases:
         job = Job(compiled, launch, memory, blocks, budget, None, Pool(Worker), Undo(), None, leases)
-        recorded = _Recorded(job, UNWATCHED, _Code(compiled, translate))
-        recorded.words, recorded.starts = words, starts
-        return concatenate(list(recorded.chunks(Request(launch, memory, blocks, budget))), launch.warps_per_block)
-
-
-class _Recorded(Pieces):
-    words: np.ndarray
-    starts: np.ndarray
-
-    def machine(self, code, launch, memory, chosen, watch, turns) -> _Machine:  # type: ignore[no-untyped-def]
-        machine = _Machine(self.native(chosen), code, launch, memory, chosen, watch, turns)
-        machine.begin(self.words, self.starts)
-        return machine
+        code = _Code(compiled, translate)
+        chunks = run_pieces(job, lambda native, *chunk: _Machine(words, starts, native, code, *chunk), UNWATCHED)
+        return concatenate(list(chunks), launch.warps_per_block)
 
 
 class _Machine(PieceMachine):
     """Warps whose lanes go through their words. `base` is where those of the running block begin."""
 
-    def begin(self, words: np.ndarray, starts: np.ndarray) -> None:
-        """All lanes stand before their first word."""
+    def __init__(self, words: np.ndarray, starts: np.ndarray, *chunk: Any) -> None:
+        super().__init__(*chunk)
         launch, blocks = self.launch, self.thread_blocks
         self.words = words if len(words) else np.zeros(1, np.uint64)
         lanes = np.arange(32 * self.warps_per_block)
@@ -126,7 +116,7 @@ class _Code(PieceCode):
             steps.append(self._operands(last, words[last.index]))
         build = terminator(self.slots, block, last) if ends else fall_through(block)
         end = under_guard(self.slots, last, build) if ends else build
-        return Block(block.index, (), (), tuple(steps), end, len(instructions), 0)
+        return Block(block.index, tuple(steps), end, len(instructions))
 
     def _begin(self, number: int, size: int) -> Callable[[Frame], None]:
         def step(frame: Frame) -> None:

@@ -1,4 +1,4 @@
-"""Everything an instruction can read from the state of a machine, numbered: registers, special registers, symbols."""
+"""What an instruction can name: registers and special registers, numbered, and where variables lie."""
 
 from __future__ import annotations
 
@@ -89,15 +89,11 @@ def immediate(value: int | float, type_: str) -> np.ndarray:
 
 @dataclass
 class Slots:
-    """Slots of a program, handed out as decoding meets them. `read`, `written`: those of the current instruction."""
+    """Slots of the registers of a program, handed out as decoding meets them."""
 
     program: Program
     dtypes: list[np.dtype] = field(default_factory=list)
     registers: dict[Register, int] = field(default_factory=dict)
-    symbols: dict[Symbol, int] = field(default_factory=dict)
-    position: int = 0  # of the instruction being decoded, from the end of its basic block
-    read: set[int] = field(default_factory=set)
-    written: set[int] = field(default_factory=set)
     barrier_results: dict[int, tuple[int, str]] = field(default_factory=dict)  # bar.red: instruction -> slot, operation
 
     def __post_init__(self) -> None:
@@ -129,10 +125,6 @@ class Slots:
         """Of a thread block, with what is CUDA's own if the program asks where that lies."""
         return reserved_shared_offset(launch) + RESERVED_SHARED_BYTES if self._reserves else launch.shared_bytes
 
-    def begin(self, position: int) -> None:
-        """The instruction that is decoded is another one."""
-        self.position, self.read, self.written = position, set(), set()
-
     def kept_across(self, block: BasicBlock) -> tuple[int, ...]:
         """Slots of the registers a recursive program has to put aside for the call that ends `block`."""
         if not self.program.recursive or block.index + 1 >= len(self._live):
@@ -148,12 +140,6 @@ class Slots:
         if register not in self.registers:
             self.registers[register] = self._new(register_dtype(register))
         return self.registers[register]
-
-    def symbol(self, symbol: Symbol) -> int:
-        """The slot that holds a symbol's address."""
-        if symbol not in self.symbols:
-            self.symbols[symbol] = self._new(np.dtype(np.uint64))
-        return self.symbols[symbol]
 
     def arguments(self, call: Instruction, callee: str) -> Pairs:
         """Which variable goes to which parameter. Raises Unsupported if they do not match, in number or in size."""

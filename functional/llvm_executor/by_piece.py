@@ -1,7 +1,7 @@
 """Programs with instructions that are not generated, and clusters of thread blocks.
 
-Generated pieces of basic blocks run for one warp after the other, and between them steps of the array executor for all
-warps that are there. Its run loop says whose turn it is; its steps work on frames and storages of the machine code.
+Generated pieces of basic blocks run for one warp after the other, and between them steps for all warps that are there,
+on the frames and storages of the machine code.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ from functional.arrays import Int64
 from functional.execution.executor import Request
 from functional.isa.operation import raw
 from functional.isa.slots import Slots
-from functional.launches.launch import Launch
-from functional.launches.memory import GLOBAL_BASE, Memory
+from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.launch_state import Abandoned, Job
 from functional.llvm_executor.launch_state import Machine as Native
 from functional.llvm_executor.object_code import Compiled, call
 from functional.llvm_executor.pieces import pieces_of
-from functional.llvm_executor.streams import Streams
 from functional.llvm_executor.undo import PAGE_SHIFT, Undo
-from functional.numpy_executor.decode import Decoded, step_of
-from functional.numpy_executor.machine import Block, Bytes, Log, Machine, Watch
-from functional.numpy_executor.mbarriers import is_wait
-from functional.numpy_executor.operands import Frame, Step, under_guard
-from functional.numpy_executor.run import NumpyExecutor
-from functional.numpy_executor.stack import Stack, pack, unpack
-from functional.numpy_executor.turns import Turns
 from functional.programs.program import ENDS, BasicBlock
 from functional.ptx.ir import Instruction
+from functional.steps.decode import decoded, end_of, step_of
+from functional.steps.machine import Block, Bytes, Code, Machine, Watch
+from functional.steps.mbarriers import is_wait
+from functional.steps.operands import Frame, Step, under_guard
+from functional.steps.run import run_chunks
+from functional.steps.stack import Stack, pack, unpack
+from functional.steps.turns import Turns
 from functional.traces.trace import Trace
 
 _UNLIMITED = 1 << 62
@@ -84,7 +82,7 @@ class PieceFrame(Frame):
         return total
 
 
-class PieceCode(Decoded):
+class PieceCode(Code):
     """A program whose basic blocks are made of calls of its machine code and of steps."""
 
     frame_type = PieceFrame
@@ -94,13 +92,12 @@ class PieceCode(Decoded):
         self.left_out = frozenset(generated.left_out)
         self._watched = generated.watched(program)
         self._pieces = pieces_of(program, self.left_out, self._watched)
-        super().__init__(program)
+        self.program, self.slots = program, Slots(program)
+        self.blocks = tuple(map(self.of_pieces, program.blocks))
         self.places = {self.slots.register(r): home for r, home in generated.homes().items()}
 
-    def _blocks(self) -> tuple[Block, ...]:
-        return tuple(map(self.of_pieces, self.program.blocks))
-
     def of_pieces(self, block: BasicBlock) -> Block:
+        """A basic block. Raises PtxError for an instruction that is not supported."""
         last, steps = self.program.instructions[block.stop - 1], list[Step]()
         for piece in self._pieces[block.index]:
             if steps and piece.start in self._watched:
@@ -111,12 +108,13 @@ class PieceCode(Decoded):
                 steps.append(self._loaded(inst, step_of))
         end: Callable = _exited if last.opcode in ("ret", "exit") else _nothing
         if last.index in self.left_out:
-            end = self._loaded(last, lambda _, inst: self._end(block, inst))
-        return Block(block.index, (), (), tuple(steps), end, block.stop - block.start, 0)
+            end = self._loaded(last, lambda slots, inst: end_of(slots, block, inst))
+        return Block(block.index, tuple(steps), end, block.stop - block.start)
 
-    def _loaded(self, inst: Instruction, build: Callable[[Slots, Instruction], Step | None]) -> Step:
-        """A step, or an end, that reads and writes registers where the machine code keeps them."""
-        step = self._decode(inst, lambda: build(self.slots, inst)) or _nothing
+    def _loaded(self, inst: Instruction, build: Callable[[Slots, Instruction], Step]) -> Step:
+        """A step, or an end, that reads and writes registers where the machine code keeps them. Raises PtxError if it
+        is not supported."""
+        step = decoded(self.program, inst, lambda: build(self.slots, inst))
         return lambda frame: frame.run(step)  # type: ignore[attr-defined]
 
 
@@ -153,30 +151,9 @@ class _FrameStack(Stack):
         entries = words(frames.shape[1] - at.ENTRY_BYTES * depth, size * depth).view(np.uint32)
         named = zip(("block", "reconvergence", "mask", "base", "level"), range(size), strict=True)
         self.saved = {name: entries[:, n::size][:, ::-1].view(getattr(self, name).dtype) for name, n in named}
-        self.on_return, self.deep = None, True
 
-    def _save(self, rows: np.ndarray) -> None:
-        if rows.size and int(self.depth[rows].max()) >= self.saved["mask"].shape[1]:
-            raise Abandoned
-        super()._save(rows)
-
-
-class _StreamLog(Log):
-    """What steps log goes to the streams of the machine code, which logs basic blocks itself."""
-
-    def __init__(self, streams: Streams) -> None:
-        super().__init__(0)
-        self._streams = streams
-
-    def block(self, rows: np.ndarray, block: int, bits: np.ndarray) -> None:
-        """Done by the machine code."""
-
-    def flush(self) -> None:
-        """Write what has been logged, before the machine code writes more."""
-        for stream, entries in (("records", self._records), ("conflicts", self._conflicts)):
-            if entries:
-                self._streams.add(stream, *(np.concatenate([entry[k] for entry in entries]) for k in (0, 1)))
-                entries.clear()
+    def grow(self) -> None:
+        raise Abandoned
 
 
 class _Keeper(Watch):
@@ -211,18 +188,16 @@ class PieceMachine(Machine):
     """A chunk of thread blocks whose registers, stacks and storages are those of the machine code."""
 
     code: PieceCode
-    log: _StreamLog
 
     def __init__(
-        self, native: Native, code: PieceCode, launch: Launch, memory: Memory, thread_blocks: np.ndarray,
-        watch: Watch, turns: Turns,
+        self, native: Native, code: PieceCode, thread_blocks: np.ndarray, watch: Watch, turns: Turns
     ) -> None:  # fmt: skip
-        self.native = native
+        self.native, launch = native, native.launch
         self._blocks_of_list = native.begin(thread_blocks.astype(np.int64))
         count, size = len(thread_blocks) * launch.warps_per_block, native.compiled.frame_bytes
         self.frame_bytes, self.first_address = size, native.frames.address
         self._frames = native.frames.view(count * size).reshape(count, size)
-        super().__init__(code, launch, memory, thread_blocks, lambda _: _StreamLog(native.streams), watch, turns)
+        super().__init__(code, launch, native.memory, thread_blocks, watch, turns)
         self._bases = self.clusters.first_address.astype(np.int64)
         context = dict(zip(at.CONTEXT, native.context.tolist(), strict=True))
         native.set(
@@ -232,45 +207,49 @@ class PieceMachine(Machine):
         call("begin_blocks", native.context.ctypes.data)
         self._homes = {slot: self._home(slot, *place) for slot, place in code.places.items()}
 
-    def _new_stack(self, masks: np.ndarray) -> Stack:
+    def new_stack(self) -> Stack:
         return _FrameStack(self._frames, self.native.compiled.stack_depth)
 
-    def _memories(self) -> None:
-        super()._memories()
-        native, blocks = self.native, len(self.thread_blocks)
-        self.shared_stride = native.shared_stride
-        self.shared = Bytes(data=native.shared.view(self.shared_stride * blocks))
-        self.local = Bytes(data=native.local.view(self.local_stride * 32 * self.warps))
+    def own_memories(self) -> tuple[int, int, Bytes, Bytes]:
+        native = self.native
+        shared, local = native.shared_stride, native.local_stride
+        whole = shared * len(self.thread_blocks), local * 32 * self.warps
+        return shared, local, Bytes(data=native.shared.view(whole[0])), Bytes(data=native.local.view(whole[1]))
 
     def _home(self, slot: int, place: int, one: bool) -> np.ndarray:
-        dtype = self.code.slot_dtypes[slot]
+        dtype = self.code.slots.dtypes[slot]
         truth = dtype.kind == "b"
         size = 4 if truth else dtype.itemsize * (1 if one else 32)
         return self._frames[:, place : place + size].view(np.uint32 if truth else dtype)
 
     def read(self, slot: int, rows: np.ndarray | None) -> np.ndarray:
         """A register of warps, [row, 1 or lane]."""
-        home = self._homes.get(slot)
-        if home is None:
-            return super().read(slot, rows)
+        home = self._homes[slot]
         value = home.copy() if rows is None else home[rows]
-        if self.code.slot_dtypes[slot].kind != "b":
+        if self.code.slots.dtypes[slot].kind != "b":
             return value
         return value != 0 if self.code.places[slot][1] else unpack(value)
 
     def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
         home, which = self._homes[slot], slice(None) if rows is None else rows
         count = self.warps if rows is None else len(rows)
-        if self.code.slot_dtypes[slot].kind != "b":
+        if self.code.slots.dtypes[slot].kind != "b":
             home[which] = raw(value) if mask is None else np.where(mask, raw(value), home[which])
             return
         bits, lanes = pack(value, count)[:, None], np.uint32(0xFFFFFFFF) if mask is None else pack(mask, count)[:, None]
         home[which] = home[which] & ~lanes | bits & lanes
 
+    def _flush(self) -> None:
+        """Write what steps have logged, before the machine code writes more."""
+        for stream, entries in self.log.entries.items():
+            if entries:
+                self.native.streams.add(stream, *(np.concatenate([entry[k] for entry in entries]) for k in (0, 1)))
+                entries.clear()
+
     def run(self, rows: np.ndarray, entry: int) -> None:
         """Warps run a piece. Raises Abandoned for a fault."""
         native = self.native
-        self.log.flush()
+        self._flush()
         native.set(piece_row=0)
         while (code := call("run_piece", native.context.ctypes.data, rows.ctypes.data, len(rows), entry)) == at.STOPPED:
             native.streams.grow()
@@ -283,38 +262,27 @@ class PieceMachine(Machine):
         return self._frames[:, at.WARP_INSTRUCTIONS : at.EVENTS].view(np.int64)
 
     def finish(self) -> Trace:
-        self.log.flush()
+        self._flush()
         self.native.streams.counts[:] = self.counts
         return self.native.end(at.FINISHED, self._blocks_of_list)
-
-
-class Pieces(NumpyExecutor):
-    """The array executor's loop over the chunks of a launch, on machine code."""
-
-    def __init__(self, job: Job, watch: Watch, code: PieceCode) -> None:
-        super().__init__()
-        self._job, self._watch, self._code = job, watch, code
-        self._worker = job.leases.enter_context(job.workers.one())
-
-    def decode(self, program: object) -> PieceCode:
-        return self._code
-
-    def watch(self, launch: Launch, memory: Memory) -> Watch:
-        return self._watch
-
-    def machine(self, code, launch, memory, chosen, watch, turns) -> Machine:  # type: ignore[no-untyped-def]
-        return PieceMachine(self.native(chosen), code, launch, memory, chosen, watch, turns)
-
-    def native(self, chosen: np.ndarray) -> Native:
-        """The machine code's state of a chunk."""
-        return Native(self._job, self._worker, False, len(chosen))
 
 
 def by_piece(job: Job, watch: Watch | None = None) -> Iterator[Trace]:
     """The thread blocks that are left, under the eyes of `watch`, else so that it can be undone. Raises Abandoned for
     a fault; of careful code only where the stack is full."""
-    left = Request(job.launch, job.memory, job.blocks[job.done :], job.budget, 0, job.interleaving)
-    pieces = Pieces(job, watch or _Keeper(job.undo), job.compiled.steps(PieceCode))
-    for trace in pieces.chunks(left, job.used):
+    code, watch = job.compiled.steps(PieceCode), watch or _Keeper(job.undo)
+    for trace in run_pieces(job, lambda native, *chunk: PieceMachine(native, code, *chunk), watch):
         job.done += len(trace.thread_blocks)
         yield trace
+
+
+def run_pieces(job: Job, machine_of: Callable[..., PieceMachine], watch: Watch) -> Iterator[Trace]:
+    """Traces of the thread blocks that are left. `machine_of` is given the machine code's state of a chunk, its thread
+    blocks, what looks at it, and turns."""
+    left = Request(job.launch, job.memory, job.blocks[job.done :], job.budget, 0, job.interleaving)
+    worker = job.leases.enter_context(job.workers.one())
+
+    def machine(chosen: np.ndarray, turns: Turns) -> PieceMachine:
+        return machine_of(Native(job, worker, False, len(chosen)), chosen, watch, turns)
+
+    return run_chunks(left, machine, job.used)

@@ -261,7 +261,7 @@ class Machine:
     def _storages(self, memory: Memory, slots: Slots) -> None:
         """Constant, parameter, shared, local and scratch memory, in one allocation."""
         launch = self.launch
-        stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16 * slots.frames
+        stride = self.local_stride = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16 * slots.frames
         contents = (memory.const_arena, np.frombuffer(launch.parameters, np.uint8))
         self.shared_stride = -(-self.shared_bytes // 64) * 64
         own = self.shared_stride, 32 * stride * launch.warps_per_block

@@ -1,5 +1,5 @@
-"""The LLVM executor: it lets machine code run a launch, on several threads where that changes nothing, and hands
-whatever goes wrong to the NumPy executor.
+"""The LLVM executor: machine code runs a launch, on several threads where that changes nothing, and what goes wrong
+runs once more, with care.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from functional.errors import BudgetSpent, ExecutionError, InputError
+from functional.errors import BudgetSpent, ExecutionError, InputError, PtxError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
@@ -24,9 +24,8 @@ from functional.llvm_executor.object_code import Compiled, load
 from functional.llvm_executor.pieces import Care, needs_care
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
-from functional.numpy_executor import NumpyExecutor
-from functional.numpy_executor.machine import UNWATCHED, Watch
 from functional.programs.program import Program
+from functional.steps.machine import UNWATCHED, Watch
 from functional.terminal import note
 from functional.traces.trace import Trace, concatenate, rechunk
 
@@ -37,7 +36,7 @@ Way = Callable[[Job], Iterator[Trace]]  # to run what is left of a launch
 
 
 class LlvmExecutor(Executor):
-    """Executes a launch as machine code, a warp at a time. Programs it does not know go to the NumPy executor.
+    """Executes a launch as machine code, a warp at a time.
 
     `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
     those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order.
@@ -46,17 +45,15 @@ class LlvmExecutor(Executor):
     care = Care.NONE  # at least
 
     def __init__(self, threads: int | None = None) -> None:
-        self.oracle = NumpyExecutor()
         self.threads = default_threads() if threads is None else threads
-        self._programs: dict[tuple[str, str, str, bool, Care], tuple[Program, Compiled | None]] = {}
+        self._programs: dict[tuple[str, str, str, bool, Care], tuple[Program, Compiled]] = {}
         # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
         self._one_thread: set[tuple[object, ...]] = set()
         self._lock = Lock()
         self._workers, self._undos, self._shadows = Pool(Worker), Pool(Undo), Pool(Shadow)
 
-    def compiled(self, program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled | None:
-        """Machine code of a program, made on first use; None if it holds a call that is not generated: the NumPy
-        executor runs it then, with the same result. Raises PtxError for an instruction that is not supported."""
+    def compiled(self, program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled:
+        """Machine code of a program, made on first use. Raises PtxError for an instruction that is not supported."""
         care = max(care, self.care, Care(needs_care(program)))
         key = (program.path, program.digest, program.name, in_clusters, care)
         with self._lock:
@@ -67,33 +64,28 @@ class LlvmExecutor(Executor):
                 try:
                     known = program, load(program, in_clusters, care)
                 except Unsupported:
-                    known = program, None
-                if known[1] and known[1].generated.by_piece:
+                    message = f"kernel '{program.name}' cannot be compiled"
+                    raise PtxError(program.path, program.instructions[0].line, message) from None
+                if known[1].generated.by_piece:
                     known[1].steps(PieceCode)
                 self._programs[key] = known
         return known[1]
 
-    def _own(self, launch: Launch) -> Compiled | None:
-        """Machine code for a launch; None if there is none."""
+    def _own(self, launch: Launch) -> Compiled:
+        """Machine code for a launch."""
         return self.compiled(launch.program, launch.cluster.total > 1)
 
     def prepare(self, program: Program) -> None:
-        if self.compiled(program) is None:
-            self.oracle.prepare(program)
+        self.compiled(program)
 
     def whole(self, request: Request) -> Trace:
         compiled = self._own(request.launch)
-        if compiled is None:
-            return self.oracle.whole(request)
         with ExitStack() as leases:
             job = self._job(compiled, request, None, leases)
             return concatenate(list(self._chunks(job)), request.launch.warps_per_block, self.threads)
 
     def chunked(self, request: Request) -> Iterator[Trace]:
         compiled = self._own(request.launch)
-        if compiled is None:
-            yield from self.oracle.chunked(request)
-            return
         with ExitStack() as leases:
             job = self._job(compiled, request, request.chunk_bytes, leases)
             with closing(self._chunks(job)) as chunks:
@@ -102,9 +94,9 @@ class LlvmExecutor(Executor):
     @contextmanager
     def stepped(self, request: Request) -> Iterator[Stepped]:
         """A launch whose warps pass their order points when they are told to. Raises InputError for one that is
-        executed by the piece, or by the NumPy executor."""
+        executed by the piece."""
         compiled = self._own(request.launch)
-        if compiled is None or compiled.generated.by_piece:
+        if compiled.generated.by_piece:
             raise InputError(f"kernel '{request.launch.program.name}' is only executed as a whole")
         with ExitStack() as leases:
             job = self._job(compiled, request, None, leases)
@@ -167,7 +159,6 @@ class LlvmExecutor(Executor):
         """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
         program = job.launch.program
         compiled = self.compiled(program, job.launch.cluster.total > 1, Care.FAULTS)
-        assert compiled is not None
         try:
             yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))
         except Abandoned:

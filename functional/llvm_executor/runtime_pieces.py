@@ -6,7 +6,7 @@ from functional.jit.native import I32, I64, Pointer, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context
 from functional.llvm_executor.runtime_schedule import begin, begin_turn, frame_of, place
-from functional.numpy_executor.stack import DONE
+from functional.steps.stack import DONE
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""The reconvergence stack of a warp, the same machine as numpy_executor.stack; calls and jump tables on it.
+"""The reconvergence stack of a warp, the same machine as steps.stack; calls and jump tables on it.
 
 What moves lanes yields the block to run next, -1 where no lane is left or the stack is full.
 """

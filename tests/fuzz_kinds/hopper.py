@@ -6,8 +6,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+from oracle.array_executor import ArrayExecutor
 
-from functional.numpy_executor import NumpyExecutor
 from functional.traces.trace import Trace
 
 
@@ -24,7 +24,7 @@ def judge_hopper(data: bytes, _: Path) -> str:
     other = memory.copy()
     trace = assert_equal(launch, memory)
     assert_streams_fit(trace, launch.program)
-    in_chunks = NumpyExecutor(4).run(launch, other)
+    in_chunks = ArrayExecutor(4).run(launch, other)
     assert np.array_equal(memory.arena, other.arena), "memory, in chunks"
     for field in fields(Trace):
         assert np.array_equal(getattr(trace, field.name), getattr(in_chunks, field.name)), field.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import HEADER, REGISTERS
 
 from abstim.engine import simulate_point
@@ -14,14 +15,13 @@ from functional.launches.case import Case
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.numpy_executor import NumpyExecutor
 from functional.programs.link import link
 from functional.ptx.parser import parse_bytes
 from functional.traces.trace import Trace
 from precharacterize.build import build_table
 
 BUDGET = 200_000  # thread instructions of a launch
-LLVM, NUMPY = LlvmExecutor(1), NumpyExecutor()
+LLVM, NUMPY = LlvmExecutor(1), ArrayExecutor()
 NUMBERS = [
     "0", "1", "-1", "2", "3", "7", "31", "32", "33", "64", "127", "128", "255", "256", "1024", "1025", "4096",
     "65535", "65536", "1048576", "2147483647", "-2147483648", "4294967295", "4294967296", "9223372036854775807",

@@ -17,8 +17,8 @@ import numpy as np
 from functional.arrays import Int64, UInt32
 from functional.isa.memory import RANK_BYTES
 from functional.launches.launch import Launch, places
-from functional.numpy_executor.stack import DONE, WAITING, Stack
-from functional.numpy_executor.turns import Turns
+from functional.steps.stack import DONE, WAITING, Stack
+from functional.steps.turns import Turns
 from functional.traces import line_record
 from functional.traces.line_record import MORE, MOST_COUNT, SHARED_PASS, phase_record
 

@@ -19,15 +19,15 @@ import numpy as np
 from functional.isa.operation import Unsupported, as_address, as_number, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
-from functional.numpy_executor.async_copies import MULTICAST, targets_of
-from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.mbarriers import arrive, log_barriers
-from functional.numpy_executor.memory_ops import Place, address_getter, record
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.numpy_executor.spaces import SPACES
-from functional.numpy_executor.tensor_memory import TensorMemory
-from functional.numpy_executor.wgmma import addresses_of, of_blackwell
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
+from functional.steps.async_copies import MULTICAST, targets_of
+from functional.steps.machine import Machine
+from functional.steps.mbarriers import arrive, log_barriers
+from functional.steps.memory_ops import Place, address_getter, record
+from functional.steps.operands import Frame, Getter, Step, getter, setter
+from functional.steps.spaces import SPACES
+from functional.steps.tensor_memory import TensorMemory
+from functional.steps.wgmma import addresses_of, of_blackwell
 
 
 class View(NamedTuple):
@@ -295,7 +295,7 @@ def shared_bytes(
     """Bytes of the shared memory of a thread block, for a thread (row, lane) of it or its cluster; of the shape of
     their addresses."""
     machine, row = frame.machine, place[0]
-    alone = Frame(machine, frame.index[row : row + 1], 0)
+    alone = Frame(machine, frame.index[row : row + 1])
     there = addresses.reshape(1, -1).astype(np.uint32) + machine.clusters.first_address[block].astype(np.uint32)
     offsets = SPACES[CLUSTER_SHARED].offsets(alone, inst, there, 1)[0]
     machine.watch.box(frame, inst, place, "shared", offsets, 1, False)

@@ -6,8 +6,8 @@ import numpy as np
 
 from functional.arrays import Int64
 from functional.execution.executor import PACE, Interleaving
-from functional.numpy_executor.stack import WAITING
 from functional.programs.program import Program, told_to_others
+from functional.steps.stack import WAITING
 
 FAIR_TURN = 256  # every so many basic blocks, the warps that waited longest run: a spinning warp must not starve others
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from functional.errors import ExecutionError
 from functional.isa.operation import DTYPES, RAW_BY_BYTES, Unsupported, raw, refuse_if
-from functional.isa.slots import CLOCKS, Slots, immediate, register_dtype, special_register
-from functional.numpy_executor.arrays import fma64
-from functional.numpy_executor.machine import Machine, clock
-from functional.numpy_executor.stack import FULL, pack, unpack
+from functional.isa.slots import Slots, immediate, register_dtype, special_register
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
+from functional.steps.machine import Machine
+from functional.steps.stack import FULL, pack, unpack
 
 Step = Callable[["Frame"], None]  # an instruction
 Terminator = Callable[["Frame"], None]  # what ends a basic block, and says where its warps go
@@ -30,24 +29,19 @@ class Frame:
 
     __slots__ = ("bits", "count", "executing", "guard", "index", "machine", "mask", "rows", "values")
 
-    def __init__(self, machine: Machine, rows: np.ndarray | None, slots: int) -> None:
+    def __init__(self, machine: Machine, rows: np.ndarray | None) -> None:
         self.machine = machine
         self.rows = rows
         self.index = machine.all_rows if rows is None else rows
         self.count = len(self.index)
         self.bits = machine.stack.mask.copy() if rows is None else machine.stack.mask[rows]
         self.mask = None if (self.bits == FULL).all() else unpack(self.bits)  # bool [row, 32]; None: all lanes
-        self.values: list = [None] * slots
+        self.values: Any = {}  # by slot
         self.guard: np.ndarray | None = None  # of the running instruction
         self.executing = self.bits  # lanes in which it runs, uint32 [row]
 
-    def load(self, slots: Iterable[int]) -> None:
-        """Fetch registers from the machine state."""
-        for slot in slots:
-            self.values[slot] = self.machine.read(slot, self.rows)
-
     def store(self, slots: Iterable[int]) -> None:
-        """Write registers that live on back to the machine state, active lanes only."""
+        """Write registers to the machine state, active lanes only."""
         for slot in slots:
             self.machine.write(slot, self.values[slot], self.rows, self.mask)
 
@@ -60,10 +54,7 @@ class Frame:
     def fused_product(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         """A B + C of float64 [row, m, k], [row, k, n], [row, m, n]: a chain of fused multiply-adds that begins with
         C."""
-        total = c
-        for k in range(a.shape[2]):
-            total = fma64(a[:, :, k, None], b[:, None, k, :], total)
-        return total
+        raise NotImplementedError
 
     def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:
         """The active ones among some lanes (None: those with a true guard), bool [row, 32]; None if all are."""
@@ -112,41 +103,35 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
         return lambda frame: ~plain(frame)
     match operand:
         case Register():
-            return _slot_getter(slots, slots.register(operand), register_dtype(operand), DTYPES[type_])
+            return _slot_getter(slots.register(operand), register_dtype(operand), DTYPES[type_])
         case Immediate(value=value):
             constant = immediate(value, type_)
             return lambda _: constant
-        case Special(name=name) if name in CLOCKS:
-            return _clock_getter(name, slots.position, DTYPES[type_])
         case Special(name=name):
             register = special_register(name)
             kept = DTYPES[register.type]
-            return _slot_getter(slots, slots.register(register), kept, DTYPES[type_], widen=True)
+            return _slot_getter(slots.register(register), kept, DTYPES[type_], widen=True)
         case Symbol():
-            if slots.frame_bytes and (operand.name in slots.local or operand.name in slots.call_parameters):
-                return _frame_getter(slots, operand, DTYPES[type_])
-            return _slot_getter(slots, slots.symbol(operand), np.dtype(np.uint64), DTYPES[type_])
+            return _address_getter(slots, operand, DTYPES[type_])
     raise Unsupported
 
 
-def _frame_getter(slots: Slots, symbol: Symbol, dtype: np.dtype) -> Getter:
-    """The address of a variable of a recursive function: in the frame of the running call."""
-    slot, size = slots.symbol(symbol), np.uint64(slots.frame_bytes)
-    slots.read.add(slot)
+def _address_getter(slots: Slots, symbol: Symbol, dtype: np.dtype) -> Getter:
+    """Of a variable of a recursive function: in the frame of the running call."""
+    moves = slots.frame_bytes and (symbol.name in slots.local or symbol.name in slots.call_parameters)
+    size = np.uint64(slots.frame_bytes)
 
     def get(frame: Frame) -> np.ndarray:
-        level = frame.machine.stack.level[frame.index].astype(np.uint64)[:, None]
-        return (frame.values[slot] + level * size).astype(dtype)
+        machine = frame.machine
+        address = machine.address_of(symbol, frame.rows)
+        if moves:
+            address = address + machine.stack.level[frame.index].astype(np.uint64)[:, None] * size
+        return address.astype(dtype, copy=False)
 
     return get
 
 
-def _clock_getter(name: str, position: int, dtype: np.dtype) -> Getter:
-    return lambda frame: clock(frame.machine.issued[frame.index] + position, name).astype(dtype)
-
-
-def _slot_getter(slots: Slots, slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
-    slots.read.add(slot)
+def _slot_getter(slot: int, kept: np.dtype, wanted: np.dtype, widen: bool = False) -> Getter:
     if kept.itemsize == wanted.itemsize and (kept.kind == "b") == (wanted.kind == "b"):
 
         def same(frame: Frame) -> np.ndarray:
@@ -166,7 +151,6 @@ def setter(slots: Slots, operand: Operand | None, type_: str) -> Setter:
     if not isinstance(operand, Register):
         raise Unsupported
     slot = slots.register(operand)
-    slots.written.add(slot)
     fit = _fit(register_dtype(operand), DTYPES[type_])
 
     def put(frame: Frame, value: np.ndarray) -> None:

@@ -27,12 +27,12 @@ import numpy as np
 from functional.isa.matrices import SUB_BYTE, Element, unpack_pairs, unpack_units, values
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
-from functional.numpy_executor import tcgen05
-from functional.numpy_executor.memory_ops import address_getter
-from functional.numpy_executor.mma import decode, multiply, multiply_sparse, positions
-from functional.numpy_executor.operands import Frame, Getter, Step, getter
-from functional.numpy_executor.wgmma import addresses_of, of_blackwell
 from functional.ptx.ir import Address, Instruction
+from functional.steps import tcgen05
+from functional.steps.memory_ops import address_getter
+from functional.steps.mma import decode, multiply, multiply_sparse, positions
+from functional.steps.operands import Frame, Getter, Step, getter
+from functional.steps.wgmma import addresses_of, of_blackwell
 
 _GROUP, _PARTITION = 16, 32  # lanes
 Places = tuple[np.ndarray, np.ndarray]  # lanes, columns: of the shape of the matrix

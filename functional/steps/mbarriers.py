@@ -19,14 +19,14 @@ import numpy as np
 from functional.isa.memory import PENDING_BITS
 from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.barriers import PHASE_BIT, access_records
-from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.memory_ops import Place, bank_passes_of, log_records
-from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter
-from functional.numpy_executor.spaces import Lanes
-from functional.numpy_executor.stack import WAITING
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register
+from functional.steps.barriers import PHASE_BIT, access_records
+from functional.steps.machine import Machine
+from functional.steps.memory_ops import Place, bank_passes_of, log_records
+from functional.steps.operands import Frame, Getter, Step, Terminator, getter, setter
+from functional.steps.spaces import Lanes
+from functional.steps.stack import WAITING
 from functional.traces.line_record import joined_records, line_records
 
 

@@ -16,12 +16,12 @@ from msgspec import structs
 from functional.isa.memory import RANK_BYTES, Copy, copy_of
 from functional.isa.operation import as_address, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.atomics import Update, atomic_step, reduce_into, reduction_of
-from functional.numpy_executor.mbarriers import Change, complete_tx, log_touched, update_barriers
-from functional.numpy_executor.memory_ops import Place, address_getter, record_mixed, split, store_step
-from functional.numpy_executor.operands import Frame, Getter, Step, getter
-from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
+from functional.steps.atomics import Update, atomic_step, reduce_into, reduction_of
+from functional.steps.mbarriers import Change, complete_tx, log_touched, update_barriers
+from functional.steps.memory_ops import Place, address_getter, record_mixed, split, store_step
+from functional.steps.operands import Frame, Getter, Step, getter
+from functional.steps.spaces import Lanes
 from functional.traces.line_record import BANK_BYTES, BANKS
 from functional.traces.trace import SECTOR_BYTES
 

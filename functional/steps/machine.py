@@ -10,27 +10,17 @@ from typing import Any
 import numpy as np
 
 from functional.errors import ExecutionError
-from functional.isa.operation import raw
-from functional.isa.slots import (
-    CLOCKS,
-    CONSTANTS,
-    LANE_MASKS,
-    RESERVED_SHARED,
-    WIDE,
-    Slots,
-    reserved_shared_offset,
-    special_type,
-)
-from functional.launches.launch import Launch, open_regions
+from functional.isa.slots import Slots
+from functional.launches.launch import Launch
 from functional.launches.memory import Memory
-from functional.numpy_executor.barriers import Barriers, Clusters, Phases, access_records
-from functional.numpy_executor.stack import FULL, Stack, unpack
-from functional.numpy_executor.tensor_memory import TensorMemory
-from functional.numpy_executor.turns import Turns
 from functional.programs.program import Program
 from functional.ptx.ir import Instruction, Symbol
+from functional.steps.barriers import Barriers, Clusters, Phases, access_records
+from functional.steps.stack import Stack, unpack
+from functional.steps.tensor_memory import TensorMemory
+from functional.steps.turns import Turns
 from functional.traces.line_record import MOST_COUNT
-from functional.traces.trace import Trace, offsets_of
+from functional.traces.trace import Trace
 
 Entries = list[tuple[np.ndarray, np.ndarray]]  # (rows, values)
 
@@ -43,47 +33,18 @@ def order_of(rows: list[np.ndarray], warps: int) -> tuple[np.ndarray, np.ndarray
 
 
 class Log:
-    """Append-only lists of (rows, values) of one chunk of `warps` warps."""
+    """What steps have logged and nobody has taken yet, by the stream of a trace that it belongs to."""
 
-    def __init__(self, warps: int) -> None:
-        self.warps = warps
-        self._blocks: list[tuple[np.ndarray, int, np.ndarray]] = []
-        self._records: list[tuple[np.ndarray, np.ndarray]] = []
-        self._conflicts: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def block(self, rows: np.ndarray, block: int, bits: np.ndarray) -> None:
-        """Warps `rows` enter a basic block with lanes `bits`."""
-        self._blocks.append((rows, block, bits))
+    def __init__(self) -> None:
+        self.entries: dict[str, Entries] = {"records": [], "conflicts": []}
 
     def records(self, rows: np.ndarray, records: np.ndarray) -> None:
         """Line records, one row number each; those of one instruction of one warp adjacent and in order."""
-        self._records.append((rows, records))
+        self.entries["records"].append((rows, records))
 
     def conflicts(self, rows: np.ndarray, passes: np.ndarray) -> None:
         """Bank passes of one shared-memory instruction, one a row."""
-        self._conflicts.append((rows, passes))
-
-    def block_streams(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(block ids, masks, events a warp), warp after warp."""
-        order, counts = order_of([rows for rows, _, _ in self._blocks], self.warps)
-        lengths = [len(rows) for rows, _, _ in self._blocks]
-        blocks = np.repeat(np.array([b for _, b, _ in self._blocks], np.uint16), lengths)
-        masks = np.concatenate([bits for _, _, bits in self._blocks])
-        uniform = (masks == FULL).all()
-        return blocks[order], masks if uniform else masks[order], counts
-
-    def access_streams(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(records, records a warp) and (bank passes, accesses to shared memory a warp), warp after warp."""
-        return [self._stream(self._records, np.uint32), self._stream(self._conflicts, np.uint8)]
-
-    def _stream(self, entries: Entries, dtype: type) -> tuple[np.ndarray, np.ndarray]:
-        if not entries:
-            return np.zeros(0, dtype), np.zeros(self.warps, np.int64)
-        order, counts = order_of([rows for rows, _ in entries], self.warps)
-        return np.concatenate([values for _, values in entries])[order].astype(dtype, copy=False), counts
-
-
-_LANES = np.arange(32, dtype=np.uint32)[None, :]
+        self.entries["conflicts"].append((rows, passes))
 
 
 @dataclass(frozen=True)
@@ -91,22 +52,17 @@ class Block:
     """A decoded basic block: its steps and its end are functions of a frame."""
 
     index: int
-    reads: tuple[int, ...]  # slots read before they are written
-    writes: tuple[int, ...]  # slots written that live on
     steps: tuple[Callable, ...]
     end: Callable
     instructions: int
-    unguarded: int
 
 
 class Code:
-    """A program as a chunk runs it: its basic blocks, and what its slots hold."""
+    """A program as a chunk runs it."""
 
     program: Program
     slots: Slots
     blocks: tuple[Block, ...]
-    slot_dtypes: list[np.dtype]
-    symbol_slots: dict[int, Symbol]
     frame_type: Any  # operands.Frame: what steps and ends are called with
 
 
@@ -187,20 +143,16 @@ class Machine:
     """Warps of `thread_blocks` (linear ids) of a launch, all on the same `memory`. Rows are warps in block order."""
 
     def __init__(
-        self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, log: Callable[[int], Log] = Log,
-        watch: Watch = UNWATCHED, turns: Turns | None = None,
-    ) -> None:  # fmt: skip
-        self.turns = turns or Turns(code.program)
+        self, code: Code, launch: Launch, memory: Memory, thread_blocks: np.ndarray, watch: Watch, turns: Turns
+    ) -> None:
+        self.turns = turns
         self.code, self.launch, self.memory = code, launch, memory
         self.thread_blocks = thread_blocks
         self.warps_per_block = launch.warps_per_block
         self.warps = len(thread_blocks) * self.warps_per_block
         self.all_rows = np.arange(self.warps)
         self.block_of_row = self.all_rows // self.warps_per_block
-        threads = self.launch.threads_per_block
-        lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
-        masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
-        self.stack = self._new_stack(np.tile(masks, len(self.thread_blocks)))
+        self.stack = self.new_stack()
         self.clusters = Clusters(launch, thread_blocks)
         self.barriers = Barriers(
             self.block_of_row, self.clusters, self.stack, self._completed, self._met_cluster, self.turns
@@ -209,47 +161,45 @@ class Machine:
         self.registers_held = np.full(self.warps, self.launched_registers)  # a thread of each warp, now
         self.registers_changed: Instruction | None = None  # by which, last
         self.held: dict[int, Any] = {}  # rows that wait for a phase of an mbarrier -> mbarriers.Waiting
-        self.log = log(self.warps)
+        self.log = Log()
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.saved: dict[int, Saved] = {}  # by level
         if code.program.recursive:
             self.stack.on_return = self._returned
         self.printed: list[tuple[int, str]] = []  # (warp of the chunk, text)
-        self.issued = np.zeros(self.warps, np.int64)  # instructions of each warp, its running basic block's included
-        self.registers = [np.zeros((1, 1), dtype) for dtype in code.slot_dtypes]
-        for register, slot in code.slots.registers.items():
-            if special_type(register.name) and register.name not in CLOCKS:
-                self.registers[slot] = special_values(self, register.name)
-        for slot, symbol in code.symbol_slots.items():
-            self.registers[slot] = self._address_of(symbol)
+        self._addresses: dict[Symbol, np.ndarray] = {}
         self._memories()
         self.phases = Phases(self.block_of_row, self.shared_stride, self.clusters, self.turns)
         self.watch = watch
         watch.begin(self)
 
-    def _new_stack(self, masks: np.ndarray) -> Stack:
-        return Stack(masks, 0)
+    def new_stack(self) -> Stack:
+        """Those of all warps, which stand at the first basic block."""
+        raise NotImplementedError
 
-    def _address_of(self, symbol: Symbol) -> np.ndarray:
-        """The address of a variable within its space, uint64 (1 | warp, 1)."""
-        address = np.full((1, 1), self.code.slots.address_of(symbol, self.memory), np.uint64)
-        if self.clusters.size > 1 and symbol.name in self.code.slots.shared:
-            return address + self.clusters.first_address[self.block_of_row][:, None]
-        return address
+    def address_of(self, symbol: Symbol, rows: np.ndarray | None) -> np.ndarray:
+        """The address of a variable within its space for warps, uint64 [1 or row, 1]."""
+        if symbol not in self._addresses:
+            address = np.full((1, 1), self.code.slots.address_of(symbol, self.memory), np.uint64)
+            if self.clusters.size > 1 and symbol.name in self.code.slots.shared:
+                address = address + self.clusters.first_address[self.block_of_row][:, None]
+            self._addresses[symbol] = address
+        address = self._addresses[symbol]
+        return address if rows is None or len(address) == 1 else address.take(rows, axis=0)
 
     def _memories(self) -> None:
-        launch, code = self.launch, self.code
-        open_regions(code.program, self.memory)
-        self.shared_bytes = code.slots.shared_bytes_of(launch)
-        self.shared_stride = -(-self.shared_bytes // 16) * 16
-        self.shared = Bytes(self.shared_stride * len(self.thread_blocks))
-        self.local_stride = -(-(code.slots.local_bytes + code.slots.call_bytes) // 16) * 16 * code.slots.frames
-        self.local = Bytes(self.local_stride * 32 * self.warps)
+        launch = self.launch
+        self.shared_bytes = self.code.slots.shared_bytes_of(launch)
+        self.shared_stride, self.local_stride, self.shared, self.local = self.own_memories()
         self.globals = Bytes(data=self.memory.arena)
         self.constants = Bytes(len(self.memory.const_arena))
         self.constants.data[: len(self.memory.const_arena)] = self.memory.const_arena
         self.parameters = Bytes(len(launch.parameters))
         self.parameters.data[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
+
+    def own_memories(self) -> tuple[int, int, Bytes, Bytes]:
+        """Bytes of shared memory of a thread block and of local memory of a thread, and all of both."""
+        raise NotImplementedError
 
     @cached_property
     def tensor_memory(self) -> TensorMemory:
@@ -257,26 +207,12 @@ class Machine:
         return TensorMemory(len(self.thread_blocks))
 
     def read(self, slot: int, rows: np.ndarray | None) -> np.ndarray:
-        """A register of warps, [1 or row, 1 or lane]."""
-        value = self.registers[slot]
-        return value if rows is None or len(value) == 1 else value.take(rows, axis=0)
+        """A register of warps (None: of all), [1 or row, 1 or lane]."""
+        raise NotImplementedError
 
     def write(self, slot: int, value: np.ndarray, rows: np.ndarray | None, mask: np.ndarray | None) -> None:
-        """Set a register of the warps `rows` (None: all) in the lanes of `mask` (None: all 32).
-
-        The state keeps the array itself where the whole register is replaced: no two slots share one.
-        """
-        value, old = raw(value), self.registers[slot]
-        if mask is not None:
-            before = old if rows is None or old.shape[0] == 1 else old.take(rows, axis=0)
-            value = np.where(mask, value, before)
-        if rows is None:
-            self.registers[slot] = value
-            return
-        shape = (self.warps, max(old.shape[1], value.shape[1]))
-        if old.shape != shape:
-            old = self.registers[slot] = np.broadcast_to(old, shape).copy()
-        old[rows] = value
+        """Set a register of warps (None: of all) in the lanes of `mask` (None: in all)."""
+        raise NotImplementedError
 
     def enter(self, rows: np.ndarray, inst: Instruction, lanes: np.ndarray, kept: tuple[int, ...]) -> None:
         """Lanes of warps are about to be in a function: put their registers `kept` aside until they are back.
@@ -346,17 +282,7 @@ class Machine:
 
     def finish(self) -> Trace:
         """The trace of the chunk, once all warps are done."""
-        blocks, masks, events = self.log.block_streams()
-        sizes = np.array([b.instructions for b in self.code.blocks], np.int64)
-        unguarded = np.array([b.unguarded for b in self.code.blocks], np.int64)
-        row = np.repeat(self.all_rows, events)
-        warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
-        thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
-        (records, accesses), (conflicts, shared) = self.log.access_streams()
-        starts = offsets_of(events), offsets_of(accesses), offsets_of(shared)
-        streams = blocks, masks, records, conflicts
-        blocks_run = self.thread_blocks.astype(np.int64)
-        return Trace(blocks_run, self.warps_per_block, *streams, *starts, warp, thread + self.guarded)
+        raise NotImplementedError
 
     def fault(self, inst: Instruction, message: str, row: int | None = None, lane: int = 0) -> ExecutionError:
         """The error of an instruction, with kernel, PTX line and (given a row) the thread's coordinates."""
@@ -373,63 +299,3 @@ class Machine:
         """(x, y, z) of a linear thread block id."""
         x, y, _ = self.launch.grid
         return block % x, block // x % y, block // (x * y)
-
-
-def special_values(machine: Machine, name: str) -> np.ndarray:
-    """The value of a special register other than the clocks, (1 | warp, 1 | 32)."""
-    base, _, axis = name.partition(".")
-    if axis:
-        return _coordinate(machine, base, "xyz".index(axis))
-    if name == "%is_explicit_cluster":
-        return np.full((1, 1), machine.launch.asks_for_cluster)
-    if name == "%cluster_ctarank":
-        return machine.clusters.rank[machine.block_of_row].astype(np.uint32)[:, None]
-    if name.startswith("%lanemask_"):
-        return LANE_MASKS[name[-2:]][None].copy()
-    if name == RESERVED_SHARED:
-        first = machine.clusters.first_address[machine.block_of_row].astype(np.uint32)[:, None]
-        return first + np.uint32(reserved_shared_offset(machine.launch))
-    if name == "%laneid":
-        return _LANES.copy()
-    if name == "%warpid":
-        return (machine.all_rows % machine.warps_per_block).astype(np.uint32)[:, None]
-    scalars = {
-        **CONSTANTS,
-        "%nwarpid": machine.warps_per_block,
-        "%cluster_nctarank": machine.clusters.size,
-        "%dynamic_smem_size": machine.launch.dynamic_shared_bytes,
-        "%total_smem_size": machine.launch.shared_bytes,
-        # What CUDA's grid synchronisation reads there (cooperative_groups/details/driver_abi.h)
-        "%envreg1": machine.launch.grid_workspace >> 32,
-        "%envreg2": machine.launch.grid_workspace & 0xFFFFFFFF,
-    }
-    return np.full((1, 1), scalars.get(name, 0), np.uint64 if name in WIDE else np.uint32)
-
-
-def _coordinate(machine: Machine, base: str, axis: int) -> np.ndarray:
-    launch = machine.launch
-    grid, cluster = launch.grid, launch.cluster
-    extents = {"%ntid": launch.block, "%nctaid": grid, "%cluster_nctaid": cluster}.get(base)
-    if extents is not None:
-        return np.full((1, 1), extents[axis], np.uint32)
-    if base == "%nclusterid":
-        return np.full((1, 1), grid[axis] // cluster[axis], np.uint32)
-    extents = launch.block if base == "%tid" else grid
-    below = int(np.prod(extents[:axis], dtype=np.int64))
-    if base == "%tid":
-        linear = (32 * (machine.all_rows % machine.warps_per_block))[:, None] + _LANES
-    elif extents[axis] == 1:
-        return np.zeros((1, 1), np.uint32)
-    else:
-        linear = np.repeat(machine.thread_blocks, machine.warps_per_block)[:, None]
-    along = linear // below % extents[axis]
-    shown = {"%clusterid": along // cluster[axis], "%cluster_ctaid": along % cluster[axis]}.get(base, along)
-    return shown.astype(np.uint32)
-
-
-def clock(issued: np.ndarray, name: str) -> np.ndarray:
-    """A monotone stand-in for a clock, (row, 1): the executor knows no time, so it shows the instructions that the
-    warp has issued (int64 [row])."""
-    wide = name in WIDE
-    value = issued >> 32 if name.endswith("_hi") else issued
-    return value[:, None].astype(np.uint64) if wide else (value[:, None] & 0xFFFFFFFF).astype(np.uint32)

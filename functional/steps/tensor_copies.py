@@ -26,13 +26,13 @@ from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, as_n
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
-from functional.numpy_executor.async_copies import COMPLETES, MULTICAST, passes_of, targets_of
-from functional.numpy_executor.atomics import OPERATIONS, reduce_into, reduction
-from functional.numpy_executor.mbarriers import log_touched
-from functional.numpy_executor.memory_ops import Place, record, split
-from functional.numpy_executor.operands import Frame, Getter, Step, getter
-from functional.numpy_executor.spaces import SPACES, Lanes
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
+from functional.steps.async_copies import COMPLETES, MULTICAST, passes_of, targets_of
+from functional.steps.atomics import OPERATIONS, reduce_into, reduction
+from functional.steps.mbarriers import log_touched
+from functional.steps.memory_ops import Place, record, split
+from functional.steps.operands import Frame, Getter, Step, getter
+from functional.steps.spaces import SPACES, Lanes
 from functional.traces.trace import SECTOR_BYTES
 
 ROWS = 4  # of a gather

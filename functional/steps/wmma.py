@@ -17,7 +17,8 @@ from functional.isa.matrices import Fragment, access_form, fragments_of, matrice
 from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import as_address, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.memory_ops import (
+from functional.ptx.ir import Address, Instruction, parts_of
+from functional.steps.memory_ops import (
     Place,
     address_getter,
     bank_passes_of,
@@ -26,9 +27,8 @@ from functional.numpy_executor.memory_ops import (
     record,
     split,
 )
-from functional.numpy_executor.mma import multiply_in, product_step, registers_of, setters_of
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.ptx.ir import Address, Instruction, parts_of
+from functional.steps.mma import multiply_in, product_step, registers_of, setters_of
+from functional.steps.operands import Frame, Getter, Step, getter, setter
 from functional.traces.line_record import line_records
 
 _LANE = np.arange(32)
@@ -171,6 +171,6 @@ def _mma(slots: Slots, inst: Instruction) -> Step:
     if b.kind.bits < 8:
         columns, rows = np.divmod(b.places, b.rows)
         places[1] = rows, columns
-    product = lambda frame, *matrices: multiply_in(frame, *matrices, a.kind, options)  # noqa: E731
+    product = lambda frame, left, right, third: multiply_in(frame, left, right, third, a.kind, options)  # noqa: E731
     extents = [(f.rows, f.columns) for f in fragments]
     return product_step(slots, inst, [f.kind for f in fragments], places, extents, product)

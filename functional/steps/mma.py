@@ -33,8 +33,8 @@ from functional.isa.matrices import (
 )
 from functional.isa.operation import as_number, raw, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor.operands import Frame, Getter, Setter, Step, getter, setter
 from functional.ptx.ir import Instruction, Operand, parts_of
+from functional.steps.operands import Frame, Getter, Setter, Step, getter, setter
 
 Layout = tuple[np.ndarray, np.ndarray]  # (rows, columns) [lane, element]
 

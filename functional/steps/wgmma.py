@@ -29,12 +29,12 @@ from functional.isa.matrices import (
 )
 from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
-from functional.numpy_executor import mma
-from functional.numpy_executor.barriers import WARPGROUP
-from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter
-from functional.numpy_executor.spaces import SPACES
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Vector, parts_of
+from functional.steps import mma
+from functional.steps.barriers import WARPGROUP
+from functional.steps.operands import Frame, Getter, Step, Terminator, getter
+from functional.steps.spaces import SPACES
 
 _UNIT_BYTES = 16
 _HOPPER_WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}  # swizzle, bytes, by the number in a descriptor

@@ -21,10 +21,10 @@ import numpy as np
 from functional.arrays import Bool, Int64, UInt8
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
-from functional.numpy_executor.machine import Machine, Watch
-from functional.numpy_executor.operands import Frame
-from functional.numpy_executor.spaces import Lanes
 from functional.ptx.ir import TYPE_BYTES, Instruction
+from functional.steps.machine import Machine, Watch
+from functional.steps.operands import Frame
+from functional.steps.spaces import Lanes
 
 _SEVERAL = -1
 _WORD_OPCODES = ("ld", "ldu", "st", "atom", "red")

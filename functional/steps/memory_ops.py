@@ -11,9 +11,9 @@ from functional.isa.memory import GENERIC, SHARED, WINDOWS, access_of, elements_
 from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.operands import Frame, Getter, Step, getter, setter
-from functional.numpy_executor.spaces import SPACES, Lanes, check_own, rows_with_a_lane
 from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
+from functional.steps.operands import Frame, Getter, Step, getter, setter
+from functional.steps.spaces import SPACES, Lanes, check_own, rows_with_a_lane
 from functional.traces.line_record import (
     SHARED_PASS,
     Records,

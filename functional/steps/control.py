@@ -16,13 +16,13 @@ from functional.isa.memory import WINDOWS
 from functional.isa.operation import Unsupported, as_number, refuse_if
 from functional.isa.slots import Pairs, Slots
 from functional.launches.memory import function_address
-from functional.numpy_executor.device_runtime import builtin_step
-from functional.numpy_executor.machine import Machine
-from functional.numpy_executor.operands import Frame, Getter, Step, Terminator, getter, setter
-from functional.numpy_executor.stack import NOWHERE, pack, unpack
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register
+from functional.steps.device_runtime import builtin_step
+from functional.steps.machine import Machine
+from functional.steps.operands import Frame, Getter, Step, Terminator, getter, setter
+from functional.steps.stack import NOWHERE, pack, unpack
 
 
 def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:

@@ -23,10 +23,10 @@ from functional.isa.memory import WINDOWS
 from functional.isa.operation import refuse_if
 from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, HEAP, Memory, Region, function_address
-from functional.numpy_executor.operands import Frame, Step
-from functional.numpy_executor.spaces import SPACES
 from functional.programs.link import LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
+from functional.steps.operands import Frame, Step
+from functional.steps.spaces import SPACES
 
 _UNIT_BYTES = 16  # of sizes and headers; what malloc aligns to
 

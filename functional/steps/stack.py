@@ -34,29 +34,26 @@ def unpack(bits: np.ndarray) -> np.ndarray:
 
 
 class Stack:
-    """Stacks of `warps` warps whose lanes `masks` (uint32 [warp]) begin at block `entry`."""
+    """Stacks of warps."""
 
-    def __init__(self, masks: np.ndarray, entry: int) -> None:
-        warps = len(masks)
-        self.block = np.full(warps, entry, np.int32)  # WAITING and DONE included: what the run loop looks at
-        self.reconvergence = np.full(warps, NOWHERE, np.int32)
-        self.mask = masks.astype(np.uint32)
-        self.base = np.zeros(warps, np.int32)
-        self.level = np.zeros(warps, np.int32)  # calls in progress
-        self.depth = np.zeros(warps, np.int32)  # saved entries
-        self.saved = {name: np.zeros((warps, 4), getattr(self, name).dtype) for name in _ENTRY}
-        self.on_return: Callable[[np.ndarray], None] | None = None  # told rows whose running call has ended
-        self.deep = False  # has any warp ever saved an entry?
+    block: np.ndarray  # int32 [warp], WAITING and DONE included: what the run loop looks at
+    reconvergence: np.ndarray
+    mask: np.ndarray  # uint32 [warp]
+    base: np.ndarray
+    level: np.ndarray  # calls in progress
+    depth: np.ndarray  # saved entries
+    saved: dict[str, np.ndarray]  # of each of _ENTRY, [warp, entry]
+    on_return: Callable[[np.ndarray], None] | None = None  # told rows whose running call has ended
 
     def advance(self, rows: np.ndarray | None, target: int) -> None:
         """All active lanes of the warps `rows` (None: all warps) go to block `target`."""
         if rows is None:
             self.block.fill(target)
-            met = self.reconvergence == target if self.deep else None
+            met = self.reconvergence == target
         else:
             self.block[rows] = target
-            met = self.reconvergence[rows] == target if self.deep else None
-        if met is not None and met.any():
+            met = self.reconvergence[rows] == target
+        if met.any():
             self.settle(np.flatnonzero(met) if rows is None else rows[met])
 
     def resume(self, rows: np.ndarray, targets: np.ndarray) -> None:
@@ -114,11 +111,10 @@ class Stack:
         """`lanes` return from the function or exit (always so outside a function); others go to block `after`."""
         self.block[rows] = after
         self.mask[rows] &= ~lanes
-        if self.deep:
-            base = np.zeros(len(rows), np.int32) if whole_thread else self.base[rows]
-            saved = self.saved["mask"][:, : int(self.depth[rows].max(initial=0))]
-            below = np.arange(saved.shape[1]) >= base[:, None]
-            saved[rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
+        base = np.zeros(len(rows), np.int32) if whole_thread else self.base[rows]
+        saved = self.saved["mask"][:, : int(self.depth[rows].max(initial=0))]
+        below = np.arange(saved.shape[1]) >= base[:, None]
+        saved[rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
         self.settle(rows)
 
     def settle(self, rows: np.ndarray) -> None:
@@ -135,12 +131,16 @@ class Stack:
     def _save(self, rows: np.ndarray) -> None:
         if not rows.size:
             return
-        self.deep, at = True, self.depth[rows]
+        at = self.depth[rows]
         if int(at.max()) == self.saved["mask"].shape[1]:
-            self.saved = {name: np.concatenate([old, np.zeros_like(old)], axis=1) for name, old in self.saved.items()}
+            self.grow()
         for name, saved in self.saved.items():
             saved[rows, at] = getattr(self, name)[rows]
         self.depth[rows] = at + 1
+
+    def grow(self) -> None:
+        """Make room for more saved entries."""
+        raise NotImplementedError
 
     def _pop(self, rows: np.ndarray) -> None:
         if not rows.size:

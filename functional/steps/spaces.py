@@ -10,9 +10,9 @@ import numpy as np
 
 from functional.isa.memory import RANK_BYTES
 from functional.launches.memory import GLOBAL_BASE
-from functional.numpy_executor.machine import Bytes, Machine
-from functional.numpy_executor.operands import Frame
 from functional.ptx.ir import CLUSTER_SHARED, Instruction
+from functional.steps.machine import Bytes, Machine
+from functional.steps.operands import Frame
 from functional.traces.line_record import repeat_active, sector_numbers
 from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 

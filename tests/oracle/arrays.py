@@ -17,7 +17,7 @@ import numpy as np
 from functional.isa.emitter import FLOATING, Emitter, Value
 from functional.isa.floats import direct, fused, sum_to_odd
 from functional.isa.operation import Operation, kind_of
-from functional.numpy_executor.stack import pack
+from functional.steps.stack import pack
 
 F32, F64, U32, U64 = np.float32, np.float64, np.uint32, np.uint64
 _LANES = np.arange(32, dtype=U32)
