@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from oracle.array_executor import ArrayExecutor
 
+from functional.execution.executor import Executor
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.programs.link import link
@@ -62,7 +63,7 @@ class Run:
 
 def launch(
     text: str, buffers: dict[str, np.ndarray], grid=1, block=32, scalars=(), chunk_warps: int = 1024, budget=1 << 30,
-    dynamic_shared_bytes: int = 0, thread_blocks=None, kernel: str = "k",
+    dynamic_shared_bytes: int = 0, thread_blocks=None, kernel: str = "k", executor: Executor | None = None,
 ) -> Run:  # fmt: skip
     """Run kernel `k` of a module text; the buffers, then the scalars are its arguments."""
     parsed = module(text)
@@ -71,7 +72,7 @@ def launch(
         memory.allocate(name, values.nbytes, values)
     arguments = [*(Pointer(name) for name in buffers), *scalars]
     made = make_launch(link(parsed, kernel), grid, block, arguments, memory, dynamic_shared_bytes)
-    trace = ArrayExecutor(chunk_warps).run(made, memory, thread_blocks, budget)
+    trace = (executor or ArrayExecutor(chunk_warps)).run(made, memory, thread_blocks, budget)
     return Run(made, memory, trace)
 
 

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
+import ptx_kernels
 import pytest
-from ptx_kernels import entry, launch
+from ptx_kernels import Run, entry
 
 from functional.errors import ExecutionError, InputError, PtxError
+from functional.llvm_executor import LlvmExecutor
 
 U32 = np.uint32
+LLVM = LlvmExecutor(threads=1)
 SHARED = ".shared .align 4 .b8 s[512];"
+
+
+def launch(*given: object, **options: object) -> Run:
+    """By the oracle and by the compiled executor, whose errors are the same."""
+    try:
+        found = ptx_kernels.launch(*given, **options)
+    except (ExecutionError, PtxError) as error:
+        with pytest.raises(type(error)) as raised:
+            ptx_kernels.launch(*given, executor=LLVM, **options)
+        assert str(raised.value).partition(".ptx:")[2] == str(error).partition(".ptx:")[2]
+        raise
+    ptx_kernels.launch(*given, executor=LLVM, **options)
+    return found
+
 
 # -- faults ----------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""Traces of a case from a device that runs its instrumented kernels: what the threads wrote down becomes a trace by the
-NumPy executor, with every value read instead of computed.
+"""Traces of a case from a device that runs its instrumented kernels: what the threads wrote down becomes a trace
+by the executor's steps, with every value read instead of computed.
 
 Stacks, barriers, coalescing and the log are the executor's own, so the trace is what it would have given."""
 

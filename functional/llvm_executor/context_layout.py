@@ -23,7 +23,7 @@ CONTEXT = (
     "conflicts", "conflicts_stop",  # the same for bank passes
     "event", "event_stop", "blocks", "masks",  # next event and capacity, and host addresses of the two streams
     "used", "turn_stop", "budget",  # thread instructions: so far, where the running warp must yield, and at most
-    "fault",  # not 0: the launch has to be run again by the NumPy executor
+    "fault",  # not 0: the launch has to be run again, with care
     "segments", "segment", "segment_stop",  # host address of the segment table, its length and capacity
     "kernel", "frames", "frame_bytes", "stack_depth", "warps", "scratch", "symbols",
     "thread_blocks", "thread_block", "thread_block_stop", "fresh",  # list of linear ids, position, end, not yet begun

@@ -78,6 +78,7 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
         made = _generated(unit, pieces_of(program, left_out, watched), _piece, named)
         if not unit.refused:
             return replace(made, care=care)
+        refuse_if(unit.refused <= left_out)
         left_out = left_out | unit.refused
 
 
@@ -117,7 +118,7 @@ def _generated(
         size = -(-unit.frame_bytes // 64) * 64 + 256
         steps = unit.by_piece, tuple(sorted(unit.left_out)), tuple(sorted(places))
         return Generated(text, size, zeroed, tuple(unit.symbols), *steps)
-    except REFUSALS:  # the NumPy executor says which instruction it is
+    except REFUSALS:
         raise Unsupported from None
 
 
@@ -166,13 +167,17 @@ def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Regis
     return frozenset(r for i in unit.program.instructions[piece.stop - piece.is_cut : block.stop] for r in _named(i))
 
 
-def _bound(inst: Instruction) -> int:
+def _bound(unit: Unit, inst: Instruction) -> int:
     """Most line records of a memory instruction."""
     if inst.opcode in ("wmma", "cp"):
         return 64  # 32 lines of at most 128 bytes; what it reads, and the passes in which it writes
     if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param"):
         return 32
-    size, count = access_of(inst)
+    try:
+        size, count = access_of(inst)
+    except Unsupported:
+        unit.refused.add(inst.index)
+        return 0
     return 32 * max(1, size * count // 4)
 
 
@@ -183,7 +188,7 @@ def _prologue(unit: Unit, piece: Piece, logged: list[Instruction], begins: bool)
     full = e.compare("uge", event, last)
     over = e.compare("uge", unit.context("used"), unit.context("turn_stop"))
     stop = e.op("or", full, over)
-    records = sum(_bound(i) for i in logged if i.space != "shared" or i.opcode == "cp")
+    records = sum(_bound(unit, i) for i in logged if i.space != "shared" or i.opcode == "cp")
     conflicts = sum(i.space in ("shared", "generic") or i.opcode == "cp" for i in logged)
     for name, size in (("records", 4 * records), ("conflicts", conflicts)):
         if size:

@@ -3,7 +3,7 @@
 A fragment register of 32 lanes of `mma`, seen as one long vector of its elements, is a block of the matrix already: 8
 rows (or columns, of B) of consecutive elements. So fragments are stored block by block, as float64, and the run time
 multiplies. Double precision and elements of less than a byte are left to steps, and accesses of `wmma` that overlap or
-are not aligned to words to the NumPy executor.
+are not aligned to words.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _pairs(unit: Unit, half: int) -> list[Value]:
 
 
 def whole_warp(unit: Unit) -> None:
-    """Refuse to run an aligned instruction with a part of the warp: the NumPy executor decides what that means."""
+    """Refuse to run an aligned instruction with a part of the warp: its step decides what that means."""
     unit.fault_if(unit.e.compare("ne", unit.e.mask, -1))
 
 
@@ -114,7 +114,7 @@ def _picked(unit: Unit, rows: Value, which: np.ndarray, offsets: np.ndarray, bit
 
 
 def async_copy(unit: Unit, inst: Instruction) -> None:
-    """`cp.async`, done at once. Lanes that read some but not all of their bytes are left to the NumPy executor."""
+    """`cp.async`, done at once. Lanes that read some but not all of their bytes are left to its step."""
     copy, e = copy_of(inst), unit.e
     lanes = reading = unit.lanes()
     if copy.ignore is not None:

@@ -76,7 +76,7 @@ class Unit:
         value, e, offset = self.values[register], self.e, self.place(register)
         uniform = register in self.analysis.uniform
         if uniform and value.wide:
-            raise Unsupported  # the analysis and the generator disagree: the NumPy executor is always right
+            raise Unsupported  # the analysis and the generator disagree
         if value.kind == "i1":
             bits = e.bits_of(value)
             if blend:
