@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from ptx_kernels import HEADER
 from random_kernels import KernelText
 
 from functional.errors import InputError
-from functional.isa.operation import Unsupported
+from functional.llvm_executor.by_piece import PieceCode
 from functional.llvm_executor.generate import generate
+from functional.llvm_executor.pieces import Care, needs_care
 from functional.programs.link import link
+from functional.programs.program import Program
 from functional.ptx.parser import parse_bytes
 
 SECONDS = 20  # for one text; a hang would take longer on any machine
@@ -41,10 +45,10 @@ def judge(data: bytes) -> bool:
         for kernel in module.kernels.values():
             if kernel.is_entry:
                 program = link(module, kernel.name)
-                ArrayExecutor().decode(program)
-                generate(program)
-        return True
-    except Unsupported:
+                refusal = refusal_of(program)
+                assert refusal == refusal_of(program, ArrayExecutor().decode)
+                if refusal:
+                    raise InputError(refusal)
         return True
     except InputError as error:
         message = str(error)
@@ -52,6 +56,21 @@ def judge(data: bytes) -> bool:
         return False
     finally:
         assert time.process_time() - begun < SECONDS
+
+
+def generated(program: Program) -> None:
+    """The machine code of a program, but for LLVM, and its steps."""
+    made = generate(program, False, Care(needs_care(program)))
+    PieceCode(SimpleNamespace(program=program, generated=made))
+
+
+def refusal_of(program: Program, make: Callable[[Program], object] = generated) -> str:
+    """What the error says; nothing if there is none."""
+    try:
+        make(program)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def mutated(seed: int) -> bytes:

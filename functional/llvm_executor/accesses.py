@@ -108,6 +108,7 @@ def _store_generic(unit: Unit, where: Value, values: list[Value], size: int) -> 
 def load(unit: Unit, inst: Instruction) -> None:
     """`ld ldu`."""
     size, count = access_of(inst)
+    refuse_if(len(inst.sources) != 1 + ("L2::cache_hint" in inst.modifiers))
     targets = elements_of(inst.destinations[0], count)
     kind = f"i{8 * size}"
     operand = inst.sources[0]
@@ -163,6 +164,7 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
 def store(unit: Unit, inst: Instruction) -> None:
     """`st`. Where lanes write the same address, the last lane wins."""
     size, count = access_of(inst)
+    refuse_if(len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers))
     operand, value = inst.sources[:2]
     e = unit.e
     elements = elements_of(value, count)
