@@ -78,7 +78,8 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
         made = _generated(unit, pieces_of(program, left_out, watched), _piece, named)
         if not unit.refused:
             return replace(made, care=care)
-        refuse_if(unit.refused <= left_out)
+        if unit.refused <= left_out:
+            raise Unsupported("its text is not understood")
         left_out = left_out | unit.refused
 
 

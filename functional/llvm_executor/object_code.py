@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -70,8 +71,8 @@ def _object(text: str, passes: tuple[str, ...]) -> bytes:
     """Machine code of a module."""
     try:
         return assembled(text, passes, int(len(text) <= _WELL_BYTES))
-    except RuntimeError as error:  # a form the generator gets wrong costs time, not the launch
-        raise Unsupported from error
+    except RuntimeError as error:
+        raise Unsupported(str(error)) from error
 
 
 _KERNEL_PASSES = ("sroa", "simplify_cfg")
@@ -103,13 +104,14 @@ _keep_alive: list[Any] = []
 
 def load(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled:
     """The machine code of a program, from the cache folder if it is there; for clusters of thread blocks it is another
-    one, and for launches that fault (`generate`). Raises Unsupported."""
+    one, and for each care. Raises Unsupported."""
     helpers()
 
     def build() -> bytes:
         generated = generate(program, in_clusters, care)
-        if " half" in generated.text and "+f16c" not in features():  # would call a library that may not be there
-            raise Unsupported
+        lacks_halves = platform.machine() in ("x86_64", "AMD64") and "+f16c" not in features()
+        if " half" in generated.text and lacks_halves:  # would call a library that may not be there
+            raise Unsupported("this CPU cannot convert halves (F16C)")
         head = msgspec.json.encode(replace(generated, text=""))
         return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
 

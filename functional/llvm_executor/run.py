@@ -63,8 +63,8 @@ class LlvmExecutor(Executor):
                     self._programs.pop(next(iter(self._programs)))
                 try:
                     known = program, load(program, in_clusters, care)
-                except Unsupported:
-                    message = f"kernel '{program.name}' cannot be compiled"
+                except Unsupported as error:
+                    message = f"kernel '{program.name}' cannot be compiled: {error}"
                     raise PtxError(program.path, program.instructions[0].line, message) from None
                 if known[1].generated.by_piece:
                     known[1].steps(PieceCode)
