@@ -152,9 +152,6 @@ class _FrameStack(Stack):
         named = zip(("block", "reconvergence", "mask", "base", "level"), range(size), strict=True)
         self.saved = {name: entries[:, n::size][:, ::-1].view(getattr(self, name).dtype) for name, n in named}
 
-    def grow(self) -> None:
-        raise Abandoned
-
 
 class _Keeper(Watch):
     """Keeps the pages of global memory that steps are about to write."""
@@ -269,7 +266,7 @@ class PieceMachine(Machine):
 
 def by_piece(job: Job, watch: Watch | None = None) -> Iterator[Trace]:
     """The thread blocks that are left, under the eyes of `watch`, else so that it can be undone. Raises Abandoned for
-    a fault; of careful code only where the stack is full."""
+    a fault, but not of careful code."""
     code, watch = job.compiled.steps(PieceCode), watch or _Keeper(job.undo)
     for trace in run_pieces(job, lambda native, *chunk: PieceMachine(native, code, *chunk), watch):
         job.done += len(trace.thread_blocks)

@@ -25,7 +25,7 @@ CONTEXT = (
     "used", "turn_stop", "budget",  # thread instructions: so far, where the running warp must yield, and at most
     "fault",  # not 0: the launch has to be run again, with care
     "segments", "segment", "segment_stop",  # host address of the segment table, its length and capacity
-    "kernel", "frames", "frame_bytes", "stack_depth", "warps", "scratch", "symbols",
+    "kernel", "frames", "frame_bytes", "warps", "scratch", "symbols",
     "thread_blocks", "thread_block", "thread_block_stop", "fresh",  # list of linear ids, position, end, not yet begun
     "ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z",
     "cluster_nctaid_x", "cluster_nctaid_y", "cluster_nctaid_z", "cluster_nctarank", "is_explicit_cluster",
@@ -61,8 +61,6 @@ BASE, LEVEL = 60, 64  # saved entries below the running function's own; calls in
 TID = (128, 256, 384)  # 32 x u32 each
 ENTRY = ("block", "meet", "mask", "base", "level")  # words of a saved entry, the first one at the end of the frame
 ENTRY_BYTES = 4 * len(ENTRY)
-STACK_DEPTH = 128  # entries that there is room for; where that is not enough, a launch is run again with room for
-MOST_STACK_DEPTH = 1 << 14
 SHUFFLE = 512  # one vector of 32 x 64 bits
 SCRATCH = SHUFFLE + 256  # as much as the program needs; the registers that live across blocks lie behind it
 MATRIX_BYTES = 8 * (512 + 512 + 256)  # float64 matrices A, B, C of the largest mma and wmma

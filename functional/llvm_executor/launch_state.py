@@ -200,7 +200,6 @@ class Machine:
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self.set(
             frames=frames.address, frame_bytes=compiled.frame_bytes, kernel=compiled.address,
-            stack_depth=compiled.stack_depth,
             budget=job.budget, used=job.used, most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT),
             warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
             dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,

@@ -27,7 +27,7 @@ from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_streams,
 )
 from functional.llvm_executor.analysis import independent
-from functional.llvm_executor.context_layout import ENTRY_BYTES, MOST_STACK_DEPTH, STACK_DEPTH
+from functional.llvm_executor.context_layout import ENTRY_BYTES
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.generate import Generated, generate
 from functional.llvm_executor.pieces import Care
@@ -37,6 +37,7 @@ MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.prog
 
 
 T = TypeVar("T")
+_LANES = 32
 
 
 class Compiled:
@@ -51,7 +52,8 @@ class Compiled:
         self.independent = independent(program) and not generated.by_piece
         self.ordered = bool(program.order_points)
         self.frames: dict[tuple[int, ...], Any] = {}
-        self.stack_depth = MOST_STACK_DEPTH if generated.care else STACK_DEPTH
+        calls = self.slots.frames if program.recursive else len(program.functions)
+        self.stack_depth = 2 * (_LANES + calls)  # where lanes part, as often as they can, and a call save two entries
         self.frame_bytes = generated.frame_bytes + -(-ENTRY_BYTES * self.stack_depth // 64) * 64
         self.address = engine.get_function_address("kernel")
         self._steps: Any = None

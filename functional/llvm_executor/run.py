@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from functional.errors import BudgetSpent, ExecutionError, InputError, PtxError
+from functional.errors import BudgetSpent, InputError, PtxError
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
@@ -159,11 +159,7 @@ class LlvmExecutor(Executor):
         """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
         program = job.launch.program
         compiled = self.compiled(program, job.launch.cluster.total > 1, Care.FAULTS)
-        try:
-            yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))
-        except Abandoned:
-            message = f"the stack overflows: {compiled.stack_depth} paths of a warp wait for each other"
-            raise ExecutionError(f"kernel '{program.name}', {program.path}: {message}") from None
+        yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))
         job.done = len(job.blocks)
 
     def _together(self, job: Job, stop: OverBudget) -> Way:

@@ -1,11 +1,11 @@
 """The reconvergence stack of a warp, the same machine as steps.stack; calls and jump tables on it.
 
-What moves lanes yields the block to run next, -1 where no lane is left or the stack is full.
+What moves lanes yields the block to run next, -1 where no lane is left.
 """
 
 from __future__ import annotations
 
-from functional.jit.native import I1, I32, I64, Pointer, inlined, op, routine
+from functional.jit.native import I32, I64, Pointer, inlined, op, routine
 from functional.llvm_executor.context_layout import ENTRY_BYTES, Context, Entry, Frame
 
 
@@ -36,23 +36,13 @@ def settle(ctx: Context, frame: Frame) -> I32:
 
 
 @routine
-def save(ctx: Context, frame: Frame) -> I1:
-    """Save the top, if there is room."""
+def save(ctx: Context, frame: Frame) -> None:
+    """Save the top. There is room (`Compiled`)."""
     depth = frame.depth
-    if depth >= I32(ctx.stack_depth):
-        return False
     entry = entry_of(ctx, frame, depth)
     entry.block, entry.meet, entry.mask = frame.block, frame.meet, frame.mask
     entry.base, entry.level = frame.base, frame.level
     frame.depth = depth + 1
-    return True
-
-
-@inlined
-def full(ctx: Context) -> I32:
-    """The stack is."""
-    ctx.fault = 1
-    return -1
 
 
 @routine
@@ -61,13 +51,13 @@ def diverge(ctx: Context, frame: Frame, target: I32, taken: I32, after: I32, mee
     others, free = frame.mask & ~taken, frame.meet == meeting  # free: nothing but to wait is left for the top
     frame.block = meeting
     if after != meeting:
-        if not free and not save(ctx, frame):
-            return full(ctx)
+        if not free:
+            save(ctx, frame)
         set_top(frame, after, meeting, others)
         free = False
     if target != meeting:
-        if not free and not save(ctx, frame):
-            return full(ctx)
+        if not free:
+            save(ctx, frame)
         set_top(frame, target, meeting, taken)
     return settle(ctx, frame)
 
@@ -87,8 +77,7 @@ def enter(ctx: Context, frame: Frame, lanes: I32, first: I32, after: I32) -> I32
     """Lanes `lanes` run the function at block `first`; all active lanes go on at `after`."""
     frame.block = after
     if lanes != 0:
-        if not save(ctx, frame):
-            return full(ctx)
+        save(ctx, frame)
         set_top(frame, first, -1, lanes)
         frame.base = frame.depth
     return settle(ctx, frame)
@@ -110,8 +99,8 @@ def fork(ctx: Context, frame: Frame, paths: Pointer, count: I32, meeting: I32) -
         left -= 1
         block, lanes = paths[I32, left * 2], paths[I32, left * 2 + 1]
         if lanes != 0 and block != meeting:
-            if not free and not save(ctx, frame):
-                return full(ctx)
+            if not free:
+                save(ctx, frame)
             set_top(frame, block, meeting, lanes)
             free = False
     return settle(ctx, frame)

@@ -132,15 +132,9 @@ class Stack:
         if not rows.size:
             return
         at = self.depth[rows]
-        if int(at.max()) == self.saved["mask"].shape[1]:
-            self.grow()
         for name, saved in self.saved.items():
             saved[rows, at] = getattr(self, name)[rows]
         self.depth[rows] = at + 1
-
-    def grow(self) -> None:
-        """Make room for more saved entries."""
-        raise NotImplementedError
 
     def _pop(self, rows: np.ndarray) -> None:
         if not rows.size:

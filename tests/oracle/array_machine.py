@@ -37,8 +37,10 @@ class ArrayStack(Stack):
         names = ("block", "reconvergence", "mask", "base", "level")
         self.saved = {name: np.zeros((warps, 4), getattr(self, name).dtype) for name in names}
 
-    def grow(self) -> None:
-        self.saved = {name: np.concatenate([old, np.zeros_like(old)], axis=1) for name, old in self.saved.items()}
+    def _save(self, rows: np.ndarray) -> None:
+        if int(self.depth.max()) == self.saved["mask"].shape[1]:
+            self.saved = {name: np.concatenate([old, np.zeros_like(old)], axis=1) for name, old in self.saved.items()}
+        super()._save(rows)
 
 
 class ArrayFrame(Frame):
