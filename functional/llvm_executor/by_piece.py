@@ -34,6 +34,7 @@ from functional.steps.turns import Turns
 from functional.traces.trace import Trace
 
 _UNLIMITED = 1 << 62
+_MOST_HELD = 1 << 12  # what steps have logged, accesses
 
 
 class _Values(dict[int, np.ndarray]):
@@ -245,8 +246,9 @@ class PieceMachine(Machine):
 
     def run(self, rows: np.ndarray, entry: int) -> None:
         """Warps run a piece. Raises Abandoned for a fault."""
-        native = self.native
-        self._flush()
+        native, held = self.native, sum(map(len, self.log.entries.values()))
+        if not native.compiled.generated.care or held > _MOST_HELD:  # careful code logs nothing itself
+            self._flush()
         native.set(piece_row=0)
         while (code := call("run_piece", native.context.ctypes.data, rows.ctypes.data, len(rows), entry)) == at.STOPPED:
             native.streams.grow()
