@@ -30,7 +30,7 @@ from functional.llvm_executor.analysis import independent
 from functional.llvm_executor.context_layout import ENTRY_BYTES
 from functional.llvm_executor.emit import ATTRIBUTES
 from functional.llvm_executor.generate import Generated, generate
-from functional.llvm_executor.pieces import Care
+from functional.llvm_executor.pieces import Care, needs_care
 from functional.programs.program import Program
 
 MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.programs.link")  # what makes code of a text
@@ -106,8 +106,9 @@ _keep_alive: list[Any] = []
 
 def load(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled:
     """The machine code of a program, from the cache folder if it is there; for clusters of thread blocks it is another
-    one, and for each care. Raises Unsupported."""
+    one, and for each care, of which it may need some. Raises Unsupported."""
     helpers()
+    care = max(care, Care(needs_care(program)))
 
     def build() -> bytes:
         generated = generate(program, in_clusters, care)

@@ -21,7 +21,7 @@ from functional.llvm_executor.by_piece import PieceCode, by_piece
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.launch_state import Abandoned, Job, Machine, OverBudget, Pool, Worker
 from functional.llvm_executor.object_code import Compiled, load
-from functional.llvm_executor.pieces import Care, needs_care
+from functional.llvm_executor.pieces import Care
 from functional.llvm_executor.races import Shadow
 from functional.llvm_executor.undo import Undo
 from functional.programs.program import Program
@@ -54,7 +54,7 @@ class LlvmExecutor(Executor):
 
     def compiled(self, program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled:
         """Machine code of a program, made on first use. Raises PtxError for an instruction that is not supported."""
-        care = max(care, self.care, Care(needs_care(program)))
+        care = max(care, self.care)
         key = (program.path, program.digest, program.name, in_clusters, care)
         with self._lock:
             known = self._programs.get(key)
@@ -105,7 +105,8 @@ class LlvmExecutor(Executor):
             yield Stepped(machine, job.blocks, len(request.launch.program.blocks))
 
     def _job(self, compiled: Compiled, request: Request, chunk_bytes: int | None, leases: ExitStack) -> Job:
-        open_regions(request.launch.program, request.memory)
+        if compiled.generated.care:
+            open_regions(request.launch.program, request.memory)
         undo, budget = leases.enter_context(self._undos.one()), request.instruction_budget
         what = compiled, request.launch, request.memory, request.thread_blocks, budget
         turns = request.interleaving if compiled.ordered and len(request.thread_blocks) > 1 else None
