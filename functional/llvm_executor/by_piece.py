@@ -137,23 +137,6 @@ def _nothing(frame: Frame) -> None:
     pass
 
 
-class _FrameStack(Stack):
-    """The stacks that lie in the frames of the machine code."""
-
-    def __init__(self, frames: np.ndarray, depth: int) -> None:
-        def words(start: int, count: int = 1) -> np.ndarray:
-            return frames[:, start : start + 4 * count].view(np.int32)
-
-        self.block, self.reconvergence, self.depth, self.base, self.level = (
-            words(start)[:, 0] for start in (at.BLOCK, at.RECONVERGENCE, at.DEPTH, at.BASE, at.LEVEL)
-        )
-        self.mask = words(at.MASK).view(np.uint32)[:, 0]
-        size = len(at.ENTRY)
-        entries = words(frames.shape[1] - at.ENTRY_BYTES * depth, size * depth).view(np.uint32)
-        named = zip(("block", "reconvergence", "mask", "base", "level"), range(size), strict=True)
-        self.saved = {name: entries[:, n::size][:, ::-1].view(getattr(self, name).dtype) for name, n in named}
-
-
 class _Keeper(Watch):
     """Keeps the pages of global memory that steps are about to write."""
 
@@ -206,7 +189,20 @@ class PieceMachine(Machine):
         self._homes = {slot: self._home(slot, *place) for slot, place in code.places.items()}
 
     def new_stack(self) -> Stack:
-        return _FrameStack(self._frames, self.native.compiled.stack_depth)
+        def words(start: int, count: int = 1) -> np.ndarray:
+            return self._frames[:, start : start + 4 * count].view(np.int32)
+
+        starts = (at.BLOCK, at.MASK, at.RECONVERGENCE, at.LEVEL, at.BASE)
+        block, mask, meets, level, base = (words(start)[:, 0] for start in starts)
+        depth, size = self.native.compiled.stack_depth, len(at.ENTRY)
+        saved = words(self.frame_bytes - at.ENTRY_BYTES * depth, size * depth)[:, ::size][:, ::-1]
+        return Stack(block, mask.view(np.uint32), meets, level, base, saved, self._move)
+
+    def _move(self, routine: str, rows: np.ndarray, *given: np.ndarray | int) -> None:
+        arrays = [np.ascontiguousarray(array) for array in (rows, *given) if isinstance(array, np.ndarray)]
+        numbers = [number for number in given if isinstance(number, int)]
+        addresses = (array.ctypes.data for array in arrays)
+        call(routine, self.native.context.ctypes.data, len(rows), *addresses, *numbers)
 
     def own_memories(self) -> tuple[int, int, Bytes, Bytes]:
         native = self.native

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functional.jit.native import I32, I64, Pointer, inlined, op, routine
 from functional.llvm_executor.context_layout import ENTRY_BYTES, Context, Entry, Frame
+from functional.steps.stack import DONE
 
 
 @inlined
@@ -104,3 +105,65 @@ def fork(ctx: Context, frame: Frame, paths: Pointer, count: I32, meeting: I32) -
             set_top(frame, block, meeting, lanes)
             free = False
     return settle(ctx, frame)
+
+
+@inlined
+def row_of(ctx: Context, rows: Pointer, number: I64) -> Frame:
+    """The frame of a warp of a list, by its row."""
+    return Frame(ctx.slot_frames + rows[I64, number] * ctx.frame_bytes)
+
+
+@inlined
+def end_if(frame: Frame, block: I32) -> None:
+    """A warp is done if no block is left to run."""
+    if block == -1:
+        frame.block = DONE
+
+
+@routine
+def settle_rows(ctx: Context, count: I64, rows: Pointer) -> I32:
+    """`settle`, of warps."""
+    for number in range(count):
+        frame = row_of(ctx, rows, number)
+        end_if(frame, settle(ctx, frame))
+    return 0
+
+
+@routine
+def fork_rows(ctx: Context, count: I64, rows: Pointer, paths: Pointer, ways: I64, meeting: I64) -> I32:
+    """`fork`, of warps."""
+    for number in range(count):
+        frame = row_of(ctx, rows, number)
+        end_if(frame, fork(ctx, frame, paths + number * ways * 8, I32(ways), I32(meeting)))
+    return 0
+
+
+@routine
+def leave_rows(ctx: Context, count: I64, rows: Pointer, lanes: Pointer, after: I64, whole: I64) -> I32:
+    """`leave`, of warps: threads that end, or return."""
+    for number in range(count):
+        frame = row_of(ctx, rows, number)
+        lowest = op.where(whole != 0, I32(0), frame.base)
+        end_if(frame, leave(ctx, frame, I32(lanes[I64, number]), I32(after), lowest))
+    return 0
+
+
+@routine
+def call_rows(ctx: Context, count: I64, rows: Pointer, paths: Pointer, ways: I64, after: I64) -> I32:
+    """Lanes of warps run the functions at blocks, by paths {block, lanes}, the last one first. Each returns to an entry
+    that goes at once."""
+    for number in range(count):
+        frame = row_of(ctx, rows, number)
+        own, level = paths + number * ways * 8, frame.level
+        frame.block = I32(after)
+        for way in range(ways):
+            lanes = own[I32, way * 2 + 1]
+            if lanes != 0:
+                save(ctx, frame)
+                set_top(frame, I32(after), I32(after), lanes)
+                frame.level = level
+                save(ctx, frame)
+                set_top(frame, own[I32, way * 2], -1, lanes)
+                frame.base, frame.level = frame.depth, level + 1
+        end_if(frame, settle(ctx, frame))
+    return 0

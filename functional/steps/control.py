@@ -44,9 +44,8 @@ def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 def _return_values(frame: Frame, lanes: np.ndarray, function: str) -> None:
     """Copy the callee's return parameters to those named by the call each warp came from (the block before)."""
-    stack, slots = frame.machine.stack, frame.machine.code.slots
-    program = slots.program
-    callers = stack.saved["block"][frame.index, stack.base[frame.index] - 1] - 1
+    slots = frame.machine.code.slots
+    program, callers = slots.program, frame.machine.stack.callers(frame.index)
     for caller in np.unique(callers):
         call_ = program.instructions[program.blocks[caller].stop - 1]
         _copy(frame, np.where(callers == caller, lanes, np.uint32(0)), slots.results(call_, function), -1)

@@ -231,9 +231,8 @@ class Machine:
             saved = self.saved.setdefault(int(level), Saved(self.warps))
             saved.keep(self, rows[here], lanes[here], kept)
 
-    def _returned(self, rows: np.ndarray) -> None:
-        """The call that runs on top of each stack has ended: its caller's registers come back."""
-        levels = self.stack.level[rows] - 1
+    def _returned(self, rows: np.ndarray, levels: np.ndarray) -> None:
+        """Calls have ended: registers of their callers, at these levels, come back."""
         for level in np.unique(levels):
             self.saved[int(level)].restore(self, rows[levels == level])
 

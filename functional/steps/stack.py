@@ -1,9 +1,4 @@
-"""The reconvergence stack of every warp of a chunk, as arrays: GPGPU-Sim's simt_stack with immediate post-dominators.
-
-An entry is {block to run next, block to reconverge at, lane mask, frame base}. The top entry is kept apart from the
-saved ones below it, because almost every step touches only the top. A call saves the caller's entry and raises the
-frame base; lanes that return leave the entries from the base up, lanes that exit leave all.
-"""
+"""The reconvergence stacks of the warps of a chunk, which lie in the frames of the machine code (runtime_stack.py)."""
 
 from __future__ import annotations
 
@@ -14,9 +9,6 @@ import numpy as np
 NOWHERE = -1  # reconvergence only at the exit of the function
 WAITING = 1 << 20  # not a block: at a barrier
 DONE = 1 << 21  # not a block: no lane left
-_ENTRY = ("block", "reconvergence", "mask", "base", "level")  # arrays by warp: what is saved of the top
-
-
 FULL = np.uint32(0xFFFFFFFF)
 
 
@@ -34,114 +26,58 @@ def unpack(bits: np.ndarray) -> np.ndarray:
 
 
 class Stack:
-    """Stacks of warps."""
+    """Stacks of warps. `block` [warp]: the basic block that each runs next, WAITING or DONE; `mask`: its lanes;
+    `meets`: where they wait for others; `level`: its calls in progress; `base`: entries saved before the last of these;
+    `saved` [warp, entry]: basic blocks to go on with. `move` calls a routine of the run time for some warps."""
 
-    block: np.ndarray  # int32 [warp], WAITING and DONE included: what the run loop looks at
-    reconvergence: np.ndarray
-    mask: np.ndarray  # uint32 [warp]
-    base: np.ndarray
-    level: np.ndarray  # calls in progress
-    depth: np.ndarray  # saved entries
-    saved: dict[str, np.ndarray]  # of each of _ENTRY, [warp, entry]
-    on_return: Callable[[np.ndarray], None] | None = None  # told rows whose running call has ended
+    def __init__(
+        self, block: np.ndarray, mask: np.ndarray, meets: np.ndarray, level: np.ndarray, base: np.ndarray,
+        saved: np.ndarray,
+        move: Callable[..., object],
+    ) -> None:  # fmt: skip
+        self.block, self.mask, self.level = block, mask, level
+        self._meets, self._base, self._saved, self._move = meets, base, saved, move
+        # Told warps whose calls have ended, and how many of each still go on
+        self.on_return: Callable[[np.ndarray, np.ndarray], None] | None = None
 
     def advance(self, rows: np.ndarray | None, target: int) -> None:
         """All active lanes of the warps `rows` (None: all warps) go to block `target`."""
-        if rows is None:
-            self.block.fill(target)
-            met = self.reconvergence == target
-        else:
-            self.block[rows] = target
-            met = self.reconvergence[rows] == target
+        rows = np.arange(len(self.block)) if rows is None else rows
+        self.block[rows] = target
+        met = self._meets[rows] == target
         if met.any():
-            self.settle(np.flatnonzero(met) if rows is None else rows[met])
+            self._move("settle_rows", rows[met])
 
     def resume(self, rows: np.ndarray, targets: np.ndarray) -> None:
         """Warps leave a barrier: each goes to its own block."""
         self.block[rows] = targets
-        self.settle(rows)
+        self._move("settle_rows", rows)
 
     def branch(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], reconvergence: int) -> None:
         """The active lanes of `rows` split into disjoint `paths` (block, lane mask [row]); the first runs first."""
-        ways = sum((lanes != 0).astype(np.int32) for _, lanes in paths)
-        for block, lanes in paths:
-            whole = lanes == self.mask[rows]
-            self.block[rows[whole]] = block
-        split = ways > 1
-        if split.any():
-            self._diverge(rows[split], [(block, lanes[split]) for block, lanes in paths], reconvergence)
-        self.settle(rows)
-
-    def _diverge(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], reconvergence: int) -> None:
-        """Turn the top into the reconvergence entry, unless it already meets there; then push every path.
-
-        Without that exception a loop that lanes leave one after the other would grow the stack each trip.
-        """
-        self.block[rows] = reconvergence
-        here = self.reconvergence[rows] == reconvergence
-        fresh = here.copy()  # the top entry is free to be overwritten by the next push
-        for block, lanes in reversed(paths):
-            if block == reconvergence:
-                continue
-            pushed = lanes != 0
-            self._save(rows[pushed & ~fresh])
-            fresh &= ~pushed
-            at = rows[pushed]
-            self.block[at], self.reconvergence[at], self.mask[at] = block, reconvergence, lanes[pushed]
-        self._pop(rows[fresh])  # every path is already at the reconvergence point of the old top
+        self._move("fork_rows", rows, _table(paths), len(paths), reconvergence)
 
     def call(self, rows: np.ndarray, paths: Sequence[tuple[int, np.ndarray]], after: int) -> None:
         """Lanes call the function at a block, by disjoint `paths` (block, lane mask [row]), of which the last runs
-        first. Each returns to an entry that goes at once; all active lanes continue at block `after`."""
-        self.block[rows] = after
-        level = self.level[rows]
-        for entry, lanes in paths:
-            called = lanes != 0
-            at = rows[called]
-            self._save(at)
-            self.block[at], self.reconvergence[at], self.mask[at] = after, after, lanes[called]
-            self.level[at] = level[called]
-            self._save(at)
-            self.block[at], self.reconvergence[at] = entry, NOWHERE
-            self.base[at] = self.depth[at]
-            self.level[at] += 1
-        self.settle(rows)
+        first; all active lanes continue at block `after`."""
+        self._move("call_rows", rows, _table(paths), len(paths), after)
 
     def leave(self, rows: np.ndarray, lanes: np.ndarray, whole_thread: bool, after: int) -> None:
         """`lanes` return from the function or exit (always so outside a function); others go to block `after`."""
-        self.block[rows] = after
-        self.mask[rows] &= ~lanes
-        base = np.zeros(len(rows), np.int32) if whole_thread else self.base[rows]
-        saved = self.saved["mask"][:, : int(self.depth[rows].max(initial=0))]
-        below = np.arange(saved.shape[1]) >= base[:, None]
-        saved[rows] &= np.where(below, ~lanes[:, None], np.uint32(0xFFFFFFFF))
-        self.settle(rows)
+        before = self.level[rows]
+        self._move("leave_rows", rows, lanes.astype(np.int64), after, int(whole_thread))
+        ended = rows[self.level[rows] < before]
+        if self.on_return is not None and ended.size:
+            self.on_return(ended, self.level[ended])
 
-    def settle(self, rows: np.ndarray) -> None:
-        """Pop entries that reached their reconvergence block or have no lane left, until a runnable one is on top."""
-        while True:
-            rows = rows[(self.mask[rows] == 0) | (self.block[rows] == self.reconvergence[rows])]
-            if not rows.size:
-                return
-            finished = self.depth[rows] == 0
-            self.block[rows[finished]] = DONE
-            rows = rows[~finished]
-            self._pop(rows)
+    def callers(self, rows: np.ndarray) -> np.ndarray:
+        """The basic blocks that called the functions which run on top."""
+        return self._saved[rows, self._base[rows] - 1] - 1
 
-    def _save(self, rows: np.ndarray) -> None:
-        if not rows.size:
-            return
-        at = self.depth[rows]
-        for name, saved in self.saved.items():
-            saved[rows, at] = getattr(self, name)[rows]
-        self.depth[rows] = at + 1
 
-    def _pop(self, rows: np.ndarray) -> None:
-        if not rows.size:
-            return
-        at = self.depth[rows] - 1
-        if self.on_return is not None and (ended := self.depth[rows] == self.base[rows]).any():
-            self.on_return(rows[ended])
-        for name, saved in self.saved.items():
-            getattr(self, name)[rows] = saved[rows, at]
-        self.depth[rows] = at
+def _table(paths: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
+    """Blocks and lanes [row, path, 2]."""
+    each = [
+        np.stack([np.full(len(lanes), block, np.uint32), lanes.astype(np.uint32)], axis=1) for block, lanes in paths
+    ]
+    return np.stack(each, axis=1)

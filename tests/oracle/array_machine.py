@@ -20,27 +20,12 @@ from functional.isa.slots import (
 from functional.launches.launch import open_regions
 from functional.steps.machine import Bytes, Machine, order_of
 from functional.steps.operands import Frame
-from functional.steps.stack import FULL, NOWHERE, Stack
+from functional.steps.stack import FULL
 from functional.traces.trace import Trace, offsets_of
+from oracle.array_stack import ArrayStack
 from oracle.arrays import fma64
 
 _LANES = np.arange(32, dtype=np.uint32)[None, :]
-
-
-class ArrayStack(Stack):
-    """Stacks of warps whose lanes `masks` (uint32 [warp]) begin at the first block."""
-
-    def __init__(self, masks: np.ndarray) -> None:
-        warps = len(masks)
-        self.mask, self.reconvergence = masks, np.full(warps, NOWHERE, np.int32)
-        self.block, self.base, self.level, self.depth = np.zeros((4, warps), np.int32)
-        names = ("block", "reconvergence", "mask", "base", "level")
-        self.saved = {name: np.zeros((warps, 4), getattr(self, name).dtype) for name in names}
-
-    def _save(self, rows: np.ndarray) -> None:
-        if int(self.depth.max()) == self.saved["mask"].shape[1]:
-            self.saved = {name: np.concatenate([old, np.zeros_like(old)], axis=1) for name, old in self.saved.items()}
-        super()._save(rows)
 
 
 class ArrayFrame(Frame):
@@ -72,7 +57,7 @@ class ArrayMachine(Machine):
         self.entered: list[tuple[np.ndarray, int, np.ndarray]] = []  # (warps, basic block, lanes)
         self.issued = np.zeros(self.warps, np.int64)  # instructions of each warp, its running basic block's included
 
-    def new_stack(self) -> Stack:
+    def new_stack(self) -> ArrayStack:  # type: ignore[override]
         threads = self.launch.threads_per_block
         lanes = np.minimum(threads - 32 * np.arange(self.warps_per_block), 32)
         masks = ((np.uint64(1) << lanes.astype(np.uint64)) - np.uint64(1)).astype(np.uint32)
