@@ -154,15 +154,17 @@ def test_a_part_of_memory_is_shared_with_the_rest_of_it() -> None:
     assert memory.copy().read("b", np.uint8).tolist() == list(range(8))
 
 
-def test_faults_budgets_and_notes_come_through(capsys) -> None:
+def test_faults_budgets_and_notes_come_through(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))  # empty: what says why a launch faults is compiled in the process
     isolated, inner = IsolatedExecutor(LlvmExecutor(2)), LlvmExecutor(2)
     bad, memory = prepared("st.global.u32 [%rd0+4000000], %r0;", 1, 32)
     spin, _ = prepared("L: bra L;", 1, 32)
     for launch in (bad, spin):
-        with pytest.raises(ExecutionError) as other:
-            inner.run(launch, memory.copy(), instruction_budget=1 << 20)
         with pytest.raises(ExecutionError) as one:
             isolated.run(launch, memory.copy(), instruction_budget=1 << 20)
+        assert "cache" not in capsys.readouterr().err
+        with pytest.raises(ExecutionError) as other:
+            inner.run(launch, memory.copy(), instruction_budget=1 << 20)
         assert str(one.value) == str(other.value)
     good, memory = prepared(BODY, 1, 32)
     isolated.run(good, memory)

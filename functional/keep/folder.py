@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from errno import EPERM
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -80,6 +81,11 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         if error.strerror not in _told:
             note(f"cache: cannot write {path}: {error.strerror}; what cannot be written is made again each time")
         _told.add(str(error.strerror))
+
+
+def may_not_write() -> None:
+    """This process may write no file, which is no news."""
+    _told.add(os.strerror(EPERM))
 
 
 def check_output(path: Path, *endings: str) -> None:

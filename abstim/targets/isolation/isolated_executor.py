@@ -28,6 +28,7 @@ from abstim.targets.isolation.restrict import refuse_where_impossible, restrict,
 from functional.errors import ExecutionError, InputError
 from functional.execution.computer import memory_bytes
 from functional.execution.executor import Executor, Request
+from functional.keep.folder import may_not_write
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory, Store
 from functional.programs.program import Program
@@ -219,6 +220,7 @@ def _live(inner: Executor, known: dict[int, object], files: list[int]) -> None:
         except OSError as error:
             send(answers, failure(InputError(f"isolation is not possible here: {error.strerror}"), []))
             return
+        may_not_write()
         threading.Thread(target=_end_with, args=(asked,), daemon=True).start()
         while True:
             length = int.from_bytes(exactly(requests, 8), "little")
