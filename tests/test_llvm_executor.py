@@ -1,4 +1,4 @@
-"""The LLVM executor gives exactly the memory and the trace of the NumPy executor, on random kernels; on the suite:
+"""The LLVM executor gives exactly the memory and the trace of the array executor, on random kernels; on the suite:
 test_suite_outputs.py."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from oracle.array_executor import ArrayExecutor, array_step_of
 from random_kernels import IN_WORDS, OUT_WORDS, KernelText
 
 import functional.suite as suite
-from functional.errors import ExecutionError
+from functional.errors import ExecutionError, PtxError
 from functional.isa.operation import refuse_if
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.memory import Memory
-from functional.llvm_executor import LlvmExecutor, by_piece, generate
+from functional.llvm_executor import LlvmExecutor, by_piece, generate, object_code
 from functional.llvm_executor.pieces import Care
 from functional.llvm_executor.unit import Unit
 from functional.programs.link import link
@@ -141,3 +142,31 @@ def test_an_endless_loop_ends() -> None:
     launch = make_launch(link(module, "k"), 1, 32, [Pointer("out")], memory)
     with pytest.raises(ExecutionError, match=r"kernel.ptx:\d+: the launch exceeds its budget of 10000000 thread"):
         LLVM.run(launch, memory, instruction_budget=10_000_000)
+
+
+def test_the_stack_has_room_for_all_lanes_to_part_and_for_calls() -> None:
+    """Lane by lane in the innermost of 31 branches, both ways of each of which take the lanes somewhere."""
+    inner = ".func (.param .b32 out) f(.param .b32 x) { .reg .b32 %r<3>; ld.param.b32 %r1, [x];\n"
+    inner += "add.u32 %r1, %r1, 7; st.param.b32 [out], %r1; ret; }\n"
+    body = "mov.u32 %r1, %r0;\n"
+    for lane in range(31):
+        body += f"setp.gt.u32 %p0, %r0, {lane}; @%p0 bra D{lane}; mul.lo.u32 %r1, %r1, 3; bra.uni J{lane};\nD{lane}:\n"
+    body += "{ .param .b32 a; .param .b32 o; st.param.b32 [a], %r1; call (o), f, (a); ld.param.b32 %r1, [o]; }\n"
+    body += "".join(f"J{lane}: add.u32 %r1, %r1, {lane};\n" for lane in reversed(range(31)))
+    body += "mad.wide.u32 %rd1, %r0, 4, %rd0; st.global.u32 [%rd1], %r1;"
+    module = ptx_kernels.module(ptx_kernels.entry(body, before=inner))
+    memory = Memory(module.variables)
+    memory.allocate("out", 128)
+    launch = make_launch(link(module, "k"), 1, 32, [Pointer("out")], memory)
+    careful = memory.copy()
+    assert_traces_equal(CAREFUL.run(launch, careful), assert_equal(launch, memory))
+    assert np.array_equal(careful.arena, memory.arena)
+
+
+def test_a_cpu_that_cannot_convert_halves_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(object_code, "features", lambda: "+sse2")
+    monkeypatch.setattr(object_code.platform, "machine", lambda: "x86_64")
+    program = link(ptx_kernels.module(ptx_kernels.entry("cvt.f32.f16 %f1, %h1;")), "k")
+    with pytest.raises(PtxError, match="kernel 'k' cannot be compiled: this CPU cannot convert halves"):
+        LlvmExecutor().prepare(program)

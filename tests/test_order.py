@@ -131,7 +131,7 @@ def test_kernels_without_such_order_are_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_numpy_executor_takes_the_same_turns(name: str) -> None:
+def test_array_executor_takes_the_same_turns(name: str) -> None:
     """But for warps that come to one place within what its basic block takes: it runs them together."""
     case = small(name)
     waits = name in ("grid_barrier", "spin_flag", "producer_consumer")

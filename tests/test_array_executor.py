@@ -1,4 +1,4 @@
-"""Control flow, calls and barriers of the NumPy executor, and its independence of the chunk size."""
+"""Control flow, calls and barriers of the array executor, and its independence of the chunk size."""
 
 from __future__ import annotations
 
