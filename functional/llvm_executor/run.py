@@ -158,8 +158,9 @@ class LlvmExecutor(Executor):
 
     def _carefully(self, job: Job) -> Iterator[Trace]:
         """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
-        program = job.launch.program
-        compiled = self.compiled(program, job.launch.cluster.total > 1, Care.FAULTS)
+        compiled = job.compiled
+        if not compiled.generated.care:
+            compiled = self.compiled(job.launch.program, job.launch.cluster.total > 1, Care.FAULTS)
         yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))
         job.done = len(job.blocks)
 

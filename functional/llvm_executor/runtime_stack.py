@@ -73,14 +73,20 @@ def leave(ctx: Context, frame: Frame, lanes: I32, after: I32, lowest: I32) -> I3
     return settle(ctx, frame)
 
 
+@inlined
+def begin_function(ctx: Context, frame: Frame, first: I32, lanes: I32) -> None:
+    """Lanes run the function at block `first`; what the top holds goes on when they are back."""
+    save(ctx, frame)
+    set_top(frame, first, -1, lanes)
+    frame.base, frame.level = frame.depth, frame.level + 1
+
+
 @routine
 def enter(ctx: Context, frame: Frame, lanes: I32, first: I32, after: I32) -> I32:
     """Lanes `lanes` run the function at block `first`; all active lanes go on at `after`."""
     frame.block = after
     if lanes != 0:
-        save(ctx, frame)
-        set_top(frame, first, -1, lanes)
-        frame.base = frame.depth
+        begin_function(ctx, frame, first, lanes)
     return settle(ctx, frame)
 
 
@@ -162,8 +168,6 @@ def call_rows(ctx: Context, count: I64, rows: Pointer, paths: Pointer, ways: I64
                 save(ctx, frame)
                 set_top(frame, I32(after), I32(after), lanes)
                 frame.level = level
-                save(ctx, frame)
-                set_top(frame, own[I32, way * 2], -1, lanes)
-                frame.base, frame.level = frame.depth, level + 1
+                begin_function(ctx, frame, own[I32, way * 2], lanes)
         end_if(frame, settle(ctx, frame))
     return 0
