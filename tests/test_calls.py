@@ -108,6 +108,17 @@ def test_calls_without_recursion_run_natively_and_in_divergent_code() -> None:
     assert out["o"].tolist() == [double(5) if n % 2 else double(double(n) + 100) for n in range(64)]
 
 
+@pytest.mark.parametrize("recursive", [False, True])
+def test_the_address_of_a_parameter(recursive: bool) -> None:
+    """As nvcc has it of structures that are passed by value."""
+    again = "setp.gt.u32 %p1, %r2, 100; @%p1 bra DONE;\n" + call("f", "%r2", "%r2") if recursive else ""
+    body = f"mov.b64 %rd1, x; ld.param.b32 %r3, [%rd1]; add.u32 %r2, %r3, 50;\n{again}"
+    text = entry(LOAD + call("f", "%r1", "%r2") + STORE, before=function("f", body))
+    out, _ = run(text, {"o": np.arange(32, dtype=np.uint32)}, native=False)
+    steps = [next(n + 50 * k for k in range(1, 9) if n + 50 * k > 100 or not recursive) for n in range(32)]
+    assert out["o"].tolist() == steps
+
+
 THREE = "".join(function(f"f{i}", body) for i, body in enumerate(
     ("add.u32 %r2, %r1, 7;", "mul.lo.u32 %r2, %r1, 3;", "mov.u32 %r2, 77; setp.gt.u32 %p1, %r1, 9; "
                                                         "@%p1 bra DONE; xor.b32 %r2, %r1, 5;")
