@@ -165,7 +165,11 @@ def _named(inst: Instruction) -> set[Register]:
 
 def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Register]:
     """Registers that the rest of a block names, from the instruction on that a piece leaves to its step."""
-    return frozenset(r for i in unit.program.instructions[piece.stop - piece.is_cut : block.stop] for r in _named(i))
+    if block.index not in unit.last_named:
+        named = ((r, i.index) for i in unit.program.instructions[block.start : block.stop] for r in _named(i))
+        unit.last_named[block.index] = dict(named)
+    start = piece.stop - piece.is_cut
+    return frozenset(register for register, last in unit.last_named[block.index].items() if last >= start)
 
 
 def _bound(unit: Unit, inst: Instruction) -> int:

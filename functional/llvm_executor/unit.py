@@ -39,6 +39,7 @@ class Unit:
         self.written: dict[Register, None] = {}
         self.guard: Value | None = None  # of the running instruction
         self.may_fault = False  # can the running piece?
+        self.last_named: dict[int, dict[Register, int]] = {}  # by block: the last instruction that names a register
         self.position = 0  # of the running instruction in its block
         self.guarded = self.e.literal(0, "i64")  # thread instructions of guarded instructions of the block
         self.places: dict[Register, int] = {}
