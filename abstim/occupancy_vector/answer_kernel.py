@@ -8,24 +8,31 @@ from __future__ import annotations
 
 from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES
 from functional.jit.marked import jit
 
 OCCUPIES_BITS, LEVEL_BITS, SECTORS_BITS, DRAM_BITS, _ = (bits for _, bits in rec.ACCESS_WORD)
 SECTORS_SHIFT = OCCUPIES_BITS + LEVEL_BITS
 DRAM_SHIFT = SECTORS_SHIFT + SECTORS_BITS
 PART_SHIFT = DRAM_SHIFT + DRAM_BITS
+FIRST_CYCLES, L2_CYCLES, DRAM_CYCLES = NOMINAL_CYCLES
 
 
 @jit
-def level_of(nominal, wait):
+def level_of(wait):
     """(the slowest level that an answer comes from, how much of the way there from the level before it takes: 0 ..
     PARTS - 1 for 1 / PARTS .. 1), by its nominal wait."""
-    if wait <= nominal[rec.FIRST]:
+    if wait <= FIRST_CYCLES:
         return rec.FIRST, 0
-    level = rec.L2 if wait <= nominal[rec.L2] else rec.DRAM
-    before, own = nominal[level - 1], nominal[level]
-    part = (rec.PARTS * (wait - before) + own - before - 1) // (own - before) - 1
-    return level, max(0, min(rec.MOST_PARTS - 1, part))
+    if wait <= L2_CYCLES:
+        return rec.L2, part_of(wait, FIRST_CYCLES, L2_CYCLES)
+    return rec.DRAM, part_of(wait, L2_CYCLES, DRAM_CYCLES)
+
+
+@jit
+def part_of(wait, before, own):
+    """PARTS of the way from one level to the next, rounded up, less one."""
+    return min(rec.MOST_PARTS - 1, (rec.PARTS * (wait - before) + own - before - 1) // (own - before) - 1)
 
 
 @jit
@@ -54,40 +61,28 @@ def asked_by(answer):
 
 
 @jit
-def tell_followed(walk, followed):
-    """`followed`: 1 for accesses that others wait for, or that wait for more than their own data."""
-    for k in range(walk.access_offsets[len(walk.paths)]):
-        answer = walk.answers[k]
-        asker = asked_by(answer)
-        if answer.sectors > 0 and (answer.behind > 0 or answer.trips > 0):
-            followed[k] = 1
-        if asker >= 0:
-            followed[asker] = 1
-
-
-@jit
 def word_of(walk, k):
     """ACCESS_WORD of an access."""
     answer = walk.answers[k]
-    level, part = level_of(walk.nominal, answer.way)
+    level, part = level_of(answer.way)
     word = walk.accesses[k].cycles | level << OCCUPIES_BITS | part << PART_SHIFT
     return word | answer.sectors << SECTORS_SHIFT | answer.dram_sectors << DRAM_SHIFT
 
 
 @jit
-def word_of_line(nominal, wait):
+def word_of_line(wait):
     """ACCESS_WORD of an instruction line."""
-    level, part = level_of(nominal, wait)
+    level, part = level_of(wait)
     word = level << OCCUPIES_BITS | part << PART_SHIFT | SECTORS << SECTORS_SHIFT
     return word | (SECTORS if level == rec.DRAM else 0) << DRAM_SHIFT
 
 
 @jit
-def number_access(walk, told, numbers, followed, k, fills):
+def number_access(walk, told, numbers, k, fills):
     """Access `k` as a word and a member of its fill; returns how many fills there are then, fill 0 included."""
     answer = walk.answers[k]
     behind = answer.behind - 1
-    asker = k if followed[k] else asked_by(answer)
+    asker = k if walk.followed[k] else asked_by(answer)
     told.accesses[k], number = word_of(walk, k), 0
     if asker >= 0:
         if numbers[asker] == 0:
@@ -96,7 +91,7 @@ def number_access(walk, told, numbers, followed, k, fills):
             told.fill_trips[fills] = walk.answers[asker].trips
             fills += 1
         number = numbers[asker]
-    told.fills[k] = -number if behind >= 0 and not followed[k] else number
+    told.fills[k] = -number if behind >= 0 and not walk.followed[k] else number
     return fills
 
 
@@ -105,7 +100,7 @@ def number_line(walk, told, numbers, n, fills):
     """Late line `n` as a member of its fill; returns how many fills there are then."""
     asker = told.late_fills[n]
     if numbers[asker] == 0:
-        numbers[asker], told.fill_words[fills] = fills, word_of_line(walk.nominal, walk.fetch_waits[asker])
+        numbers[asker], told.fill_words[fills] = fills, word_of_line(walk.fetch_waits[asker])
         told.fill_behind[fills] = told.fill_trips[fills] = 0
         fills += 1
     told.late_fills[n] = numbers[asker]
@@ -113,14 +108,14 @@ def number_line(walk, told, numbers, n, fills):
 
 
 @jit
-def tell_accesses(walk, told, own, numbers, followed, fills):
+def tell_accesses(walk, told, own, numbers, fills):
     """The accesses of an SM's thread blocks; returns how many fills there are then."""
     warps = walk.machine[0].warps_per_block
     own.first_fill = fills
     for position in range(own.first, own.stop):
         block = walk.dealt[position]
         for k in range(walk.access_offsets[block * warps], walk.access_offsets[(block + 1) * warps]):
-            fills = number_access(walk, told, numbers, followed, k, fills)
+            fills = number_access(walk, told, numbers, k, fills)
             own.sectors += walk.answers[k].sectors
             own.dram_sectors += walk.answers[k].dram_sectors
             own.held += walk.accesses[k].cycles
@@ -193,17 +188,15 @@ def sms_alike(walk, told, a, b):
 
 @jit
 def tell(walk, told, sms, scratch):
-    """Fill in Streams, and the TOLD_SMs of the SMs, which say where the thread blocks of each begin and end in `dealt`.
+    """Fill in a Told, and the TOLD_SMs of its SMs, which say where the thread blocks of each begin and end in `dealt`.
     Returns how many fills there are, and late lines."""
     count, fills = walk.access_offsets[len(walk.paths)], 1
     scratch.numbers[0 : count + 1] = 0
-    scratch.followed[0 : count + 1] = 0
     scratch.lines[0 : walk.fetch_offsets[len(walk.paths)]] = 0
     told.fill_words[0] = told.fill_behind[0] = told.fill_trips[0] = 0  # no fill
     lates = tell_late(walk, told)
-    tell_followed(walk, scratch.followed)
     for sm in range(len(sms)):
-        fills = tell_accesses(walk, told, sms[sm], scratch.numbers, scratch.followed, fills)
+        fills = tell_accesses(walk, told, sms[sm], scratch.numbers, fills)
     for sm in range(len(sms)):
         fills = tell_lines(walk, told, sms[sm], scratch.lines, fills)
     for sm in range(len(sms)):

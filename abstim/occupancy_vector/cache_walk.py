@@ -13,8 +13,9 @@ import numpy as np
 
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.records import MOST_BLOCKS, MOST_SLOTS, TOGETHER, whole_numbers
+from functional.arrays import Int32
 
-NOMINAL_CYCLES = np.array([40, 200, 400], np.int64)  # from an access to its answer, by level
+NOMINAL_CYCLES = 40, 200, 400  # from an access to its answer, by level
 
 # Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
 # other access has asked for what it waits for, + 1 (0: none); which one's data it waits for before the tags take it,
@@ -84,7 +85,16 @@ class Telling(NamedTuple):
 
     lines: np.ndarray  # one a fetch
     numbers: np.ndarray  # one an access, and one more
-    followed: np.ndarray  # the same
+
+
+class Answers(NamedTuple):
+    """What a walk finds, until another one does."""
+
+    answers: np.ndarray  # ANSWER
+    followed: np.ndarray  # 1: an access that others wait for, or that waits for more than its own data; one more
+    fetch_offsets: np.ndarray  # of a warp's items
+    fetch_waits: np.ndarray  # nominal cycles each waits for its instruction line
+    fetch_askers: np.ndarray  # which of them has asked for it, + 1
 
 
 class Walk(NamedTuple):
@@ -98,11 +108,11 @@ class Walk(NamedTuple):
     access_offsets: np.ndarray
     records: np.ndarray
     dealt: np.ndarray  # thread blocks, those of an SM one after the other
-    nominal: np.ndarray
-    answers: np.ndarray
-    fetch_offsets: np.ndarray  # of a warp's items
-    fetch_waits: np.ndarray  # nominal cycles each waits for its instruction line
-    fetch_askers: np.ndarray  # which of them has asked for it, + 1
+    answers: np.ndarray  # and so on: Answers
+    followed: np.ndarray
+    fetch_offsets: np.ndarray
+    fetch_waits: np.ndarray
+    fetch_askers: np.ndarray
 
 
 # Of an SM: where its thread blocks begin and end in `dealt`; what they ask of L2 and DRAM, cycles they hold the
@@ -114,6 +124,23 @@ TOLD_SM = whole_numbers("first stop sectors dram_sectors held longest first_fill
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a
 # slice's port: hits, and what leaves dirty
 FOUND = np.dtype([(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share")])
+
+
+
+class Told(NamedTuple):
+    """A launch, dealt and walked through the caches of a design point, as its lanes read it: see records.Streams."""
+
+    sms: np.ndarray  # TOLD_SM
+    found: np.ndarray  # FOUND
+    dealt: Int32[np.ndarray, " position"]
+    accesses: Int32[np.ndarray, " access"]
+    fills: Int32[np.ndarray, " access"]
+    late_starts: Int32[np.ndarray, " warp"]
+    late_begins: Int32[np.ndarray, " late"]
+    late_fills: Int32[np.ndarray, " late"]
+    fill_words: Int32[np.ndarray, " fill"]
+    fill_behind: Int32[np.ndarray, " fill"]
+    fill_trips: Int32[np.ndarray, " fill"]
 
 
 def _no_lines(size: int, caches: int) -> Lines:

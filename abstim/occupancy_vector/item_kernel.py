@@ -27,13 +27,13 @@ TERM_COUNT = len(rec.TERMS)
 
 
 @jit
-def touch(access, touched, row, record, m):
+def touch(access, records, row, record, m):
     """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
-    end = end_of_access(touched.records, record)
-    access.record, access.active, line = record, 0, line_of(touched.records[record])
+    end = end_of_access(records, record)
+    access.record, access.active, line = record, 0, line_of(records[record])
     for k in range(record, end):
-        access.active = access.active | (sectors_of(touched.records[k]) != 0)
-    access.cycles = max(1, pipe_cycles(m, touched.records, record, end, row.kind, row.bytes))
+        access.active = access.active | (sectors_of(records[k]) != 0)
+    access.cycles = max(1, pipe_cycles(m, records, record, end, row.kind, row.bytes))
     access.space = rec.CONSTANT_MEMORY
     if row.kind >= Kind.GLOBAL_LOAD:
         access.space = rec.SHARED_MEMORY if line == SHARED_LINE else rec.GLOBAL_MEMORY
@@ -42,52 +42,57 @@ def touch(access, touched, row, record, m):
     return end
 
 
-def measure(code, offsets, lengths, executed):
-    """Where each warp's accesses begin, how many instructions it executes, and how often each one is executed."""
-    found = 0
-    for warp in range(len(lengths)):
-        offsets[warp], lengths[warp] = found, 0
-        for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
-            block = code.blocks[event]
-            lengths[warp] += code.block_stop[block] - code.block_start[block]
-            found += code.memory_offsets[block + 1] - code.memory_offsets[block]
-            executed[block] += 1
-    offsets[len(lengths)] = found
+def measure(code, traced, warps, counts):
+    """Where each warp's accesses begin, how many instructions it executes, and how often each block is: COUNTS."""
+    found = counts[0]
+    zero(counts)
+    zero(warps.executed)
+    for warp in range(len(warps.lengths)):
+        warps.offsets[warp], length = found.accesses, 0
+        for event in range(traced.block_offsets[warp], traced.block_offsets[warp + 1]):
+            block = traced.blocks[event]
+            length += code.block_stop[block] - code.block_start[block]
+            found.accesses += code.memory_offsets[block + 1] - code.memory_offsets[block]
+            warps.executed[block] += 1
+        warps.lengths[warp] = length
+        found.instructions += length
+        found.longest = max(found.longest, length)
+    warps.offsets[len(warps.lengths)] = found.accesses
 
 
 @jit
-def touch_warp(code, touched, m, warp):
+def touch_warp(code, traced, warps, m, warp):
     """The accesses of a warp; returns a digest that is equal for warps of one path."""
-    record, conflict = touched.record_offsets[warp], touched.conflict_offsets[warp]
-    at, digest = touched.access_offsets[warp], np.uint64(1)
-    for event in range(code.block_offsets[warp], code.block_offsets[warp + 1]):
-        block = code.blocks[event]
+    record, conflict = traced.record_offsets[warp], traced.conflict_offsets[warp]
+    at, digest = warps.offsets[warp], np.uint64(1)
+    for event in range(traced.block_offsets[warp], traced.block_offsets[warp + 1]):
+        block = traced.blocks[event]
         digest = mixed(digest, block)
         for n in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
-            row, access = code.instructions[code.memory[n]], touched.accesses[at]
+            row, access = code.instructions[code.memory[n]], warps.accesses[at]
             access.cycles, access.space, access.record, access.active = 1, rec.SHARED_MEMORY, 0, 1
             if Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                access.active = touched.conflicts[conflict] > 0
-                access.cycles = max(1, shared_hold(m, touched.conflicts[conflict]))
+                access.active = traced.conflicts[conflict] > 0
+                access.cycles = max(1, shared_hold(m, traced.conflicts[conflict]))
                 conflict += 1
             elif row.kind == Kind.FENCE:
                 pass
             else:
-                record = touch(access, touched, row, record, m)
+                record = touch(access, traced.records, row, record, m)
             digest = mixed(digest, access.space * 2 + access.active)
             at += 1
     return digest
 
 
 @jit
-def same_path(code, touched, warp, other):
+def same_path(traced, warps, warp, other):
     """Do two warps execute the same blocks, with the same kinds of accesses?"""
-    accesses, offsets = touched.accesses, touched.access_offsets
-    first, second = code.block_offsets[warp], code.block_offsets[other]
-    if code.block_offsets[warp + 1] - first != code.block_offsets[other + 1] - second:
+    accesses, offsets = warps.accesses, warps.offsets
+    first, second = traced.block_offsets[warp], traced.block_offsets[other]
+    if traced.block_offsets[warp + 1] - first != traced.block_offsets[other + 1] - second:
         return False
-    for k in range(code.block_offsets[warp + 1] - first):
-        if code.blocks[first + k] != code.blocks[second + k]:
+    for k in range(traced.block_offsets[warp + 1] - first):
+        if traced.blocks[first + k] != traced.blocks[second + k]:
             return False
     for k in range(offsets[warp + 1] - offsets[warp]):
         a, b = accesses[offsets[warp] + k], accesses[offsets[other] + k]
@@ -96,25 +101,27 @@ def same_path(code, touched, warp, other):
     return True
 
 
-def sort_warps(code, touched, machine, paths, leaders, table, digests, count):
+def sort_warps(code, traced, warps, machine, counts):
     """The accesses of every warp, and its path: that of the first warp that executes the same blocks, with the same
-    kinds of accesses. `table`: zeros, a power of two of them, more than warps; `count`: of the paths."""
-    found, room = 0, np.uint64(len(table) - 1)
-    for warp in range(len(paths)):
-        digest = touch_warp(code, touched, machine[0], warp)
+    kinds of accesses."""
+    found, room = 0, np.uint64(len(warps.places) - 1)
+    zero(warps.places)
+    for warp in range(len(warps.paths)):
+        digest = touch_warp(code, traced, warps, machine[0], warp)
         place = np.int64(digest & room)
         while True:
-            path = table[place] - 1
+            path = warps.places[place] - 1
             if path < 0:
-                table[place], digests[found], leaders[found] = found + 1, digest, warp
+                warps.places[place], warps.digests[found], warps.leaders[found] = found + 1, digest, warp
+                counts[0].distinct += warps.lengths[warp]
                 path = found
                 found += 1
                 break
-            if digests[path] == digest and same_path(code, touched, warp, leaders[path]):
+            if warps.digests[path] == digest and same_path(traced, warps, warp, warps.leaders[path]):
                 break
             place = np.int64(np.uint64(place + 1) & room)
-        paths[warp] = path
-    count[0] = found
+        warps.paths[warp] = path
+    counts[0].paths = found
 
 
 @jit
@@ -141,7 +148,7 @@ def own_waits(warp, code, i, registers, wait):
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
         if r < 0:
-            continue
+            break
         row = registers[r]
         if row.far:
             add_wait(wait.mask, 0, wait.far_waited, warp.far - row.far, row.far)
@@ -209,7 +216,9 @@ def read_pools(warp, code, i, registers, items, time):
     offset = time - warp.start
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
-        if r < 0 or not registers[r].pool:
+        if r < 0:
+            break
+        if not registers[r].pool:
             continue
         row = registers[r]
         behind, source = warp.item - row.item, items[row.item]
@@ -226,11 +235,11 @@ def is_data(row, access):
 
 
 @jit
-def is_recent(warp, code, access, lines):
+def is_recent(warp, records, access, lines):
     """Are all lines that a load asks for among the latest that the warp has loaded? They are then."""
     found = True
-    for k in range(access.record, end_of_access(code.records, access.record)):
-        line, known = line_of(code.records[k]), False
+    for k in range(access.record, end_of_access(records, access.record)):
+        line, known = line_of(records[k]), False
         for n in range(len(lines)):
             known |= lines[n] == line
         if not known:
@@ -241,7 +250,7 @@ def is_recent(warp, code, access, lines):
 
 
 @jit
-def use_memory(warp, code, row, item, access, shape, lines):
+def use_memory(warp, records, row, item, access, shape, lines):
     """An instruction on the load/store unit."""
     if row.kind == Kind.FENCE:
         item.latency = 1
@@ -255,7 +264,7 @@ def use_memory(warp, code, row, item, access, shape, lines):
         (shape.bypass or (shape.perfect and row.kind == Kind.L2_LOAD)) and access.space != rec.LOCAL_MEMORY
     ):
         which = rec.ATOMIC_LATENCY
-    elif shape.perfect and not (row.kind != Kind.GLOBAL_STORE and is_recent(warp, code, access, lines)):
+    elif shape.perfect and not (row.kind != Kind.GLOBAL_STORE and is_recent(warp, records, access, lines)):
         which = rec.MISS
     item.latency = shape.latency[which] if access.active else 1
     item.latency_of = shape.latency_of[which] if access.active else 0
@@ -293,7 +302,7 @@ def reserve(warp, code, i, row, registers, time, far, near):
     for k in range(code.writes.shape[1]):
         r = code.writes[i, k]
         if r < 0:
-            continue
+            break
         target = registers[r]
         if not row.counted:
             target.far = target.near = target.pool = 0
@@ -309,7 +318,7 @@ def reserve(warp, code, i, row, registers, time, far, near):
 
 
 @jit
-def add_instruction(warp, code, i, row, registers, items, access, shape, time, lines):
+def add_instruction(warp, code, i, row, items, access, shape, time, records, scratch):
     """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
     item = items[warp.item]
     item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
@@ -319,7 +328,7 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time, l
         item.unit, item.unit_offset = row.unit, offset
     if row.unit == rec.MEMORY:
         item.unit_offset += row.late
-        use_memory(warp, code, row, item, access, shape, lines)
+        use_memory(warp, records, row, item, access, shape, scratch.lines)
     elif special:
         item.occupies, item.latency = row.initiation, row.result - rec.TO_UNIT_CYCLES
         item.latency_of = row.latency_of
@@ -327,7 +336,7 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time, l
         use_pool(row, item, offset)
     far = row.unit == rec.MEMORY and is_data(row, access) and row.kind != Kind.GLOBAL_STORE
     near = special and row.writes and not far
-    reserve(warp, code, i, row, registers, time, far, near)
+    reserve(warp, code, i, row, scratch.registers, time, far, near)
     item.far, item.near = max(item.far, far), max(item.near, near)
     warp.far += far
     warp.near += near
@@ -339,7 +348,7 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time, l
 
 
 @jit
-def follow(warp, code, i, row, items, access, shape, scratch):
+def follow(warp, code, i, row, items, access, shape, records, scratch):
     """Instruction `i` of the warp's stream."""
     fetch(warp, row, shape)
     paired = (
@@ -358,8 +367,9 @@ def follow(warp, code, i, row, items, access, shape, scratch):
         begin_item(warp, row, items, time, wait, shape)
     else:
         count_fetches(warp, items[warp.item], shape)
-    read_pools(warp, code, i, registers, items, time)
-    add_instruction(warp, code, i, row, registers, items, access, shape, time, scratch.lines)
+    if shape.timed:
+        read_pools(warp, code, i, registers, items, time)
+    add_instruction(warp, code, i, row, items, access, shape, time, records, scratch)
     warp.instructions += 1
 
 
@@ -367,8 +377,7 @@ def follow(warp, code, i, row, items, access, shape, scratch):
 def start_warp(warp, item, scratch):
     """A lone warp before its first instruction, whose items begin at `item`."""
     registers = scratch.registers
-    for r in range(len(registers)):
-        registers[r].far = registers[r].near = registers[r].pool = 0
+    zero(registers)
     scratch.free[:] = 0
     scratch.wait.far_waited[:] = scratch.wait.near_waited[:] = scratch.lines[:] = -1
     warp.first, warp.item, warp.time, warp.start = item, item - 1, 0, 0
@@ -415,7 +424,7 @@ def pack(item, out, terms, k):
     out.needs = needs | (item.sp > 0) << rec.NEEDS_POOL | (item.int > 0) << (rec.NEEDS_POOL + 1)
     changed = (out.cycles != item.cycles) | (out.front != item.front) | (out.unit_offset != item.unit_offset)
     changed |= (out.fetches != item.fetches) | (out.fetch_by != item.fetch_by)
-    return put_terms(item, terms, k) | changed
+    return changed if len(terms) == 0 else put_terms(item, terms, k) | changed
 
 
 def pack_items(rows, lane_items, terms, misfits):
@@ -425,7 +434,7 @@ def pack_items(rows, lane_items, terms, misfits):
 
 
 @jit
-def cut_into(code, instructions, shape, warps, items, keep, scratch):
+def cut_into(code, traced, instructions, shape, warps, items, keep, scratch):
     """As `cut_paths`."""
     warp, found, misfits, leaders = scratch.warp[0], 0, 0, warps.leaders
     for k in range(len(leaders)):
@@ -434,11 +443,11 @@ def cut_into(code, instructions, shape, warps, items, keep, scratch):
         start_warp(warp, first, scratch)
         own, rows = leaders[k], items.rows if keep else scratch.rows
         warp.access = warps.offsets[own]
-        for event in range(code.block_offsets[own], code.block_offsets[own + 1]):
-            block = code.blocks[event]
+        for event in range(traced.block_offsets[own], traced.block_offsets[own + 1]):
+            block = traced.blocks[event]
             for i in range(code.block_start[block], code.block_stop[block]):
                 row, access = instructions[i], warps.accesses[warp.access]
-                follow(warp, code, i, row, rows, access, shape, scratch)
+                follow(warp, code, i, row, rows, access, shape, traced.records, scratch)
                 warp.access += row.unit == rec.MEMORY
         rows[warp.item].exit = 1
         for n in range(first, warp.item + 1):
@@ -448,6 +457,6 @@ def cut_into(code, instructions, shape, warps, items, keep, scratch):
     scratch.misfits[0] = misfits
 
 
-def cut_paths(code, shape, warps, items, scratch):
+def cut_paths(code, traced, shape, warps, items, scratch):
     """Items of each path, and their `rows`. `scratch`: a Cutting; `misfits` of it: how many do not fit."""
-    cut_into(code, code.instructions, shape, warps, items, True, scratch)
+    cut_into(code, traced, code.instructions, shape, warps, items, True, scratch)

@@ -12,9 +12,10 @@ from abstim.engine.rules import ALLOCATE_CYCLES, DECODE_CYCLES, READ_STEPS, STAR
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.lent import Lent
 from functional.arrays import Bool, Int32, Int64
 from functional.errors import InputError
-from functional.jit.machine_code import Native
+from functional.jit.machine_code import Held, Native
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.bounds import cycles_an_instruction
@@ -30,27 +31,33 @@ MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic", "l1d_miss")  # by SHARED
 LATENCIES = ("none", *INSTRUCTION_CLASSES, *MEMORY_LATENCIES)
 
 
-class Warps(NamedTuple):
-    """What the warps of a launch access, and which of them do the same: warps of one path."""
+class Sorted(NamedTuple):
+    """Warps of a launch, sorted by path."""
 
-    accesses: np.ndarray  # ACCESS, those of warp w from offsets[w] on, and one more
-    offsets: Int64[np.ndarray, " warp_plus_1"]
-    paths: Int64[np.ndarray, " warp"]
-    leaders: Int64[np.ndarray, " path"]  # a warp of each
-    lengths: Int64[np.ndarray, " warp"]  # instructions it executes: of timed code others than a trace counts
-    executed: Int64[np.ndarray, " block"]  # how often each basic block is
+    lent: Lent  # Warps
+    traced: Held  # Traced
+    accesses: int  # COUNTS
+    instructions: int
+    longest: int
+    distinct: int
+    paths: int
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.traced.value.block_offsets) - 1
+
+    @property
+    def value(self) -> rec.Warps:
+        """Of each."""
+        return self.lent.value  # type: ignore[no-any-return]
 
 
-class Items(NamedTuple):
-    """Items of a launch's paths, those of path p from offsets[p] on."""
-
-    lane_items: np.ndarray  # LANE_ITEM
-    terms: Int32[np.ndarray, " item_term"]  # TERMS of each, in ticks
-    offsets: Int64[np.ndarray, " path_plus_1"]
-    rows: np.ndarray  # ITEM; empty where nobody asked for them
+_WARPS = rec.ACCESS, *[np.int64] * 6, np.uint64, np.int64
+_ITEMS = rec.LANE_ITEM, np.int32, np.int64, rec.ITEM
 
 
-def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
+def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Sorted:
     """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`. Raises
     InputError for a program whose barriers are for a part of a thread block's warps."""
     if _splits_blocks(table, trace.warps_per_block):
@@ -58,18 +65,15 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Warps:
             "the kernel has barriers for a part of a thread block, and the occupancy model knows those of a whole one; "
             "use --model detailed"
         )
-    code, count = code_of(table, trace, timed_rows(table, gpu)), len(trace.warp_instructions)
-    offsets, lengths, paths, leaders = (np.empty(size, np.int64) for size in (count + 1, count, count, count))
-    executed = np.zeros(len(table.block_start), np.int64)
-    measure(code, offsets, lengths, executed)
-    accesses = np.empty(int(offsets[-1]) + 1, rec.ACCESS)
-    touched = rec.Touched(
-        trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets, accesses, offsets
-    )  # fmt: skip
-    machine, found = caches_machine(gpu, trace.warps_per_block, 1), np.empty(1, np.int64)
-    places, digests = np.zeros(2 << count.bit_length(), np.int64), np.empty(count, np.uint64)
-    sort_warps(code, touched, machine, paths, leaders, places, digests, found)
-    return Warps(accesses, offsets, paths, leaders[: found[0]].copy(), lengths, executed)
+    code, traced, count = code_of(table, gpu), Held(trace_of(trace)), len(trace.warp_instructions)
+    counts, sizes = np.zeros(1, rec.COUNTS), (count + 1, count, count, count, len(table.block_start), count, count)
+    room = Lent(rec.Warps, _WARPS, (0, *sizes, places := 2 << count.bit_length()))
+    measure(code, traced, room.held, counts)
+    room.fit((int(counts["accesses"][0]) + 1, *sizes, places))
+    sort_warps(code, traced, room.held, caches_machine(gpu, trace.warps_per_block, 1), counts)
+    found = Sorted(room, traced, *counts[0].item())
+    room.rows[rec.Warps._fields.index("leaders"), 1] = found.paths
+    return found
 
 
 @lru_cache(128)
@@ -78,34 +82,32 @@ def _splits_blocks(table: LatencyTable, warps_per_block: int) -> bool:
 
 
 def cut(
-    table: LatencyTable, trace: Trace, warps: Warps, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None,
+    table: LatencyTable, warps: Sorted, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None,
     chosen: Bool[np.ndarray, " instr"] | None = None,
-) -> Items:  # fmt: skip
-    """The items of every path of a trace on a GPU's pipeline, and their `rows`. `latency_of`: each instruction's class,
+) -> Lent:  # fmt: skip
+    """The Items of every path of a launch on a GPU's pipeline, and their `rows`. `latency_of`: each instruction's class,
     an index of LATENCIES, for who asks whose latencies an item has in it; `chosen`: the number of these instructions of
     a pool is to stand in place of their work. Raises InputError for an item that lanes cannot hold."""
-    rows = instructions_of(table, warps, gpu).copy()
+    code = code_of(table, gpu, work_a_cycle(table, warps, gpu)).value
+    rows = code.instructions.copy()
     if latency_of is not None:
         rows["latency_of"] = latency_of
     if chosen is not None:
         rows["work"] = chosen
-    items, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, 0)
-    cut_paths(code_of(table, trace, rows), shape_of(gpu), warps, items, scratch)
-    count = int(items.offsets[-1])
-    found = Items(items.lane_items[:count], items.terms[: count * len(rec.TERMS)], items.offsets, items.rows[:count])
+    lent, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, 0)
+    cut_paths(code._replace(instructions=rows), warps.traced, shape_of(gpu), warps.lent.held, lent.held, scratch)
+    count = int(lent.value.offsets[-1])
+    lent.fit((count, count * len(rec.TERMS), warps.paths + 1, count))
     if scratch.misfits[0] and chosen is None:
-        check_fit(found.rows)
-    return found
+        check_fit(lent.value.rows)
+    return lent
 
 
-def empty_items(warps: Warps, keep: bool = False) -> Items:
-    """Room for the items of all paths; their `rows` if they are to be kept. Memory is touched as far as there are
-    items."""
-    most, paths = int(warps.lengths[warps.leaders].sum()), len(warps.leaders)
-    rows = np.empty(most * keep, rec.ITEM)
-    return Items(
-        np.empty(most, rec.LANE_ITEM), np.empty(most * len(rec.TERMS), np.int32), np.zeros(paths + 1, np.int64), rows
-    )
+def empty_items(warps: Sorted, keep: bool = False, timed: bool = True) -> Lent:
+    """Room for the Items of all paths; their `rows` if they are to be kept, their `terms` if they are `timed`. Memory
+    is touched as far as there are items."""
+    most = warps.distinct
+    return Lent(rec.Items, _ITEMS, (most, most * timed * len(rec.TERMS), warps.paths + 1, most * keep))
 
 
 def new_cutting(registers: int, longest: int) -> rec.Cutting:
@@ -144,6 +146,7 @@ def shape_of(gpu: Gpu) -> rec.Shape:
         dual_issue=int(spec.issues_per_turn > 1),
         bypass=int(spec.l1d_bypass),
         perfect=int(spec.perfect_memory),
+        timed=1,
         latency=np.array([pipeline.shared_cycles, pipeline.const_hit_cycles, hit, passing, miss], np.int64),
         latency_of=np.array(of, np.int64),
     )
@@ -162,16 +165,27 @@ def groups_of(gpu: Gpu) -> int:
 def nominal_shape(gpu: Gpu) -> rec.Shape:
     """The same where each instruction takes a cycle: whatever a GPU's latencies are."""
     own = shape_of(gpu)
-    return own._replace(decode=DECODE_CYCLES, single=0, dual_issue=0, latency=np.ones_like(own.latency))
+    return own._replace(decode=DECODE_CYCLES, single=0, dual_issue=0, timed=0, latency=np.ones_like(own.latency))
 
 
-def code_of(table: LatencyTable, trace: Trace, rows: np.ndarray) -> rec.Code:
-    """A program, whose instructions are `rows` on a GPU, and what warps execute of it."""
+@lru_cache(128)
+def code_of(table: LatencyTable, gpu: Gpu, work_a_cycle: tuple[float, ...] = ()) -> Held:
+    """A program as Code on a GPU; `work_a_cycle`: what is work for its pools."""
+    rows = timed_rows(table, gpu).copy()
+    for number, factor in enumerate(work_a_cycle):
+        own = rows["pool"] == number
+        rows["work"][own] = np.round(table.initiation_cycles[own] * factor)
     nominal, memory, offsets = _nominal_rows(table)
-    return rec.Code(
-        rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, offsets, trace.blocks,
-        trace.block_offsets, trace.records,
-    )  # fmt: skip
+    return Held(
+        rec.Code(rows, nominal, table.waits, table.writes, table.block_start, table.block_stop, memory, offsets)
+    )
+
+
+def trace_of(trace: Trace) -> rec.Traced:
+    """What warps execute."""
+    return rec.Traced(
+        trace.blocks, trace.block_offsets, trace.records, trace.record_offsets, trace.conflicts, trace.conflict_offsets
+    )
 
 
 @lru_cache(128)
@@ -204,20 +218,6 @@ def _rows(table: LatencyTable) -> np.ndarray:
     return rows
 
 
-def instructions_of(table: LatencyTable, warps: Warps, gpu: Gpu) -> np.ndarray:
-    """The latency table as CODE, with the work of an instruction for its pool."""
-    return _rows_with_work(table, gpu, tuple(work_a_cycle(table, warps, gpu)))
-
-
-@lru_cache(128)
-def _rows_with_work(table: LatencyTable, gpu: Gpu, factors: tuple[float, ...]) -> np.ndarray:
-    rows = timed_rows(table, gpu).copy()
-    for number, factor in enumerate(factors):
-        own = rows["pool"] == number
-        rows["work"][own] = np.round(table.initiation_cycles[own] * factor)
-    return rows
-
-
 @lru_cache(128)
 def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     """The same for all launches of a program: without work."""
@@ -231,21 +231,24 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
     return rows
 
 
-def work_a_cycle(table: LatencyTable, warps: Warps, gpu: Gpu) -> list[float]:
+def work_a_cycle(table: LatencyTable, warps: Sorted, gpu: Gpu) -> tuple[float, ...]:
     """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
     shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
+    return _work_a_cycle(table, gpu, warps.value.executed.tobytes() if shared else b"")
+
+
+@lru_cache(1 << 10)
+def _work_a_cycle(table: LatencyTable, gpu: Gpu, executed: bytes) -> tuple[float, ...]:
+    """`executed`: how often each basic block is; b"": the schedulers share no pool."""
     units = [units_of(gpu, pool) for pool in rec.POOLS]
-    if not shared:
-        return [rec.WORK_A_CYCLE / own for own in units]
-    pools = _POOLS[table.unit]
-    at = (np.bincount(edges, warps.executed, len(pools) + 1) for edges in (table.block_start, table.block_stop))
-    executed = np.cumsum(np.subtract(*at))[:-1].astype(np.int64)  # how often each instruction is
-    return [
-        rec.WORK_A_CYCLE
-        / own
-        * _crowding(table, np.where(pools == number, executed, 0), own, gpu.spec.result_bus_width)
-        for number, own in enumerate(units)
-    ]
+    if not executed:
+        return tuple(rec.WORK_A_CYCLE / own for own in units)
+    pools, blocks = _POOLS[table.unit], np.frombuffer(executed, np.int64)
+    at = (np.bincount(edges, blocks, len(pools) + 1) for edges in (table.block_start, table.block_stop))
+    often = np.cumsum(np.subtract(*at))[:-1].astype(np.int64)  # how often each instruction is
+    crowds = (_crowding(table, np.where(pools == number, often, 0), own, gpu.spec.result_bus_width)
+              for number, own in enumerate(units))  # fmt: skip
+    return tuple(rec.WORK_A_CYCLE / own * crowd for own, crowd in zip(units, crowds, strict=True))
 
 
 def _start_of(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " instr"]:

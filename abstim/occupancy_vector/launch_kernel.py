@@ -168,50 +168,52 @@ def ended(told, lanes, out):
 
 
 @jit
-def walk_launch(plan, gpu, warps, walk, told, found, streams, scratch, caches):
-    """Deal the thread blocks, and see what the caches answer: Streams, TOLD_SMs, a FOUND. Returns how many fills there
-    are, and late lines."""
-    zero(told)
-    deal(plan, warps, scratch.dealer, walk.dealt, told)
+def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
+    """Deal the thread blocks, and see what the caches answer: a Told. Returns how many fills there are, and late
+    lines."""
+    found, accesses = told.found[0], walk.access_offsets[len(warps.paths)]
+    zero(told.sms)
+    deal(plan, warps, scratch.dealer, walk.dealt, told.sms)
     found.slice_imbalance = found.channel_imbalance = found.port_share = 1.0
     found.rows_a_sector = 0.0
     walk.fetch_offsets[0] = 0
     for warp in range(len(warps.paths)):
         path = warps.paths[warp]
-        count = walk.offsets[path + 1] - walk.offsets[path]
+        count = 0 if gpu.shape.perfect else walk.offsets[path + 1] - walk.offsets[path]
         walk.fetch_offsets[warp + 1] = walk.fetch_offsets[warp] + count
+    walk.followed[0 : accesses + 1] = 0
     if gpu.shape.perfect:
-        walk.answers[0 : walk.access_offsets[len(warps.paths)]] = 0
+        walk.answers[0:accesses] = 0
     else:
-        walk_caches(walk, caches, told, scratch.sms, scratch.slots)
+        walk_caches(walk, caches, told.sms, scratch.sms, scratch.slots)
         find_evenness(caches, found)
-    return tell(walk, streams, told, scratch.telling)
+    return tell(walk, told, told.sms, scratch.telling)
 
 
 def time_launch(
-    plan, gpu, code, warps, nominal, items, walk, told, found, streams, scratch, caches, lane, lanes, stopped, outs
+    plan, gpu, code, traced, warps, nominal, items, walk, told, streams, scratch, caches, lane, lanes
 ):  # fmt: skip
     """A launch on a design point, as far as `plan` says that it is still to be done: a LAUNCH_OUTCOME.
 
-    `nominal`: the items that caches are walked with, of instructions that take a cycle each; `told`: a TOLD_SM an SM.
+    `nominal`: the items that caches are walked with, of instructions that take a cycle each.
     """
-    out = outs[0]
+    out = lanes.outs[0]
     out.is_run, out.misfits, out.fills = 0, 0, plan.fills
     if plan.cuts_nominal:
-        cut_into(code, code.nominal, gpu.nominal, warps, nominal, False, scratch.cutting)
+        cut_into(code, traced, code.nominal, gpu.nominal, warps, nominal, False, scratch.cutting)
         all_written()
     if plan.walks:
-        out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, found[0], streams, scratch, caches)
+        out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, scratch, caches)
     if plan.cuts:
-        cut_into(code, code.instructions, gpu.shape, warps, items, False, scratch.cutting)
+        cut_into(code, traced, code.instructions, gpu.shape, warps, items, False, scratch.cutting)
         out.misfits = scratch.cutting.misfits[0]
     for warp in range(len(warps.paths)):
-        streams.starts[warp] = items.offsets[warps.paths[warp]]
-    number_lanes(gpu, found[0], told, scratch.sharing, scratch.numbers)
-    out.kinds = find_kinds(told, scratch.numbers, lanes)
-    summed(warps, items, told, lanes, out)
+        warps.starts[warp] = items.offsets[warps.paths[warp]]
+    number_lanes(gpu, told.found[0], told.sms, scratch.sharing, scratch.numbers)
+    out.kinds = find_kinds(told.sms, scratch.numbers, lanes)
+    summed(warps, items, told.sms, lanes, out)
     if out.misfits == 0 and out.work < plan.most_work:
         all_written()
         own = lanes.own[0 : out.kinds]
-        run_some(lane, streams, gpu.lanes[0], lanes.machines, own, out.fills, lanes.ends, lanes.issued, stopped)
-        ended(told, lanes, out)
+        run_some(lane, streams, gpu.lanes[0], lanes.machines, own, out.fills, lanes.ends, lanes.issued, lanes.stopped)
+        ended(told.sms, lanes, out)

@@ -84,24 +84,22 @@ class Shape(NamedTuple):
     dual_issue: int
     bypass: int  # global loads pass L1D by
     perfect: int  # memory
+    timed: int  # 0: only accesses are asked for
     latency: np.ndarray  # by SHARED, CONST, HIT, ATOMIC_LATENCY, MISS
     latency_of: np.ndarray  # the same, as an ITEM's
 
 
 class Code(NamedTuple):
-    """A program and what warps execute of it."""
+    """A program."""
 
     instructions: np.ndarray  # CODE
     nominal: np.ndarray  # CODE, the same where each takes a cycle and has no work for a pool
-    waits: np.ndarray
+    waits: np.ndarray  # registers of each instruction, -1 beyond the last
     writes: np.ndarray
     block_start: np.ndarray
     block_stop: np.ndarray
     memory: np.ndarray  # instructions on the load/store unit, those of block b from memory_offsets[b] on
     memory_offsets: np.ndarray
-    blocks: np.ndarray
-    block_offsets: np.ndarray
-    records: np.ndarray  # line records of all warps
 
 
 class Wait(NamedTuple):
@@ -124,15 +122,42 @@ class Cutting(NamedTuple):
     misfits: np.ndarray  # one element: items that lanes cannot hold
 
 
-class Touched(NamedTuple):
-    """The trace's streams of what warps access, and what is written down of them."""
+class Traced(NamedTuple):
+    """What warps execute of it: streams of a trace."""
 
-    records: np.ndarray
+    blocks: np.ndarray
+    block_offsets: np.ndarray
+    records: np.ndarray  # line records
     record_offsets: np.ndarray
     conflicts: np.ndarray
     conflict_offsets: np.ndarray
-    accesses: np.ndarray  # ACCESS
-    access_offsets: np.ndarray
+
+
+class Warps(NamedTuple):
+    """What the warps of a launch access, and which of them do the same: warps of one path."""
+
+    accesses: np.ndarray  # ACCESS, those of warp w from offsets[w] on, and one more
+    offsets: Int64[np.ndarray, " warp_plus_1"]
+    paths: Int64[np.ndarray, " warp"]
+    leaders: Int64[np.ndarray, " path"]  # a warp of each
+    lengths: Int64[np.ndarray, " warp"]  # instructions it executes: of timed code others than a trace counts
+    executed: Int64[np.ndarray, " block"]  # how often each basic block is
+    starts: Int64[np.ndarray, " warp"]  # first item: of the latest items that lanes ran
+    digests: UInt64[np.ndarray, " path"]
+    places: Int64[np.ndarray, " place"]  # a table of digests, of a power of two of places, more than warps
+
+
+# Of a launch: accesses; instructions of all warps, of the longest, of a warp of each path; paths
+COUNTS = whole_numbers("accesses instructions longest distinct paths")
+
+
+class Items(NamedTuple):
+    """Items of a launch's paths, those of path p from offsets[p] on."""
+
+    lane_items: np.ndarray  # LANE_ITEM
+    terms: Int32[np.ndarray, " item_term"]  # TERMS of each, in ticks; empty where only accesses are asked for
+    offsets: Int64[np.ndarray, " path_plus_1"]
+    rows: np.ndarray  # ITEM; empty where nobody asked for them
 
 
 TICKS = 64  # a cycle
@@ -377,6 +402,8 @@ class Kinds(NamedTuple):
     own: np.ndarray  # OWN
     ends: np.ndarray
     issued: np.ndarray
+    outs: np.ndarray  # LAUNCH_OUTCOME
+    stopped: np.ndarray  # of run_lanes, which nobody sets
 
 
 # Of a launch: is it run; items that do not fit; fills, late lines, kinds of lanes, items; the tick it ends, items

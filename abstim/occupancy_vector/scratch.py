@@ -68,29 +68,30 @@ def caches_of(own: Reading, walks: bool) -> Held:
     return _kept("caches", (*geometry, *rest), (), lambda: Held(cache_walk.empty_caches(own.gpu, own.waiting)))
 
 
-def working(sm_count: int, sizes: tuple[int, ...]) -> tuple[Held, tuple[np.ndarray, ...]]:
-    """For launches on so many SMs: a Scratch, and the last four arrays of a Walk. `sizes`: of `_new`, at least."""
+def working(sm_count: int, sizes: tuple[int, ...]) -> tuple[Held, Held]:
+    """For launches on so many SMs: a Scratch, and Answers. `sizes`: of `_new`, at least."""
     return _kept("working", (sm_count,), sizes, partial(_new, sm_count))
 
 
 def _new(
     sm_count: int, longest: int, registers: int, blocks: int, warps: int, residents: int, slots: int, accesses: int,
     fetches: int,
-) -> tuple[Held, tuple[np.ndarray, ...]]:  # fmt: skip
+) -> tuple[Held, Held]:  # fmt: skip
     """`longest`: instructions of a path; `residents`, `slots`: thread blocks and warps of an SM."""
     dealer = Dealer(*(np.zeros(n, kind) for n, kind in (
         (sm_count, QUEUE), (sm_count * residents, np.int64), (blocks, np.int64)
     )))  # fmt: skip
-    telling = cache_walk.Telling(
-        np.empty(fetches, np.int32), np.empty(accesses, np.int32), np.empty(accesses, np.uint8)
-    )
+    telling = cache_walk.Telling(np.empty(fetches, np.int32), np.empty(accesses, np.int32))
     scratch = Scratch(
         new_cutting(registers, longest), dealer, np.zeros(sm_count, cache_walk.SM),
         np.zeros(sm_count * slots, cache_walk.SLOT), telling, sharing_of(sm_count),
         np.zeros((sm_count, len(rec.NUMBERS))),
     )  # fmt: skip
-    kinds = (accesses, cache_walk.ANSWER), (warps + 1, np.int64), (fetches, np.uint16), (fetches, np.int32)
-    return Held(scratch), tuple(np.empty(n, kind) for n, kind in kinds)
+    answers = cache_walk.Answers(
+        np.empty(accesses, cache_walk.ANSWER), np.empty(accesses, np.uint8), np.empty(warps + 1, np.int64),
+        np.empty(fetches, np.uint16), np.empty(fetches, np.int32),
+    )  # fmt: skip
+    return Held(scratch), Held(answers)
 
 
 def kinds_of(gpu: Gpu) -> Held:
@@ -100,7 +101,8 @@ def kinds_of(gpu: Gpu) -> Held:
     def make() -> Held:
         machines = np.zeros((sm_count, len(rec.NUMBERS)), np.int64)
         kinds, ends, issued = (np.zeros(sm_count, np.int64) for _ in range(3))
-        return Held(rec.Kinds(machines, kinds, np.zeros(sm_count, rec.OWN), ends, issued))
+        own, outs, stopped = np.zeros(sm_count, rec.OWN), np.zeros(1, rec.LAUNCH_OUTCOME), np.zeros(1, np.int64)
+        return Held(rec.Kinds(machines, kinds, own, ends, issued, outs, stopped))
 
     return _kept("kinds", (sm_count,), (), make)
 
@@ -109,3 +111,23 @@ def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> H
     """A lane's state, of at most so many fills."""
     shape = own.held(warps_per_block, residents).value.lanes
     return _kept("lane", tuple(shape[0].tolist()), (fills,), lambda most: Held(new_lane(shape, most)))
+
+
+def composed(kind: Any, *parts: tuple[Held, dict[int, int]]) -> Held:
+    """A named tuple whose flat arrays are others': of each part, where they go, and where they are."""
+
+    def empty() -> Held:
+        types = {to: part.value[place].dtype for part, places in parts for to, place in places.items()}
+        return Held(kind(*(np.empty(0, types[k]) for k in range(len(types)))))
+
+    held = _kept("composed", (kind,), (), empty)
+    rows = held.words.reshape(-1, 2)
+    for part, places in parts:
+        rows[[*places]] = part.words.reshape(-1, 2)[[*places.values()]]
+    return held
+
+
+def places(kind: Any, names: str, own: Any, there: str = "") -> dict[int, int]:
+    """For `composed`: where these fields of a named tuple are, and those of another one, `there` by other names."""
+    pairs = zip(names.split(), (there or names).split(), strict=True)
+    return {kind._fields.index(name): own._fields.index(other) for name, other in pairs}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -15,21 +15,12 @@ import numpy as np
 from abstim.engine.design_point import caches_machine, refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import FOUND, NOMINAL_CYCLES, TOLD_SM, Walk
+from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Answers, Told, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
-from abstim.occupancy_vector.items import (
-    Items,
-    Warps,
-    check_field,
-    code_of,
-    cut,
-    empty_items,
-    instructions_of,
-    timed_rows,
-    warps_of,
-)
+from abstim.occupancy_vector.items import Sorted, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
 from abstim.occupancy_vector.lanes import FEW_ITEMS, chosen, compiled, cycles_of, run
-from abstim.occupancy_vector.scratch import caches_of, kinds_of, lane_of, working
+from abstim.occupancy_vector.lent import Lent
+from abstim.occupancy_vector.scratch import caches_of, composed, kinds_of, lane_of, places, working
 from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int32, Int64
@@ -52,39 +43,39 @@ time_launch = Native(
 class CutItems:
     """A launch as a GPU's pipeline and fetch see it: the same for all GPUs that agree in `Reading.items`."""
 
-    items: Items
+    lent: Lent  # Items
     is_cut: bool = False
+
+    @property
+    def items(self) -> rec.Items:
+        """What it is cut into."""
+        return self.lent.value  # type: ignore[no-any-return]
 
 
 @dataclass
 class Walked:
-    """A launch, dealt and walked through the caches of a design point, as its lanes read it: see Streams."""
+    """A launch, dealt and walked through the caches of a design point."""
 
-    told: np.ndarray  # TOLD_SM
-    found: np.ndarray  # FOUND
-    dealt: Int32[np.ndarray, " position"]
-    accesses: Int32[np.ndarray, " access"]
-    fills: Int32[np.ndarray, " access"]
-    late_starts: Int32[np.ndarray, " warp"]
-    late_begins: Int32[np.ndarray, " late"]
-    late_fills: Int32[np.ndarray, " late"]
-    fill_words: Int32[np.ndarray, " fill"]
-    fill_behind: Int32[np.ndarray, " fill"]
-    fill_trips: Int32[np.ndarray, " fill"]
-    fill_count: int = field(default=0, init=False)
-    late_count: int = field(default=0, init=False)
-    is_walked: bool = field(default=False, init=False)
+    lent: Lent  # Told
+    fill_count: int = 0
+    late_count: int = 0
+    is_walked: bool = False
+
+    @property
+    def told(self) -> Told:
+        """What lanes read of it."""
+        found: Told = self.lent.value
+        fills = {name: getattr(found, name)[: self.fill_count] for name in ("fill_words", "fill_behind", "fill_trips")}
+        lates = {name: getattr(found, name)[: self.late_count] for name in ("late_begins", "late_fills")}
+        return found._replace(**fills, **lates)
 
     @cached_property
     def digest(self) -> bytes:
         """Of all that lanes read of it."""
-        found = blake2b(self.told.tobytes(), digest_size=16)
-        for column, stop in (
-            (self.dealt, None), (self.accesses, -1), (self.fills, -1), (self.late_starts, None),
-            (self.late_begins, self.late_count), (self.late_fills, self.late_count), (self.fill_words, self.fill_count),
-            (self.fill_behind, self.fill_count), (self.fill_trips, self.fill_count),
-        ):  # fmt: skip
-            found.update(column[:stop].data)
+        told = self.told
+        found = blake2b(told.sms.tobytes(), digest_size=16)
+        for column in told[2:]:
+            found.update(column.data)
         return found.digest()
 
 
@@ -108,7 +99,7 @@ class DesignPoint(NamedTuple):
     reading: Reading
     residents: int  # thread blocks an SM holds
     inputs: LaunchInputs
-    warps: Warps
+    warps: Sorted
     cut: CutItems
     nominal: CutItems
     walked: Walked
@@ -121,36 +112,26 @@ class DesignPoint(NamedTuple):
     @property
     def sm_count(self) -> int:
         """SMs that have work."""
-        return len(self.walked.told)
-
-    def streams(self, starts: Int64[np.ndarray, " warp"]) -> rec.Streams:
-        """What its lanes read; what of it is not made yet is room."""
-        items, walked = self.cut.items, self.walked
-        return rec.Streams(
-            items.rows, items.lane_items, items.terms, starts, walked.accesses, walked.fills, self.warps.offsets,
-            walked.late_starts, walked.late_begins, walked.late_fills, walked.fill_words, walked.fill_behind,
-            walked.fill_trips, walked.dealt,
-        )  # fmt: skip
+        return int(self.walked.lent.rows[0, 1])
 
     @property
     def firsts(self) -> Int64[np.ndarray, " lane"]:
         """Lanes that are the first of those that do the same."""
-        return np.flatnonzero(self.walked.told["like"] == np.arange(self.sm_count))
+        return np.flatnonzero(self.walked.told.sms["like"] == np.arange(self.sm_count))
 
     @property
     def lanes(self) -> rec.Lanes:
         """All of them."""
         _, kinds = self.of.follow(self, 0)
-        items, walked, warps = self.cut.items, self.walked, self.warps
-        own, count, stop = self.streams(items.offsets[warps.paths]), int(items.offsets[-1]), walked.fill_count
-        fills = {name: getattr(own, name)[:stop] for name in ("fill_words", "fill_behind", "fill_trips")}
-        items = items._replace(lane_items=items.lane_items[:count], terms=items.terms[: count * len(rec.TERMS)])
-        own = own._replace(
-            lane_items=items.lane_items, terms=items.terms, access_starts=warps.offsets[:-1], **fills
+        items, told, warps = self.cut.items, self.walked.told, self.warps.value
+        count = int(items.offsets[-1])
+        streams = rec.Streams(
+            items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], items.offsets[warps.paths],
+            told.accesses, told.fills, warps.offsets[:-1], *told[5:], told.dealt,
         )  # fmt: skip
-        first, stops = (walked.told[name].astype(np.int32) for name in ("first", "stop"))
-        layout = layout_of(self.gpu, self.inputs.trace.warps_per_block, self.residents, items.lane_items)
-        return rec.Lanes(layout, kinds.machines[: len(first)].copy(), self.residents, own, first, stops)
+        first, stops = (told.sms[name].astype(np.int32) for name in ("first", "stop"))
+        layout = layout_of(self.gpu, self.inputs.trace.warps_per_block, self.residents, streams.lane_items)
+        return rec.Lanes(layout, kinds.machines[: len(first)].copy(), self.residents, streams, first, stops)
 
 
 class TimedLaunch:
@@ -159,7 +140,7 @@ class TimedLaunch:
     def __init__(self, session: Session, number: int, latency_of: Int64[np.ndarray, " instr"] | None = None) -> None:
         self.session, self.number, self.latency_of, self._lock = session, number, latency_of, Lock()
         self.launch, self.trace = session.launch(number), without_phases(session.traces.trace(number))
-        self._warps: dict[tuple, Warps] = {}
+        self._warps: dict[tuple, Sorted] = {}
         self._cut: dict[tuple, CutItems] = {}
         self._nominal: dict[tuple, CutItems] = {}
         self._walked: dict[tuple, Walked] = {}
@@ -176,15 +157,15 @@ class TimedLaunch:
         with self._lock:
             warps = _kept(self._warps, touch, lambda: warps_of(table, trace, gpu))
             made = _kept(self._cut, (touch, own.items), lambda: self._new_cut(inputs, warps, gpu))
-            nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps)))
+            nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps, timed=False)))
             walking = touch, own.caches, residents
             walked = _kept(self._walked, walking, lambda: _new_walked(warps, inputs, gpu))
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
-    def _new_cut(self, inputs: LaunchInputs, warps: Warps, gpu: Gpu) -> CutItems:
+    def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> CutItems:
         if self.latency_of is None:
             return CutItems(empty_items(warps))
-        return CutItems(cut(inputs.table, inputs.trace, warps, gpu, self.latency_of), True)
+        return CutItems(cut(inputs.table, warps, gpu, self.latency_of), True)
 
     def times(self, points: Sequence[DesignPoint], threads: int | None = None) -> list[Timed]:
         """The launch on design points of its own. Deterministic; cycles of a point do not depend on the others.
@@ -226,23 +207,27 @@ class TimedLaunch:
             return self._follow(point, most_work)
 
     def _follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Kinds]:
-        trace, table, warps, gpu = point.inputs.trace, point.inputs.table, point.warps, point.gpu
-        walked, items, per_block = point.walked, point.cut.items, trace.warps_per_block
+        table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
+        per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
             not (walked.is_walked or point.nominal.is_cut or gpu.spec.perfect_memory), not walked.is_walked,
             not point.cut.is_cut, per_block, point.residents, walked.fill_count, most_work,
         )  # fmt: skip
-        rows, scratch = instructions_of(table, warps, gpu) if plan.cuts else timed_rows(table, gpu), room_of(point)[0]
-        lane, kinds = lane_of(point.reading, per_block, point.residents, len(walked.fill_words)), kinds_of(gpu)
-        streams, outs = point.streams(np.empty(len(warps.paths), np.int64)), np.zeros(1, rec.LAUNCH_OUTCOME)
+        code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
+        fills = int(told.rows[Told._fields.index("fill_words"), 1])
+        lane, kinds = lane_of(point.reading, per_block, point.residents, fills), kinds_of(gpu)
+        streams = composed(
+            rec.Streams, (point.cut.lent.held, _ITEMS_READ), (warps.lent.held, _WARPS_READ), (told.held, _TOLD_READ)
+        )
         time_launch(
-            plan, point.reading.held(per_block, point.residents), code_of(table, trace, rows), warps,
-            point.nominal.items, items, walk_of(point), walked.told, walked.found, streams, scratch,
-            caches_of(point.reading, bool(plan.walks)), lane, kinds, np.zeros(1, np.int64), outs,
+            plan, point.reading.held(per_block, point.residents), code, warps.traced, warps.lent.held,
+            point.nominal.lent.held, point.cut.lent.held, walk_of(point), told.held, streams, room_of(point)[0],
+            caches_of(point.reading, bool(plan.walks)), lane, kinds,
         )  # fmt: skip
+        outs = kinds.value.outs.copy()
         out = outs[0]
         if out["misfits"]:
-            cut(table, trace, warps, gpu)
+            cut(table, warps, gpu)
         check_field("occupies", outs["longest"], rec.OCCUPIES_BITS)
         point.nominal.is_cut |= bool(plan.cuts_nominal)
         point.cut.is_cut = walked.is_walked = True
@@ -259,32 +244,54 @@ def _timed(point: DesignPoint, out: np.ndarray) -> Timed:
     )  # fmt: skip
 
 
-def room_of(point: DesignPoint) -> tuple[Held, tuple[np.ndarray, ...]]:
+_ITEMS_READ = places(rec.Streams, "items lane_items terms", rec.Items, "rows lane_items terms")
+_WARPS_READ = places(rec.Streams, "starts access_starts", rec.Warps, "starts offsets")
+_TOLD_READ = places(rec.Streams, " ".join(Told._fields[2:]), Told)
+_ITEMS_WALKED = places(Walk, "items offsets", rec.Items, "lane_items offsets")
+_WARPS_WALKED = places(Walk, "paths accesses access_offsets", rec.Warps, "paths accesses offsets")
+_TRACED_WALKED, _TOLD_WALKED = places(Walk, "records", rec.Traced), places(Walk, "dealt", Told)
+_ANSWERS_WALKED = places(Walk, " ".join(Answers._fields), Answers)
+
+
+def room_of(point: DesignPoint) -> tuple[Held, Held]:
     """What a launch is timed in, of this thread."""
     warps, per_block = point.warps, point.inputs.trace.warps_per_block
-    count, accesses, fetches = len(warps.paths), len(warps.accesses), len(point.walked.late_begins)
-    longest, registers, slots = int(warps.lengths.max()), point.inputs.table.register_count, point.residents * per_block
-    sizes = longest, registers, count // per_block, count, point.residents, slots, accesses, fetches
+    count, fetches = len(point.inputs.trace.warp_instructions), _fetches(warps, point.gpu) + warps.count
+    registers, slots = point.inputs.table.register_count, point.residents * per_block
+    sizes = warps.longest, registers, count // per_block, count, point.residents, slots, warps.accesses + 1, fetches
     return working(point.gpu.spec.sm_count, sizes)
 
 
-def walk_of(point: DesignPoint) -> Walk:
-    """A launch's walk, whose answers lie there until another one's do."""
-    inputs, warps, items = point.inputs, point.warps, point.nominal.items
-    machine = caches_machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
-    return Walk(
-        machine, items.lane_items, items.offsets, warps.paths, warps.accesses, warps.offsets,
-        inputs.trace.records, point.walked.dealt, NOMINAL_CYCLES, *room_of(point)[1],
+def walk_of(point: DesignPoint) -> Held:
+    """A launch's Walk, whose answers lie there until another one's do."""
+    inputs, warps = point.inputs, point.warps
+    machine = _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
+    return composed(
+        Walk, (machine, {0: 0}), (point.nominal.lent.held, _ITEMS_WALKED), (warps.lent.held, _WARPS_WALKED),
+        (warps.traced, _TRACED_WALKED), (point.walked.lent.held, _TOLD_WALKED), (room_of(point)[1], _ANSWERS_WALKED),
     )  # fmt: skip
 
 
-def _new_walked(warps: Warps, inputs: LaunchInputs, gpu: Gpu) -> Walked:
+@lru_cache(128)
+def _machine(gpu: Gpu, warps_per_block: int, residents: int, shared_bytes: int) -> Held:
+    return Held((caches_machine(gpu, warps_per_block, residents, shared_bytes),))
+
+
+def _fetches(warps: Sorted, gpu: Gpu) -> int:
+    """Items at most, whose lines are fetched."""
+    return 0 if gpu.spec.perfect_memory else warps.instructions
+
+
+_TOLD = TOLD_SM, FOUND, *[np.int32] * 9
+
+
+def _new_walked(warps: Sorted, inputs: LaunchInputs, gpu: Gpu) -> Walked:
     """Room for what a walk finds. Memory is touched as far as there is something."""
-    count, accesses, blocks = len(warps.paths), len(warps.accesses), len(warps.paths) // inputs.trace.warps_per_block
-    fetches = 0 if gpu.spec.perfect_memory else int(warps.lengths.sum())
-    lates, fills, sms = fetches + count, 1 + accesses + fetches, min(gpu.spec.sm_count, blocks)
-    sizes = blocks, accesses, accesses, count, lates, lates, fills, fills, fills
-    return Walked(np.zeros(sms, TOLD_SM), np.zeros(1, FOUND), *(np.empty(size, np.int32) for size in sizes))
+    count, accesses, fetches = warps.count, warps.accesses + 1, _fetches(warps, gpu)
+    blocks = count // inputs.trace.warps_per_block
+    lates, fills = fetches + count, 1 + accesses + fetches
+    sizes = min(gpu.spec.sm_count, blocks), 1, blocks, accesses, accesses, count, lates, lates, fills, fills, fills
+    return Walked(Lent(Told, _TOLD, sizes))
 
 
 def _kept(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:

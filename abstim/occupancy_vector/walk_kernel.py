@@ -12,8 +12,9 @@ from abstim.engine.rules import SECTORS
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import ONE, bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
+from abstim.occupancy_vector.answer_kernel import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, asked_by
 from abstim.occupancy_vector.cache_walk import PIPE_PLACES
-from abstim.occupancy_vector.ready_slots import equal, first_beyond, first_of_least, those_by
+from abstim.occupancy_vector.ready_slots import equal, first_beyond, first_of_least, prefetch, those_by
 from functional.jit.marked import jit, zero
 from functional.traces.trace import SECTOR_BYTES
 
@@ -101,24 +102,24 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     row.valid |= sectors
     if write:
         row.dirty |= sectors
-        return time + walk.nominal[rec.L2]
-    is_coming = row.there - walk.nominal[rec.L2] > time
+        return time + L2_CYCLES
+    is_coming = row.there - L2_CYCLES > time
     if missed:
         found.dram_sectors = min(255, found.dram_sectors + sectors_in(missed))
         open_row(walk, caches, channel, local, sectors_in(missed))
         ask_first(row, missed, is_coming)
-        row.there = time + walk.nominal[rec.DRAM]
+        row.there = time + DRAM_CYCLES
     elif is_coming and join(row, sectors, m.l2_mshr_merges) and not held:
         # The slice takes nothing until what it waits for is there. Sectors that come in packets of their own come after
         # the same one of all others, so that each has to wait.
-        if m.coalesced_bytes == SECTOR_BYTES and time + walk.nominal[rec.DRAM] <= row.there + SECTORS:
-            row.there += (sectors_in(sectors) - 1) * (walk.nominal[rec.DRAM] - walk.nominal[rec.L2])
-        slice.blocked, slice.free = time, row.there - walk.nominal[rec.L2]
+        if m.coalesced_bytes == SECTOR_BYTES and time + DRAM_CYCLES <= row.there + SECTORS:
+            row.there += (sectors_in(sectors) - 1) * (DRAM_CYCLES - L2_CYCLES)
+        slice.blocked, slice.free = time, row.there - L2_CYCLES
         return row.there
     elif held:
-        return max(row.there, time + walk.nominal[rec.L2])
+        return max(row.there, time + L2_CYCLES)
     # SMs that come to a line while it is on its way go on together: who came later would else overtake who asked
-    return time + walk.nominal[rec.DRAM if row.there > time else rec.L2]
+    return time + (DRAM_CYCLES if row.there > time else L2_CYCLES)
 
 
 @jit
@@ -147,7 +148,7 @@ def wait_for(walk, found, row, access, time):
     if row.there - time > found.wait:
         found.wait, found.waits_for = row.there - time, row.asker
     if row.asker != access + 1:
-        found.way = max(found.way, min(row.there - time, walk.nominal[rec.DRAM]))
+        found.way = max(found.way, min(row.there - time, DRAM_CYCLES))
 
 
 @jit
@@ -358,8 +359,9 @@ def pick(walk, sm):
     """The slot whose turn it is, or -1; then the SM's clock is at the next cycle in which one is ready."""
     m = walk.machine[0]
     if sm.clock >= sm.first:
-        sm.ready = those_by(sm.due, 0, rec.MOST_SLOTS, sm.clock)
-        sm.first = first_beyond(sm.due, 0, rec.MOST_SLOTS, sm.clock)
+        count = m.blocks_per_sm * m.warps_per_block + rec.TOGETHER - 1 & -rec.TOGETHER
+        sm.ready = those_by(sm.due, 0, count, sm.clock)
+        sm.first = first_beyond(sm.due, 0, count, sm.clock)
     if not sm.ready:
         sm.clock = sm.first
         return -1
@@ -396,6 +398,7 @@ def go_on(walk, caches, number, sm, slot):
         if slot.item < slot.stop:
             ready = max(ready, fetch_next(walk, caches, number, slot, time))
         goes_on = not (item.barrier or item.access != rec.NONE or ready > time or slot.item == slot.stop)
+    foresee(walk, slot)
     sm.clock = max(soon, time + max(1, issued // m.schedulers_per_sm))
     if slot.item == slot.stop:
         slot.state = rec.GONE
@@ -405,10 +408,21 @@ def go_on(walk, caches, number, sm, slot):
 
 
 @jit
+def foresee(walk, slot):
+    """What a warp looks at when its turn comes again is brought into the processor's cache; others come first."""
+    prefetch(walk.items, slot.item + 2)
+    prefetch(walk.records, walk.accesses[slot.access].record)
+    prefetch(walk.answers, slot.access)
+    prefetch(walk.accesses, slot.access + 2)
+    prefetch(walk.fetch_waits, slot.fetch)
+    prefetch(walk.fetch_askers, slot.fetch)
+
+
+@jit
 def enter_pipe(walk, pipe, sm, time, cycles):
     """An access of so many transactions, which the tags have taken by `memory_free`, goes through the pipe in front of
     them; returns when the first one enters, from `time` on."""
-    last = sm.piped - walk.nominal[rec.FIRST]  # the transaction that leaves it a stage
+    last = sm.piped - FIRST_CYCLES  # the transaction that leaves it a stage
     while sm.tail < sm.entered and pipe[sm.tail & (PIPE_PLACES - 1)].stop <= last:
         sm.tail += 1
     if sm.tail < sm.entered and last >= 0:
@@ -426,16 +440,18 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     own, found, starts = walk.accesses[slot.access], walk.answers[slot.access], caches.starts[number]
     start = taken = max(time, sm.memory_free)
     slot.access += 1
+    zero(found)
     if item.access != rec.NONE:
         taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
         found.number = sm.asks
         if found.behind:
             before = walk.answers[found.behind - 1]
-            early = (before.there - found.until) * rec.PARTS // (walk.nominal[rec.DRAM] - walk.nominal[rec.L2])
+            early = (before.there - found.until) * rec.PARTS // (DRAM_CYCLES - L2_CYCLES)
             early = max(0, min(rec.MOST_PARTS, early))
             found.back = min(rec.RECENT, sm.asks - before.number) | early << rec.BACK_BITS
         sm.asks += item.access == rec.LOAD and found.sectors > 0
-        answered = taken + max(walk.nominal[rec.FIRST], found.wait)
+        follow(walk, found, slot.access - 1)
+        answered = taken + max(FIRST_CYCLES, found.wait)
         if item.access == rec.CONSTANT:
             slot.back_near = max(slot.back_near, answered)
         elif item.access != rec.STORE:
@@ -444,6 +460,16 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     starts[sm.started] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
     sm.started = sm.started + 1 if sm.started + 1 < len(starts) else 0
     return starts[sm.started]
+
+
+@jit
+def follow(walk, found, access):
+    """Others wait for the one that asked for an access's data, or this one for more than its own."""
+    asker = asked_by(found)
+    if found.sectors > 0 and (found.behind > 0 or found.trips > 0):
+        asker = access
+    if asker >= 0:
+        walk.followed[asker] = 1
 
 
 @jit
@@ -536,7 +562,6 @@ def walk_caches(walk, caches, told, sms, slots):
     limit, count = 0, len(told)
     left, own = count, walk.machine[0].warps_per_block * walk.machine[0].blocks_per_sm
     empty(caches, count)
-    walk.answers[0 : walk.access_offsets[len(walk.paths)]] = 0
     for number in range(count):
         start(walk, caches, number, sms[number], told[number], slots[number * own : (number + 1) * own])
     while left:

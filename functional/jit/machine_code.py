@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from functional.jit.marked import Known, Marked, described, kind_of, words_of
+from functional.jit.marked import Known, Marked, address_of, described, kind_of, words_of
 from functional.jit.object_file import CAN_LOAD, KNOWN, ObjectFiles
 from functional.keep.kept import Kept, key
 from functional.terminal import note
@@ -166,10 +166,9 @@ class Held:
 
     def __init__(self, value: Any) -> None:
         shown: list[Any] = []
-        own = words_of(value, shown)
         self.value: Any = value
-        self.block = (ctypes.c_int64 * len(own))(*own)
-        self.shown, self.address = (type(value), *shown), ctypes.addressof(self.block)
+        self.words = np.array(words_of(value, shown), np.int64)
+        self.shown, self.address = (type(value), *shown), address_of(self.words)
 
 
 class Native(Staged):
