@@ -15,6 +15,7 @@ from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.design_points import Reading, sharing_of
 from abstim.occupancy_vector.items import new_cutting
 from abstim.occupancy_vector.lanes import new_lane
+from functional.arrays import Int64
 from functional.jit.machine_code import Held
 
 Made = TypeVar("Made")
@@ -113,21 +114,29 @@ def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> H
     return _kept("lane", tuple(shape[0].tolist()), (fills,), lambda most: Held(new_lane(shape, most)))
 
 
-def composed(kind: Any, *parts: tuple[Held, dict[int, int]]) -> Held:
-    """A named tuple whose flat arrays are others': of each part, where they go, and where they are."""
+class Places(NamedTuple):
+    """Fields of a named tuple that are others' in a second one: where they are in each."""
+
+    to: Int64[np.ndarray, " field"]
+    own: Int64[np.ndarray, " field"]
+
+
+def places(kind: Any, names: str, own: Any, there: str = "") -> Places:
+    """Of fields by their names; `there`: by what others they go in the second."""
+    return Places(*(
+        np.array([of._fields.index(name) for name in said.split()]) for of, said in ((kind, names), (own, there or names))
+    ))  # fmt: skip
+
+
+def composed(kind: Any, *parts: tuple[Held, Places]) -> Held:
+    """A named tuple whose flat arrays are others': those of its parts."""
 
     def empty() -> Held:
-        types = {to: part.value[place].dtype for part, places in parts for to, place in places.items()}
+        types = {int(k): part.value[n].dtype for part, own in parts for k, n in zip(*own, strict=True)}
         return Held(kind(*(np.empty(0, types[k]) for k in range(len(types)))))
 
     held = _kept("composed", (kind,), (), empty)
     rows = held.words.reshape(-1, 2)
-    for part, places in parts:
-        rows[[*places]] = part.words.reshape(-1, 2)[[*places.values()]]
+    for part, own in parts:
+        rows[own.to] = part.words.reshape(-1, 2)[own.own]
     return held
-
-
-def places(kind: Any, names: str, own: Any, there: str = "") -> dict[int, int]:
-    """For `composed`: where these fields of a named tuple are, and those of another one, `there` by other names."""
-    pairs = zip(names.split(), (there or names).split(), strict=True)
-    return {kind._fields.index(name): own._fields.index(other) for name, other in pairs}

@@ -247,6 +247,7 @@ def _timed(point: DesignPoint, out: np.ndarray) -> Timed:
 _ITEMS_READ = places(rec.Streams, "items lane_items terms", rec.Items, "rows lane_items terms")
 _WARPS_READ = places(rec.Streams, "starts access_starts", rec.Warps, "starts offsets")
 _TOLD_READ = places(rec.Streams, " ".join(Told._fields[2:]), Told)
+_MACHINE_WALKED = places(Walk, "machine", Walk)
 _ITEMS_WALKED = places(Walk, "items offsets", rec.Items, "lane_items offsets")
 _WARPS_WALKED = places(Walk, "paths accesses access_offsets", rec.Warps, "paths accesses offsets")
 _TRACED_WALKED, _TOLD_WALKED = places(Walk, "records", rec.Traced), places(Walk, "dealt", Told)
@@ -267,7 +268,7 @@ def walk_of(point: DesignPoint) -> Held:
     inputs, warps = point.inputs, point.warps
     machine = _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
     return composed(
-        Walk, (machine, {0: 0}), (point.nominal.lent.held, _ITEMS_WALKED), (warps.lent.held, _WARPS_WALKED),
+        Walk, (machine, _MACHINE_WALKED), (point.nominal.lent.held, _ITEMS_WALKED), (warps.lent.held, _WARPS_WALKED),
         (warps.traced, _TRACED_WALKED), (point.walked.lent.held, _TOLD_WALKED), (room_of(point)[1], _ANSWERS_WALKED),
     )  # fmt: skip
 
