@@ -24,15 +24,6 @@ def _loaded(body: Any, array: Any, k: Any, vector: str) -> str:
     return body.new(f"load {vector}, ptr {place.name}, align {place.dtype.itemsize}")
 
 
-@jit
-def first_beyond(times, k, count, time):
-    """The least of `count` times, a multiple of TOGETHER, from `k` on that are later than `time`."""
-    found = FAR_OFF
-    for n in range(k, k + count):
-        found = min(found, times[n] if times[n] > time else FAR_OFF)
-    return found
-
-
 @Operation
 def by(body: Any, times: Any, k: Any, time: Any) -> Word:
     """Bits: which of the TOGETHER times from `k` on are not later than `time`."""
@@ -41,13 +32,36 @@ def by(body: Any, times: Any, k: Any, time: Any) -> Word:
     return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
 
 
+@Operation
+def _beyond(body: Any, times: Any, k: Any, time: Any, least: Any) -> Word:
+    """The TOGETHER times from `k` on as far as they are later than `time`, each or what of `least` comes before it;
+    `least` 0: whatever they are."""
+    ends, limit = _loaded(body, times, k, _TIMES), body.everywhere(_TIMES, body.number(time))
+    far, name = body.everywhere(_TIMES, str(FAR_OFF)), f"llvm.smin.v{TOGETHER}i64"
+    later = body.new(f"icmp sgt {_TIMES} {ends}, {limit}")
+    own = body.new(f"select <{TOGETHER} x i1> {later}, {_TIMES} {ends}, {_TIMES} {far}")
+    body.unit.declarations.add(f"declare {_TIMES} @{name}({_TIMES}, {_TIMES})")
+    before = far if isinstance(least, int) else least.name
+    return Word(body.new(f"call {_TIMES} @{name}({_TIMES} {own}, {_TIMES} {before})"), _TIMES)
+
+
+@Operation
+def _least(body: Any, times: Any) -> Word:
+    """The least of TOGETHER times."""
+    name = f"llvm.vector.reduce.smin.v{TOGETHER}i64"
+    body.unit.declarations.add(f"declare i64 @{name}({_TIMES})")
+    return Word(body.new(f"call i64 @{name}({_TIMES} {times.name})"), INT)
+
+
 @jit
-def those_by(times, k, count, time):
-    """Bits: which of `count` times, a multiple of TOGETHER, from `k` on are not later than `time`."""
-    bits = np.uint64(0)
-    for n in range(0, count, TOGETHER):
+def split(times, k, count, time):
+    """(bits: which of `count` times, a multiple of TOGETHER, from `k` on are not later than `time`, the least of the
+    others)."""
+    bits, least = by(times, k, time), _beyond(times, k, time, 0)
+    for n in range(TOGETHER, count, TOGETHER):
         bits |= by(times, k + n, time) << np.uint64(n)
-    return bits
+        least = _beyond(times, k + n, time, least)
+    return bits, _least(least)
 
 
 def _late(body: Any, bounds: Any, n: Any, time: Any) -> str:
@@ -98,10 +112,9 @@ def _least_of(body: Any, times: Any, k: Any, count: Any) -> Word:
     """The least of `count` of TOGETHER times from `k` on."""
     lanes = ", ".join(f"i64 {n}" for n in range(TOGETHER))
     own = body.new(f"icmp slt {_TIMES} <{lanes}>, {body.everywhere(_TIMES, body.number(count))}")
-    far, name = body.everywhere(_TIMES, str(FAR_OFF)), f"llvm.vector.reduce.smin.v{TOGETHER}i64"
+    far = body.everywhere(_TIMES, str(FAR_OFF))
     there = body.new(f"select <{TOGETHER} x i1> {own}, {_TIMES} {_loaded(body, times, k, _TIMES)}, {_TIMES} {far}")
-    body.unit.declarations.add(f"declare i64 @{name}({_TIMES})")
-    return Word(body.new(f"call i64 @{name}({_TIMES} {there})"), INT)
+    return _least.emit(body, Word(there, _TIMES))  # type: ignore[no-any-return]
 
 
 @jit
@@ -159,12 +172,11 @@ def look(lane, shape, s, g):
     time = own.horizon
     while True:
         if time >= own.first:
-            own.ready = those_by(lane.due, s * shape.rows, shape.rows, time)
-            own.first = first_beyond(lane.due, s * shape.rows, shape.rows, time)
+            own.ready, own.first = split(lane.due, s * shape.rows, shape.rows, time)
         can = own.ready & served(lane.needs, s * MOST_SLOTS, lane.bounds, g * TOGETHER, time)
         if can or time >= FAR_OFF:
             break
-        time = min(own.first, first_beyond(lane.bounds, g * TOGETHER, TOGETHER, time) if own.ready else FAR_OFF)
+        time = min(own.first, _least(_beyond(lane.bounds, g * TOGETHER, time, 0)) if own.ready else FAR_OFF)
     own.horizon, own.sure = time, 1
     own.picked = turn_of(lane, shape, s, can)
 

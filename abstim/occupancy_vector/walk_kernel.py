@@ -14,7 +14,7 @@ from abstim.engine.warp_slots import ONE, bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, asked_by
 from abstim.occupancy_vector.cache_walk import PIPE_PLACES
-from abstim.occupancy_vector.ready_slots import equal, first_beyond, first_of_least, prefetch, those_by
+from abstim.occupancy_vector.ready_slots import equal, first_of_least, prefetch, split
 from functional.jit.marked import jit, zero
 from functional.traces.trace import SECTOR_BYTES
 
@@ -360,8 +360,7 @@ def pick(walk, sm):
     m = walk.machine[0]
     if sm.clock >= sm.first:
         count = m.blocks_per_sm * m.warps_per_block + rec.TOGETHER - 1 & -rec.TOGETHER
-        sm.ready = those_by(sm.due, 0, count, sm.clock)
-        sm.first = first_beyond(sm.due, 0, count, sm.clock)
+        sm.ready, sm.first = split(sm.due, 0, count, sm.clock)
     if not sm.ready:
         sm.clock = sm.first
         return -1
