@@ -35,6 +35,7 @@ LIMITS = {
 }  # fmt: skip
 
 
+@lru_cache(128)
 def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, blocks_per_sm: int) -> None:
     """Raises InputError, one line, for a GPU that cannot run the program of `table`, or is too large for the engine;
     or for more resident warps than the SM has slots."""

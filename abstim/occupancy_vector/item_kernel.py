@@ -386,33 +386,25 @@ def start_warp(warp, item, scratch):
     warp.instructions = warp.lines = 0
 
 
-MOST_CYCLES = 1 << 25  # that TERMS hold
+BYTE, TERM_BITS = 8, 25  # of what LANE_ITEM and TERMS hold
 TICKS_A_WORK = rec.TICKS // rec.WORK_A_CYCLE
 
 
 @jit
-def put_term(terms, k, value, ticks):
-    """One of TERMS, in ticks; returns whether it is too large."""
-    terms[k] = value * ticks
-    return value >= MOST_CYCLES
-
-
-@jit
 def put_terms(item, terms, k):
-    """TERMS of an item, from place `k` on; returns whether one is too large."""
-    large = put_term(terms, k + rec.TERM.next, item.next, rec.TICKS) | put_term(
-        terms, k + rec.TERM.drain, item.drain, rec.TICKS
-    )
-    large |= put_term(terms, k + rec.TERM.after_next, item.after_next, rec.TICKS)
-    large |= put_term(terms, k + rec.TERM.latency, item.latency, rec.TICKS)
-    large |= put_term(terms, k + rec.TERM.occupies, item.occupies, rec.TICKS)
-    large |= put_term(terms, k + rec.TERM.sp, item.sp, TICKS_A_WORK)
-    return large | put_term(terms, k + rec.TERM.int, item.int, TICKS_A_WORK)
+    """TERMS of an item, from place `k` on, in ticks."""
+    terms[k + rec.TERM.next] = item.next * rec.TICKS
+    terms[k + rec.TERM.after_next] = item.after_next * rec.TICKS
+    terms[k + rec.TERM.drain] = item.drain * rec.TICKS
+    terms[k + rec.TERM.latency] = item.latency * rec.TICKS
+    terms[k + rec.TERM.occupies] = item.occupies * rec.TICKS
+    terms[k + rec.TERM.sp] = item.sp * TICKS_A_WORK
+    terms[k + rec.TERM.int] = item.int * TICKS_A_WORK
 
 
 @jit
 def pack(item, out, terms, k):
-    """LANE_ITEM of an item, and its TERMS from place `k` on; returns whether it does not fit."""
+    """LANE_ITEM of an item, and its TERMS from place `k` on, if there are any; returns whether it does not fit."""
     out.begins, out.line, out.wait_far, out.wait_near = item.begins, item.line, item.wait_far, item.wait_near
     out.cycles, out.front, out.unit, out.unit_offset = item.cycles, item.front, item.unit, item.unit_offset
     out.fetches, out.fetch_by, out.access = item.fetches, item.fetch_by, item.access
@@ -422,9 +414,11 @@ def pack(item, out, terms, k):
     if item.unit:
         needs |= 1 << (item.unit - rec.MEMORY)
     out.needs = needs | (item.sp > 0) << rec.NEEDS_POOL | (item.int > 0) << (rec.NEEDS_POOL + 1)
-    changed = (out.cycles != item.cycles) | (out.front != item.front) | (out.unit_offset != item.unit_offset)
-    changed |= (out.fetches != item.fetches) | (out.fetch_by != item.fetch_by)
-    return changed if len(terms) == 0 else put_terms(item, terms, k) | changed
+    if len(terms):
+        put_terms(item, terms, k)
+    bytes = item.cycles | item.front | item.unit_offset | item.fetches | item.fetch_by
+    times = item.next | item.after_next | item.drain | item.latency | item.occupies | item.sp | item.int
+    return (bytes >> BYTE | times >> TERM_BITS) != 0
 
 
 def pack_items(rows, lane_items, terms, misfits):

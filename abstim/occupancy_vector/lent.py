@@ -29,6 +29,8 @@ class Lent:
         if any(size > len(array) for size, array in zip(sizes, there, strict=True)):
             grown = (a if n <= len(a) else np.empty(max(n, 2 * len(a)), a.dtype) for n, a in zip(sizes, there))
             self.held = Held(type(there)(*grown))
+            if sum(array.nbytes for array in self.held.value) > MOST_BYTES:
+                self._free = []
         self.rows = self.held.words.reshape(-1, 2)  # address and size of each array
         self.rows[:, 1] = sizes
 
@@ -38,5 +40,5 @@ class Lent:
         return type(self.held.value)(*(a[:n] for a, n in zip(self.held.value, self.rows[:, 1].tolist(), strict=True)))
 
     def __del__(self) -> None:
-        if len(self._free) < MOST_FREE and sum(array.nbytes for array in self.held.value) <= MOST_BYTES:
+        if len(self._free) < MOST_FREE:
             self._free.append(self.held)

@@ -114,7 +114,9 @@ def count_of(line: Any) -> Any:
 
 def in_phases(records: UInt32[np.ndarray, " record"]) -> Bool[np.ndarray, " record"]:
     """Which of them are of this kind."""
-    return is_phase(line_of(records.astype(np.int64)))
+    lines = records >> np.uint32(LINE_SHIFT)
+    lines -= np.uint32(PHASE_WINDOW_LINE)  # what lies below comes out above
+    return lines < PARAM_WINDOW_LINE - PHASE_WINDOW_LINE
 
 
 def without_phases(trace: Trace) -> Trace:
