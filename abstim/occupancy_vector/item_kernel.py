@@ -141,27 +141,27 @@ def fetch(warp, row, shape):
 
 
 @jit
-def own_waits(warp, code, i, registers, wait):
-    """`wait`: the far and the near results that instruction `i` waits for, bit n: the one n before the latest. Returns
+def own_waits(warp, code, i, registers, mask):
+    """`mask`: the far and the near results that instruction `i` waits for, bit n: the one n before the latest. Returns
     the cycle its registers from pools and near results are free in, for a lone warp."""
-    wait.mask[:], time = 0, warp.time
+    mask[:], time = 0, warp.time
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
         if r < 0:
             break
         row = registers[r]
         if row.far:
-            add_wait(wait.mask, 0, wait.far_waited, warp.far - row.far, row.far)
+            add_wait(mask, 0, warp.far_waited, warp.far - row.far, row.far)
         if row.near:
-            add_wait(wait.mask, 1, wait.near_waited, warp.near - row.near, row.near)
+            add_wait(mask, 1, warp.near_waited, warp.near - row.near, row.near)
             time = max(time, row.near_due)
         row.far = row.near = 0  # once
         if row.pool:
             time = max(time, row.due)
     if warp.hold_far:
-        wait.mask[0] = (1 << rec.LOADS) - 1
+        mask[0] = (1 << rec.LOADS) - 1
     if warp.hold_near:
-        wait.mask[1] = (1 << rec.RESULTS) - 1
+        mask[1] = (1 << rec.RESULTS) - 1
     return time
 
 
@@ -174,14 +174,14 @@ def add_wait(mask, which, waited, back, number):
 
 
 @jit
-def begins_item(warp, row, items, time, earliest, wait, shape):
+def begins_item(warp, row, items, time, earliest, mask, shape):
     """Does an instruction that a lone warp issues at `time` begin an item?"""
-    if warp.item < warp.first:
+    if warp.item < 0:
         return True
     item = items[warp.item]
     special = row.unit != rec.POOLED
     return (
-        shape.single or time > earliest or wait.mask[0] or wait.mask[1] or item.barrier
+        shape.single or time > earliest or mask[0] or mask[1] or item.barrier
         or (special and item.unit != rec.POOLED) or row.kind == Kind.BARRIER or item.cycles >= LONGEST_RUN
         or row.pc // shape.fetch_line != item.line
     )  # fmt: skip
@@ -196,13 +196,13 @@ def count_fetches(warp, item, shape):
 
 
 @jit
-def begin_item(warp, row, items, time, wait, shape):
+def begin_item(warp, row, items, time, mask, shape):
     """The next item; the one before learns what it waits for."""
-    if warp.item >= warp.first:
+    if warp.item >= 0:
         before = items[warp.item]
         before.front = warp.time - warp.start + max(warp.gap, warp.stall)  # what the front end and machine code allow
         count_fetches(warp, before, shape)
-        before.wait_far, before.wait_near = wait.mask[0], wait.mask[1]
+        before.wait_far, before.wait_near = mask[0], mask[1]
     warp.start_two_before, warp.start_before, warp.start = warp.start_before, warp.start, time
     warp.item += 1
     item = items[warp.item]
@@ -235,22 +235,22 @@ def is_data(row, access):
 
 
 @jit
-def is_recent(warp, records, access, lines):
+def is_recent(warp, records, access):
     """Are all lines that a load asks for among the latest that the warp has loaded? They are then."""
     found = True
     for k in range(access.record, end_of_access(records, access.record)):
         line, known = line_of(records[k]), False
-        for n in range(len(lines)):
-            known |= lines[n] == line
+        for n in range(len(warp.lines)):
+            known |= warp.lines[n] == line
         if not known:
-            lines[warp.lines % len(lines)] = line
-            warp.lines += 1
+            warp.lines[warp.loaded % len(warp.lines)] = line
+            warp.loaded += 1
         found &= known
     return found
 
 
 @jit
-def use_memory(warp, records, row, item, access, shape, lines):
+def use_memory(warp, records, row, item, access, shape):
     """An instruction on the load/store unit."""
     if row.kind == Kind.FENCE:
         item.latency = 1
@@ -264,7 +264,7 @@ def use_memory(warp, records, row, item, access, shape, lines):
         (shape.bypass or (shape.perfect and row.kind == Kind.L2_LOAD)) and access.space != rec.LOCAL_MEMORY
     ):
         which = rec.ATOMIC_LATENCY
-    elif shape.perfect and not (row.kind != Kind.GLOBAL_STORE and is_recent(warp, records, access, lines)):
+    elif shape.perfect and not (row.kind != Kind.GLOBAL_STORE and is_recent(warp, records, access)):
         which = rec.MISS
     item.latency = shape.latency[which] if access.active else 1
     item.latency_of = shape.latency_of[which] if access.active else 0
@@ -318,7 +318,7 @@ def reserve(warp, code, i, row, registers, time, far, near):
 
 
 @jit
-def add_instruction(warp, code, i, row, items, access, shape, time, records, scratch):
+def add_instruction(warp, code, i, row, registers, items, access, shape, time, records):
     """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
     item = items[warp.item]
     item.cycles += 1 if time > warp.time or item.cycles == 0 else 0
@@ -328,7 +328,7 @@ def add_instruction(warp, code, i, row, items, access, shape, time, records, scr
         item.unit, item.unit_offset = row.unit, offset
     if row.unit == rec.MEMORY:
         item.unit_offset += row.late
-        use_memory(warp, records, row, item, access, shape, scratch.lines)
+        use_memory(warp, records, row, item, access, shape)
     elif special:
         item.occupies, item.latency = row.initiation, row.result - rec.TO_UNIT_CYCLES
         item.latency_of = row.latency_of
@@ -336,7 +336,7 @@ def add_instruction(warp, code, i, row, items, access, shape, time, records, scr
         use_pool(row, item, offset)
     far = row.unit == rec.MEMORY and is_data(row, access) and row.kind != Kind.GLOBAL_STORE
     near = special and row.writes and not far
-    reserve(warp, code, i, row, scratch.registers, time, far, near)
+    reserve(warp, code, i, row, registers, time, far, near)
     item.far, item.near = max(item.far, far), max(item.near, near)
     warp.far += far
     warp.near += near
@@ -348,42 +348,38 @@ def add_instruction(warp, code, i, row, items, access, shape, time, records, scr
 
 
 @jit
-def follow(warp, code, i, row, items, access, shape, records, scratch):
+def follow(warp, code, i, row, access, shape, records, scratch):
     """Instruction `i` of the warp's stream."""
     fetch(warp, row, shape)
     paired = (
-        shape.dual_issue and warp.gap == 1 and not warp.paired and warp.item >= warp.first
-        and (row.unit == rec.POOLED) != (items[warp.item].unit == rec.POOLED)
+        shape.dual_issue and warp.gap == 1 and not warp.paired and warp.item >= 0
+        and (row.unit == rec.POOLED) != (scratch.rows[warp.item].unit == rec.POOLED)
     )  # fmt: skip
-    earliest = warp.time + (0 if paired else warp.gap) if warp.item >= warp.first else 0
-    registers, free, wait = scratch.registers, scratch.free, scratch.wait
-    time = max(earliest, warp.time + warp.stall, own_waits(warp, code, i, registers, wait))
+    earliest = warp.time + (0 if paired else warp.gap) if warp.item >= 0 else 0
+    registers, items, mask = scratch.registers[0], scratch.rows, scratch.mask
+    time = max(earliest, warp.time + warp.stall, own_waits(warp, code, i, registers, mask))
     unit = row.unit if row.unit != rec.POOLED else rec.TENSOR + 1 + row.pool
     if row.unit != rec.MEMORY:
-        time = max(time, free[unit])
-        free[unit] = time + row.initiation
+        time = max(time, warp.free[unit])
+        warp.free[unit] = time + row.initiation
     warp.paired = paired and time == warp.time
-    if begins_item(warp, row, items, time, earliest, wait, shape):
-        begin_item(warp, row, items, time, wait, shape)
+    if begins_item(warp, row, items, time, earliest, mask, shape):
+        begin_item(warp, row, items, time, mask, shape)
     else:
         count_fetches(warp, items[warp.item], shape)
     if shape.timed:
         read_pools(warp, code, i, registers, items, time)
-    add_instruction(warp, code, i, row, items, access, shape, time, records, scratch)
+    add_instruction(warp, code, i, row, registers, items, access, shape, time, records)
     warp.instructions += 1
 
 
 @jit
-def start_warp(warp, item, scratch):
-    """A lone warp before its first instruction, whose items begin at `item`."""
-    registers = scratch.registers
-    zero(registers)
-    scratch.free[:] = 0
-    scratch.wait.far_waited[:] = scratch.wait.near_waited[:] = scratch.lines[:] = -1
-    warp.first, warp.item, warp.time, warp.start = item, item - 1, 0, 0
-    warp.start_before, warp.start_two_before, warp.pc, warp.left, warp.paired, warp.stall = 0, 0, -2, 0, 0, 0
-    warp.far, warp.near, warp.hold_far, warp.hold_near = 0, 0, 0, 0
-    warp.instructions = warp.lines = 0
+def start_warp(warp, scratch):
+    """A lone warp before its first instruction."""
+    zero(scratch.registers[0])
+    zero(warp)
+    warp.far_waited[:] = warp.near_waited[:] = warp.lines[:] = -1
+    warp.item, warp.pc = -1, -2
 
 
 BYTE, TERM_BITS = 8, 25  # of what LANE_ITEM and TERMS hold
@@ -428,29 +424,103 @@ def pack_items(rows, lane_items, terms, misfits):
 
 
 @jit
-def cut_into(code, traced, instructions, shape, warps, items, keep, scratch):
-    """As `cut_paths`."""
-    warp, found, misfits, leaders = scratch.warp[0], 0, 0, warps.leaders
+def shared_events(code, traced, warps, one, other):
+    """How many basic blocks two warps have in common, with the same kinds of accesses, before they do something else."""
+    accesses, a, b = warps.accesses, warps.offsets[one], warps.offsets[other]
+    first, shift = traced.block_offsets[one], traced.block_offsets[other] - traced.block_offsets[one]
+    stop = min(traced.block_offsets[one + 1], traced.block_offsets[other + 1] - shift)
+    for event in range(first, stop):
+        block = traced.blocks[event]
+        if traced.blocks[event + shift] != block:
+            return event - first
+        for _ in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
+            if accesses[a].space != accesses[b].space or accesses[a].active != accesses[b].active:
+                return event - first
+            a, b = a + 1, b + 1
+    return stop - first
+
+
+@jit
+def copy_state(scratch, source, target):
+    """The warp as it was, or is, is kept."""
+    scratch.warps[target] = scratch.warps[source]
+    for r in range(scratch.registers.shape[1]):
+        scratch.registers[target, r] = scratch.registers[source, r]
+
+
+@jit
+def mark(scratch, number):
+    """The warp is to be found again as it is now."""
+    copy_state(scratch, 0, number)
+    for n in range(max(0, scratch.warps[0].item + 1 - rec.OPEN_ITEMS), scratch.warps[0].item + 1):
+        scratch.open[number * rec.OPEN_ITEMS + n % rec.OPEN_ITEMS] = scratch.rows[n]
+
+
+@jit
+def resume(scratch, items, number, source, target):
+    """A warp goes on at a mark of a path whose items begin at `source`: returns how many of them it shares, which are
+    copied to `target`."""
+    copy_state(scratch, number, 0)
+    done = max(0, scratch.warps[0].item + 1 - rec.OPEN_ITEMS)
+    for n in range(done, scratch.warps[0].item + 1):
+        scratch.rows[n] = scratch.open[number * rec.OPEN_ITEMS + n % rec.OPEN_ITEMS]
+    for n in range(done):
+        items.lane_items[target + n] = items.lane_items[source + n]
+        if len(items.rows):
+            items.rows[target + n] = items.rows[source + n]
+    for n in range(done * TERM_COUNT if len(items.terms) else 0):
+        items.terms[target * TERM_COUNT + n] = items.terms[source * TERM_COUNT + n]
+    return done
+
+
+@jit
+def put_items(items, found, done, scratch):
+    """Items of a path, beyond those that are `done`, go behind `found`; returns how many do not fit."""
+    misfits = 0
+    for n in range(done, scratch.warps[0].item + 1):
+        row, k = scratch.rows[n], found + n
+        misfits += pack(row, items.lane_items[k], items.terms, k * TERM_COUNT)
+        if len(items.rows):
+            items.rows[k] = row
+    return misfits
+
+
+@jit
+def cut_into(code, traced, instructions, shape, warps, items, scratch):
+    """As `cut_paths`. What a path has in common with the longest before it is not cut again; `every`: basic blocks from
+    a mark on that one to the next."""
+    warp, found, misfits, leaders, longest, marks, every = scratch.warps[0], 0, 0, warps.leaders, 0, 0, 1
+    for k in range(len(leaders)):
+        every = max(every, (traced.block_offsets[leaders[k] + 1] - traced.block_offsets[leaders[k]]) // rec.MOST_MARKS)
     for k in range(len(leaders)):
         items.offsets[k] = found
-        first = found if keep else 0
-        start_warp(warp, first, scratch)
-        own, rows = leaders[k], items.rows if keep else scratch.rows
-        warp.access = warps.offsets[own]
-        for event in range(traced.block_offsets[own], traced.block_offsets[own + 1]):
-            block = traced.blocks[event]
+        own, done, at = leaders[k], 0, 0
+        first, count = traced.block_offsets[own], traced.block_offsets[own + 1] - traced.block_offsets[own]
+        if k > 0 and not shape.perfect:  # else what an access does hangs on its lines, too
+            at = min(marks, shared_events(code, traced, warps, own, leaders[longest]) // every)
+        if at:
+            done = resume(scratch, items, at, items.offsets[longest], found)
+        else:
+            start_warp(warp, scratch)
+        grows = count > traced.block_offsets[leaders[longest] + 1] - traced.block_offsets[leaders[longest]] or k == 0
+        if grows:
+            longest, marks = k, at
+        for event in range(at * every, count):
+            if grows and event == (marks + 1) * every and marks + 1 < rec.MOST_MARKS:
+                marks += 1
+                mark(scratch, marks)
+            block = traced.blocks[first + event]
             for i in range(code.block_start[block], code.block_stop[block]):
-                row, access = instructions[i], warps.accesses[warp.access]
-                follow(warp, code, i, row, rows, access, shape, traced.records, scratch)
+                row, access = instructions[i], warps.accesses[warps.offsets[own] + warp.access]
+                follow(warp, code, i, row, access, shape, traced.records, scratch)
                 warp.access += row.unit == rec.MEMORY
-        rows[warp.item].exit = 1
-        for n in range(first, warp.item + 1):
-            misfits += pack(rows[n], items.lane_items[found], items.terms, found * TERM_COUNT)
-            found += 1
+        scratch.rows[warp.item].exit = 1
+        misfits += put_items(items, found, done, scratch)
+        found += warp.item + 1
     items.offsets[len(leaders)] = found
     scratch.misfits[0] = misfits
 
 
 def cut_paths(code, traced, shape, warps, items, scratch):
     """Items of each path, and their `rows`. `scratch`: a Cutting; `misfits` of it: how many do not fit."""
-    cut_into(code, traced, code.instructions, shape, warps, items, True, scratch)
+    cut_into(code, traced, code.instructions, shape, warps, items, scratch)

@@ -94,7 +94,7 @@ def cut(
         rows["latency_of"] = latency_of
     if chosen is not None:
         rows["work"] = chosen
-    lent, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, 0)
+    lent, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, warps.longest)
     cut_paths(code._replace(instructions=rows), warps.traced, shape_of(gpu), warps.lent.held, lent.held, scratch)
     count = int(lent.value.offsets[-1])
     lent.fit((count, count * len(rec.TERMS), warps.paths + 1, count))
@@ -112,11 +112,10 @@ def empty_items(warps: Sorted, keep: bool = False, timed: bool = True) -> Lent:
 
 def new_cutting(registers: int, longest: int) -> rec.Cutting:
     """What items are cut with, of a program with so many registers, and paths of at most so many instructions."""
-    wait = rec.Wait(np.zeros(2, np.int64), np.zeros(rec.LOADS, np.int64), np.zeros(rec.RESULTS, np.int64))
-    free, misfits = np.zeros(16, np.int64), np.zeros(1, np.int64)
     return rec.Cutting(
-        np.zeros(1, rec.WARP), np.zeros(registers, rec.REGISTER), free, wait, np.zeros(RECENT_LINES, np.int64),
-        np.empty(longest, rec.ITEM), misfits,
+        np.empty(rec.MOST_MARKS, rec.WARP), np.empty((rec.MOST_MARKS, registers), rec.REGISTER),
+        np.empty(rec.MOST_MARKS * rec.OPEN_ITEMS, rec.ITEM), np.zeros(2, np.int64), np.empty(longest, rec.ITEM),
+        np.zeros(1, np.int64),
     )  # fmt: skip
 
 

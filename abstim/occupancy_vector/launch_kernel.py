@@ -200,12 +200,12 @@ def time_launch(
     out = lanes.outs[0]
     out.is_run, out.misfits, out.fills = 0, 0, plan.fills
     if plan.cuts_nominal:
-        cut_into(code, traced, code.nominal, gpu.nominal, warps, nominal, False, scratch.cutting)
+        cut_into(code, traced, code.nominal, gpu.nominal, warps, nominal, scratch.cutting)
         all_written()
     if plan.walks:
         out.fills, out.lates = walk_launch(plan, gpu, warps, walk, told, scratch, caches)
     if plan.cuts:
-        cut_into(code, traced, code.instructions, gpu.shape, warps, items, False, scratch.cutting)
+        cut_into(code, traced, code.instructions, gpu.shape, warps, items, scratch.cutting)
         out.misfits = scratch.cutting.misfits[0]
     for warp in range(len(warps.paths)):
         warps.starts[warp] = items.offsets[warps.paths[warp]]

@@ -68,10 +68,15 @@ CODE = np.dtype(
 # unit, counted from 1 on (0: none), the near one there at `near_due` for a lone warp; `pool`: 1 if a pool's result is
 # under way, of `item`, there at `due`
 REGISTER = whole_numbers("far near near_due pool item due latency_of")
-WARP = whole_numbers(
-    "item first time start start_before start_two_before pc left paired access instructions far near hold_far "
-    "hold_near gap fetches stall lines"
-)
+# A lone warp on its way: its item, counted from 0, its next access, and so on; when each unit is `free`; numbers of the
+# far and near results it has waited for, and the latest `lines` it has loaded, rings
+WARP = np.dtype([
+    *whole_numbers(
+        "item time start start_before start_two_before pc left paired access instructions far near hold_far hold_near "
+        "gap fetches stall loaded"
+    ).descr,
+    ("free", "i8", 16), ("far_waited", "i8", 16), ("near_waited", "i8", 16), ("lines", "i8", 32),
+])  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -102,22 +107,16 @@ class Code(NamedTuple):
     memory_offsets: np.ndarray
 
 
-class Wait(NamedTuple):
-    """What an instruction waits for, of far and near results, and which ones the warp has waited for."""
-
-    mask: np.ndarray
-    far_waited: np.ndarray  # numbers, modulo what a warp remembers
-    near_waited: np.ndarray
+MOST_MARKS, OPEN_ITEMS = 256, 3  # of a path; items that what follows may change: the latest
 
 
 class Cutting(NamedTuple):
-    """What items are cut with."""
+    """What items are cut with: a warp as it is, and as it was at each of some marks on the longest path so far."""
 
-    warp: np.ndarray  # WARP
-    registers: np.ndarray  # REGISTER
-    free: np.ndarray  # the time each unit is
-    wait: Wait
-    lines: np.ndarray  # the latest lines that a warp has loaded, a ring
+    warps: np.ndarray  # WARP, the first as it is
+    registers: np.ndarray  # REGISTER of each
+    open: np.ndarray  # ITEM, OPEN_ITEMS of each
+    mask: np.ndarray  # two elements: far and near results that an instruction waits for
     rows: np.ndarray  # ITEM, as many as the longest path has instructions
     misfits: np.ndarray  # one element: items that lanes cannot hold
 
