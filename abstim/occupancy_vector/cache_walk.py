@@ -55,6 +55,7 @@ class Lines(NamedTuple):
         np.ndarray
     )  # the number of its latest use; `before` of USES: it has been evicted, less: it is none of this walk
     row: np.ndarray  # LINE
+    filled: np.ndarray  # at the first way of a set: `before` of a walk, so many MOST_WAYS, and ways it may have used
 
 
 class Caches(NamedTuple):
@@ -145,7 +146,7 @@ class Told(NamedTuple):
 
 def _no_lines(size: int, caches: int) -> Lines:
     count = size * caches + TOGETHER  # which are looked at together
-    return Lines(size, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, LINE))
+    return Lines(size, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, LINE), np.zeros(count, np.int64))
 
 
 def empty_caches(gpu: Gpu, waiting: int) -> Caches:

@@ -32,17 +32,29 @@ def by(body: Any, times: Any, k: Any, time: Any) -> Word:
     return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
 
 
-@Operation
-def _beyond(body: Any, times: Any, k: Any, time: Any, least: Any) -> Word:
-    """The TOGETHER times from `k` on as far as they are later than `time`, each or what of `least` comes before it;
-    `least` 0: whatever they are."""
-    ends, limit = _loaded(body, times, k, _TIMES), body.everywhere(_TIMES, body.number(time))
+def _sooner(body: Any, those: str, times: str, least: Any) -> Word:
+    """Each of TOGETHER `times` as far as it is one of `those`, or what of `least` (0: nothing) comes before it."""
     far, name = body.everywhere(_TIMES, str(FAR_OFF)), f"llvm.smin.v{TOGETHER}i64"
-    later = body.new(f"icmp sgt {_TIMES} {ends}, {limit}")
-    own = body.new(f"select <{TOGETHER} x i1> {later}, {_TIMES} {ends}, {_TIMES} {far}")
+    own = body.new(f"select <{TOGETHER} x i1> {those}, {_TIMES} {times}, {_TIMES} {far}")
     body.unit.declarations.add(f"declare {_TIMES} @{name}({_TIMES}, {_TIMES})")
     before = far if isinstance(least, int) else least.name
     return Word(body.new(f"call {_TIMES} @{name}({_TIMES} {own}, {_TIMES} {before})"), _TIMES)
+
+
+@Operation
+def _beyond(body: Any, times: Any, k: Any, time: Any, least: Any) -> Word:
+    """`_sooner` of the TOGETHER times from `k` on that are later than `time`."""
+    ends = _loaded(body, times, k, _TIMES)
+    later = body.new(f"icmp sgt {_TIMES} {ends}, {body.everywhere(_TIMES, body.number(time))}")
+    return _sooner(body, later, ends, least)
+
+
+@Operation
+def _first_ones(body: Any, times: Any, k: Any, count: Any, least: Any) -> Word:
+    """`_sooner` of `count` of the TOGETHER times from `k` on."""
+    lanes = ", ".join(f"i64 {n}" for n in range(TOGETHER))
+    those = body.new(f"icmp slt {_TIMES} <{lanes}>, {body.everywhere(_TIMES, body.number(count))}")
+    return _sooner(body, those, _loaded(body, times, k, _TIMES), least)
 
 
 @Operation
@@ -121,12 +133,15 @@ def _least_of(body: Any, times: Any, k: Any, count: Any) -> Word:
 def first_of_least(times, first, count, floor):
     """Which of `count` times, from `first` on, is the first of the least, all up to `floor` taken as equal; there are
     TOGETHER more."""
-    least = FAR_OFF
-    for n in range(0, count, TOGETHER):
-        least = min(least, _least_of(times, first + n, count - n))
-    n, found = 0, np.uint64(0)
+    least, n, found = _first_ones(times, first, 0, 0), 0, np.uint64(0)
+    for k in range(0, count, TOGETHER):
+        found = by(times, first + k, floor)
+        if found and k + lowest(found) < count:
+            return first + k + lowest(found)
+        least = _first_ones(times, first + k, count - k, least)
+    soonest, found = _least(least), np.uint64(0)
     while not found:
-        found = by(times, first + n, max(least, floor))
+        found = by(times, first + n, soonest)
         n += TOGETHER
     return first + n - TOGETHER + lowest(found)
 

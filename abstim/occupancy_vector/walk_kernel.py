@@ -22,28 +22,45 @@ STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
 FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
+MOST_WAYS = 1 << 20  # of a set
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
 
 
 @jit
-def position(caches, lines, first, ways, line):
+def filled(caches, lines, first):
+    """Ways of a set, from the first one on, that this walk may have used: a free one is taken before those behind it."""
+    return max(0, lines.filled[first] - caches.uses[0].before * MOST_WAYS)
+
+
+@jit
+def position(caches, lines, first, line):
     """Where a line is in its set, -1: nowhere. What no use of this walk has left there is none."""
-    for n in range(first, first + ways, rec.TOGETHER):
+    stop = first + filled(caches, lines, first)
+    for n in range(first, stop, rec.TOGETHER):
         there = equal(lines.tag, n, line + 1)
         while there:
             k = n + lowest(there)
-            if k < first + ways and lines.used[k] > caches.uses[0].before:
+            if k < stop and lines.used[k] > caches.uses[0].before:
                 return k
             there &= there - ONE
     return -1
 
 
 @jit
+def oldest_way(caches, lines, first, ways):
+    """The least recently used of a set, the first of those that this walk has not used."""
+    count, before = filled(caches, lines, first), caches.uses[0].before
+    k = first_of_least(lines.used, first, min(ways, count + 1), before)
+    lines.filled[first] = before * MOST_WAYS + max(count, k - first + 1)
+    return k
+
+
+@jit
 def find(caches, lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
-    k = position(caches, lines, first, ways, line)
-    return (k, True) if k >= 0 else (first_of_least(lines.used, first, ways, caches.uses[0].before), False)
+    k = position(caches, lines, first, line)
+    return (k, True) if k >= 0 else (oldest_way(caches, lines, first, ways), False)
 
 
 @jit
@@ -172,7 +189,7 @@ def is_idle(caches, lines, k, time):
 @jit
 def free_way(caches, lines, first, ways, time):
     """The least recently used line of a set that is not on its way; of a set in which all are, the next to come."""
-    best = first_of_least(lines.used, first, ways, caches.uses[0].before)
+    best = oldest_way(caches, lines, first, ways)
     if is_idle(caches, lines, best, time):  # nearly always
         return best
     best, soonest, used = -1, first, rec.FAR_OFF
@@ -190,7 +207,7 @@ def load(walk, caches, sm, line, sectors, time, access, found):
     """A load, or a local store, looks up L1D; returns when the tags have taken it."""
     m, lines = walk.machine[0], caches.l1d
     first = sm * lines.size + set_of(m, line)
-    k = position(caches, lines, first, m.l1d_ways, line)
+    k = position(caches, lines, first, line)
     wanted, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
     missed = wanted
     if there:
