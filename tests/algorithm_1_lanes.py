@@ -13,9 +13,8 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
 from abstim.occupancy_vector.design_points import layout_of, machine_of_lanes
-from abstim.occupancy_vector.items import Items
 from abstim.occupancy_vector.lanes import cycles_of, run
-from abstim.occupancy_vector.records import ITEM, NUMBER, TICKS, Lanes, Streams
+from abstim.occupancy_vector.records import ITEM, NUMBER, TICKS, Items, Lanes, Streams
 from abstim.session.session import Session
 from functional.errors import InputError
 from functional.traces.line_record import without_phases
@@ -46,7 +45,7 @@ def algorithm_1_lanes(table: LatencyTable, trace: Trace, gpu: Gpu) -> Lanes:
         starts = np.roll(starts, 1, axis=1)
     none, whole = np.zeros(starts.size, np.int32), np.zeros(starts.size, np.int64)
     streams = Streams(
-        items.rows, items.lane_items, items.terms, starts.ravel(), none, none, whole, *[none] * 6, np.concatenate(dealt)
+        items.rows, items.lane_items, items.terms, whole, starts.ravel(), np.concatenate(dealt), *[none] * 8
     )
     layout = layout_of(bare, trace.warps_per_block, 1, items.lane_items)._replace(
         priority=policy == "oldest", holding=0

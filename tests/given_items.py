@@ -3,8 +3,8 @@
 import numpy as np
 
 from abstim.occupancy_vector.item_kernel import TERM_COUNT
-from abstim.occupancy_vector.items import Items, check_fit
-from abstim.occupancy_vector.records import LANE_ITEM
+from abstim.occupancy_vector.items import check_fit
+from abstim.occupancy_vector.records import LANE_ITEM, Items
 from functional.jit.machine_code import Native
 
 pack_items = Native("abstim.occupancy_vector.item_kernel", "pack_items")
@@ -12,7 +12,7 @@ pack_items = Native("abstim.occupancy_vector.item_kernel", "pack_items")
 
 def items_of(rows, offsets):
     """Items given as ITEM, those of path p from offsets[p] on. Raises InputError for one that lanes cannot hold."""
-    found = Items(np.empty(len(rows), LANE_ITEM), np.empty(len(rows) * TERM_COUNT, np.int32), offsets, rows)
+    found = Items(rows, np.empty(len(rows), LANE_ITEM), np.empty(len(rows) * TERM_COUNT, np.int32), offsets)
     misfits = np.zeros(1, np.int64)
     pack_items(rows, found.lane_items, found.terms, misfits)
     if misfits[0]:

@@ -5,9 +5,9 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES
+from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, Walk
 from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, MOST_PARTS, NEVER_LATE, PARTS, RECENT
-from abstim.occupancy_vector.timed_launch import TimedLaunch, walk_of
+from abstim.occupancy_vector.timed_launch import TimedLaunch, room_of
 from abstim.session.session import open_session
 
 SMALL = ["sm_count=3", "max_blocks_per_sm=2", "l1d_sets=4", "l1d_ways=2", "l1i_sets=1", "l1i_ways=2"]
@@ -20,8 +20,10 @@ def walked(request):
     launch.trace = launch.trace.part(0, 12)
     point = launch.design_point(load_gpu("gtx480", SMALL))
     streams, told, count = point.lanes.streams, point.walked.told, launch.trace.warps_per_block
-    walk, numbers = walk_of(point), np.arange(12 * count).reshape(12, count)
-    return walk, [numbers[streams.dealt[own["first"] : own["stop"]]].ravel().tolist() for own in told], streams
+    items, warps, records = point.nominal.items, point.warps.value, launch.trace.records
+    walk = Walk(None, *items[1:], *warps[:3], records, told.dealt, *room_of(point)[1].value)
+    numbers = np.arange(12 * count).reshape(12, count)
+    return walk, [numbers[streams.dealt[own["first"] : own["stop"]]].ravel().tolist() for own in told.sms], streams
 
 
 def level_of(wait):

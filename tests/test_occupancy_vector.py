@@ -3,6 +3,7 @@
 import heapq
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from abstim.models import model_named
 from abstim.occupancy_vector.array_lanes import run_arrays
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM
 from abstim.occupancy_vector.design_points import collectors_of, machine_of_lanes, queue_of
-from abstim.occupancy_vector.items import Warps, cut, warps_of
+from abstim.occupancy_vector.items import cut, warps_of
 from abstim.occupancy_vector.lanes import run_compiled
+from abstim.occupancy_vector.lent import Lent
 from abstim.occupancy_vector.occupancy_model import UNREAD
 from abstim.occupancy_vector.records import (
     ACCESS_WORD,
@@ -26,11 +28,13 @@ from abstim.occupancy_vector.records import (
     NEVER_LATE,
     NUMBER,
     RECENT,
+    TERMS,
     TICKS,
     Lanes,
     Layout,
     Plan,
     Streams,
+    Warps,
 )
 from abstim.occupancy_vector.scratch import QUEUE, Dealer
 from abstim.occupancy_vector.timed_launch import TimedLaunch
@@ -86,6 +90,13 @@ def random_accesses(rng, count):
     )
 
 
+class Dealt(NamedTuple):
+    """Arrays of two types."""
+
+    blocks: np.ndarray
+    sms: np.ndarray
+
+
 def random_launch(rng, warps):
     """Streams of a few thread blocks, whose warps meet at the same barriers; warps may share a path."""
     blocks, paths, lengths, starts, memory, lates, places = int(rng.integers(1, 6)), [], [0], [], [], [], []
@@ -104,10 +115,10 @@ def random_launch(rng, warps):
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
     accesses, lines = np.concatenate(memory), np.concatenate(lates).astype(np.int32)
     return Streams(
-        items.rows, items.lane_items, items.terms, np.array(starts, np.int64), accesses,
-        np.zeros(len(accesses), np.int32), offsets.astype(np.int64), np.array(places, np.int32), lines,
-        np.zeros(len(lines), np.int32), *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32),
-        rng.permutation(blocks).astype(np.int32),
+        items.rows, items.lane_items, items.terms, offsets.astype(np.int64), np.array(starts, np.int64),
+        rng.permutation(blocks).astype(np.int32), accesses, np.zeros(len(accesses), np.int32),
+        np.array(places, np.int32), lines, np.zeros(len(lines), np.int32),
+        *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32),
     )  # fmt: skip
 
 
@@ -199,7 +210,7 @@ def dealt(lengths, sm_count, residents):
     """Thread blocks of each SM, as compiled: a block of a warp each, of so many instructions."""
     count, busy = len(lengths), min(sm_count, len(lengths))
     whole = [np.zeros(size, np.int64) for size in (busy, busy * residents, count)]
-    warps = Warps(*whole[:2], np.arange(count), whole[0], np.array(lengths), whole[0])
+    warps = Warps(*[whole[0]] * 9)._replace(paths=np.arange(count), lengths=np.array(lengths))
     found, told = np.zeros(count, np.int32), np.zeros(busy, TOLD_SM)
     deal(Plan(0, 0, 0, 1, residents, 0, 0), warps, Dealer(np.zeros(busy, QUEUE), *whole[1:]), found, told)
     return [found[own["first"] : own["stop"]].tolist() for own in told]
@@ -246,12 +257,47 @@ def test_items_hold_every_instruction_once():
     session = open_session("bitonic_sort", [])
     gpu = load_gpu("gtx480_perfect")
     trace, table = session.traces.trace(0), session.table(0, gpu)
-    warps = warps_of(table, trace, gpu)
-    items = cut(table, trace, warps, gpu)
+    found = warps_of(table, trace, gpu)
+    items, warps = cut(table, found, gpu).value, found.value
     issued = np.add.reduceat(items.rows["cycles"].astype(int), items.offsets[:-1])
     np.testing.assert_array_equal(issued[warps.paths], trace.warp_instructions)
     assert items.rows["exit"][items.offsets[1:] - 1].all() and items.rows["exit"].sum() == len(warps.leaders)
     assert len(warps.leaders) < len(warps.paths)
+
+
+@pytest.mark.parametrize("name", ["spmv_csr", "lavamd"])
+def test_a_path_is_cut_as_if_it_were_alone(name):
+    """What it shares with a longer one before it is taken from there."""
+    session, gpu = open_session(name, []), load_gpu("gtx480")
+    trace, table = session.traces.trace(0), session.table(0, gpu)
+    found = warps_of(table, trace, gpu)
+    items, paths = cut(table, found, gpu).value, found.value.paths
+    assert len(found.value.leaders) > 30
+    for block in range(0, len(trace.thread_blocks), 7):
+        own = warps_of(table, trace.part(block, block + 1), gpu)
+        alone = cut(table, own, gpu).value
+        for warp, path in enumerate(own.value.paths):
+            whole = paths[block * trace.warps_per_block + warp]
+            expected, rows = (of.rows[of.offsets[p] : of.offsets[p + 1]] for of, p in ((alone, path), (items, whole)))
+            for column in set(ITEM.names) - {"sp", "int"}:  # whose work hangs on what all do
+                np.testing.assert_array_equal(rows[column], expected[column])
+            first, last = items.offsets[whole], items.offsets[whole + 1]
+            np.testing.assert_array_equal(items.lane_items["begins"][first:last], rows["begins"])
+            np.testing.assert_array_equal(items.terms.reshape(-1, len(TERMS))[first:last, 3], rows["latency"] * TICKS)
+
+
+def test_arrays_are_lent_again_unless_they_were_shown():
+    sizes = 3, 4
+    lent = Lent(Dealt, (np.int64, np.int32), sizes)
+    address = lent.held.address
+    del lent
+    again = Lent(Dealt, (np.int64, np.int32), (2, 4))
+    assert again.held.address == address and again.rows[:, 1].tolist() == [2, 4]
+    assert Lent(Dealt, (np.int64, np.int32), sizes).held.address != address
+    shown = again.value
+    shown.blocks[:] = 7
+    del again
+    assert Lent(Dealt, (np.int64, np.int32), sizes).held.address != address and (shown.blocks == 7).all()
 
 
 def test_an_item_that_lanes_cannot_hold_is_refused():
@@ -354,7 +400,7 @@ def items_of_machine_code(kinds, **columns):
     """The items of one warp that runs through instructions of an RTX 3080, with other columns of their table."""
     inputs, gpu = straight_launch(kinds, 1), load_gpu("rtx3080")
     table = replace(inputs.table, counted=np.ones(len(kinds), np.int8), **columns)
-    return cut(table, inputs.trace, warps_of(table, inputs.trace, gpu), gpu).rows
+    return cut(table, warps_of(table, inputs.trace, gpu), gpu).value.rows
 
 
 def test_items_keep_the_stall_counts_of_machine_code():

@@ -68,7 +68,7 @@ class _Launch:
         # the items are others where one of these is: so many that each instruction may be one
         self._cut_anew = any("." in name or name in MEMORY_LATENCIES for name in kernel.names)
         if self._cut_anew:
-            self._rows = int(point.inputs.trace.warp_instructions[point.warps.leaders].sum())
+            self._rows = int(point.inputs.trace.warp_instructions[point.warps.value.leaders].sum())
 
     def cycles(self, values: Float[Array, "point name"]) -> Float[Array, " point"]:
         """Cycles at each point, all of them on the grid; NaN beyond what an accelerator's arrays count."""

@@ -14,7 +14,7 @@ from abstim.gradient.timed_kernel import TimedKernel
 from abstim.occupancy_vector.design_points import machine_of_lanes, queue_of
 from abstim.occupancy_vector.items import LATENCIES, cut, units_of, work_a_cycle
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
-from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE
+from abstim.occupancy_vector.records import DUAL_WIDTH, MEMORY, NUMBERS, POOLS, TERMS, TICKS, WORK_A_CYCLE, Items
 from abstim.occupancy_vector.timed_launch import DesignPoint, TimedLaunch
 from functional.arrays import Float64, Int64
 from precharacterize.classify import latency_class
@@ -82,12 +82,12 @@ class OccupancyKernel(TimedKernel):
 def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
     """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
     slopes = np.zeros((point.sm_count, len(NUMBERS), len(names)))
-    gpu, walked = point.gpu, point.walked
+    gpu, told = point.gpu, point.walked.told
     for k, name in enumerate(names):
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + STEP_CYCLES}
             moved = replace(gpu, params=replace(gpu.params, **more))
-            both = (machine_of_lanes(own, walked.found, walked.told) for own in (moved, gpu))
+            both = (machine_of_lanes(own, told.found, told.sms) for own in (moved, gpu))
             slopes[:, :, k] = np.subtract(*both) * (TICKS / STEP_CYCLES)
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
@@ -117,8 +117,8 @@ def _initiation_slopes(point: DesignPoint, name: str) -> Float64[np.ndarray, "it
     units = units_of(point.gpu, operation.unit)
     held = (rows["latency_of"] == own) & (rows["unit"] != MEMORY) & (operation.initiation_cycles >= units)
     slopes[:, TERMS.index("occupies")] = TICKS / units * held
-    table, trace, warps, chosen = point.inputs.table, point.inputs.trace, point.warps, point.of.latency_of == own
-    counted = cut(table, trace, warps, point.gpu, chosen=np.asarray(chosen))
+    table, warps, chosen = point.inputs.table, point.warps, point.of.latency_of == own
+    counted: Items = cut(table, warps, point.gpu, chosen=np.asarray(chosen)).value
     for pool, factor in zip(POOLS, work_a_cycle(table, warps, point.gpu), strict=True):
         slopes[:, TERMS.index(pool)] = counted.rows[pool] * factor * TICKS / WORK_A_CYCLE
     return slopes

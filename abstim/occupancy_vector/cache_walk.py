@@ -99,17 +99,18 @@ class Answers(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What a walk is of, and what it finds."""
+    """What a walk is of, and what it finds: Answers."""
 
     machine: np.ndarray  # MACHINE, of the detailed engine: one element
-    items: np.ndarray
-    offsets: np.ndarray  # of a path's items
+    items: np.ndarray  # and so on: Items
+    terms: np.ndarray
+    offsets: np.ndarray
+    accesses: np.ndarray  # and so on: Warps
     paths: np.ndarray
-    accesses: np.ndarray
     access_offsets: np.ndarray
     records: np.ndarray
     dealt: np.ndarray  # thread blocks, those of an SM one after the other
-    answers: np.ndarray  # and so on: Answers
+    answers: np.ndarray
     followed: np.ndarray
     fetch_offsets: np.ndarray
     fetch_waits: np.ndarray
@@ -125,7 +126,6 @@ TOLD_SM = whole_numbers("first stop sectors dram_sectors held longest first_fill
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a
 # slice's port: hits, and what leaves dirty
 FOUND = np.dtype([(name, "f8") for name in ("slice_imbalance", "channel_imbalance", "rows_a_sector", "port_share")])
-
 
 
 class Told(NamedTuple):
@@ -146,7 +146,7 @@ class Told(NamedTuple):
 
 def _no_lines(size: int, caches: int) -> Lines:
     count = size * caches + TOGETHER  # which are looked at together
-    return Lines(size, np.zeros(count, np.int32), np.zeros(count, np.int64), np.zeros(count, LINE), np.zeros(count, np.int64))
+    return Lines(size, *(np.zeros(count, kind) for kind in (np.int32, np.int64, LINE, np.int64)))
 
 
 def empty_caches(gpu: Gpu, waiting: int) -> Caches:

@@ -47,6 +47,7 @@ def measure(code, traced, warps, counts):
     found = counts[0]
     zero(counts)
     zero(warps.executed)
+    found.warps = len(warps.lengths)
     for warp in range(len(warps.lengths)):
         warps.offsets[warp], length = found.accesses, 0
         for event in range(traced.block_offsets[warp], traced.block_offsets[warp + 1]):
@@ -85,20 +86,33 @@ def touch_warp(code, traced, warps, m, warp):
 
 
 @jit
-def same_path(traced, warps, warp, other):
+def events_of(traced, warp):
+    """Basic blocks that a warp executes."""
+    return traced.block_offsets[warp + 1] - traced.block_offsets[warp]
+
+
+@jit
+def shared_events(code, traced, warps, one, other):
+    """How many basic blocks two warps execute alike, with the same kinds of accesses, before something else."""
+    accesses, a, b = warps.accesses, warps.offsets[one], warps.offsets[other]
+    first, shift = traced.block_offsets[one], traced.block_offsets[other] - traced.block_offsets[one]
+    stop = min(traced.block_offsets[one + 1], traced.block_offsets[other + 1] - shift)
+    for event in range(first, stop):
+        block = traced.blocks[event]
+        if traced.blocks[event + shift] != block:
+            return event - first
+        for _ in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
+            if accesses[a].space != accesses[b].space or accesses[a].active != accesses[b].active:
+                return event - first
+            a, b = a + 1, b + 1
+    return stop - first
+
+
+@jit
+def same_path(code, traced, warps, warp, other):
     """Do two warps execute the same blocks, with the same kinds of accesses?"""
-    accesses, offsets = warps.accesses, warps.offsets
-    first, second = traced.block_offsets[warp], traced.block_offsets[other]
-    if traced.block_offsets[warp + 1] - first != traced.block_offsets[other + 1] - second:
-        return False
-    for k in range(traced.block_offsets[warp + 1] - first):
-        if traced.blocks[first + k] != traced.blocks[second + k]:
-            return False
-    for k in range(offsets[warp + 1] - offsets[warp]):
-        a, b = accesses[offsets[warp] + k], accesses[offsets[other] + k]
-        if a.space != b.space or a.active != b.active:
-            return False
-    return True
+    count = events_of(traced, warp)
+    return count == events_of(traced, other) and shared_events(code, traced, warps, warp, other) == count
 
 
 def sort_warps(code, traced, warps, machine, counts):
@@ -117,7 +131,7 @@ def sort_warps(code, traced, warps, machine, counts):
                 path = found
                 found += 1
                 break
-            if warps.digests[path] == digest and same_path(traced, warps, warp, warps.leaders[path]):
+            if warps.digests[path] == digest and same_path(code, traced, warps, warp, warps.leaders[path]):
                 break
             place = np.int64(np.uint64(place + 1) & room)
         warps.paths[warp] = path
@@ -424,23 +438,6 @@ def pack_items(rows, lane_items, terms, misfits):
 
 
 @jit
-def shared_events(code, traced, warps, one, other):
-    """How many basic blocks two warps have in common, with the same kinds of accesses, before they do something else."""
-    accesses, a, b = warps.accesses, warps.offsets[one], warps.offsets[other]
-    first, shift = traced.block_offsets[one], traced.block_offsets[other] - traced.block_offsets[one]
-    stop = min(traced.block_offsets[one + 1], traced.block_offsets[other + 1] - shift)
-    for event in range(first, stop):
-        block = traced.blocks[event]
-        if traced.blocks[event + shift] != block:
-            return event - first
-        for _ in range(code.memory_offsets[block], code.memory_offsets[block + 1]):
-            if accesses[a].space != accesses[b].space or accesses[a].active != accesses[b].active:
-                return event - first
-            a, b = a + 1, b + 1
-    return stop - first
-
-
-@jit
 def copy_state(scratch, source, target):
     """The warp as it was, or is, is kept."""
     scratch.warps[target] = scratch.warps[source]
@@ -491,18 +488,18 @@ def cut_into(code, traced, instructions, shape, warps, items, scratch):
     a mark on that one to the next."""
     warp, found, misfits, leaders, longest, marks, every = scratch.warps[0], 0, 0, warps.leaders, 0, 0, 1
     for k in range(len(leaders)):
-        every = max(every, (traced.block_offsets[leaders[k] + 1] - traced.block_offsets[leaders[k]]) // rec.MOST_MARKS)
+        every = max(every, events_of(traced, leaders[k]) // rec.MOST_MARKS)
     for k in range(len(leaders)):
         items.offsets[k] = found
         own, done, at = leaders[k], 0, 0
-        first, count = traced.block_offsets[own], traced.block_offsets[own + 1] - traced.block_offsets[own]
+        first, count = traced.block_offsets[own], events_of(traced, own)
         if k > 0 and not shape.perfect:  # else what an access does hangs on its lines, too
             at = min(marks, shared_events(code, traced, warps, own, leaders[longest]) // every)
         if at:
             done = resume(scratch, items, at, items.offsets[longest], found)
         else:
             start_warp(warp, scratch)
-        grows = count > traced.block_offsets[leaders[longest] + 1] - traced.block_offsets[leaders[longest]] or k == 0
+        grows = count > events_of(traced, leaders[longest]) or k == 0
         if grows:
             longest, marks = k, at
         for event in range(at * every, count):

@@ -13,7 +13,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES, POLICIES
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.lent import Lent
-from functional.arrays import Bool, Int32, Int64
+from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.jit.machine_code import Held, Native
 from functional.traces.trace import Trace
@@ -36,16 +36,12 @@ class Sorted(NamedTuple):
 
     lent: Lent  # Warps
     traced: Held  # Traced
-    accesses: int  # COUNTS
+    warps: int  # COUNTS
+    accesses: int
     instructions: int
     longest: int
     distinct: int
     paths: int
-
-    @property
-    def count(self) -> int:
-        """How many they are."""
-        return len(self.traced.value.block_offsets) - 1
 
     @property
     def value(self) -> rec.Warps:
@@ -53,8 +49,8 @@ class Sorted(NamedTuple):
         return self.lent.value  # type: ignore[no-any-return]
 
 
-_WARPS = rec.ACCESS, *[np.int64] * 6, np.uint64, np.int64
-_ITEMS = rec.LANE_ITEM, np.int32, np.int64, rec.ITEM
+_WARPS = rec.ACCESS, *[np.int64] * 5, np.uint64, *[np.int64] * 2
+_ITEMS = rec.ITEM, rec.LANE_ITEM, np.int32, np.int64
 
 
 def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Sorted:
@@ -66,10 +62,11 @@ def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Sorted:
             "use --model detailed"
         )
     code, traced, count = code_of(table, gpu), Held(trace_of(trace)), len(trace.warp_instructions)
-    counts, sizes = np.zeros(1, rec.COUNTS), (count + 1, count, count, count, len(table.block_start), count, count)
-    room = Lent(rec.Warps, _WARPS, (0, *sizes, places := 2 << count.bit_length()))
+    counts, blocks, places = np.zeros(1, rec.COUNTS), len(table.block_start), 2 << count.bit_length()
+    sizes = count, count + 1, count, count, count, count, blocks, places
+    room = Lent(rec.Warps, _WARPS, (0, *sizes))
     measure(code, traced, room.held, counts)
-    room.fit((int(counts["accesses"][0]) + 1, *sizes, places))
+    room.fit((int(counts["accesses"][0]) + 1, *sizes))
     sort_warps(code, traced, room.held, caches_machine(gpu, trace.warps_per_block, 1), counts)
     found = Sorted(room, traced, *counts[0].item())
     room.rows[rec.Warps._fields.index("leaders"), 1] = found.paths
@@ -85,9 +82,9 @@ def cut(
     table: LatencyTable, warps: Sorted, gpu: Gpu, latency_of: Int64[np.ndarray, " instr"] | None = None,
     chosen: Bool[np.ndarray, " instr"] | None = None,
 ) -> Lent:  # fmt: skip
-    """The Items of every path of a launch on a GPU's pipeline, and their `rows`. `latency_of`: each instruction's class,
-    an index of LATENCIES, for who asks whose latencies an item has in it; `chosen`: the number of these instructions of
-    a pool is to stand in place of their work. Raises InputError for an item that lanes cannot hold."""
+    """The Items of every path of a launch on a GPU's pipeline, with `rows`. `latency_of`: each instruction's class, an
+    index of LATENCIES, for who asks whose latencies an item has in it; `chosen`: the number of these instructions of a
+    pool is to stand in place of their work. Raises InputError for an item that lanes cannot hold."""
     code = code_of(table, gpu, work_a_cycle(table, warps, gpu)).value
     rows = code.instructions.copy()
     if latency_of is not None:
@@ -97,7 +94,7 @@ def cut(
     lent, scratch = empty_items(warps, keep=True), new_cutting(table.register_count, warps.longest)
     cut_paths(code._replace(instructions=rows), warps.traced, shape_of(gpu), warps.lent.held, lent.held, scratch)
     count = int(lent.value.offsets[-1])
-    lent.fit((count, count * len(rec.TERMS), warps.paths + 1, count))
+    lent.fit((count, count, count * len(rec.TERMS), warps.paths + 1))
     if scratch.misfits[0] and chosen is None:
         check_fit(lent.value.rows)
     return lent
@@ -107,7 +104,7 @@ def empty_items(warps: Sorted, keep: bool = False, timed: bool = True) -> Lent:
     """Room for the Items of all paths; their `rows` if they are to be kept, their `terms` if they are `timed`. Memory
     is touched as far as there are items."""
     most = warps.distinct
-    return Lent(rec.Items, _ITEMS, (most, most * timed * len(rec.TERMS), warps.paths + 1, most * keep))
+    return Lent(rec.Items, _ITEMS, (most * keep, most, most * timed * len(rec.TERMS), warps.paths + 1))
 
 
 def new_cutting(registers: int, longest: int) -> rec.Cutting:
@@ -233,7 +230,8 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
 def work_a_cycle(table: LatencyTable, warps: Sorted, gpu: Gpu) -> tuple[float, ...]:
     """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
     shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
-    return _work_a_cycle(table, gpu, warps.value.executed.tobytes() if shared else b"")
+    executed = warps.lent.held.value.executed[: len(table.block_start)]
+    return _work_a_cycle(table, gpu, executed.tobytes() if shared else b"")
 
 
 @lru_cache(1 << 10)

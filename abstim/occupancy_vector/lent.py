@@ -16,7 +16,8 @@ _OF_THREAD = local()
 class Lent:
     """A named tuple of flat arrays of some types, of which a part is used.
 
-    Who holds it has it alone. When nobody does, it is lent again: what is in it is what others left."""
+    Who holds it has it alone. When nobody does, it is lent again, unless somebody was shown its `value`; what is in it
+    is what others left."""
 
     def __init__(self, kind: Any, types: tuple[Any, ...], sizes: tuple[int, ...]) -> None:
         self._free: list[Held] = vars(_OF_THREAD).setdefault(kind, [])
@@ -27,8 +28,9 @@ class Lent:
         """So much of each array is used; what is in those that are large enough stays."""
         there = self.held.value
         if any(size > len(array) for size, array in zip(sizes, there, strict=True)):
-            grown = (a if n <= len(a) else np.empty(max(n, 2 * len(a)), a.dtype) for n, a in zip(sizes, there))
-            self.held = Held(type(there)(*grown))
+            self.held = Held(type(there)(*(
+                a if n <= len(a) else np.empty(max(n, 2 * len(a)), a.dtype) for n, a in zip(sizes, there, strict=True)
+            )))  # fmt: skip
             if sum(array.nbytes for array in self.held.value) > MOST_BYTES:
                 self._free = []
         self.rows = self.held.words.reshape(-1, 2)  # address and size of each array
@@ -36,7 +38,8 @@ class Lent:
 
     @property
     def value(self) -> Any:
-        """The parts that are used."""
+        """The parts that are used, to be kept."""
+        self._free = []
         return type(self.held.value)(*(a[:n] for a, n in zip(self.held.value, self.rows[:, 1].tolist(), strict=True)))
 
     def __del__(self) -> None:

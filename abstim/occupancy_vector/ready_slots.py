@@ -119,16 +119,6 @@ def equal(body: Any, numbers: Any, k: Any, value: Any) -> Word:
     return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
 
 
-@Operation
-def _least_of(body: Any, times: Any, k: Any, count: Any) -> Word:
-    """The least of `count` of TOGETHER times from `k` on."""
-    lanes = ", ".join(f"i64 {n}" for n in range(TOGETHER))
-    own = body.new(f"icmp slt {_TIMES} <{lanes}>, {body.everywhere(_TIMES, body.number(count))}")
-    far = body.everywhere(_TIMES, str(FAR_OFF))
-    there = body.new(f"select <{TOGETHER} x i1> {own}, {_TIMES} {_loaded(body, times, k, _TIMES)}, {_TIMES} {far}")
-    return _least.emit(body, Word(there, _TIMES))  # type: ignore[no-any-return]
-
-
 @jit
 def first_of_least(times, first, count, floor):
     """Which of `count` times, from `first` on, is the first of the least, all up to `floor` taken as equal; there are

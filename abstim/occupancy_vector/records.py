@@ -136,27 +136,27 @@ class Warps(NamedTuple):
     """What the warps of a launch access, and which of them do the same: warps of one path."""
 
     accesses: np.ndarray  # ACCESS, those of warp w from offsets[w] on, and one more
-    offsets: Int64[np.ndarray, " warp_plus_1"]
     paths: Int64[np.ndarray, " warp"]
-    leaders: Int64[np.ndarray, " path"]  # a warp of each
-    lengths: Int64[np.ndarray, " warp"]  # instructions it executes: of timed code others than a trace counts
-    executed: Int64[np.ndarray, " block"]  # how often each basic block is
+    offsets: Int64[np.ndarray, " warp_plus_1"]
     starts: Int64[np.ndarray, " warp"]  # first item: of the latest items that lanes ran
+    lengths: Int64[np.ndarray, " warp"]  # instructions it executes: of timed code others than a trace counts
+    leaders: Int64[np.ndarray, " path"]  # a warp of each
     digests: UInt64[np.ndarray, " path"]
+    executed: Int64[np.ndarray, " block"]  # how often each basic block is
     places: Int64[np.ndarray, " place"]  # a table of digests, of a power of two of places, more than warps
 
 
-# Of a launch: accesses; instructions of all warps, of the longest, of a warp of each path; paths
-COUNTS = whole_numbers("accesses instructions longest distinct paths")
+# Of a launch: warps, accesses; instructions of all warps, of the longest, of a warp of each path; paths
+COUNTS = whole_numbers("warps accesses instructions longest distinct paths")
 
 
 class Items(NamedTuple):
     """Items of a launch's paths, those of path p from offsets[p] on."""
 
+    rows: np.ndarray  # ITEM; empty where nobody asked for them
     lane_items: np.ndarray  # LANE_ITEM
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each, in ticks; empty where only accesses are asked for
     offsets: Int64[np.ndarray, " path_plus_1"]
-    rows: np.ndarray  # ITEM; empty where nobody asked for them
 
 
 TICKS = 64  # a cycle
@@ -275,11 +275,12 @@ class Streams(NamedTuple):
     items: np.ndarray  # ITEM, those of a path one after the other; empty where nobody asked for them
     lane_items: np.ndarray  # LANE_ITEM, the same
     terms: Int32[np.ndarray, " item_term"]  # TERMS of each
+    access_starts: Int64[np.ndarray, " warp"]
     starts: Int64[np.ndarray, " warp"]  # first item
+    dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
     accesses: Int32[np.ndarray, " access"]  # ACCESS_WORD, those of a warp one after the other
     # Those of one fill wait for the same data; 0: no other does; negative: the load/store unit waits with it
     fills: Int32[np.ndarray, " access"]
-    access_starts: Int64[np.ndarray, " warp"]
     late_starts: Int32[np.ndarray, " warp"]
     late_begins: Int32[np.ndarray, " late"]  # instructions of a warp before one whose line is late, and an end mark
     late_fills: Int32[np.ndarray, " late"]  # numbers beyond those of accesses
@@ -288,7 +289,6 @@ class Streams(NamedTuple):
     # of the way from L2 to DRAM it comes before all that load's
     fill_behind: Int32[np.ndarray, " fill"]
     fill_trips: Int32[np.ndarray, " fill"]  # how often it waits for data of its own before it has asked for all
-    dealt: Int32[np.ndarray, " position"]  # thread blocks, those of a lane one after the other
 
 
 class Lanes(NamedTuple):

@@ -15,7 +15,6 @@ from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.design_points import Reading, sharing_of
 from abstim.occupancy_vector.items import new_cutting
 from abstim.occupancy_vector.lanes import new_lane
-from functional.arrays import Int64
 from functional.jit.machine_code import Held
 
 Made = TypeVar("Made")
@@ -114,29 +113,9 @@ def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> H
     return _kept("lane", tuple(shape[0].tolist()), (fills,), lambda most: Held(new_lane(shape, most)))
 
 
-class Places(NamedTuple):
-    """Fields of a named tuple that are others' in a second one: where they are in each."""
-
-    to: Int64[np.ndarray, " field"]
-    own: Int64[np.ndarray, " field"]
-
-
-def places(kind: Any, names: str, own: Any, there: str = "") -> Places:
-    """Of fields by their names; `there`: by what others they go in the second."""
-    return Places(*(
-        np.array([of._fields.index(name) for name in said.split()]) for of, said in ((kind, names), (own, there or names))
-    ))  # fmt: skip
-
-
-def composed(kind: Any, *parts: tuple[Held, Places]) -> Held:
-    """A named tuple whose flat arrays are others': those of its parts."""
-
-    def empty() -> Held:
-        types = {int(k): part.value[n].dtype for part, own in parts for k, n in zip(*own, strict=True)}
-        return Held(kind(*(np.empty(0, types[k]) for k in range(len(types)))))
-
-    held = _kept("composed", (kind,), (), empty)
-    rows = held.words.reshape(-1, 2)
-    for part, own in parts:
-        rows[own.to] = part.words.reshape(-1, 2)[own.own]
+def composed(kind: Any, *parts: tuple[Held, slice]) -> Held:
+    """A named tuple of flat arrays of others."""
+    arrays = (array for part, own in parts for array in part.value[own])
+    held = _kept("composed", (kind,), (), lambda: Held(kind(*(array[:0] for array in arrays))))
+    held.words.reshape(-1, 2)[:] = np.concatenate([part.words.reshape(-1, 2)[own] for part, own in parts])
     return held

@@ -15,15 +15,15 @@ import numpy as np
 from abstim.engine.design_point import caches_machine, refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Answers, Told, Walk
+from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Told, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
 from abstim.occupancy_vector.items import Sorted, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
 from abstim.occupancy_vector.lanes import FEW_ITEMS, chosen, compiled, cycles_of, run
 from abstim.occupancy_vector.lent import Lent
-from abstim.occupancy_vector.scratch import caches_of, composed, kinds_of, lane_of, places, working
+from abstim.occupancy_vector.scratch import caches_of, composed, kinds_of, lane_of, working
 from abstim.progress import in_parallel
 from abstim.session.session import Session
-from functional.arrays import Int32, Int64
+from functional.arrays import Int64
 from functional.jit.machine_code import Held, Native
 from functional.traces.line_record import without_phases
 from precharacterize.tensor_work import refuse_commits
@@ -126,8 +126,8 @@ class DesignPoint(NamedTuple):
         items, told, warps = self.cut.items, self.walked.told, self.warps.value
         count = int(items.offsets[-1])
         streams = rec.Streams(
-            items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], items.offsets[warps.paths],
-            told.accesses, told.fills, warps.offsets[:-1], *told[5:], told.dealt,
+            items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], warps.offsets[:-1],
+            items.offsets[warps.paths], *told[2:],
         )  # fmt: skip
         first, stops = (told.sms[name].astype(np.int32) for name in ("first", "stop"))
         layout = layout_of(self.gpu, self.inputs.trace.warps_per_block, self.residents, streams.lane_items)
@@ -216,9 +216,8 @@ class TimedLaunch:
         code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
         fills = int(told.rows[Told._fields.index("fill_words"), 1])
         lane, kinds = lane_of(point.reading, per_block, point.residents, fills), kinds_of(gpu)
-        streams = composed(
-            rec.Streams, (point.cut.lent.held, _ITEMS_READ), (warps.lent.held, _WARPS_READ), (told.held, _TOLD_READ)
-        )
+        items, own = (point.cut.lent.held, slice(0, 3)), (warps.lent.held, slice(2, 4))
+        streams = composed(rec.Streams, items, own, (told.held, slice(2, None)))
         time_launch(
             plan, point.reading.held(per_block, point.residents), code, warps.traced, warps.lent.held,
             point.nominal.lent.held, point.cut.lent.held, walk_of(point), told.held, streams, room_of(point)[0],
@@ -244,20 +243,10 @@ def _timed(point: DesignPoint, out: np.ndarray) -> Timed:
     )  # fmt: skip
 
 
-_ITEMS_READ = places(rec.Streams, "items lane_items terms", rec.Items, "rows lane_items terms")
-_WARPS_READ = places(rec.Streams, "starts access_starts", rec.Warps, "starts offsets")
-_TOLD_READ = places(rec.Streams, " ".join(Told._fields[2:]), Told)
-_MACHINE_WALKED = places(Walk, "machine", Walk)
-_ITEMS_WALKED = places(Walk, "items offsets", rec.Items, "lane_items offsets")
-_WARPS_WALKED = places(Walk, "paths accesses access_offsets", rec.Warps, "paths accesses offsets")
-_TRACED_WALKED, _TOLD_WALKED = places(Walk, "records", rec.Traced), places(Walk, "dealt", Told)
-_ANSWERS_WALKED = places(Walk, " ".join(Answers._fields), Answers)
-
-
 def room_of(point: DesignPoint) -> tuple[Held, Held]:
     """What a launch is timed in, of this thread."""
     warps, per_block = point.warps, point.inputs.trace.warps_per_block
-    count, fetches = len(point.inputs.trace.warp_instructions), _fetches(warps, point.gpu) + warps.count
+    count, fetches = len(point.inputs.trace.warp_instructions), _fetches(warps, point.gpu) + warps.warps
     registers, slots = point.inputs.table.register_count, point.residents * per_block
     sizes = warps.longest, registers, count // per_block, count, point.residents, slots, warps.accesses + 1, fetches
     return working(point.gpu.spec.sm_count, sizes)
@@ -268,8 +257,8 @@ def walk_of(point: DesignPoint) -> Held:
     inputs, warps = point.inputs, point.warps
     machine = _machine(point.gpu, inputs.trace.warps_per_block, point.residents, inputs.shared_bytes)
     return composed(
-        Walk, (machine, _MACHINE_WALKED), (point.nominal.lent.held, _ITEMS_WALKED), (warps.lent.held, _WARPS_WALKED),
-        (warps.traced, _TRACED_WALKED), (point.walked.lent.held, _TOLD_WALKED), (room_of(point)[1], _ANSWERS_WALKED),
+        Walk, (machine, slice(1)), (point.nominal.lent.held, slice(1, 4)), (warps.lent.held, slice(3)),
+        (warps.traced, slice(2, 3)), (point.walked.lent.held, slice(2, 3)), (room_of(point)[1], slice(5)),
     )  # fmt: skip
 
 
@@ -288,7 +277,7 @@ _TOLD = TOLD_SM, FOUND, *[np.int32] * 9
 
 def _new_walked(warps: Sorted, inputs: LaunchInputs, gpu: Gpu) -> Walked:
     """Room for what a walk finds. Memory is touched as far as there is something."""
-    count, accesses, fetches = warps.count, warps.accesses + 1, _fetches(warps, gpu)
+    count, accesses, fetches = warps.warps, warps.accesses + 1, _fetches(warps, gpu)
     blocks = count // inputs.trace.warps_per_block
     lates, fills = fetches + count, 1 + accesses + fetches
     sizes = min(gpu.spec.sm_count, blocks), 1, blocks, accesses, accesses, count, lates, lates, fills, fills, fills

@@ -29,7 +29,7 @@ SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first,
 
 @jit
 def filled(caches, lines, first):
-    """Ways of a set, from the first one on, that this walk may have used: a free one is taken before those behind it."""
+    """Ways of a set, from its first on, that this walk may have used: free ones are taken in order."""
     return max(0, lines.filled[first] - caches.uses[0].before * MOST_WAYS)
 
 
