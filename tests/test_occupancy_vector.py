@@ -43,12 +43,13 @@ from abstim.study.explore import Sweep, explore
 from abstim.study.explore.points import Space, parse_axes
 from functional.errors import InputError
 from functional.jit.machine_code import Native
+from functional.traces.line_record import without_phases
 from precharacterize.classify import Kind
 from precharacterize.table import padded
 from tests.given_items import items_of
 from tests.gpus_beside import gpus_beside
 from tests.oracle import occupancy_vector as oracle
-from tests.random_launches import straight_launch
+from tests.random_launches import straight_launch, table_of, trace_of
 
 deal = Native("abstim.occupancy_vector.launch_kernel", "deal")
 RANDOM = 6  # programs a kind of GPUs, at least
@@ -265,25 +266,23 @@ def test_items_hold_every_instruction_once():
     assert len(warps.leaders) < len(warps.paths)
 
 
-@pytest.mark.parametrize("name", ["spmv_csr", "lavamd"])
-def test_a_path_is_cut_as_if_it_were_alone(name):
+def test_a_path_is_cut_as_if_it_were_alone():
     """What it shares with a longer one before it is taken from there."""
-    session, gpu = open_session(name, []), load_gpu("gtx480")
-    trace, table = session.traces.trace(0), session.table(0, gpu)
-    found = warps_of(table, trace, gpu)
-    items, paths = cut(table, found, gpu).value, found.value.paths
-    assert len(found.value.leaders) > 30
-    for block in range(0, len(trace.thread_blocks), 7):
-        own = warps_of(table, trace.part(block, block + 1), gpu)
-        alone = cut(table, own, gpu).value
-        for warp, path in enumerate(own.value.paths):
-            whole = paths[block * trace.warps_per_block + warp]
-            expected, rows = (of.rows[of.offsets[p] : of.offsets[p + 1]] for of, p in ((alone, path), (items, whole)))
-            for column in set(ITEM.names) - {"sp", "int"}:  # whose work hangs on what all do
-                np.testing.assert_array_equal(rows[column], expected[column])
-            first, last = items.offsets[whole], items.offsets[whole + 1]
-            np.testing.assert_array_equal(items.lane_items["begins"][first:last], rows["begins"])
-            np.testing.assert_array_equal(items.terms.reshape(-1, len(TERMS))[first:last, 3], rows["latency"] * TICKS)
+    rng, gpu, shared = np.random.default_rng(5), load_gpu("gtx480", ["schedulers_per_sm=1"]), 0
+    for _ in range(of(12, 200)):
+        table = table_of(rng, rng.integers(1, 5, 3).tolist(), "any", gpu.spec)
+        trace = without_phases(trace_of(rng, table, 1, 40, 0, 12))
+        found = warps_of(table, trace, gpu)
+        items = cut(table, found, gpu).value
+        shared += len(found.value.leaders) > 10
+        for path, leader in enumerate(found.value.leaders.tolist()):
+            alone = cut(table, warps_of(table, trace.part(leader, leader + 1), gpu), gpu).value
+            own = slice(*items.offsets[path : path + 2])
+            np.testing.assert_array_equal(items.rows[own], alone.rows)
+            np.testing.assert_array_equal(items.lane_items[own], alone.lane_items)
+            terms, expected = (of.terms.reshape(-1, len(TERMS)) for of in (items, alone))
+            np.testing.assert_array_equal(terms[own], expected)
+    assert shared > 5
 
 
 def test_arrays_are_lent_again_unless_they_were_shown():

@@ -396,7 +396,7 @@ def start_warp(warp, scratch):
     warp.item, warp.pc = -1, -2
 
 
-BYTE, TERM_BITS = 8, 25  # of what LANE_ITEM and TERMS hold
+BYTE, MOST_CYCLES = 8, 1 << 25  # bits of a field of LANE_ITEM; what TERMS hold
 TICKS_A_WORK = rec.TICKS // rec.WORK_A_CYCLE
 
 
@@ -427,8 +427,8 @@ def pack(item, out, terms, k):
     if len(terms):
         put_terms(item, terms, k)
     bytes = item.cycles | item.front | item.unit_offset | item.fetches | item.fetch_by
-    times = item.next | item.after_next | item.drain | item.latency | item.occupies | item.sp | item.int
-    return (bytes >> BYTE | times >> TERM_BITS) != 0
+    most = max(item.next, item.after_next, item.drain, item.latency, item.occupies, item.sp, item.int)
+    return (bytes >> BYTE) != 0 or most >= MOST_CYCLES
 
 
 def pack_items(rows, lane_items, terms, misfits):
