@@ -403,13 +403,10 @@ TICKS_A_WORK = rec.TICKS // rec.WORK_A_CYCLE
 @jit
 def put_terms(item, terms, k):
     """TERMS of an item, from place `k` on, in ticks."""
-    terms[k + rec.TERM.next] = item.next * rec.TICKS
-    terms[k + rec.TERM.after_next] = item.after_next * rec.TICKS
-    terms[k + rec.TERM.drain] = item.drain * rec.TICKS
-    terms[k + rec.TERM.latency] = item.latency * rec.TICKS
+    terms[k + rec.TERM.next], terms[k + rec.TERM.after_next] = item.next * rec.TICKS, item.after_next * rec.TICKS
+    terms[k + rec.TERM.drain], terms[k + rec.TERM.latency] = item.drain * rec.TICKS, item.latency * rec.TICKS
     terms[k + rec.TERM.occupies] = item.occupies * rec.TICKS
-    terms[k + rec.TERM.sp] = item.sp * TICKS_A_WORK
-    terms[k + rec.TERM.int] = item.int * TICKS_A_WORK
+    terms[k + rec.TERM.sp], terms[k + rec.TERM.int] = item.sp * TICKS_A_WORK, item.int * TICKS_A_WORK
 
 
 @jit

@@ -25,7 +25,6 @@ from precharacterize.table import UNITS
 _KERNEL = "abstim.occupancy_vector.item_kernel"
 measure, sort_warps, cut_paths = (Native(_KERNEL, name) for name in ("measure", "sort_warps", "cut_paths"))
 
-RECENT_LINES = 32  # that a warp has loaded last, and finds in L1D if no caches are walked
 # Whose cycles an item has in it: an instruction class's latency, or one of the load/store unit's
 MEMORY_LATENCIES = ("shared", "const", "l1d", "atomic", "l1d_miss")  # by SHARED, CONST, HIT, ATOMIC_LATENCY, MISS
 LATENCIES = ("none", *INSTRUCTION_CLASSES, *MEMORY_LATENCIES)

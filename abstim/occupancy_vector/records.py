@@ -68,6 +68,8 @@ CODE = np.dtype(
 # unit, counted from 1 on (0: none), the near one there at `near_due` for a lone warp; `pool`: 1 if a pool's result is
 # under way, of `item`, there at `due`
 REGISTER = whole_numbers("far near near_due pool item due latency_of")
+LOADS, RESULTS = 16, 16  # far and near results a warp remembers; older ones count as the oldest of these
+RECENT_LINES = 32  # that a warp has loaded last, and finds in L1D if no caches are walked
 # A lone warp on its way: its item, counted from 0, its next access, and so on; when each unit is `free`; numbers of the
 # far and near results it has waited for, and the latest `lines` it has loaded, rings
 WARP = np.dtype([
@@ -75,7 +77,8 @@ WARP = np.dtype([
         "item time start start_before start_two_before pc left paired access instructions far near hold_far hold_near "
         "gap fetches stall loaded"
     ).descr,
-    ("free", "i8", 16), ("far_waited", "i8", 16), ("near_waited", "i8", 16), ("lines", "i8", 32),
+    ("free", "i8", TENSOR + 1 + len(POOLS)), ("far_waited", "i8", LOADS), ("near_waited", "i8", RESULTS),
+    ("lines", "i8", RECENT_LINES),
 ])  # fmt: skip
 
 
@@ -163,7 +166,6 @@ TICKS = 64  # a cycle
 NEVER = 1 << 30  # a time no lane reaches: the ready time of a slot without a warp
 LIMIT_TICKS = NEVER // 2  # beyond it times could come near NEVER
 WORK_A_CYCLE = 16  # an item's work for a pool is counted in 16ths of a cycle
-LOADS, RESULTS = 16, 16  # far and near results a warp remembers; older ones count as the oldest of these
 SPECIALS, POOL_COUNT = 3, 2
 DUAL_WIDTH = 16  # of a time with derivatives: its tick, and how it changes with each of the others
 
