@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from abstim.analytic.lone_warp import LOOK_UP, NOTHING, UPDATE
-from abstim.engine.accesses import line_of, sectors_in, sectors_of
+from abstim.engine.accesses import line_of, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.marked import jit
 
@@ -20,12 +20,11 @@ WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wan
 
 
 class Lines(NamedTuple):
-    """Scratch: the lines that are looked at, by a hash map; sectors of each that loads touch, atomics on it; bits of
-    those that are wanted, whatever stands for all."""
+    """Scratch: the lines that are looked at, by a hash map; atomics on each; bits of those that are wanted, whatever
+    stands for all."""
 
     table: Int32[np.ndarray, " place"]
     keys: Int64[np.ndarray, " line"]
-    touched: UInt8[np.ndarray, " line"]
     updates: Int32[np.ndarray, " line"]
     wanted: UInt8[np.ndarray, " byte"]
 
@@ -50,7 +49,7 @@ def add_line(lines, place, line, uses, counted):
     """One more that is looked at."""
     size = uses.sizes[0]
     lines.keys[size.lines] = line
-    uses.counted[size.lines], lines.touched[size.lines] = counted, 0
+    uses.counted[size.lines] = counted
     size.lines += 1
     lines.table[place] = size.lines
 
@@ -73,7 +72,7 @@ def want(streams, offsets, looked, batches, read, lines, uses):
 
 
 @jit
-def collect_uses(streams, offsets, looked, read, lines, uses):
+def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     """The uses of every `scale`-th line, and of those that are wanted, by warps."""
     size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
     size.uses, others = 0, size.scale - 1
@@ -83,19 +82,19 @@ def collect_uses(streams, offsets, looked, read, lines, uses):
             leader = read.of_warps[w]
             to_leader = offsets.records[leader] - offsets.records[w]
             uses.lengths[block] = max(uses.lengths[block], read.leaders[leader].turns)
-            uses.loads[block] += read.leaders[leader].lines
+            uses.loads[block] += read.leaders[leader].load_sectors
             uses.first[w] = size.uses
             for r in range(offsets.records[w], offsets.records[w + 1]):
                 line = line_of(streams.records[r])
                 bits = spread_of(line)
                 counted, bit = not (bits >> 16) & others, bits >> WANTED_SHIFT
                 if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.done.actions[r + to_leader]:
-                    add_use(streams, lines, uses, read, r, r + to_leader, line, counted)
+                    add_use(streams, reading, lines, uses, read, r, r + to_leader, line, counted)
     uses.first[blocks * warps] = size.uses
 
 
 @jit
-def add_use(streams, lines, uses, read, r, as_read, line, counted):
+def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
     """One more, if its line is looked at."""
     size = uses.sizes[0]
     place = place_in(lines.table[: size.places], lines.keys, line)
@@ -105,14 +104,14 @@ def add_use(streams, lines, uses, read, r, as_read, line, counted):
     if k >= 0:
         uses.counted[k] |= counted
         uses.lines[n], uses.actions[n], uses.records[n] = k, read.done.actions[as_read], r
-        uses.turns[n], uses.sectors[n] = read.turns[as_read], sectors_of(streams.records[r])
-        if uses.actions[n] == LOOK_UP:
-            lines.touched[k] |= uses.sectors[n]
+        uses.turns[n], sectors = read.turns[as_read], sectors_of(streams.records[r])
+        loads = uses.actions[n] == LOOK_UP
+        uses.sectors[n] = sectors | reading.besides if loads else segment(reading.machine[0], sectors)
         size.uses += 1
 
 
 @jit
-def look_at(streams, offsets, looked, wanted, read, lines, uses):
+def look_at(streams, offsets, reading, looked, wanted, read, lines, uses):
     """Collect uses of the lines that stand for all, and of `wanted` batches; returns how many the former are."""
     size = uses.sizes[0]
     lines.table[: size.places] = 0
@@ -120,25 +119,25 @@ def look_at(streams, offsets, looked, wanted, read, lines, uses):
     size.lines = 0
     want(streams, offsets, looked, wanted, read, lines, uses)
     others = size.lines
-    collect_uses(streams, offsets, looked, read, lines, uses)
+    collect_uses(streams, offsets, reading, looked, read, lines, uses)
     return size.lines - others
 
 
 @jit
-def look_at_enough(streams, offsets, looked, blocks, batches, read, lines, uses):
+def look_at_enough(streams, offsets, reading, looked, blocks, batches, read, lines, uses):
     """Look at as many lines as tell enough. Where all are used very often, so are those of batches: then the lines that
     stand for all say when a batch comes."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
     size.warps, size.blocks, size.scale = looked.warps, blocks, 1
     while size.scale * max(records // LOOKED_AT, LEAST_USES) < records:
         size.scale *= 2
-    found = look_at(streams, offsets, looked, 0, read, lines, uses)
+    found = look_at(streams, offsets, reading, looked, 0, read, lines, uses)
     crowded = records > CROWDED * found * size.scale
     if not crowded:
-        found = look_at(streams, offsets, looked, batches, read, lines, uses)
+        found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
         while size.scale > 1 and found < looked.least_lines:
             size.scale = 1 if found < looked.least_lines // 8 else size.scale // 2
-            found = look_at(streams, offsets, looked, batches, read, lines, uses)
+            found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
     for b in range(batches):
         w = looked.batches[b, 2]
         for end in (0, 1):
@@ -155,17 +154,6 @@ def use_at(uses, first, stop, record):
         else:
             stop = middle
     return first
-
-
-@jit
-def sectors_a_line(lines, uses, out):
-    """Of the lines that stand for all: sectors that any load uses of one that any does."""
-    loaded = sectors = 0
-    for k in range(uses.sizes[0].lines):
-        if uses.counted[k]:
-            loaded += lines.touched[k] != 0
-            sectors += sectors_in(lines.touched[k])
-    out.line_sectors = sectors / max(1, loaded)
 
 
 @jit

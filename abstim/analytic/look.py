@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.analytic.line_sample import Lines, look_at_enough, most_updated, sectors_a_line
+from abstim.analytic.line_sample import Lines, look_at_enough, most_updated, spread_of
 from abstim.analytic.lone_warp import (
     CLASSES,
     LATENCIES,
@@ -21,7 +21,7 @@ from abstim.analytic.lone_warp import (
     walk_kind,
 )
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, Reuse, fill_table, use_caches
-from abstim.engine.accesses import SHARED_LINE, fermi, line_of, more_follow, sectors_in, sectors_of
+from abstim.engine.accesses import SHARED_LINE, line_of, more_follow, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
@@ -47,8 +47,7 @@ WORK = (
     "access_cycles",  # it is busy
     "lookups",  # transactions that look up L1D
     "lines",  # the same, an instruction's transactions on one line counted once
-    "load_sectors",  # that those use
-    "line_sectors",  # of a line, that any uses
+    "load_sectors",  # that those ask for if all miss
     "stores",  # transactions
     "store_lines", "store_sectors", "atomics", "hottest_atomics",  # on one line
 )  # fmt: skip
@@ -78,7 +77,7 @@ class Looked(NamedTuple):
 
 # Of a warp that is the first of those that do the same: how many they are; how many turns of accesses each takes; the
 # kind that it is walked as, + 1 (0: it is not); sums of WORK over its line records
-LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[5:8], *WORK[9:13])])
+LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[5:12])])
 
 
 class Read(NamedTuple):
@@ -146,11 +145,11 @@ def read_leader(code, streams, offsets, reading, w, read, constants, node):
         if action == LOOK_UP:
             own.lookups += transactions
             own.lines += 1
-            own.load_sectors += sectors_in(sectors)
+            own.load_sectors += sectors_in(sectors | reading.besides)
         elif action == WRITE:
             own.stores += transactions
             own.store_lines += 1
-            own.store_sectors += sectors_in(fermi(sectors))
+            own.store_sectors += sectors_in(segment(reading.machine[0], sectors))
         elif action != NOTHING:
             own.atomics += transactions
         if not more_follow(streams.records[r]):
@@ -316,8 +315,8 @@ def add_work(looked, blocks, kinds, out):
 
 @jit
 def collect_batches(looked, blocks, offsets, kinds, step):
-    """Every `step`-th batch of loads of the longest warps, as ranges of line records; returns (how many were collected,
-    how many line records all have)."""
+    """One of `step` batches of loads of the longest warps, as if by chance, for a loop has a period; as ranges of line
+    records. Returns (how many were collected, how many line records all have)."""
     first = count = kept = records = 0
     for block in range(blocks):
         if looked.chosen[block]:
@@ -325,7 +324,7 @@ def collect_batches(looked, blocks, offsets, kinds, step):
             kind, w = looked.kind_of_warp[n], block * looked.warps + n - first
             start = offsets.records[w]
             for k in range(kinds.batches[kind, 0], kinds.batches[kind, 1]):
-                if count % step == 0 and kept < len(looked.batches):
+                if spread_of(count) * step >> 32 == 0 and kept < len(looked.batches):
                     looked.batches[kept, 0] = start + kinds.ranges[k, 0]
                     looked.batches[kept, 1] = start + kinds.ranges[k, 1]
                     looked.batches[kept, 2] = w
@@ -337,7 +336,7 @@ def collect_batches(looked, blocks, offsets, kinds, step):
 
 
 @jit
-def fill_tables(looked, batches, reuse, out):
+def fill_tables(looked, batches, drops, reuse, out):
     """Tables of misses at all nodes. An SM without a thread block changes nothing, nor does room on an SM for more than
     it gets."""
     size = reuse.uses.sizes[0]
@@ -353,7 +352,7 @@ def fill_tables(looked, batches, reuse, out):
                 copy_table(out.misses[s - 1, k], out.misses[s, k])
             else:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
-                loads = use_caches(reuse.uses, busy, held, measured, reuse.order, reuse.level, reuse.found)
+                loads = use_caches(reuse.uses, busy, held, measured, drops, reuse.order, reuse.level, reuse.found)
                 fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, loads, out.misses[s, k])
 
 
@@ -411,9 +410,8 @@ def look(code, streams, offsets, reading, looked, read, walk, scratch, out):
     most = max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED)
     if records > most:
         kept, records = collect_batches(looked, blocks, offsets, walk.kinds, records // most + 1)
-    look_at_enough(streams, offsets, looked, blocks, kept, read, lines, reuse.uses)
-    sectors_a_line(lines, reuse.uses, out)
-    fill_tables(looked, kept, reuse, out)
+    look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
+    fill_tables(looked, kept, reading.drops, reuse, out)
     stand_for_all(looked, blocks, out)
 
 

@@ -33,7 +33,7 @@ from abstim.analytic.real_numbers import (
     traced_as,
     where,
 )
-from abstim.analytic.reuse_distance import L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
+from abstim.analytic.reuse_distance import L1_NODES, LAST_SIZE, LAST_WAYS, SECTORS_A_LINE, WRITE_ROW, miss_matrix
 from abstim.analytic.summary import Summary
 from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
@@ -42,7 +42,7 @@ from functional.jit.marked import jit
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
-SECTORS_A_LINE, SECTOR_BYTES, WARP_THREADS = 4, 32, 32
+SECTOR_BYTES, WARP_THREADS = 32, 32
 BOUNDS = (
     "latency", "SP units", "SFU", "INT units", "DP units", "tensor units", "load/store unit", "fetch", "result bus",
     "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
@@ -134,7 +134,7 @@ def share_of(s, p, matrix, resident, row, lines, ways):
 
 @jit
 def miss_ratios(s, p, matrix, resident, who):
-    """Share that misses L1D, and L1D and L2: of line accesses (`who` 0), of critical batches of loads (1)."""
+    """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
     l1_lines = where(p.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
     row = who * (1 + L1_NODES)
     l1 = larger(p.l1d_bypass, share_of(s, p, matrix, resident, row, l1_lines, p.l1d_ways))
@@ -145,34 +145,21 @@ def miss_ratios(s, p, matrix, resident, who):
 
 
 @jit
-def by_sector(s, p, missed, most):
-    """(sectors that a cache asks for in whose place whole lines would miss so often, how many more accesses miss than
-    there). One that asks for sectors asks once for each that is used, if the line stays, and for at most `most`."""
-    lines, sectored = missed * s.lines, larger(p.l1d_sectored, p.l1d_bypass) > 0
-    sectors = where(sectored, smaller(most, lines * s.line_sectors), lines * SECTORS_A_LINE)
-    more = sectors * s.lines / larger(1.0, s.load_sectors * lines)
-    return sectors, where(sectored, larger(1.0, more), 1.0)
-
-
-@jit
 def predict_one(s, p, matrix, found):
     """One launch on one design point; `found`: a PREDICTION."""
     resident, an_sm = resident_blocks(s, p)
     l1, l2 = miss_ratios(s, p, matrix, resident, 0)
     l1_wait, l2_wait = miss_ratios(s, p, matrix, resident, 1)
     written = share_of(s, p, matrix, resident, WRITE_ROW, l2_lines(p), p.l2_ways)
-    asked, more = by_sector(s, p, l1, s.load_sectors)
-    read, more_read = by_sector(s, p, l2, asked)
-    l1_missed, l2_missed = smaller(1.0, l1 * more), smaller(1.0, l2 * more_read)
-    waits = smaller(1.0, l1_wait * more), smaller(1.0, l2_wait * more_read)
-    alone, longest = path_cycles(s.path, p, waits[0], waits[1]), path_cycles(s.longest_path, p, waits[0], waits[1])
-    warm = path_cycles(s.warm_path, p, waits[0], waits[1])
-    cold = larger(0.0, path_cycles(s.cold_path, p, waits[0], waits[1]) - warm)
+    asked, read = l1 * s.load_sectors, l2 * s.load_sectors
+    alone, longest = path_cycles(s.path, p, l1_wait, l2_wait), path_cycles(s.longest_path, p, l1_wait, l2_wait)
+    warm = path_cycles(s.warm_path, p, l1_wait, l2_wait)
+    cold = larger(0.0, path_cycles(s.cold_path, p, l1_wait, l2_wait) - warm)
     uneven = busiest(s, p, resident / an_sm)
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
-    misses, sectors = l1_missed * s.lines, asked + s.store_sectors + s.atomics
-    memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2_missed, written), bounds)
-    beyond = l2_missed / larger(1e-9, l1_missed)
+    misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
+    memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2, written), bounds)
+    beyond = l2 / larger(1e-9, l1)
     bounds[MEMORY + 5] = (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, beyond)
     far = largest(bounds, MEMORY)
     waves = uneven * waves_cycles(s, p, alone + QUEUE * far * resident / an_sm, resident, an_sm)

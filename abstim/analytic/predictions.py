@@ -29,7 +29,7 @@ from precharacterize.tensor_work import refuse_commits
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes",
-    "l1d_dense_banks", "shared_bytes_per_cycle", "load_store_lanes", "coalescing", "architecture",
+    "l1d_dense_banks", "l1d_sectored", "l1d_write", "shared_bytes_per_cycle", "load_store_lanes", "coalescing", "architecture",
 }  # fmt: skip
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
 
@@ -137,7 +137,8 @@ def by_reading(gpus: Sequence[Gpu]) -> list[SameReading]:
 
 def reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
-    return (*touching(gpu), gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
+    cached = gpu.spec.l1d_sectored, gpu.spec.l1d_bypass, gpu.spec.l1d_write
+    return (*touching(gpu), *cached, gpu.pipeline, gpu.params.l1d_latency_cycles, gpu.params.atomic_latency_cycles)
 
 
 def _rows(

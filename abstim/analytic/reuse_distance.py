@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.analytic.lone_warp import UPDATE, WRITE
-from abstim.engine.accesses import fermi, sectors_in
+from abstim.engine.accesses import sectors_in
 from abstim.engine.warp_slots import EMPTY_SET, ONE
 from functional.arrays import Float, Int32, Int64, UInt8
 from functional.jit.marked import jit, ones, zero
@@ -25,8 +25,10 @@ ROWS = 2 * (1 + L1_NODES) + 1  # of a table of misses: see `fill_rows`
 WRITE_ROW = ROWS - 1
 
 # Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, and
-# its distance for who waits; of a level: lines that are counted in its tree, and the next place
-LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4")], align=True)
+# its distance for who waits, and of each sector the line's largest since it was asked for; of a level: lines that are
+# counted in its tree, and the next place
+SECTORS_A_LINE = 4
+LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4"), ("since", "i4", SECTORS_A_LINE)], align=True)
 LEVEL = np.dtype([("live", "i8"), ("next", "i8")])
 FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
@@ -37,7 +39,7 @@ SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "
 
 class Uses(NamedTuple):
     """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
-    turn of their warp, by which line record. Of each thread block: turns it takes, and loads of all lines. Lines that
+    turn of their warp, by which line record. Of each thread block: turns it takes, and sectors loaded of all lines. Lines that
     are `counted`, one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a thread
     block, one SIZES_OF_USES."""
 
@@ -120,15 +122,16 @@ def up_to(counted, sums, place):
 
 
 @jit
-def touch(state, row, bits, sums, turn, counts, scale, drops):
-    """(distance, the same for who waits) of a line that is touched, and dropped then or not."""
+def touch(state, row, bits, sums, turn, sectors, counts, scale, drops):
+    """(distance, the same for who waits) of a line whose sectors are touched, and that is dropped then or not."""
     before = row.last
     distance = chained = NEVER
     if before:
         latest = before == state.next - 1  # nothing that is counted was touched since
         distance = chained = 0 if latest else (state.live - up_to(bits, sums, before)) * scale
-        if row.turn == turn:
-            chained = max(distance, row.chain)
+    distance = farthest(row, sectors, distance)
+    if before:
+        chained = max(distance, row.chain) if row.turn == turn else distance
         if latest and not drops:
             row.turn = turn
             return distance, chained
@@ -143,6 +146,19 @@ def touch(state, row, bits, sums, turn, counts, scale, drops):
             state.next += 1
         row.last, row.turn = state.next - 1, turn
     return distance, chained
+
+
+@jit
+def farthest(row, sectors, distance):
+    """The largest distance of a line since all of some sectors were asked for: with one that has been driven out in
+    between, or never asked for, they miss."""
+    found = distance
+    for k in range(SECTORS_A_LINE):
+        since = max(row.since[k], distance)
+        if sectors >> k & 1:
+            found, since = max(found, since), 0
+        row.since[k] = since
+    return found
 
 
 @jit
@@ -215,15 +231,15 @@ def use_l2(uses, order, level, found):
         line, writes = uses.lines[n], uses.actions[n] == WRITE
         row = level.lines[line]
         found.l2[n], chained = touch(
-            level.state[0], row, bits, sums, order.at[n], uses.counted[line], size.scale, False
+            level.state[0], row, bits, sums, order.at[n], uses.sectors[n], uses.counted[line], size.scale, False
         )
         row.chain = 0 if writes else chained
         found.l2_wait[n] = -1 if writes else chained
 
 
 @jit
-def use_l1(uses, order, first, stop, level, found):
-    """Those of one SM: the first level drops a line that is written and does not see atomics."""
+def use_l1(uses, order, first, stop, drops, level, found):
+    """Those of one SM: the first level does not see atomics, and keeps or drops a line that is written."""
     size, words = uses.sizes[0], words_for(stop - first)
     bits, sums = level.counted[:words], level.sums[: words + 1]
     empty(level, size.lines, words)
@@ -233,15 +249,16 @@ def use_l1(uses, order, first, stop, level, found):
         if uses.actions[n] != UPDATE:
             row = level.lines[line]
             distance, chained = touch(
-                level.state[0], row, bits, sums, order.at[n], uses.counted[line], size.scale, writes
+                level.state[0], row, bits, sums, order.at[n], uses.sectors[n], uses.counted[line], size.scale,
+                writes and drops,
             )
             if not writes:
                 found.l1[n], found.l1_wait[n], row.chain = distance, chained, chained
 
 
 @jit
-def use_caches(uses, sm_count, resident, measured, order, level, found):
-    """Fill in `found`: for L1D of so many SMs far apart; returns how many loads of lines those make."""
+def use_caches(uses, sm_count, resident, measured, drops, order, level, found):
+    """Fill in `found`: for L1D of so many SMs far apart; returns how many sectors those load."""
     sort_uses(uses, sm_count, resident, order)
     found.l1[: uses.sizes[0].uses] = -1
     found.l1_wait[: uses.sizes[0].uses] = -1
@@ -249,7 +266,7 @@ def use_caches(uses, sm_count, resident, measured, order, level, found):
     loads = 0
     for m in range(measured):
         sm = m * sm_count // measured
-        use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], level, found)
+        use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], drops, level, found)
         for block in range(sm, uses.sizes[0].blocks, sm_count):
             loads += uses.loads[block]
     return loads
@@ -273,11 +290,11 @@ def bin_of(bins, distance):
 
 
 @jit
-def count_pair(counts, l1, l2):
-    """One more with these distances."""
+def count_pair(counts, l1, l2, times):
+    """So many more with these distances."""
     k = bin_of(counts.bins, l1)
-    counts.of_l1[k] += 1
-    counts.pairs[k, bin_of(counts.bins, l2)] += 1
+    counts.of_l1[k] += times
+    counts.pairs[k, bin_of(counts.bins, l2)] += times
 
 
 @jit
@@ -297,18 +314,18 @@ def fill_rows(counts, row, total):
 
 @jit
 def fill_table(uses, batches, found, counts, loads, table):
-    """A table of misses [ROWS, bin]: of accesses, then of batches (ranges of uses), each by its largest distance, as
-    `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by the SMs whose L1D was
-    looked at. Negative distances count for nothing, and so do lines that are not `counted`."""
+    """A table of misses [ROWS, bin]: of sectors loaded, then of batches (ranges of uses), each by its largest distance,
+    as `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by the SMs whose L1D
+    was looked at. Negative distances count for nothing, and so do lines that are not `counted`."""
     zero(counts.rows)
     total = written = 0
     for n in range(uses.sizes[0].uses):
         if uses.counted[uses.lines[n]]:
+            own = sectors_in(uses.sectors[n])
             if found.l1[n] >= 0:
-                count_pair(counts, found.l1[n], found.l2[n])
-                total += 1
+                count_pair(counts, found.l1[n], found.l2[n], own)
+                total += own
             elif uses.actions[n] == WRITE:
-                own = sectors_in(fermi(uses.sectors[n]))
                 counts.rows[WRITE_ROW, bin_of(counts.bins, found.l2[n])] += own
                 written += own
     for k in range(DISTANCE_BINS):
@@ -324,7 +341,7 @@ def fill_table(uses, batches, found, counts, loads, table):
         for n in range(batches[b, 0], batches[b, 1]):
             l1, l2 = max(l1, found.l1_wait[n]), max(l2, found.l2_wait[n])
         if l1 >= 0 and l2 >= 0:
-            count_pair(counts, l1, l2)
+            count_pair(counts, l1, l2, 1)
             total += 1
     fill_rows(counts, 1 + L1_NODES, max(1, total))
     for row in range(ROWS):

@@ -33,6 +33,7 @@ from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float
 from functional.jit.machine_code import Held
 from functional.launches.launch import Launch
+from functional.traces.line_record import ALL_SECTORS
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
@@ -94,8 +95,8 @@ def _scratch(records: int, warps: int, blocks: int) -> Held:
         room = tuple(map(max, room, sizes))
         places, bits = 1 << (2 * room[0]).bit_length(), 32 - WANTED_SHIFT
         lines = Lines(
-            np.empty(places, np.int32), np.empty(room[0], np.int64), np.empty(room[0], np.uint8),
-            np.empty(room[0], np.int32), np.empty(1 << bits - 3, np.uint8),
+            np.empty(places, np.int32), np.empty(room[0], np.int64), np.empty(room[0], np.int32),
+            np.empty(1 << bits - 3, np.uint8),
         )  # fmt: skip
         held = Held(Scratch(lines, reuse_of(*room)))
         _of_thread.scratch = held, room
@@ -157,8 +158,10 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, R
         _code(program, table, gpu), table.waits, table.writes, np.stack([base, base + LONG_CYCLES * missing]),
         np.cumsum([0, *map(len, memory)]), np.concatenate(memory).astype(np.int64),
     )  # fmt: skip
-    machine, by_sector = caches_machine(gpu, 1, 1), int(gpu.spec.coalescing != "fermi")
-    return Held(code), Reading(pipeline.instructions_per_fetch, pipeline.fetch_line_instructions, by_sector, machine)
+    spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
+    besides = 0 if spec.l1d_sectored or spec.l1d_bypass else ALL_SECTORS
+    drops = spec.l1d_write in ("local_back", "evict")
+    return Held(code), Reading(*fetched, spec.coalescing != "fermi", besides, drops, caches_machine(gpu, 1, 1))
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
