@@ -348,12 +348,21 @@ def fill_tables(looked, batches, drops, reuse, out):
             before, held = held, min(looked.residents[k], min(most, (blocks + busy - 1) // busy))
             if held == before:
                 copy_table(out.misses[s, k - 1], out.misses[s, k])
+                copy_crowds(out.crowds[s, k - 1], out.crowds[s, k])
             elif s and busy == min(looked.sms[s - 1], blocks):
                 copy_table(out.misses[s - 1, k], out.misses[s, k])
+                copy_crowds(out.crowds[s - 1, k], out.crowds[s, k])
             else:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
                 loads = use_caches(reuse.uses, busy, held, measured, drops, reuse.order, reuse.level, reuse.found)
                 fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, loads, out.misses[s, k])
+                out.crowds[s, k, 0], out.crowds[s, k, 1] = reuse.level.state[0].hot_first, reuse.level.state[0].hot
+
+
+@jit
+def copy_crowds(crowds, to):
+    """Of hot lines."""
+    to[0], to[1] = crowds[0], crowds[1]
 
 
 @jit

@@ -1,7 +1,7 @@
 """Cycles of a launch on a design point: functions of a launch's SUMMARY and a POINT that JAX traces, and that are
 compiled: in place of records JAX has named tuples of arrays.
 
-time = launch latency + cold start + p-norm(waves of warps that hide each other's stalls, every resource's own time)"""
+time = launch latency + p-norm(waves of warps that hide each other's stalls, every resource's own time and its idle ends)"""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 
 MOST_WARPS = 64  # of a scheduler
-SHARPNESS = 4.0  # of the p-norm: two equal times cost 2^(1/4) = 1.19 times one
+SHARPNESS = 12  # of the p-norm: two equal times cost 2^(1/12) = 1.06 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
+DRAIN = 0.5  # part of a warp's path for which a resource that all wait for is half idle, at the end
 SECTOR_BYTES, WARP_THREADS = 32, 32
 BOUNDS = (
     "latency", "SP units", "SFU", "INT units", "DP units", "tensor units", "load/store unit", "fetch", "result bus",
-    "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
+    "issue", "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
 )  # fmt: skip
 LATENCY, UNITS, MEMORY = 0, 1, BOUNDS.index("SM replies")  # where those of units, and of what SMs share, begin
 # A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; sectors that L2
@@ -133,6 +134,23 @@ def share_of(s, p, matrix, resident, row, lines, ways):
 
 
 @jit
+def crowd_sectors(s, p, resident):
+    """Sectors that are asked for of the most wanted line of each turn, one after the other."""
+    sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
+    held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
+    fewer, more = s.crowds[sm], s.crowds[sm + 1]
+    missed = (1 - sm_part) * column(fewer, held, held_part, 0) + sm_part * column(more, held, held_part, 0)
+    every = (1 - sm_part) * column(fewer, held, held_part, 1) + sm_part * column(more, held, held_part, 1)
+    return where(p.l1d_bypass > 0, every, missed)
+
+
+@jit
+def column(table, k, part, n):
+    """A column of a table `part` of the way from one row to the next."""
+    return (1 - part) * table[k, n] + part * table[k + 1, n]
+
+
+@jit
 def miss_ratios(s, p, matrix, resident, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
     l1_lines = where(p.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
@@ -152,23 +170,19 @@ def predict_one(s, p, matrix, found):
     l1_wait, l2_wait = miss_ratios(s, p, matrix, resident, 1)
     written = share_of(s, p, matrix, resident, WRITE_ROW, l2_lines(p), p.l2_ways)
     asked, read = l1 * s.load_sectors, l2 * s.load_sectors
-    alone, longest = path_cycles(s.path, p, l1_wait, l2_wait), path_cycles(s.longest_path, p, l1_wait, l2_wait)
-    warm = path_cycles(s.warm_path, p, l1_wait, l2_wait)
-    cold = larger(0.0, path_cycles(s.cold_path, p, l1_wait, l2_wait) - warm)
     uneven = busiest(s, p, resident / an_sm)
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
     misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
-    memory_cycles(s, p, share, misses, sectors, read + written_back(s, p, l2, written), bounds)
-    beyond = l2 / larger(1e-9, l1)
-    bounds[MEMORY + 5] = (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, beyond)
-    far = largest(bounds, MEMORY)
-    waves = uneven * waves_cycles(s, p, alone + QUEUE * far * resident / an_sm, resident, an_sm)
-    bounds[LATENCY] = larger(longest, waves)
+    dram, crowd = read + written_back(s, p, l2, written), crowd_sectors(s, p, resident)
+    memory_cycles(s, p, share, misses, sectors, dram, crowd, bounds)
+    bounds[MEMORY + 5] = (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
-    # what all SMs share idles while the first warps come to it, and after the last has been served: as long as a warp
-    # takes for one of its loads
-    idle = alone / larger(1.0, larger(s.path[0][LOAD], s.path[1][LOAD]))
-    found.cycles = p.launch_latency_cycles + cold + larger(p_norm(bounds), idle + far)
+    alone, longest = path_cycles(s.path, p, l1_wait, l2_wait), path_cycles(s.longest_path, p, l1_wait, l2_wait)
+    warm = path_cycles(s.warm_path, p, l1_wait, l2_wait)
+    cold = larger(0.0, path_cycles(s.cold_path, p, l1_wait, l2_wait) - warm)
+    bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone
+    visits = larger(1.0, larger(s.path[0][LOAD], s.path[1][LOAD]) * l1_wait) * an_sm / resident
+    found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
     found.l2_sectors, found.dram_sectors = sectors, read
 
@@ -202,20 +216,36 @@ def predict_all(launch, points, matrix, found):
 
 
 @jit
-def largest(numbers, first):
+def largest(numbers, first, stop):
     """Of an array from a place on."""
     found = numbers[first]
-    for k in range(first + 1, len(numbers)):
+    for k in range(first + 1, stop):
         found = larger(found, numbers[k])
     return found
 
 
 @jit
-def p_norm(bounds):
-    """A smooth maximum, never below the largest."""
-    most, total = fixed(largest(bounds, 0)), 0.0
-    for k in range(len(bounds)):
-        total = total + power(bounds[k] / most, SHARPNESS)
+def sharpened(x):
+    """To the power of SHARPNESS."""
+    fourth = x * x * x * x
+    return fourth * fourth * fourth
+
+
+@jit
+def together(bounds, alone, cold, visit):
+    """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS).
+
+    At a visit, which is this part of a warp's, all warps are at the slowest part of the memory at once, so that it
+    idles for a visit's part of their path, and they wait for a visit's part of its work. Where warps are out of step,
+    they wait for QUEUE of it. Units idle for half of a path, since the last warps end one after the other.
+    """
+    far = largest(bounds, MEMORY, len(bounds))
+    waits, ends = bounds[LATENCY] + (QUEUE + (1 - QUEUE) * visit) * far, far + larger(visit, DRAIN) * alone
+    drained = DRAIN * (alone + cold)
+    most = fixed(larger(larger(waits, ends), largest(bounds, UNITS, MEMORY) + drained))
+    total = sharpened(waits / most) + sharpened(ends / most)
+    for k in range(UNITS, MEMORY):
+        total = total + sharpened((bounds[k] + drained) / most)
     return most * power(total, 1 / SHARPNESS)
 
 
@@ -302,16 +332,20 @@ def ipc_one_issue(stall_cycles_an_instruction, warps):
 
 
 @jit
-def waves_cycles(s, p, alone, resident, an_sm):
+def waves_cycles(s, p, alone, cold, resident, an_sm):
     """The busiest SM's time if only latencies and issue slots count: full waves of blocks, then a partial one.
 
-    A warp takes `alone` cycles by itself; the more of them there are, the more of its stalls the others hide.
+    A warp takes `alone` cycles by itself, one of the first wave `cold` more; the more of them there are, the more of
+    its stalls the others hide.
     """
     instructions = s.instructions / (s.thread_blocks * s.warps_per_block)
     stalled = larger(1e-3, alone / instructions - 1)  # cycles an instruction: p M
+    begun = larger(1e-3, (alone + cold) / instructions - 1)
     full = fixed(ceil(an_sm / resident - 1e-4) - 1)
-    last = an_sm - full * resident
-    return full * wave_cycles(s, p, stalled, instructions, resident) + wave_cycles(s, p, stalled, instructions, last)
+    first = wave_cycles(s, p, begun, instructions, resident)
+    last = wave_cycles(s, p, stalled, instructions, an_sm - full * resident)
+    between = larger(full - 1, 0.0) * wave_cycles(s, p, stalled, instructions, resident)
+    return first + between + where(full > 0, last, 0.0)
 
 
 @jit
@@ -332,6 +366,7 @@ def unit_cycles(s, p, share, bounds):
     bounds[UNITS + 5] = share * larger(s.access_cycles / p.lsu_units, s.accesses / p.mem_port_width)
     bounds[UNITS + 6] = share * s.fetches / p.fetches_per_cycle
     bounds[UNITS + 7] = share * s.results / p.result_bus_width
+    bounds[UNITS + 8] = share * s.instructions / p.schedulers_per_sm
 
 
 @jit
@@ -349,19 +384,20 @@ def written_back(s, p, l2, written):
 
 
 @jit
-def memory_cycles(s, p, share, misses, sectors, dram, bounds):
+def memory_cycles(s, p, share, misses, sectors, dram, crowd, bounds):
     """What the busiest SM's port, the L2 slices and the DRAM channels need for the traffic. A slice answers one sector
     a cycle, however many it reads (docs/timing-rules.md, rule 11)."""
     real = 1 - p.perfect_memory
     answers = p.perfect_memory * (misses + s.stores + s.atomics) + real * sectors
     sent = s.store_sectors * SECTOR_BYTES + s.stores * p.packet_header_bytes
-    served = (sectors - s.atomics) * larger(1.0, p.l2_sector_cycles) + s.atomics * p.l2_atomic_cycles
+    port = larger(1.0, p.l2_sector_cycles)
+    served = (sectors - s.atomics) * port + s.atomics * p.l2_atomic_cycles
     slices = p.dram_channels * p.l2_slices_per_channel
     # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
     switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
     bounds[MEMORY] = share * answers
     bounds[MEMORY + 1] = real * share * sent / p.flit_bytes
-    bounds[MEMORY + 2] = real * larger(served / slices, switch)
+    bounds[MEMORY + 2] = real * larger(larger(served / slices, switch), crowd * port)
     bounds[MEMORY + 3] = real * dram * p.dram_sector_cycles / p.dram_channels
     bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 

@@ -28,8 +28,9 @@ WRITE_ROW = ROWS - 1
 # its distance for who waits, and of each sector the line's largest since it was asked for; of a level: lines that are
 # counted in its tree, and the next place
 SECTORS_A_LINE = 4
-LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4"), ("since", "i4", SECTORS_A_LINE)], align=True)
-LEVEL = np.dtype([("live", "i8"), ("next", "i8")])
+LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4"), ("since", "i4", SECTORS_A_LINE),
+    ("asked", "i4"), ("first_asked", "i4"), ("sm", "i4")], align=True)
+LEVEL = np.dtype([(name, "i8") for name in ("live", "next", "turn", "most", "most_first", "hot", "hot_first")])
 FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
@@ -168,6 +169,7 @@ def empty(level, lines, words):
     zero(level.counted[:words])
     zero(level.sums[: words + 1])
     level.state[0].live, level.state[0].next = 0, FIRST_PLACE
+    level.state[0].turn = level.state[0].most = level.state[0].most_first = 0
 
 
 @jit
@@ -230,11 +232,34 @@ def use_l2(uses, order, level, found):
         n = order.in_turn[k]
         line, writes = uses.lines[n], uses.actions[n] == WRITE
         row = level.lines[line]
+        again = row.last and row.turn == order.at[n]
         found.l2[n], chained = touch(
             level.state[0], row, bits, sums, order.at[n], uses.sectors[n], uses.counted[line], size.scale, False
         )
         row.chain = 0 if writes else chained
         found.l2_wait[n] = -1 if writes else chained
+        if not writes:
+            crowd(level.state[0], row, order.at[n], order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER)
+    level.state[0].hot += level.state[0].most
+    level.state[0].hot_first += level.state[0].most_first
+
+
+@jit
+def crowd(state, row, turn, sm, sectors, again, fresh):
+    """Count what is asked of a line in a turn."""
+    if turn != state.turn:
+        state.hot += state.most
+        state.hot_first += state.most_first
+        state.turn, state.most, state.most_first = turn, 0, 0
+    if not again:
+        row.asked = row.first_asked = 0
+        row.sm = -1
+    row.asked += sectors
+    if (fresh or row.first_asked) and row.sm != sm:
+        row.first_asked += sectors
+        row.sm = sm
+    state.most = max(state.most, row.asked)
+    state.most_first = max(state.most_first, row.first_asked)
 
 
 @jit
@@ -260,6 +285,7 @@ def use_l1(uses, order, first, stop, drops, level, found):
 def use_caches(uses, sm_count, resident, measured, drops, order, level, found):
     """Fill in `found`: for L1D of so many SMs far apart; returns how many sectors those load."""
     sort_uses(uses, sm_count, resident, order)
+    level.state[0].hot = level.state[0].hot_first = 0
     found.l1[: uses.sizes[0].uses] = -1
     found.l1_wait[: uses.sizes[0].uses] = -1
     use_l2(uses, order, level, found)

@@ -56,6 +56,7 @@ SUMMARY = np.dtype([
     *((name, "f8", (WALKS, len(LATENCIES))) for name in _PATHS),
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
     ("sm_nodes", "f8", len(SM_NODES)), ("resident_nodes", "f8", len(RESIDENT_NODES)),  # what `misses` are taken for
+    ("crowds", "f8", (len(SM_NODES), len(RESIDENT_NODES), 2)),
     ("misses", "f4", (len(SM_NODES), len(RESIDENT_NODES), ROWS, DISTANCE_BINS)),  # tables of reuse_distance.fill_table
 ])  # fmt: skip
 Summary = namedtuple("Summary", list(SUMMARY.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
