@@ -173,8 +173,9 @@ def predict_one(s, p, matrix, found):
     uneven = busiest(s, p, resident / an_sm)
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
     misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
-    dram, crowd = read + written_back(s, p, l2, written), crowd_sectors(s, p, resident)
-    memory_cycles(s, p, share, misses, sectors, dram, crowd, bounds)
+    absent, back = read + written * s.store_sectors, written_back(s, p, l2, written)
+    l2_cycles(s, p, sectors, absent, back, crowd_sectors(s, p, resident), bounds)
+    memory_cycles(s, p, share, misses, sectors, read + back, bounds)
     bounds[MEMORY + 5] = (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
     alone, longest = path_cycles(s.path, p, l1_wait, l2_wait), path_cycles(s.longest_path, p, l1_wait, l2_wait)
@@ -384,22 +385,27 @@ def written_back(s, p, l2, written):
 
 
 @jit
-def memory_cycles(s, p, share, misses, sectors, dram, crowd, bounds):
-    """What the busiest SM's port, the L2 slices and the DRAM channels need for the traffic. A slice answers one sector
-    a cycle, however many it reads (docs/timing-rules.md, rule 11)."""
+def l2_cycles(s, p, sectors, absent, back, crowd, bounds):
+    """What L2 needs for the traffic: a slice is busy with what it holds or writes back, and answers one sector a cycle,
+    whatever it reads (docs/timing-rules.md, rule 11); the lines that most warps of a turn want are one slice's."""
+    real, port, slices = 1 - p.perfect_memory, larger(1.0, p.l2_sector_cycles), p.dram_channels * p.l2_slices_per_channel
+    held = (sectors - s.atomics - absent) * port + s.atomics * p.l2_atomic_cycles
+    served = held + absent + back * p.l2_sector_cycles
+    # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
+    switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
+    bounds[MEMORY + 2] = real * larger(larger(served / slices, switch), crowd * port)
+    bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
+
+
+@jit
+def memory_cycles(s, p, share, misses, sectors, dram, bounds):
+    """What the busiest SM's port and the DRAM channels need for it."""
     real = 1 - p.perfect_memory
     answers = p.perfect_memory * (misses + s.stores + s.atomics) + real * sectors
     sent = s.store_sectors * SECTOR_BYTES + s.stores * p.packet_header_bytes
-    port = larger(1.0, p.l2_sector_cycles)
-    served = (sectors - s.atomics) * port + s.atomics * p.l2_atomic_cycles
-    slices = p.dram_channels * p.l2_slices_per_channel
-    # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
-    switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
     bounds[MEMORY] = share * answers
     bounds[MEMORY + 1] = real * share * sent / p.flit_bytes
-    bounds[MEMORY + 2] = real * larger(larger(served / slices, switch), crowd * port)
     bounds[MEMORY + 3] = real * dram * p.dram_sector_cycles / p.dram_channels
-    bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 
 
 @jit

@@ -65,7 +65,18 @@ def _fixed(x: Any) -> Any:
     return stop_gradient(x)
 
 
-larger, smaller = _called("llvm.maxnum.f64", "maximum"), _called("llvm.minnum.f64", "minimum")
+def _chosen(test: str) -> Callable[..., Any]:
+    """The first of two numbers if the test holds, else the second. LLVM 22 leaves out elements of a loop of `maxnum`."""
+
+    def emit(body: Any, a: Any, b: Any) -> Word:
+        first, second = _real(body, a), _real(body, b)
+        holds = body.new(f"fcmp {test} double {first}, {second}")
+        return Word(body.new(f"select i1 {holds}, double {first}, double {second}"), REAL)
+
+    return emit
+
+
+larger, smaller = Function(_chosen("ogt"), "maximum"), Function(_chosen("olt"), "minimum")
 floor, ceil, nearest = (_called(f"llvm.{name}.f64", traced) for name, traced in (
     ("floor", "floor"), ("ceil", "ceil"), ("rint", "round"),
 ))  # fmt: skip
