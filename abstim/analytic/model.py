@@ -236,15 +236,15 @@ def sharpened(x):
 def together(bounds, alone, cold, visit):
     """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS).
 
-    At a visit, which is this part of a warp's, all warps are at the slowest part of the memory at once, so that it
-    idles for a visit's part of their path, and they wait for a visit's part of its work. Where warps are out of step,
-    they wait for QUEUE of it. Units idle for half of a path, since the last warps end one after the other.
+    At a visit, which is this part of those a warp makes, all warps are at the slowest part of the memory at once: what
+    they ask for then comes on top of their own path. At other times they are out of step. Units idle for half of a
+    path, since the last warps end one after the other.
     """
-    far = largest(bounds, MEMORY, len(bounds))
-    waits, ends = bounds[LATENCY] + (QUEUE + (1 - QUEUE) * visit) * far, far + larger(visit, DRAIN) * alone
-    drained = DRAIN * (alone + cold)
-    most = fixed(larger(larger(waits, ends), largest(bounds, UNITS, MEMORY) + drained))
-    total = sharpened(waits / most) + sharpened(ends / most)
+    far, drained = largest(bounds, MEMORY, len(bounds)), DRAIN * (alone + cold)
+    mixed = larger(bounds[LATENCY] + QUEUE * far, far + DRAIN * alone)
+    waits = visit * (bounds[LATENCY] + far) + (1 - visit) * mixed
+    most = fixed(larger(waits, largest(bounds, UNITS, MEMORY) + drained))
+    total = sharpened(waits / most)
     for k in range(UNITS, MEMORY):
         total = total + sharpened((bounds[k] + drained) / most)
     return most * power(total, 1 / SHARPNESS)
