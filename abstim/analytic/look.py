@@ -32,7 +32,7 @@ SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and 
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
-WALKED, MOST_WALKED = 32, 1 << 17
+WALKED, MOST_WALKED = 64, 1 << 15
 MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
 WAITED, LEAST_WAITED = 32, 1 << 10  # of the line records, those of batches of loads that are looked at, or so many
 WALKS = 2
@@ -55,7 +55,7 @@ WORK = (
 
 class Looked(NamedTuple):
     """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
-    and SM counts `dealt`, see Nodes. The others are scratch: instructions of each thread block; is it walked (1: as one
+    and SM counts `dealt`, and which is `left_out`, see Nodes. The others are scratch: instructions of each thread block; is it walked (1: as one
     of those spread evenly, 2: as the one with the longest warp); kinds of the warps walked; how often each basic block
     is executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
 
@@ -70,6 +70,7 @@ class Looked(NamedTuple):
     of_sms: Int64[np.ndarray, " sm"]
     batches: Int32[np.ndarray, "batch 3"]
     warps: int
+    left_out: int
     most_instructions: int  # limits, named above
     least_walked: int
     least_lines: int
@@ -336,23 +337,32 @@ def collect_batches(looked, blocks, offsets, kinds, step):
 
 
 @jit
+def held_by(looked, blocks, s, k):
+    """Thread blocks that an SM holds at a node: no more than it gets."""
+    busy = min(looked.sms[s], blocks)
+    most = max(1, min(64 // looked.warps, (blocks + SM_NODES[0] - 1) // SM_NODES[0]))
+    return min(looked.residents[k], min(most, (blocks + busy - 1) // busy))
+
+
+@jit
 def fill_tables(looked, batches, drops, reuse, out):
     """Tables of misses at all nodes. An SM without a thread block changes nothing, nor does room on an SM for more than
     it gets."""
-    size = reuse.uses.sizes[0]
-    blocks = size.blocks
-    most = max(1, min(64 // looked.warps, (blocks + SM_NODES[0] - 1) // SM_NODES[0]))
+    size, skip, blocks = reuse.uses.sizes[0], looked.left_out, reuse.uses.sizes[0].blocks
+    if skip >= 0 and (min(looked.sms[0], blocks) == min(looked.sms[1], blocks)
+                      or held_by(looked, blocks, skip, 0) == held_by(looked, blocks, skip, 1)):  # fmt: skip
+        skip = -1
     for s in range(len(looked.sms)):
-        busy, held = min(looked.sms[s], blocks), 0
+        busy = min(looked.sms[s], blocks)
         for k in range(len(looked.residents)):
-            before, held = held, min(looked.residents[k], min(most, (blocks + busy - 1) // busy))
-            if held == before:
+            held = held_by(looked, blocks, s, k)
+            if k and held == held_by(looked, blocks, s, k - 1):
                 copy_table(out.misses[s, k - 1], out.misses[s, k])
                 copy_crowds(out.crowds[s, k - 1], out.crowds[s, k])
             elif s and busy == min(looked.sms[s - 1], blocks):
                 copy_table(out.misses[s - 1, k], out.misses[s, k])
                 copy_crowds(out.crowds[s - 1, k], out.crowds[s, k])
-            else:
+            elif s != skip or k == s:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
                 loads = use_caches(reuse.uses, busy, held, measured, drops, reuse.order, reuse.level, reuse.found)
                 fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, loads, out.misses[s, k])

@@ -84,22 +84,23 @@ def place_of(x, octaves_a_node, last):
 def _missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     import jax.numpy as jnp
 
-    two, three = np.arange(2), np.arange(3)
-    sm_weights, held_weights, way_weights = (jnp.stack([1 - p, p]) for p in (sm_part, held_part, way_part))
+    two, three, both = np.arange(2), np.arange(3), jnp.minimum(sm_part, held_part)
+    nodes = jnp.stack([1 - sm_part - held_part + both, held_part - both, sm_part - both, both]).reshape(2, 2)
+    way_weights = jnp.stack([1 - way_part, way_part])
     size_weights = jnp.stack([0.5 * (0.5 - part) ** 2, 0.75 - part**2, 0.5 * (0.5 + part) ** 2])
     shares, missed = misses[sm + two[:, None], held + two, row], matrix[way + two[:, None], size + three]
-    return jnp.einsum("i,j,ijb,k,l,klb", sm_weights, held_weights, shares, way_weights, size_weights, missed)
+    return jnp.einsum("ij,ijb,k,l,klb", nodes, shares, way_weights, size_weights, missed)
 
 
 @traced_as(_missed_share)
 def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     """A share of `misses` between two numbers of SMs, and of thread blocks on each, that a cache between two numbers of
-    ways has not. Of three sizes it is the quadratic B-spline with theirs as coefficients: monotone where they are,
+    ways has not. Of the four tables it takes the three around the point. Of three sizes it is the quadratic B-spline with theirs as coefficients: monotone where they are,
     slope continuous; it lies `part` of the way from the middle one."""
-    total = 0.0
+    total, both = 0.0, smaller(sm_part, held_part)
     for i in range(2):
         for j in range(2):
-            node = (sm_part if i else 1 - sm_part) * (held_part if j else 1 - held_part)
+            node = both if i and j else sm_part - both if i else held_part - both if j else 1 - sm_part - held_part + both
             if node > 0.0:
                 for k in range(2):
                     own = node * (way_part if k else 1 - way_part)
@@ -138,16 +139,9 @@ def crowd_sectors(s, p, resident):
     """Sectors that are asked for of the most wanted line of each turn, one after the other."""
     sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
     held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
-    fewer, more = s.crowds[sm], s.crowds[sm + 1]
-    missed = (1 - sm_part) * column(fewer, held, held_part, 0) + sm_part * column(more, held, held_part, 0)
-    every = (1 - sm_part) * column(fewer, held, held_part, 1) + sm_part * column(more, held, held_part, 1)
-    return where(p.l1d_bypass > 0, every, missed)
-
-
-@jit
-def column(table, k, part, n):
-    """A column of a table `part` of the way from one row to the next."""
-    return (1 - part) * table[k, n] + part * table[k + 1, n]
+    k, both = number(p.l1d_bypass), smaller(sm_part, held_part)
+    found = (1 - sm_part - held_part + both) * s.crowds[sm, held, k] + both * s.crowds[sm + 1, held + 1, k]
+    return found + (sm_part - both) * s.crowds[sm + 1, held, k] + (held_part - both) * s.crowds[sm, held + 1, k]
 
 
 @jit

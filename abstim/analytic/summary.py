@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import namedtuple
+from math import log
 from operator import lt
 from threading import local
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from functional.programs.program import Program
 
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
-LEAST_WALKED = 1 << 14  # of them, of those walked one by one
+LEAST_WALKED = 1 << 12  # of them, of those walked one by one
 LEAST_LINES = 1 << 8  # whose uses are looked at
 LONG_CYCLES = 400.0  # of a load and a miss in the second of the two walks
 
@@ -63,12 +64,14 @@ Summary = namedtuple("Summary", list(SUMMARY.names or ()))  # type: ignore[misc]
 
 
 class Nodes(NamedTuple):
-    """SM counts, and numbers of thread blocks an SM holds, for which reuse distances are taken; from which SM count on,
-    and up to which, the imbalance is looked at."""
+    """SM counts, and numbers of thread blocks an SM holds, for which reuse distances are taken, but for one of each:
+    the `left_out`-th SM count with the other number (-1: none); from which SM count on, and up to which, the imbalance
+    is looked at."""
 
     sms: tuple[int, ...] = SM_NODES
     residents: tuple[int, ...] = RESIDENT_NODES
     dealt: tuple[int, int] = (1, MOST_SMS)
+    left_out: int = -1
 
 
 EVERYWHERE = Nodes()
@@ -81,8 +84,12 @@ def nodes_near(sm_count: int, resident: int) -> Nodes:
         k = min(max(1, bisect_right(nodes, value)), len(nodes) - 1)
         return nodes[k - 1 : k + 1]
 
-    first = min(sm_count, MOST_SMS - 1)
-    return Nodes(beside(SM_NODES, sm_count), beside(RESIDENT_NODES, resident), (first, first + 1))
+    def part(nodes: tuple[int, ...], value: int) -> float:
+        return log(min(max(value, nodes[0]), nodes[1]) / nodes[0]) / log(nodes[1] / nodes[0])
+
+    first, sms, residents = min(sm_count, MOST_SMS - 1), beside(SM_NODES, sm_count), beside(RESIDENT_NODES, resident)
+    left_out = int(part(sms, sm_count) < part(residents, resident))
+    return Nodes(sms, residents, (first, first + 1), left_out)
 
 
 _of_thread = local()
@@ -119,7 +126,7 @@ def summarize(
         np.zeros(blocks, np.int64),
         np.zeros(blocks, np.uint8), np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64),
         np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32), trace.warps_per_block,
-        MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
+        nodes.left_out, MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
     )  # fmt: skip
     read = Read(
         np.empty(warps, np.int32), np.zeros(warps, LEADER), Records(*np.zeros((2, records), np.uint8)),
