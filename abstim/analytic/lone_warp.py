@@ -111,7 +111,7 @@ def is_in(lines, line):
         if lines[k] == line:
             return True
         k += 1
-    lines[k] = line
+    lines[k], lines[k + 1] = line, -1
     return False
 
 
@@ -154,7 +154,7 @@ def expand(code, streams, offsets, reading, warp, cold, walking, done_by):
     nodes = walking.nodes
     if cold:
         walking.lines[:] = 0
-        walking.constants[:] = -1
+        walking.constants[0] = -1
     record, conflict = offsets.records[warp], offsets.conflicts[warp]
     n, previous_pc, left = 0, -2, 0
     for event in range(offsets.blocks[warp], offsets.blocks[warp + 1]):

@@ -24,7 +24,7 @@ from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, Reuse, fill_tabl
 from abstim.engine.accesses import SHARED_LINE, line_of, more_follow, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.machine_code import compiled
-from functional.jit.marked import jit
+from functional.jit.marked import jit, zero
 from functional.traces.line_record import LINE_SHIFT
 from precharacterize.classify import Kind
 
@@ -411,10 +411,12 @@ def count_classes(code, streams, looked, out):
 
 
 @compiled
-def look(code, streams, offsets, reading, looked, read, walk, scratch, out):
+def look(code, streams, offsets, reading, looked, scratch, out):
     """Fill in a SUMMARY of a launch, but for its shape and nodes, of arrays that are 0."""
     blocks, share = choose(looked)
-    lines, reuse = scratch.lines, scratch.reuse
+    lines, reuse, read, walk = scratch.lines, scratch.reuse, scratch.read, scratch.walk
+    zero(read.leaders[: blocks * looked.warps])
+    zero(read.done.actions[: offsets.records[blocks * looked.warps]])
     deal(looked, out)
     walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
     read_warps(code, streams, offsets, reading, looked, blocks, read, walk.walking, out)
@@ -458,3 +460,5 @@ class Scratch(NamedTuple):
 
     lines: Lines
     reuse: Reuse
+    read: Read
+    walk: Walk

@@ -95,20 +95,31 @@ def nodes_near(sm_count: int, resident: int) -> Nodes:
 _of_thread = local()
 
 
-def _scratch(records: int, warps: int, blocks: int) -> Held:
-    """Of this thread, with room for a launch."""
-    sizes = records, warps, blocks
+def _scratch(*sizes: int) -> Held:
+    """Of this thread, with room for a launch: line records, warps, thread blocks; instructions of a warp, registers,
+    lines of code."""
     held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
     if held is None or any(map(lt, room, sizes)):
         room = tuple(map(max, room, sizes))
-        places, bits = 1 << (2 * room[0]).bit_length(), 32 - WANTED_SHIFT
+        records, warps, _, longest, registers, code_lines = room
+        places, bits = 1 << (2 * records).bit_length(), 32 - WANTED_SHIFT
         lines = Lines(
-            np.empty(places, np.int32), np.empty(room[0], np.int64), np.empty(room[0], np.int32),
+            np.empty(places, np.int32), np.empty(records, np.int64), np.empty(records, np.int32),
             np.empty(1 << bits - 3, np.uint8),
         )  # fmt: skip
-        held = Held(Scratch(lines, reuse_of(*room)))
+        done = Records(*np.empty((2, records), np.uint8))
+        read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), done, np.empty(records, np.int32))
+        kinds = Kinds(
+            np.empty((warps, WALKS)), np.empty((warps, WALKS, len(LATENCIES))), np.empty((warps, 3)),
+            np.empty((warps, 2), np.int64), np.empty((records + 1, 2), np.int64),
+        )  # fmt: skip
+        walking = Walking(
+            np.empty(longest + 1, lone_warp.NODE), np.empty(registers, np.int64), np.empty(code_lines, np.int8),
+            np.empty(longest + 2, np.int64),
+        )  # fmt: skip
+        held = Held(Scratch(lines, reuse_of(*room[:3]), read, Walk(kinds, walking)))
         _of_thread.scratch = held, room
-    held.value.reuse.uses.sizes["places"] = 1 << (2 * records).bit_length()
+    held.value.reuse.uses.sizes["places"] = 1 << (2 * sizes[0]).bit_length()
     return held
 
 
@@ -128,19 +139,9 @@ def summarize(
         np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32), trace.warps_per_block,
         nodes.left_out, MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
     )  # fmt: skip
-    read = Read(
-        np.empty(warps, np.int32), np.zeros(warps, LEADER), Records(*np.zeros((2, records), np.uint8)),
-        np.empty(records, np.int32),
-    )  # fmt: skip
-    kinds = Kinds(
-        np.empty((warps, WALKS)), np.empty((warps, WALKS, len(LATENCIES))), np.empty((warps, 3)),
-        np.empty((warps, 2), np.int64), np.empty((records + 1, 2), np.int64),
-    )  # fmt: skip
-    walking = Walking(
-        np.zeros(longest + 1, lone_warp.NODE), np.empty(table.register_count, np.int64),
-        np.empty(int(table.pcs.max(initial=0)) // reading.fetch_line + 1, np.int8), np.empty(longest + 1, np.int64),
-    )  # fmt: skip
-    look(code, streams, offsets, reading, looked, read, Walk(kinds, walking), _scratch(records, warps, blocks), out)
+    code_lines = int(table.pcs.max(initial=0)) // reading.fetch_line + 1
+    scratch = _scratch(records, warps, blocks, longest, table.register_count, code_lines)
+    look(code, streams, offsets, reading, looked, scratch, out)
     for name, value in (
         ("thread_blocks", blocks), ("warps_per_block", trace.warps_per_block),
         ("registers_per_thread", registers_per_thread), ("shared_bytes", launch.shared_bytes),
