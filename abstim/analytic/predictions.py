@@ -153,27 +153,28 @@ def _rows(
 def _launch(
     session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray
 ) -> AnalyticLaunch:
-    spec = gpu.spec
-    cycles = int(whole_cycles(p["cycles"]))
+    spec, found = gpu.spec, dict(zip(p.dtype.names or (), p.tolist(), strict=True))
+    lookups, stores, stored, atomics = (float(summary[n]) for n in ("lookups", "stores", "store_sectors", "atomics"))
+    cycles, bounds = max(1, round(found["cycles"])), found["bounds_cycles"].tolist()
     resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
     real = not spec.perfect_memory
-    missed = float(p["l1d_misses"]) - summary["stores"]
-    sectors, read = int(p["l2_sectors"]) if real else 0, int(p["dram_sectors"]) if real else 0
-    asked = sectors - summary["store_sectors"] - summary["atomics"]
+    missed = found["l1d_misses"] - stores
+    sectors, read = int(found["l2_sectors"]) if real else 0, int(found["dram_sectors"]) if real else 0
+    asked = sectors - stored - atomics
     return AnalyticLaunch(
         **launch_facts(session, number, session.launch(number), trace, gpu, cycles),
         occupancy=min(1.0, resident / spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={
-            "l1d_accesses": int(summary["lookups"] + summary["stores"]), "l1d_misses": int(p["l1d_misses"]),
+            "l1d_accesses": int(lookups + stores), "l1d_misses": int(found["l1d_misses"]),
             "l2_accesses": sectors, "dram_reads": read,
         },
-        memory=_memory(float(1 - missed / summary["lookups"]) if summary["lookups"] else None,
-                       float(1 - read / asked) if real and asked >= 0.5 else None, sectors, read),
+        memory=_memory(1 - missed / lookups if lookups else None,
+                       1 - read / asked if real and asked >= 0.5 else None, sectors, read),
         windows={},
-        limit=BOUNDS[int(p["bounds_cycles"].argmax())],
-        bounds_cycles={name: v for name, v in zip(BOUNDS, p["bounds_cycles"].tolist(), strict=True)},
+        limit=BOUNDS[bounds.index(max(bounds))],
+        bounds_cycles=dict(zip(BOUNDS, bounds, strict=True)),
     )  # fmt: skip
 
 
