@@ -11,6 +11,7 @@ import abstim
 from abstim.analytic import BOUNDS, analytic_cycles, as_arrays, points_of, predict, summaries
 from abstim.analytic.point import random_points
 from abstim.analytic.predictions import summary_of
+from abstim.analytic.reuse_distance import L1_NODES
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.formula_kernel import cycles_with_slopes
@@ -35,7 +36,7 @@ def test_a_summary_near_a_gpu_says_of_it_what_the_whole_one_does():
 
 
 def test_jax_traces_what_is_compiled(hotspot):
-    points = points_of([REAL, load_gpu("gtx480_perfect"), load_gpu("rtx3070"), *random_points(13, seed=3)])
+    points = points_of([REAL, load_gpu("gtx480_perfect"), load_gpu("rtx3070"), *random_points(61, seed=3)])
     traced = jax.jit(jax.vmap(analytic_cycles, in_axes=(None, 0)))(as_arrays(hotspot), as_arrays(points))
     np.testing.assert_allclose(traced, predict(hotspot, points)["cycles"], rtol=1e-3)
 
@@ -65,6 +66,27 @@ def test_near_the_engine(name, memory):
             assert estimated.caches["dram_reads"] == pytest.approx(exact.caches["dram_reads"], rel=0.15, abs=200)
         assert (estimated.blocks_per_sm, estimated.occupancy_limiter) == (exact.blocks_per_sm, exact.occupancy_limiter)
         assert estimated.limit in BOUNDS
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("aes256_encrypt", "gtx480_1sched"),  # the last warps leave the scheduler idle
+        ("fir", "titanx"),  # all warps want one line of L2 at once
+        ("kmeans_point", "rtx3070"),  # sectors of lines that came for other ones
+        ("mandelbrot", "qv100"),  # few warps, of which one has most to do
+    ],
+)
+def test_near_the_engine_on_others(name, gpu):
+    engine, analytic = run(name, gpu), run_many(name, [load_gpu(gpu)], model="analytic")[0]
+    assert analytic.totals["cycles"] == pytest.approx(engine.totals["cycles"], rel=0.1)
+
+
+def test_batches_of_a_loop_are_chosen_as_if_by_chance():
+    """Of the twelve loads of a thread, one after the other, the first finds no sector of its line."""
+    gpu = load_gpu("rtx3070")
+    summary = summary_of(open_session("kmeans_invert_mapping"), 0, gpu, near=gpu)
+    assert summary["misses"][0, 0, 1 + L1_NODES, -1] == pytest.approx(2 / 12, abs=0.03)
 
 
 def test_a_lone_warp_takes_the_engines_time():

@@ -29,8 +29,8 @@ NO_BATCHES = np.zeros((0, 3), np.int32)
 
 
 @compiled
-def find_distances(reuse, sm_count, resident, measured):
-    use_caches(reuse.uses, sm_count, resident, measured, reuse.order, reuse.level, reuse.found)
+def find_distances(reuse, sm_count, resident, measured, drops):
+    use_caches(reuse.uses, sm_count, resident, measured, drops, reuse.order, reuse.level, reuse.found)
 
 
 @compiled
@@ -38,8 +38,8 @@ def find_table(reuse, batches, loads, table):
     fill_table(reuse.uses, batches, reuse.found, reuse.counts, loads, table)
 
 
-def distances(launch, sm_count, resident, measured=None):
-    find_distances(launch, sm_count, resident, sm_count if measured is None else measured)
+def distances(launch, sm_count, resident, measured=None, drops=True):
+    find_distances(launch, sm_count, resident, sm_count if measured is None else measured, drops)
     return Found(*(column[: launch.uses.sizes["uses"][0]] for column in launch.found))
 
 
@@ -75,15 +75,18 @@ def order_by_hand(launch, sm_count, resident):
     return found
 
 
-def lru_misses(lines, actions, sets, ways, first_level):
-    """Accesses that miss an LRU cache; a first level drops what is written and does not see atomics."""
-    cache, missed = [[] for _ in range(sets)], []
-    for line, action in zip(lines, actions, strict=True):
+def lru_misses(lines, actions, sets, ways, first_level, sectors=None):
+    """Accesses that miss an LRU cache, for want of the line or of a sector; a first level drops what is written and
+    does not see atomics."""
+    cache, missed, valid = [[] for _ in range(sets)], [], {}
+    for n, (line, action) in enumerate(zip(lines, actions, strict=True)):
         if first_level and action == UPDATE:
             continue
-        tags = cache[line % sets]
+        tags, asked = cache[line % sets], ALL_SECTORS if sectors is None else int(sectors[n])
+        held = valid.get(line, 0) if line in tags else 0
         if action != WRITE or not first_level:
-            missed.append(line not in tags)
+            missed.append(line not in tags or asked & ~held != 0)
+        valid[line] = held | asked
         if line in tags:
             tags.remove(line)
         if action != WRITE or not first_level:
@@ -137,6 +140,29 @@ def test_l1_distances_are_those_of_fully_associative_caches(launch, sm_count, re
 
 
 @settings(max_examples=60)
+@given(launches([LOOK_UP, LOOK_UP, UPDATE]), st.integers(0, 1 << 30), *SHAPES)
+def test_a_sector_that_was_not_asked_for_since_its_line_came_misses(launch, seed, sm_count, resident, size):
+    lines, actions = accesses(launch)
+    sectors = np.random.default_rng(seed).integers(1, ALL_SECTORS + 1, len(lines))
+    launch.uses.sectors[: len(lines)] = sectors
+    found = distances(launch, sm_count, resident)
+    order = order_by_hand(launch, sm_count, resident)
+    for sm in range(sm_count):
+        own = [r for s, _, r in order if s == sm]
+        misses = lru_misses(lines[own], actions[own], 1, size, True, sectors[own])
+        assert [found.l1[r] >= size for r in own if actions[r] == LOOK_UP] == misses
+
+
+def test_what_all_ask_for_in_a_turn_is_counted():
+    """Four thread blocks, two of them on each SM: line 0, then one of each block's own, then line 0."""
+    launch = launch_of([n for block in range(4) for n in (0, block + 1, 0)], [LOOK_UP] * 12, np.arange(0, 13, 3))
+    distances(launch, 2, 2)
+    state = launch.level.state[0]
+    # sectors of the line that most ask for, turn by turn; those that L1Ds ask for are of lines that are new to them
+    assert state["hot"] == 4 * (4 + 1 + 4) and state["hot_first"] == 4 * (2 + 1 + 0)
+
+
+@settings(max_examples=60)
 @given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), *SHAPES)
 def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, resident, size):
     lines, actions = accesses(launch)
@@ -152,6 +178,8 @@ def test_a_line_that_is_written_leaves_the_first_level():
     found = distances(launch_of([0] * 3, [LOOK_UP, WRITE, LOOK_UP], [0, 3]), 1, 1)
     assert found.l1.tolist() == [NEVER, -1, NEVER]
     assert found.l2.tolist() == [NEVER, 0, 0]
+    kept = distances(launch_of([0] * 3, [LOOK_UP, WRITE, LOOK_UP], [0, 3]), 1, 1, drops=False)
+    assert kept.l1.tolist() == [NEVER, -1, 0]
 
 
 def test_a_line_asked_for_in_the_same_turn_is_waited_for():
