@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -9,9 +11,10 @@ from nightly import of
 
 import abstim
 from abstim.analytic import BOUNDS, analytic_cycles, as_arrays, points_of, predict, summaries
+from abstim.analytic.model import PREDICTION
 from abstim.analytic.point import random_points
 from abstim.analytic.predictions import summary_of
-from abstim.analytic.reuse_distance import L1_NODES
+from abstim.analytic.reuse_distance import L1_NODES, miss_matrix
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.formula_kernel import cycles_with_slopes
@@ -20,6 +23,7 @@ from abstim.occupancy_vector.kept_programs import kept_programs
 from abstim.session.session import open_session
 from abstim.study.validate import pooled, rank_random
 from functional.errors import InputError
+from functional.jit import machine_code
 
 REAL = load_gpu("gtx480")
 
@@ -36,9 +40,19 @@ def test_a_summary_near_a_gpu_says_of_it_what_the_whole_one_does():
 
 
 def test_jax_traces_what_is_compiled(hotspot):
-    points = points_of([REAL, load_gpu("gtx480_perfect"), load_gpu("rtx3070"), *random_points(61, seed=3)])
+    points = points_of([REAL, load_gpu("gtx480_perfect"), load_gpu("rtx3070"), *random_points(13, seed=3)])
     traced = jax.jit(jax.vmap(analytic_cycles, in_axes=(None, 0)))(as_arrays(hotspot), as_arrays(points))
     np.testing.assert_allclose(traced, predict(hotspot, points)["cycles"], rtol=1e-3)
+
+
+def test_code_that_is_optimised_says_the_same(hotspot, monkeypatch, tmp_path):
+    """Tests run code that few passes went over; LLVM's vectoriser left elements out of a loop of `maxnum`."""
+    points = points_of(random_points(97, seed=0))
+    monkeypatch.setenv("ABSTIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(machine_code, "assembled", partial(machine_code.assembled, passes=(), level=1))
+    found = np.empty(len(points), PREDICTION)
+    machine_code.Native("abstim.analytic.model", "predict_all")(hotspot, points, miss_matrix(), found)
+    np.testing.assert_allclose(found["cycles"], predict(hotspot, points)["cycles"], rtol=1e-9)
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,7 @@ def test_what_all_ask_for_in_a_turn_is_counted():
     distances(launch, 2, 2)
     state = launch.level.state[0]
     # sectors of the line that most ask for, turn by turn; those that L1Ds ask for are of lines that are new to them
-    assert state["hot"] == 4 * (4 + 1 + 4) and state["hot_first"] == 4 * (2 + 1 + 0)
+    assert state["all_asked"] == 4 * (4 + 1 + 4) and state["all_fetched"] == 4 * (2 + 1 + 0)
 
 
 @settings(max_examples=60)

@@ -55,9 +55,10 @@ WORK = (
 
 class Looked(NamedTuple):
     """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
-    and SM counts `dealt`, and which is `left_out`, see Nodes. The others are scratch: instructions of each thread block; is it walked (1: as one
-    of those spread evenly, 2: as the one with the longest warp); kinds of the warps walked; how often each basic block
-    is executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
+    and SM counts `dealt`, and which is `left_out`, see Nodes. The others are scratch: instructions of each thread
+    block; is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); kinds of the warps
+    walked; how often each basic block is executed; instructions of SMs; batches of loads as line records, and the warp
+    whose they are."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
     sms: Int64[np.ndarray, " sm"]
@@ -348,39 +349,34 @@ def held_by(looked, blocks, s, k):
 def fill_tables(looked, batches, drops, reuse, out):
     """Tables of misses at all nodes. An SM without a thread block changes nothing, nor does room on an SM for more than
     it gets."""
-    size, skip, blocks = reuse.uses.sizes[0], looked.left_out, reuse.uses.sizes[0].blocks
-    if skip >= 0 and (min(looked.sms[0], blocks) == min(looked.sms[1], blocks)
-                      or held_by(looked, blocks, skip, 0) == held_by(looked, blocks, skip, 1)):  # fmt: skip
+    size, blocks = reuse.uses.sizes[0], reuse.uses.sizes[0].blocks
+    apart = min(looked.sms[0], blocks) < min(looked.sms[1], blocks)
+    skip = looked.left_out if apart else -1
+    if skip >= 0 and held_by(looked, blocks, skip, 0) == held_by(looked, blocks, skip, 1):
         skip = -1
     for s in range(len(looked.sms)):
         busy = min(looked.sms[s], blocks)
         for k in range(len(looked.residents)):
             held = held_by(looked, blocks, s, k)
             if k and held == held_by(looked, blocks, s, k - 1):
-                copy_table(out.misses[s, k - 1], out.misses[s, k])
-                copy_crowds(out.crowds[s, k - 1], out.crowds[s, k])
+                copy_node(out, s, k - 1, s, k)
             elif s and busy == min(looked.sms[s - 1], blocks):
-                copy_table(out.misses[s - 1, k], out.misses[s, k])
-                copy_crowds(out.crowds[s - 1, k], out.crowds[s, k])
+                copy_node(out, s - 1, k, s, k)
             elif s != skip or k == s:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
                 loads = use_caches(reuse.uses, busy, held, measured, drops, reuse.order, reuse.level, reuse.found)
                 fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, loads, out.misses[s, k])
-                out.crowds[s, k, 0], out.crowds[s, k, 1] = reuse.level.state[0].hot_first, reuse.level.state[0].hot
+                state = reuse.level.state[0]
+                out.crowds[s, k, 0], out.crowds[s, k, 1] = state.all_fetched, state.all_asked
 
 
 @jit
-def copy_crowds(crowds, to):
-    """Of hot lines."""
-    to[0], to[1] = crowds[0], crowds[1]
-
-
-@jit
-def copy_table(table, to):
-    """Of misses."""
+def copy_node(out, s, k, to_s, to_k):
+    """What was found at a node, to another one."""
+    out.crowds[to_s, to_k, 0], out.crowds[to_s, to_k, 1] = out.crowds[s, k, 0], out.crowds[s, k, 1]
     for row in range(ROWS):
-        for k in range(DISTANCE_BINS):
-            to[row, k] = table[row, k]
+        for column in range(DISTANCE_BINS):
+            out.misses[to_s, to_k, row, column] = out.misses[s, k, row, column]
 
 
 @jit

@@ -100,7 +100,9 @@ def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_par
     total, both = 0.0, smaller(sm_part, held_part)
     for i in range(2):
         for j in range(2):
-            node = both if i and j else sm_part - both if i else held_part - both if j else 1 - sm_part - held_part + both
+            node = 1 - sm_part - held_part + both
+            if i or j:
+                node = both if i and j else sm_part - both if i else held_part - both
             if node > 0.0:
                 for k in range(2):
                     own = node * (way_part if k else 1 - way_part)
@@ -382,7 +384,8 @@ def written_back(s, p, l2, written):
 def l2_cycles(s, p, sectors, absent, back, crowd, bounds):
     """What L2 needs for the traffic: a slice is busy with what it holds or writes back, and answers one sector a cycle,
     whatever it reads (docs/timing-rules.md, rule 11); the lines that most warps of a turn want are one slice's."""
-    real, port, slices = 1 - p.perfect_memory, larger(1.0, p.l2_sector_cycles), p.dram_channels * p.l2_slices_per_channel
+    real, port = 1 - p.perfect_memory, larger(1.0, p.l2_sector_cycles)
+    slices = p.dram_channels * p.l2_slices_per_channel
     held = (sectors - s.atomics - absent) * port + s.atomics * p.l2_atomic_cycles
     served = held + absent + back * p.l2_sector_cycles
     # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")

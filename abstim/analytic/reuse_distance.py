@@ -24,13 +24,15 @@ L1_WAYS, L1_NODES = 4, 11  # of the L1Ds behind which misses of L2 are looked at
 ROWS = 2 * (1 + L1_NODES) + 1  # of a table of misses: see `fill_rows`
 WRITE_ROW = ROWS - 1
 
-# Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, and
-# its distance for who waits, and of each sector the line's largest since it was asked for; of a level: lines that are
-# counted in its tree, and the next place
+# Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, its
+# distance for who waits, and of each sector the line's largest since it was asked for; in its latest turn sectors that
+# were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them
 SECTORS_A_LINE = 4
-LINE = np.dtype([("last", "i4"), ("turn", "i4"), ("chain", "i4"), ("since", "i4", SECTORS_A_LINE),
-    ("asked", "i4"), ("first_asked", "i4"), ("sm", "i4")], align=True)
-LEVEL = np.dtype([(name, "i8") for name in ("live", "next", "turn", "most", "most_first", "hot", "hot_first")])
+_LINE = "last", "turn", "chain", "asked", "fetched", "sm"
+LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
+# Of a level: lines that are counted in its tree, and the next place; the latest turn, and most that was `asked` and
+# `fetched` of a line in it; the sums of these of all turns before
+LEVEL = np.dtype([(name, "i8") for name in ("live", "next", "turn", "asked", "fetched", "all_asked", "all_fetched")])
 FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
@@ -40,9 +42,9 @@ SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "
 
 class Uses(NamedTuple):
     """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
-    turn of their warp, by which line record. Of each thread block: turns it takes, and sectors loaded of all lines. Lines that
-    are `counted`, one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a thread
-    block, one SIZES_OF_USES."""
+    turn of their warp, by which line record. Of each thread block: turns it takes, and sectors loaded of all lines.
+    Lines that are `counted`, one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a
+    thread block, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
     actions: UInt8[np.ndarray, " use"]
@@ -123,23 +125,22 @@ def up_to(counted, sums, place):
 
 
 @jit
-def touch(state, row, bits, sums, turn, sectors, counts, scale, drops):
-    """(distance, the same for who waits) of a line whose sectors are touched, and that is dropped then or not."""
-    before = row.last
-    distance = chained = NEVER
+def touch(state, row, bits, sums, turn, uses, n, drops):
+    """(distance, the same for who waits) of a line that a use touches, and that is dropped then or not."""
+    before, counts = row.last, uses.counted[uses.lines[n]]
+    distance, again = NEVER, before and row.turn == turn
+    latest = before and before == state.next - 1  # nothing that is counted was touched since
     if before:
-        latest = before == state.next - 1  # nothing that is counted was touched since
-        distance = chained = 0 if latest else (state.live - up_to(bits, sums, before)) * scale
-    distance = farthest(row, sectors, distance)
-    if before:
-        chained = max(distance, row.chain) if row.turn == turn else distance
-        if latest and not drops:
-            row.turn = turn
-            return distance, chained
-        if counts:
-            turn_over(bits, sums, before, -1)
-            state.live -= 1
-        row.last = 0
+        distance = 0 if latest else (state.live - up_to(bits, sums, before)) * uses.sizes[0].scale
+    distance = farthest(row, uses.sectors[n], distance)
+    chained = max(distance, row.chain) if again else distance
+    if latest and not drops:
+        row.turn = turn
+        return distance, chained
+    if before and counts:
+        turn_over(bits, sums, before, -1)
+        state.live -= 1
+    row.last = 0
     if not drops:
         if counts:
             turn_over(bits, sums, state.next, 1)
@@ -151,8 +152,8 @@ def touch(state, row, bits, sums, turn, sectors, counts, scale, drops):
 
 @jit
 def farthest(row, sectors, distance):
-    """The largest distance of a line since all of some sectors were asked for: with one that has been driven out in
-    between, or never asked for, they miss."""
+    """The largest distance of a line since all of some sectors were asked for: with one that was driven out in between,
+    or never asked for, they miss."""
     found = distance
     for k in range(SECTORS_A_LINE):
         since = max(row.since[k], distance)
@@ -163,13 +164,38 @@ def farthest(row, sectors, distance):
 
 
 @jit
+def crowd(state, row, turn, sm, sectors, again, first):
+    """Count what is asked of a line in a turn; `again`: by another one before; `first`: a sector that nobody had."""
+    if turn != state.turn:
+        end_turn(state)
+        state.turn = turn
+    if not again:
+        row.asked = row.fetched = 0
+        row.sm = -1
+    row.asked += sectors
+    if (first or row.fetched) and row.sm != sm:
+        row.fetched += sectors
+        row.sm = sm
+    state.asked = max(state.asked, row.asked)
+    state.fetched = max(state.fetched, row.fetched)
+
+
+@jit
+def end_turn(state):
+    """Add up what was asked of the lines that most was asked of."""
+    state.all_asked += state.asked
+    state.all_fetched += state.fetched
+    state.asked = state.fetched = 0
+
+
+@jit
 def empty(level, lines, words):
     """Of so many lines, and words of places."""
     zero(level.lines[:lines])
     zero(level.counted[:words])
     zero(level.sums[: words + 1])
-    level.state[0].live, level.state[0].next = 0, FIRST_PLACE
-    level.state[0].turn = level.state[0].most = level.state[0].most_first = 0
+    zero(level.state)
+    level.state[0].next = FIRST_PLACE
 
 
 @jit
@@ -225,41 +251,19 @@ def sort_uses(uses, sm_count, resident, order):
 @jit
 def use_l2(uses, order, level, found):
     """All uses, in order of turns: the second level keeps what passes."""
-    size, words = uses.sizes[0], words_for(uses.sizes[0].uses)
+    size, words, state = uses.sizes[0], words_for(uses.sizes[0].uses), level.state[0]
     bits, sums = level.counted[:words], level.sums[: words + 1]
     empty(level, size.lines, words)
     for k in range(size.uses):
         n = order.in_turn[k]
-        line, writes = uses.lines[n], uses.actions[n] == WRITE
-        row = level.lines[line]
-        again = row.last and row.turn == order.at[n]
-        found.l2[n], chained = touch(
-            level.state[0], row, bits, sums, order.at[n], uses.sectors[n], uses.counted[line], size.scale, False
-        )
+        row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.actions[n] == WRITE
+        again = row.last and row.turn == turn
+        found.l2[n], chained = touch(state, row, bits, sums, turn, uses, n, False)
         row.chain = 0 if writes else chained
         found.l2_wait[n] = -1 if writes else chained
         if not writes:
-            crowd(level.state[0], row, order.at[n], order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER)
-    level.state[0].hot += level.state[0].most
-    level.state[0].hot_first += level.state[0].most_first
-
-
-@jit
-def crowd(state, row, turn, sm, sectors, again, fresh):
-    """Count what is asked of a line in a turn."""
-    if turn != state.turn:
-        state.hot += state.most
-        state.hot_first += state.most_first
-        state.turn, state.most, state.most_first = turn, 0, 0
-    if not again:
-        row.asked = row.first_asked = 0
-        row.sm = -1
-    row.asked += sectors
-    if (fresh or row.first_asked) and row.sm != sm:
-        row.first_asked += sectors
-        row.sm = sm
-    state.most = max(state.most, row.asked)
-    state.most_first = max(state.most_first, row.first_asked)
+            crowd(state, row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER)
+    end_turn(state)
 
 
 @jit
@@ -270,31 +274,26 @@ def use_l1(uses, order, first, stop, drops, level, found):
     empty(level, size.lines, words)
     for k in range(first, stop):
         n = order.by_sm[k]
-        line, writes = uses.lines[n], uses.actions[n] == WRITE
+        row, writes = level.lines[uses.lines[n]], uses.actions[n] == WRITE
         if uses.actions[n] != UPDATE:
-            row = level.lines[line]
-            distance, chained = touch(
-                level.state[0], row, bits, sums, order.at[n], uses.sectors[n], uses.counted[line], size.scale,
-                writes and drops,
-            )
+            distance, chained = touch(level.state[0], row, bits, sums, order.at[n], uses, n, writes and drops)
             if not writes:
                 found.l1[n], found.l1_wait[n], row.chain = distance, chained, chained
 
 
 @jit
 def use_caches(uses, sm_count, resident, measured, drops, order, level, found):
-    """Fill in `found`: for L1D of so many SMs far apart; returns how many sectors those load."""
+    """Fill in `found`: for L1D of so many SMs far apart, then for L2; returns how many sectors those load."""
     sort_uses(uses, sm_count, resident, order)
-    level.state[0].hot = level.state[0].hot_first = 0
     found.l1[: uses.sizes[0].uses] = -1
     found.l1_wait[: uses.sizes[0].uses] = -1
-    use_l2(uses, order, level, found)
     loads = 0
     for m in range(measured):
         sm = m * sm_count // measured
         use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], drops, level, found)
         for block in range(sm, uses.sizes[0].blocks, sm_count):
             loads += uses.loads[block]
+    use_l2(uses, order, level, found)
     return loads
 
 
