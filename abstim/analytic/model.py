@@ -45,10 +45,11 @@ QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of
 DRAIN = 0.5  # part of a warp's path for which a resource that all wait for is half idle, at the end
 SECTOR_BYTES, WARP_THREADS = 32, 32
 BOUNDS = (
-    "latency", "SP units", "SFU", "INT units", "DP units", "tensor units", "load/store unit", "fetch", "result bus",
+    "latency", "SFU", "DP units", "tensor units", "load/store unit", "SP units", "INT units", "fetch", "result bus",
     "issue", "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
 )  # fmt: skip
-LATENCY, UNITS, MEMORY = 0, 1, BOUNDS.index("SM replies")  # where those of units, and of what SMs share, begin
+# Where those begin of units that queue what they are given, of what schedulers share out, and of what SMs share
+LATENCY, UNITS, SHARED_OUT, MEMORY = (BOUNDS.index(name) for name in ("latency", "SFU", "SP units", "SM replies"))
 # A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; sectors that L2
 # is asked for or written, and those read from DRAM
 PREDICTION = np.dtype([
@@ -241,7 +242,9 @@ def together(bounds, alone, cold, visit):
     waits = visit * (bounds[LATENCY] + far) + (1 - visit) * mixed
     most = fixed(larger(waits, largest(bounds, UNITS, MEMORY) + drained))
     total = sharpened(waits / most)
-    for k in range(UNITS, MEMORY):
+    for k in range(UNITS, SHARED_OUT):
+        total = total + sharpened(bounds[k] / most)
+    for k in range(SHARED_OUT, MEMORY):
         total = total + sharpened((bounds[k] + drained) / most)
     return most * power(total, 1 / SHARPNESS)
 
@@ -355,15 +358,15 @@ def wave_cycles(s, p, stalled, instructions, blocks):
 @jit
 def unit_cycles(s, p, share, bounds):
     """The busiest SM's units, each working without a pause; `share`: the part of the launch it does."""
-    bounds[UNITS] = alu_cycles(s, p, share, 0, p.sp_units, p.sp_port_width)
-    bounds[UNITS + 1] = alu_cycles(s, p, share, 1, p.sfu_units, p.sfu_port_width)
-    bounds[UNITS + 2] = alu_cycles(s, p, share, 2, p.int_units, p.int_port_width)
-    bounds[UNITS + 3] = alu_cycles(s, p, share, 3, p.dp_units, p.dp_port_width)
-    bounds[UNITS + 4] = alu_cycles(s, p, share, 4, p.tensor_units, p.tensor_port_width)
-    bounds[UNITS + 5] = share * larger(s.access_cycles / p.lsu_units, s.accesses / p.mem_port_width)
-    bounds[UNITS + 6] = share * s.fetches / p.fetches_per_cycle
-    bounds[UNITS + 7] = share * s.results / p.result_bus_width
-    bounds[UNITS + 8] = share * s.instructions / p.schedulers_per_sm
+    bounds[UNITS] = alu_cycles(s, p, share, 1, p.sfu_units, p.sfu_port_width)
+    bounds[UNITS + 1] = alu_cycles(s, p, share, 3, p.dp_units, p.dp_port_width)
+    bounds[UNITS + 2] = alu_cycles(s, p, share, 4, p.tensor_units, p.tensor_port_width)
+    bounds[UNITS + 3] = share * larger(s.access_cycles / p.lsu_units, s.accesses / p.mem_port_width)
+    bounds[SHARED_OUT] = alu_cycles(s, p, share, 0, p.sp_units, p.sp_port_width)
+    bounds[SHARED_OUT + 1] = alu_cycles(s, p, share, 2, p.int_units, p.int_port_width)
+    bounds[SHARED_OUT + 2] = share * s.fetches / p.fetches_per_cycle
+    bounds[SHARED_OUT + 3] = share * s.results / p.result_bus_width
+    bounds[SHARED_OUT + 4] = share * s.instructions / p.schedulers_per_sm
 
 
 @jit
