@@ -104,7 +104,7 @@ def launch_of(lines, actions, first_use, warps=1, scale=1):
     uses.turns[:count] = np.concatenate([np.arange(n) for n in counts])
     uses.lengths[:] = np.maximum(1, counts.reshape(blocks, warps).max(1))
     uses.counted[:] = np.arange(room) % scale == scale // 2
-    uses.sizes[0] = (count, 0, room, blocks, warps, scale)
+    uses.sizes[0] = (count, 0, room, blocks, warps, scale, 0)
     return launch
 
 

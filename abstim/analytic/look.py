@@ -316,15 +316,16 @@ def add_work(looked, blocks, kinds, out):
 
 
 @jit
-def collect_batches(looked, blocks, offsets, kinds, step):
+def collect_batches(looked, blocks, offsets, read, kinds, step):
     """One of `step` batches of loads of the longest warps, as if by chance, for a loop has a period; as ranges of line
     records. Returns (how many were collected, how many line records all have)."""
-    first = count = kept = records = 0
+    first = count = kept = records = turns = 0
     for block in range(blocks):
         if looked.chosen[block]:
             n = longest_of(looked, kinds, first, WALKS - 1)
             kind, w = looked.kind_of_warp[n], block * looked.warps + n - first
             start = offsets.records[w]
+            turns += read.leaders[read.of_warps[w]].turns
             for k in range(kinds.batches[kind, 0], kinds.batches[kind, 1]):
                 if spread_of(count) * step >> 32 == 0 and kept < len(looked.batches):
                     looked.batches[kept, 0] = start + kinds.ranges[k, 0]
@@ -334,7 +335,7 @@ def collect_batches(looked, blocks, offsets, kinds, step):
                 records += kinds.ranges[k, 1] - kinds.ranges[k, 0]
                 count += 1
             first += looked.warps
-    return kept, records
+    return kept, records, max(0, turns // max(1, count) - 1)
 
 
 @jit
@@ -423,10 +424,10 @@ def look(code, streams, offsets, reading, looked, scratch, out):
     add_work(looked, blocks, walk.kinds, out)
     if out.atomics > 0:
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
-    kept, records = collect_batches(looked, blocks, offsets, walk.kinds, 1)
+    kept, records, reuse.uses.sizes[0].window = collect_batches(looked, blocks, offsets, read, walk.kinds, 1)
     most = max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED)
     if records > most:
-        kept, records = collect_batches(looked, blocks, offsets, walk.kinds, records // most + 1)
+        kept, records, _ = collect_batches(looked, blocks, offsets, read, walk.kinds, records // most + 1)
     look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
     fill_tables(looked, kept, reading.drops, reuse, out)
     stand_for_all(looked, blocks, out)

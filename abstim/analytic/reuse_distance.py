@@ -28,7 +28,7 @@ WRITE_ROW = ROWS - 1
 # distance for who waits, and of each sector the line's largest since it was asked for; in its latest turn sectors that
 # were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them
 SECTORS_A_LINE = 4
-_LINE = "last", "turn", "chain", "asked", "fetched", "sm"
+_LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
 # Of a level: lines that are counted in its tree, and the next place; the latest turn, and most that was `asked` and
 # `fetched` of a line in it; the sums of these of all turns before
@@ -37,7 +37,7 @@ FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
 
-SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])
+SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale", "window")])
 
 
 class Uses(NamedTuple):
@@ -128,12 +128,14 @@ def up_to(counted, sums, place):
 def touch(state, row, bits, sums, turn, uses, n, drops):
     """(distance, the same for who waits) of a line that a use touches, and that is dropped then or not."""
     before, counts = row.last, uses.counted[uses.lines[n]]
-    distance, again = NEVER, before and row.turn == turn
+    distance, size = NEVER, uses.sizes[0]
     latest = before and before == state.next - 1  # nothing that is counted was touched since
     if before:
-        distance = 0 if latest else (state.live - up_to(bits, sums, before)) * uses.sizes[0].scale
+        distance = 0 if latest else (state.live - up_to(bits, sums, before)) * size.scale
     distance = farthest(row, uses.sectors[n], distance)
-    chained = max(distance, row.chain) if again else distance
+    chained = max(distance, row.chain) if before and turn <= row.begun + size.window else distance
+    if chained == distance:
+        row.begun = turn
     if latest and not drops:
         row.turn = turn
         return distance, chained
