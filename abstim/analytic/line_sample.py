@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 # Of a launch's lines one of every 2, 4, ... stands for all, so that a part of its line records is looked at, or so many
 LOOKED_AT, LEAST_USES = 16, 1 << 9
-CROWDED = 1 << 9  # uses of a mean line
 SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
 
@@ -125,19 +124,15 @@ def look_at(streams, offsets, reading, looked, wanted, read, lines, uses):
 
 @jit
 def look_at_enough(streams, offsets, reading, looked, blocks, batches, read, lines, uses):
-    """Look at as many lines as tell enough. Where all are used very often, so are those of batches: then the lines that
-    stand for all say when a batch comes."""
+    """Look at as many lines as tell enough."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
     size.warps, size.blocks, size.scale = looked.warps, blocks, 1
     while size.scale * max((records + LOOKED_AT - 1) // LOOKED_AT, LEAST_USES) < records:
         size.scale *= 2
     found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
-    if records > CROWDED * found * size.scale:
-        look_at(streams, offsets, reading, looked, 0, read, lines, uses)
-    else:
-        while size.scale > 1 and found < looked.least_lines:
-            size.scale = 1 if found < looked.least_lines // 8 else size.scale // 2
-            found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
+    while size.scale > 1 and found < looked.least_lines:
+        size.scale = 1 if found < looked.least_lines // 8 else size.scale // 2
+        found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
     for b in range(batches):
         w = looked.batches[b, 2]
         for end in (0, 1):

@@ -1,7 +1,7 @@
 """Cycles of a launch on a design point: functions of a launch's SUMMARY and a POINT that JAX traces, and that are
 compiled: in place of records JAX has named tuples of arrays.
 
-time = launch latency + p-norm(waves of warps that hide each other's stalls, every resource's own time and its idle ends)"""
+time = launch latency + p-norm(waves of warps that hide each other's stalls, every resource's time and its idle ends)"""
 
 from __future__ import annotations
 
@@ -82,13 +82,27 @@ def place_of(x, octaves_a_node, last):
     return number(before), at - before
 
 
+@jit
+def corner(sm_part, held_part, i, j):
+    """What a table counts for between two numbers of SMs, and of thread blocks on each: of four three do."""
+    both = smaller(sm_part, held_part)
+    if i:
+        return both if j else sm_part - both
+    return held_part - both if j else 1 - larger(sm_part, held_part)
+
+
+@jit
+def spline(part, n):
+    """What the n-th of three sizes counts for, `part` of the way from the middle one: the quadratic B-spline."""
+    return 0.75 - part * part if n == 1 else 0.5 * (0.5 + (n - 1) * part) * (0.5 + (n - 1) * part)
+
+
 def _missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     import jax.numpy as jnp
 
-    two, three, both = np.arange(2), np.arange(3), jnp.minimum(sm_part, held_part)
-    nodes = jnp.stack([1 - sm_part - held_part + both, held_part - both, sm_part - both, both]).reshape(2, 2)
-    way_weights = jnp.stack([1 - way_part, way_part])
-    size_weights = jnp.stack([0.5 * (0.5 - part) ** 2, 0.75 - part**2, 0.5 * (0.5 + part) ** 2])
+    two, three = np.arange(2), np.arange(3)
+    nodes = jnp.stack([jnp.stack([corner(sm_part, held_part, i, j) for j in (0, 1)]) for i in (0, 1)])
+    way_weights, size_weights = jnp.stack([1 - way_part, way_part]), jnp.stack([spline(part, n) for n in range(3)])
     shares, missed = misses[sm + two[:, None], held + two, row], matrix[way + two[:, None], size + three]
     return jnp.einsum("ij,ijb,k,l,klb", nodes, shares, way_weights, size_weights, missed)
 
@@ -96,27 +110,17 @@ def _missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_pa
 @traced_as(_missed_share)
 def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     """A share of `misses` between two numbers of SMs, and of thread blocks on each, that a cache between two numbers of
-    ways has not. Of the four tables it takes the three around the point. Of three sizes it is the quadratic B-spline with theirs as coefficients: monotone where they are,
-    slope continuous; it lies `part` of the way from the middle one."""
-    total, both = 0.0, smaller(sm_part, held_part)
+    ways has not. Of three sizes it is the B-spline with theirs as coefficients: monotone where they are, slope
+    continuous."""
+    total = 0.0
     for i in range(2):
         for j in range(2):
-            node = 1 - sm_part - held_part + both
-            if i or j:
-                node = both if i and j else sm_part - both if i else held_part - both
+            node = corner(sm_part, held_part, i, j)
             if node > 0.0:
                 for k in range(2):
-                    own = node * (way_part if k else 1 - way_part)
-                    low, high = 0.5 - part, 0.5 + part
-                    total += 0.5 * own * low * low * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size])
-                    total += (
-                        own
-                        * (0.75 - part * part)
-                        * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + 1])
-                    )
-                    total += (
-                        0.5 * own * high * high * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + 2])
-                    )
+                    for n in range(3):
+                        own = node * (way_part if k else 1 - way_part) * spline(part, n)
+                        total += own * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + n])
     return total
 
 
@@ -142,9 +146,11 @@ def crowd_sectors(s, p, resident):
     """Sectors that are asked for of the most wanted line of each turn, one after the other."""
     sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
     held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
-    k, both = number(p.l1d_bypass), smaller(sm_part, held_part)
-    found = (1 - sm_part - held_part + both) * s.crowds[sm, held, k] + both * s.crowds[sm + 1, held + 1, k]
-    return found + (sm_part - both) * s.crowds[sm + 1, held, k] + (held_part - both) * s.crowds[sm, held + 1, k]
+    found, missed = 0.0, number(p.l1d_bypass)
+    for i in range(2):
+        for j in range(2):
+            found = found + corner(sm_part, held_part, i, j) * s.crowds[sm + i, held + j, missed]
+    return found
 
 
 @jit

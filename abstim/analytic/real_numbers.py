@@ -66,7 +66,7 @@ def _fixed(x: Any) -> Any:
 
 
 def _chosen(test: str) -> Callable[..., Any]:
-    """The first of two numbers if the test holds, else the second. LLVM 22 leaves out elements of a loop of `maxnum`."""
+    """The first of two numbers if the test holds, else the second. (LLVM 22 skips elements in loops of `maxnum`.)"""
 
     def emit(body: Any, a: Any, b: Any) -> Word:
         first, second = _real(body, a), _real(body, b)
@@ -80,8 +80,8 @@ larger, smaller = Function(_chosen("ogt"), "maximum"), Function(_chosen("olt"), 
 floor, ceil, nearest = (_called(f"llvm.{name}.f64", traced) for name, traced in (
     ("floor", "floor"), ("ceil", "ceil"), ("rint", "round"),
 ))  # fmt: skip
-log, log2, exp, power, root = (_called(f"llvm.{name}.f64", traced) for name, traced in (
-    ("log", "log"), ("log2", "log2"), ("exp", "exp"), ("pow", "power"), ("sqrt", "sqrt"),
+log, log2, exp, power = (_called(f"llvm.{name}.f64", traced) for name, traced in (
+    ("log", "log"), ("log2", "log2"), ("exp", "exp"), ("pow", "power"),
 ))  # fmt: skip
 log_gamma = _called("lgamma", _gammaln)
 fixed = Function(lambda body, x: x, _fixed)  # without a derivative
