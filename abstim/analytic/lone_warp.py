@@ -39,13 +39,15 @@ NODE = np.dtype(
 
 class Reading(NamedTuple):
     """How a GPU takes a trace: instructions that a fetch brings, and of a line; is a transaction a 32 B sector; sectors
-    that a load of an absent line asks for besides its own, as bits; does L1D drop a line that is written?"""
+    that a load of an absent line asks for besides its own, as bits; does L1D drop a line that is written; does global
+    memory bypass it?"""
 
     fetch_width: int
     fetch_line: int
     by_sector: int
     besides: int
     drops: int
+    bypass: int
     machine: np.ndarray  # MACHINE, of the detailed engine: one element
 
 

@@ -55,15 +55,16 @@ WORK = (
 
 class Looked(NamedTuple):
     """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
-    and SM counts `dealt`, and which is `left_out`, see Nodes. The others are scratch: instructions of each thread
-    block; is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); kinds of the warps
-    walked; how often each basic block is executed; instructions of SMs; batches of loads as line records, and the warp
-    whose they are."""
+    and SM counts `dealt`, and which are `used`, see Nodes. The others are scratch: instructions of each thread block;
+    is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); kinds of the warps walked; how
+    often each basic block is executed; instructions of SMs; batches of loads as line records, and the warp whose they
+    are."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
     sms: Int64[np.ndarray, " sm"]
     residents: Int64[np.ndarray, " resident"]
     dealt: Int64[np.ndarray, " 2"]
+    used: UInt8[np.ndarray, "sm resident"]
     instructions: Int64[np.ndarray, " tb"]
     chosen: UInt8[np.ndarray, " tb"]
     kind_of_warp: Int64[np.ndarray, " warp"]
@@ -71,7 +72,6 @@ class Looked(NamedTuple):
     of_sms: Int64[np.ndarray, " sm"]
     batches: Int32[np.ndarray, "batch 3"]
     warps: int
-    left_out: int
     most_instructions: int  # limits, named above
     least_walked: int
     least_lines: int
@@ -339,42 +339,31 @@ def collect_batches(looked, blocks, offsets, read, kinds, step):
 
 
 @jit
-def held_by(looked, blocks, s, k):
-    """Thread blocks that an SM holds at a node: no more than it gets."""
-    busy = min(looked.sms[s], blocks)
-    most = max(1, min(64 // looked.warps, (blocks + SM_NODES[0] - 1) // SM_NODES[0]))
-    return min(looked.residents[k], min(most, (blocks + busy - 1) // busy))
-
-
-@jit
-def fill_tables(looked, batches, drops, reuse, out):
+def fill_tables(looked, batches, reading, reuse, out):
     """Tables of misses at all nodes. An SM without a thread block changes nothing, nor does room on an SM for more than
     it gets."""
     size, blocks = reuse.uses.sizes[0], reuse.uses.sizes[0].blocks
-    apart = min(looked.sms[0], blocks) < min(looked.sms[1], blocks)
-    skip = looked.left_out if apart else -1
-    if skip >= 0 and held_by(looked, blocks, skip, 0) == held_by(looked, blocks, skip, 1):
-        skip = -1
+    most = max(1, min(64 // looked.warps, (blocks + SM_NODES[0] - 1) // SM_NODES[0]))
     for s in range(len(looked.sms)):
-        busy = min(looked.sms[s], blocks)
+        busy, held = min(looked.sms[s], blocks), 0
         for k in range(len(looked.residents)):
-            held = held_by(looked, blocks, s, k)
-            if k and held == held_by(looked, blocks, s, k - 1):
+            before, held = held, min(looked.residents[k], min(most, (blocks + busy - 1) // busy))
+            if held == before and looked.used[s, k - 1]:
                 copy_node(out, s, k - 1, s, k)
-            elif s and busy == min(looked.sms[s - 1], blocks):
+            elif s and busy == min(looked.sms[s - 1], blocks) and looked.used[s - 1, k]:
                 copy_node(out, s - 1, k, s, k)
-            elif s != skip or k == s:
+            elif looked.used[s, k]:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
-                loads = use_caches(reuse.uses, busy, held, measured, drops, reuse.order, reuse.level, reuse.found)
-                fill_table(reuse.uses, looked.batches[:batches], reuse.found, reuse.counts, loads, out.misses[s, k])
-                state = reuse.level.state[0]
-                out.crowds[s, k, 0], out.crowds[s, k, 1] = state.all_fetched, state.all_asked
+                found, level = reuse.found, reuse.level
+                loads = use_caches(reuse.uses, busy, held, measured, reading.drops, reuse.order, level, found)
+                fill_table(reuse.uses, looked.batches[:batches], found, reuse.counts, loads, out.misses[s, k])
+                out.crowds[s, k] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
 
 
 @jit
 def copy_node(out, s, k, to_s, to_k):
     """What was found at a node, to another one."""
-    out.crowds[to_s, to_k, 0], out.crowds[to_s, to_k, 1] = out.crowds[s, k, 0], out.crowds[s, k, 1]
+    out.crowds[to_s, to_k] = out.crowds[s, k]
     for row in range(ROWS):
         for column in range(DISTANCE_BINS):
             out.misses[to_s, to_k, row, column] = out.misses[s, k, row, column]
@@ -429,7 +418,7 @@ def look(code, streams, offsets, reading, looked, scratch, out):
     if records > most:
         kept, records, _ = collect_batches(looked, blocks, offsets, read, walk.kinds, records // most + 1)
     look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
-    fill_tables(looked, kept, reading.drops, reuse, out)
+    fill_tables(looked, kept, reading, reuse, out)
     stand_for_all(looked, blocks, out)
 
 

@@ -146,19 +146,19 @@ def crowd_sectors(s, p, resident):
     """Sectors that are asked for of the most wanted line of each turn, one after the other."""
     sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
     held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
-    found, missed = 0.0, number(p.l1d_bypass)
+    found = 0.0
     for i in range(2):
         for j in range(2):
-            found = found + corner(sm_part, held_part, i, j) * s.crowds[sm + i, held + j, missed]
+            found = found + corner(sm_part, held_part, i, j) * s.crowds[sm + i, held + j]
     return found
 
 
 @jit
 def miss_ratios(s, p, matrix, resident, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
-    l1_lines = where(p.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
+    l1_lines = where(s.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
     row = who * (1 + L1_NODES)
-    l1 = larger(p.l1d_bypass, share_of(s, p, matrix, resident, row, l1_lines, p.l1d_ways))
+    l1 = larger(s.l1d_bypass, share_of(s, p, matrix, resident, row, l1_lines, p.l1d_ways))
     k, part = place_of(l1_lines, 2, LAST_L1)
     smaller_l1 = share_of(s, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
     larger_l1 = share_of(s, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
@@ -179,11 +179,12 @@ def predict_one(s, p, matrix, found):
     absent, back = read + written * s.store_sectors, written_back(s, p, l2, written)
     l2_cycles(s, p, sectors, absent, back, crowd_sectors(s, p, resident), bounds)
     memory_cycles(s, p, share, misses, sectors, read + back, bounds)
-    bounds[MEMORY + 5] = (1 - p.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
+    bounds[MEMORY + 5] = (1 - s.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
-    alone, longest = path_cycles(s.path, p, l1_wait, l2_wait), path_cycles(s.longest_path, p, l1_wait, l2_wait)
-    warm = path_cycles(s.warm_path, p, l1_wait, l2_wait)
-    cold = larger(0.0, path_cycles(s.cold_path, p, l1_wait, l2_wait) - warm)
+    alone = path_cycles(s, p, s.path, l1_wait, l2_wait)
+    longest = path_cycles(s, p, s.longest_path, l1_wait, l2_wait)
+    warm = path_cycles(s, p, s.warm_path, l1_wait, l2_wait)
+    cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait) - warm)
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone
     visits = larger(1.0, larger(s.path[0][LOAD], s.path[1][LOAD]) * l1_wait) * an_sm / resident
     found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)
@@ -288,17 +289,17 @@ def miss_cycles(p):
 
 
 @jit
-def path_cycles(paths, p, l1_wait, l2_wait):
+def path_cycles(s, p, paths, l1_wait, l2_wait):
     """The longer of two paths. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
-    return larger(walked_cycles(paths[0], p, l1_wait, l2_wait), walked_cycles(paths[1], p, l1_wait, l2_wait))
+    return larger(walked_cycles(s, p, paths[0], l1_wait, l2_wait), walked_cycles(s, p, paths[1], l1_wait, l2_wait))
 
 
 @jit
-def walked_cycles(path, p, l1_wait, l2_wait):
+def walked_cycles(s, p, path, l1_wait, l2_wait):
     """Of a path, as counts of LATENCIES."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
-    load = (1 - p.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram
+    load = (1 - s.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram
     atomic = p.perfect_memory * p.atomic_latency_cycles + real * l2
     code = p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)
     const = p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram)

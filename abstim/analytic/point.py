@@ -18,10 +18,10 @@ CLASSES = len(INSTRUCTION_CLASSES)
 _NUMBERS = (
     "perfect_memory", "sm_count", "core_clock_hz", "max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm",
     "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm", "schedulers_per_sm", "sp_units",
-    "sfu_units", "int_units", "dp_units", "tensor_units", "lsu_units", "l1d_banks", "perfect_instruction_cache",
+    "sfu_units", "int_units", "dp_units", "tensor_units", "lsu_units", "perfect_instruction_cache",
     "perfect_constant_cache", "fetches_per_cycle", "sp_port_width", "sfu_port_width", "int_port_width",
     "dp_port_width", "tensor_port_width", "mem_port_width", "result_bus_width", "l1d_sets", "l1d_ways",
-    "l1d_bypass", "l2_sets", "l2_ways", "l2_slices_per_channel", "dram_channels",
+    "l2_sets", "l2_ways", "l2_slices_per_channel", "dram_channels",
     "crossbar_repeats", "crossbar_output_queues", "flit_bytes", "packet_header_bytes", "shared_latency_cycles",
     "l1d_latency_cycles", "const_latency_cycles", "l1_miss_extra_cycles", "atomic_latency_cycles",
     "l1i_miss_extra_cycles", "l2_request_cycles", "l2_reply_cycles", "l2_sector_cycles", "l2_atomic_cycles",

@@ -80,8 +80,8 @@ larger, smaller = Function(_chosen("ogt"), "maximum"), Function(_chosen("olt"), 
 floor, ceil, nearest = (_called(f"llvm.{name}.f64", traced) for name, traced in (
     ("floor", "floor"), ("ceil", "ceil"), ("rint", "round"),
 ))  # fmt: skip
-log, log2, exp, power = (_called(f"llvm.{name}.f64", traced) for name, traced in (
-    ("log", "log"), ("log2", "log2"), ("exp", "exp"), ("pow", "power"),
+log, log2, exp, power, root = (_called(f"llvm.{name}.f64", traced) for name, traced in (
+    ("log", "log"), ("log2", "log2"), ("exp", "exp"), ("pow", "power"), ("sqrt", "sqrt"),
 ))  # fmt: skip
 log_gamma = _called("lgamma", _gammaln)
 fixed = Function(lambda body, x: x, _fixed)  # without a derivative

@@ -47,7 +47,7 @@ LEAST_WALKED = 1 << 12  # of them, of those walked one by one
 LEAST_LINES = 1 << 8  # whose uses are looked at
 LONG_CYCLES = 400.0  # of a load and a miss in the second of the two walks
 
-_SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes"
+_SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with short and with long loads: of a thread block's longest warp, mean over
 # blocks; of the longest block; of the first, first use of a line a miss; the same without
 _PATHS = "path", "longest_path", "cold_path", "warm_path"
@@ -57,21 +57,20 @@ SUMMARY = np.dtype([
     *((name, "f8", (WALKS, len(LATENCIES))) for name in _PATHS),
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
     ("sm_nodes", "f8", len(SM_NODES)), ("resident_nodes", "f8", len(RESIDENT_NODES)),  # what `misses` are taken for
-    ("crowds", "f8", (len(SM_NODES), len(RESIDENT_NODES), 2)),
+    ("crowds", "f8", (len(SM_NODES), len(RESIDENT_NODES))),  # sectors asked for of each turn's most wanted line
     ("misses", "f4", (len(SM_NODES), len(RESIDENT_NODES), ROWS, DISTANCE_BINS)),  # tables of reuse_distance.fill_table
 ])  # fmt: skip
 Summary = namedtuple("Summary", list(SUMMARY.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
 
 
 class Nodes(NamedTuple):
-    """SM counts, and numbers of thread blocks an SM holds, for which reuse distances are taken, but for one of each:
-    the `left_out`-th SM count with the other number (-1: none); from which SM count on, and up to which, the imbalance
-    is looked at."""
+    """SM counts, and numbers of thread blocks an SM holds, for which reuse distances are taken, where they are `used`;
+    from which SM count on, and up to which, the imbalance is looked at."""
 
     sms: tuple[int, ...] = SM_NODES
     residents: tuple[int, ...] = RESIDENT_NODES
     dealt: tuple[int, int] = (1, MOST_SMS)
-    left_out: int = -1
+    used: tuple[tuple[int, ...], ...] = ((1,) * len(RESIDENT_NODES),) * len(SM_NODES)
 
 
 EVERYWHERE = Nodes()
@@ -88,8 +87,8 @@ def nodes_near(sm_count: int, resident: int) -> Nodes:
         return log(min(max(value, nodes[0]), nodes[1]) / nodes[0]) / log(nodes[1] / nodes[0])
 
     first, sms, residents = min(sm_count, MOST_SMS - 1), beside(SM_NODES, sm_count), beside(RESIDENT_NODES, resident)
-    left_out = int(part(sms, sm_count) < part(residents, resident))
-    return Nodes(sms, residents, (first, first + 1), left_out)
+    before = int(part(sms, sm_count) < part(residents, resident))  # see model.corner
+    return Nodes(sms, residents, (first, first + 1), ((1, before), (1 - before, 1)))
 
 
 _of_thread = local()
@@ -134,10 +133,10 @@ def summarize(
     longest, warps = int(trace.warp_instructions.max()), len(trace.warp_instructions)
     looked = Looked(
         trace.warp_instructions, np.array(nodes.sms), np.array(nodes.residents), np.array(nodes.dealt),
-        np.zeros(blocks, np.int64),
-        np.zeros(blocks, np.uint8), np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64),
-        np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32), trace.warps_per_block,
-        nodes.left_out, MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
+        np.array(nodes.used, np.uint8), np.zeros(blocks, np.int64), np.zeros(blocks, np.uint8),
+        np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64),
+        np.empty((records + 1, 3), np.int32), trace.warps_per_block,
+        MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
     )  # fmt: skip
     code_lines = int(table.pcs.max(initial=0)) // reading.fetch_line + 1
     scratch = _scratch(records, warps, blocks, longest, table.register_count, code_lines)
@@ -145,6 +144,7 @@ def summarize(
     for name, value in (
         ("thread_blocks", blocks), ("warps_per_block", trace.warps_per_block),
         ("registers_per_thread", registers_per_thread), ("shared_bytes", launch.shared_bytes),
+        ("l1d_bypass", reading.bypass),
         ("sm_nodes", _padded(nodes.sms, SM_NODES)), ("resident_nodes", _padded(nodes.residents, RESIDENT_NODES)),
     ):  # fmt: skip
         out[name] = value
@@ -170,7 +170,8 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, R
     spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
     besides = 0 if spec.l1d_sectored or spec.l1d_bypass else ALL_SECTORS
     drops = spec.l1d_write in ("local_back", "evict")
-    return Held(code), Reading(*fetched, spec.coalescing != "fermi", besides, drops, caches_machine(gpu, 1, 1))
+    taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass)
+    return Held(code), Reading(*fetched, *taken, caches_machine(gpu, 1, 1))
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
