@@ -52,13 +52,13 @@ class Reading(NamedTuple):
 
 
 class TimedCode(NamedTuple):
-    """A program on a GPU, and the latencies of each walk. The instructions with line records or bank conflicts of basic
+    """A program on a GPU, and the latencies of walks. The instructions with line records or bank conflicts of basic
     block b are `accesses` from first_access[b] on."""
 
     rows: np.ndarray  # CODE
     waits: Int16[np.ndarray, "instr wait"]
     writes: Int16[np.ndarray, "instr write"]
-    latencies: Float64[np.ndarray, "walk latency"]
+    latencies: Float64[np.ndarray, " latency"]
     first_access: Int64[np.ndarray, " block_plus_1"]
     accesses: Int64[np.ndarray, " access"]
 
@@ -73,10 +73,10 @@ class Records(NamedTuple):
 class Kinds(NamedTuple):
     """Kinds of warps: those of one execute the same, and ask the same of the units."""
 
-    ends: Float64[np.ndarray, "kind walk"]  # a warp's cycles
-    paths: Float64[np.ndarray, "kind walk latency"]  # counts of LATENCIES on its longest path
+    ends: Float64[np.ndarray, " kind"]  # a warp's cycles
+    paths: Float64[np.ndarray, "kind latency"]  # counts of LATENCIES on its longest path
     work: Float64[np.ndarray, "kind 3"]  # fetches, accesses, cycles of those
-    batches: Int64[np.ndarray, "kind 2"]  # where those of its last walk begin and end in `ranges`: see `longest_path`
+    batches: Int64[np.ndarray, "kind 2"]  # where its own begin and end in `ranges`: see `longest_path`
     ranges: Int64[np.ndarray, "batch 2"]  # of line records behind the warp's first
 
 
@@ -274,15 +274,14 @@ def count_work(code, nodes, count, work):
 
 @jit
 def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, begin, walking, done_by):
-    """Walk a warp that is the first of its kind, at the latencies of each walk; `begin`: where its batches do."""
+    """Walk a warp that is the first of its kind; `begin`: where its batches do."""
     first, nodes = offsets.records[warp], walking.nodes
     count = expand(code, streams, offsets, reading, warp, cold, walking, done_by)
-    for k in range(len(code.latencies)):
-        latest = schedule(code, walking, count, code.latencies[k])
-        kinds.ends[kind, k] = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
-        kinds.paths[kind, k][:] = 0
-        found = longest_path(nodes, count, latest, kinds.paths[kind, k], kinds.ranges[begin:])
-        kinds.batches[kind, 0], kinds.batches[kind, 1] = begin, begin + found
+    latest = schedule(code, walking, count, code.latencies)
+    kinds.ends[kind] = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
+    kinds.paths[kind][:] = 0
+    found = longest_path(nodes, count, latest, kinds.paths[kind], kinds.ranges[begin:])
+    kinds.batches[kind, 0], kinds.batches[kind, 1] = begin, begin + found
     for n in range(begin, kinds.batches[kind, 1]):
         kinds.ranges[n, 0], kinds.ranges[n, 1] = kinds.ranges[n, 0] - first, kinds.ranges[n, 1] - first
     count_work(code, nodes, count, kinds.work[kind])

@@ -35,7 +35,6 @@ MOST_SMS = 128  # for which the imbalance between SMs is looked at
 WALKED, MOST_WALKED = 64, 1 << 15
 MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
 WAITED, LEAST_WAITED = 32, 1 << 10  # of the line records, those of batches of loads that are looked at, or so many
-WALKS = 2
 FIRST_LOCAL = 1 << 31
 SHAPE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
 
@@ -221,16 +220,15 @@ def choose(looked):
 
 @jit
 def walk_first(code, streams, offsets, reading, warps, read, walk, out):
-    """The first thread block where nothing is in caches: its longest warp's paths."""
+    """The first thread block where nothing is in caches: its longest warp's path."""
     kinds, before = walk.kinds, 0
     for w in range(warps):
         walk_kind(code, streams, offsets, reading, w, True, kinds, w, before, walk.walking, read.done)
         before = kinds.batches[w, 1]
-    for k in range(WALKS):
-        best = 0
-        for w in range(1, warps):
-            best = w if kinds.ends[w, k] > kinds.ends[best, k] else best
-        add_path(out.cold_path[k], kinds.paths[best, k], 1.0)
+    best = 0
+    for w in range(1, warps):
+        best = w if kinds.ends[w] > kinds.ends[best] else best
+    add_path(out.cold_path, kinds.paths[best], 1.0)
 
 
 @jit
@@ -254,36 +252,35 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk):
 
 
 @jit
-def longest_of(looked, kinds, first, walk):
+def longest_of(looked, kinds, first):
     """Of a thread block's warps the first that takes longest."""
     best = first
     for n in range(first + 1, first + looked.warps):
-        if kinds.ends[looked.kind_of_warp[n], walk] > kinds.ends[looked.kind_of_warp[best], walk]:
+        if kinds.ends[looked.kind_of_warp[n]] > kinds.ends[looked.kind_of_warp[best]]:
             best = n
     return best
 
 
 @jit
-def add_paths(looked, blocks, share, walk, kinds, out):
+def add_paths(looked, blocks, share, kinds, out):
     """Paths of the thread blocks that were walked; `share`: by how much those of others are longer."""
     first = spread = 0
     longest = -1.0
-    out.path[walk][:] = 0
     for block in range(blocks):
         if looked.chosen[block]:
-            kind = looked.kind_of_warp[longest_of(looked, kinds, first, walk)]
+            kind = looked.kind_of_warp[longest_of(looked, kinds, first)]
             if block == 0:
-                add_path(out.warm_path[walk], kinds.paths[kind, walk], 1.0)
+                add_path(out.warm_path, kinds.paths[kind], 1.0)
             if looked.chosen[block] & 1:
-                add_path(out.path[walk], kinds.paths[kind, walk], share)
+                add_path(out.path, kinds.paths[kind], share)
                 spread += 1
-            if kinds.ends[kind, walk] > longest:
-                longest = kinds.ends[kind, walk]
-                out.longest_path[walk][:] = 0
-                add_path(out.longest_path[walk], kinds.paths[kind, walk], 1.0)
+            if kinds.ends[kind] > longest:
+                longest = kinds.ends[kind]
+                out.longest_path[:] = 0
+                add_path(out.longest_path, kinds.paths[kind], 1.0)
             first += looked.warps
     for k in range(len(LATENCIES)):
-        out.path[walk, k] /= spread
+        out.path[k] /= spread
 
 
 @jit
@@ -322,7 +319,7 @@ def collect_batches(looked, blocks, offsets, read, kinds, step):
     first = count = kept = records = turns = 0
     for block in range(blocks):
         if looked.chosen[block]:
-            n = longest_of(looked, kinds, first, WALKS - 1)
+            n = longest_of(looked, kinds, first)
             kind, w = looked.kind_of_warp[n], block * looked.warps + n - first
             start = offsets.records[w]
             turns += read.leaders[read.of_warps[w]].turns
@@ -408,8 +405,7 @@ def look(code, streams, offsets, reading, looked, scratch, out):
     read_warps(code, streams, offsets, reading, looked, blocks, read, walk.walking, out)
     count_classes(code, streams, looked, out)
     walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk)
-    for k in range(WALKS):
-        add_paths(looked, blocks, share, k, walk.kinds, out)
+    add_paths(looked, blocks, share, walk.kinds, out)
     add_work(looked, blocks, walk.kinds, out)
     if out.atomics > 0:
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])

@@ -186,7 +186,7 @@ def predict_one(s, p, matrix, found):
     warm = path_cycles(s, p, s.warm_path, l1_wait, l2_wait)
     cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait) - warm)
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone
-    visits = larger(1.0, larger(s.path[0][LOAD], s.path[1][LOAD]) * l1_wait) * an_sm / resident
+    visits = larger(1.0, s.path[LOAD] * l1_wait) * an_sm / resident
     found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
     found.l2_sectors, found.dram_sectors = sectors, read
@@ -289,14 +289,8 @@ def miss_cycles(p):
 
 
 @jit
-def path_cycles(s, p, paths, l1_wait, l2_wait):
-    """The longer of two paths. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
-    return larger(walked_cycles(s, p, paths[0], l1_wait, l2_wait), walked_cycles(s, p, paths[1], l1_wait, l2_wait))
-
-
-@jit
-def walked_cycles(s, p, path, l1_wait, l2_wait):
-    """Of a path, as counts of LATENCIES."""
+def path_cycles(s, p, path, l1_wait, l2_wait):
+    """Of a path, as counts of LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
     load = (1 - s.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram

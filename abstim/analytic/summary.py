@@ -19,7 +19,6 @@ from abstim.analytic.look import (
     MOST_SMS,
     RESIDENT_NODES,
     SM_NODES,
-    WALKS,
     WORK,
     Looked,
     Read,
@@ -45,16 +44,16 @@ if TYPE_CHECKING:
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
 LEAST_WALKED = 1 << 12  # of them, of those walked one by one
 LEAST_LINES = 1 << 8  # whose uses are looked at
-LONG_CYCLES = 400.0  # of a load and a miss in the second of the two walks
+LONG_CYCLES = 400.0  # of a load and a miss beyond a hit, in walks
 
 _SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
-# Paths are counts of LATENCIES, the longest with short and with long loads: of a thread block's longest warp, mean over
-# blocks; of the longest block; of the first, first use of a line a miss; the same without
+# Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
+# longest block; of the first, first use of a line a miss; the same without
 _PATHS = "path", "longest_path", "cold_path", "warm_path"
 SUMMARY = np.dtype([
     *((name, "f8") for name in (*WORK, *_SHAPE)),
     ("by_class", "f8", CLASSES),  # instructions on arithmetic units
-    *((name, "f8", (WALKS, len(LATENCIES))) for name in _PATHS),
+    *((name, "f8", len(LATENCIES)) for name in _PATHS),
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
     ("sm_nodes", "f8", len(SM_NODES)), ("resident_nodes", "f8", len(RESIDENT_NODES)),  # what `misses` are taken for
     ("crowds", "f8", (len(SM_NODES), len(RESIDENT_NODES))),  # sectors asked for of each turn's most wanted line
@@ -109,8 +108,8 @@ def _scratch(*sizes: int) -> Held:
         done = Records(*np.empty((2, records), np.uint8))
         read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), done, np.empty(records, np.int32))
         kinds = Kinds(
-            np.empty((warps, WALKS)), np.empty((warps, WALKS, len(LATENCIES))), np.empty((warps, 3)),
-            np.empty((warps, 2), np.int64), np.empty((records + 1, 2), np.int64),
+            np.empty(warps), np.empty((warps, len(LATENCIES))), np.empty((warps, 3)), np.empty((warps, 2), np.int64),
+            np.empty((records + 1, 2), np.int64),
         )  # fmt: skip
         walking = Walking(
             np.empty(longest + 1, lone_warp.NODE), np.empty(registers, np.int64), np.empty(code_lines, np.int8),
@@ -158,13 +157,13 @@ def _padded(nodes: tuple[int, ...], every: tuple[int, ...]) -> tuple[int, ...]:
 
 def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, Reading]:
     """What all launches of a program have in common. Of a GPU it takes what belongs to the trace's reading: coalescing,
-    fetch width, L1I line, and the latencies at which the longest paths are searched: short loads, and long ones."""
+    fetch width, L1I line, and the latencies at which the longest paths are searched."""
     pipeline, base = gpu.pipeline, base_latencies(gpu)
     missing = np.isin(LATENCIES, ("load", "store", "atomic", "fetch_miss", "const_miss"))
     memory = [np.flatnonzero(table.kind[a:b] >= Kind.PARAM_LOAD) + a
               for a, b in zip(table.block_start.tolist(), table.block_stop.tolist(), strict=True)]  # fmt: skip
     code = TimedCode(
-        _code(program, table, gpu), table.waits, table.writes, np.stack([base, base + LONG_CYCLES * missing]),
+        _code(program, table, gpu), table.waits, table.writes, base + LONG_CYCLES * missing,
         np.cumsum([0, *map(len, memory)]), np.concatenate(memory).astype(np.int64),
     )  # fmt: skip
     spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
