@@ -252,19 +252,21 @@ def sort_uses(uses, sm_count, resident, order):
 
 @jit
 def use_l2(uses, order, level, found):
-    """All uses, in order of turns: the second level keeps what passes."""
+    """All uses, in order of turns: the second level keeps what passes. Turns without a wait between them are one phase:
+    what is asked for in it comes to several slices side by side."""
     size, words, state = uses.sizes[0], words_for(uses.sizes[0].uses), level.state[0]
     bits, sums = level.counted[:words], level.sums[: words + 1]
     empty(level, size.lines, words)
+    phase = size.window + 1
     for k in range(size.uses):
         n = order.in_turn[k]
         row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.actions[n] == WRITE
-        again = row.last and row.turn == turn
+        again = row.last and row.turn // phase == turn // phase
         found.l2[n], chained = touch(state, row, bits, sums, turn, uses, n, False)
         row.chain = 0 if writes else chained
         found.l2_wait[n] = -1 if writes else chained
         if not writes:
-            crowd(state, row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER)
+            crowd(state, row, turn // phase, order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER)
     end_turn(state)
 
 
