@@ -220,7 +220,7 @@ def choose(looked):
 
 @jit
 def walk_first(code, streams, offsets, reading, warps, read, walk, out):
-    """The first thread block where nothing is in caches: its longest warp's path."""
+    """The path of the first thread block's longest warp where nothing is in caches."""
     kinds, before = walk.kinds, 0
     for w in range(warps):
         walk_kind(code, streams, offsets, reading, w, True, kinds, w, before, walk.walking, read.done)
@@ -270,7 +270,7 @@ def add_paths(looked, blocks, share, kinds, out):
         if looked.chosen[block]:
             kind = looked.kind_of_warp[longest_of(looked, kinds, first)]
             if block == 0:
-                add_path(out.warm_path, kinds.paths[kind], 1.0)
+                add_path(out.cold_path, kinds.paths[kind], -1.0)
             if looked.chosen[block] & 1:
                 add_path(out.path, kinds.paths[kind], share)
                 spread += 1

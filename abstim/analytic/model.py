@@ -183,8 +183,7 @@ def predict_one(s, p, matrix, found):
     unit_cycles(s, p, share, bounds)
     alone = path_cycles(s, p, s.path, l1_wait, l2_wait)
     longest = path_cycles(s, p, s.longest_path, l1_wait, l2_wait)
-    warm = path_cycles(s, p, s.warm_path, l1_wait, l2_wait)
-    cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait) - warm)
+    cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone
     visits = larger(1.0, s.path[LOAD] * l1_wait) * an_sm / resident
     found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)

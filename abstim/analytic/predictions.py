@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from operator import itemgetter
 from time import perf_counter
 from typing import NamedTuple
 
@@ -93,8 +92,8 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         started, before = perf_counter(), session.prepared_seconds
         summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
         summarized = perf_counter()
-        for k, row in _rows(session, number, trace, readings, summaries):
-            found[k].append(row)
+        for rows, row in zip(found, _rows(session, number, trace, readings, summaries), strict=True):
+            rows.append(row)
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
     return [
@@ -107,7 +106,7 @@ def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[Analyt
     """One launch on every GPU."""
     trace, readings = without_phases(session.traces.trace(number)), by_reading(gpus)
     summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
-    return [row for _, row in sorted(_rows(session, number, trace, readings, summaries), key=itemgetter(0))]
+    return _rows(session, number, trace, readings, summaries)
 
 
 def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
@@ -144,11 +143,13 @@ def reading(gpu: Gpu) -> tuple:
 
 def _rows(
     session: Session, number: int, trace: Trace, readings: Sequence[SameReading], summaries: Sequence[np.ndarray]
-) -> Iterator[tuple[int, AnalyticLaunch]]:
-    """Of a launch on every GPU, and where that is in the list."""
+) -> list[AnalyticLaunch]:
+    """Of a launch on every GPU, in their order."""
+    found = {}
     for own, summary in zip(readings, summaries, strict=True):
         for k, gpu, prediction in zip(own.places, own.gpus, predict(summary, own.points), strict=True):
-            yield k, _launch(session, number, trace, gpu, summary, prediction)
+            found[k] = _launch(session, number, trace, gpu, summary, prediction)
+    return [found[k] for k in sorted(found)]
 
 
 def _launch(

@@ -48,8 +48,8 @@ LONG_CYCLES = 400.0  # of a load and a miss beyond a hit, in walks
 
 _SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
-# longest block; of the first, first use of a line a miss; the same without
-_PATHS = "path", "longest_path", "cold_path", "warm_path"
+# longest block; what the first block's is longer by if the first use of a line of code or constants is a miss
+_PATHS = "path", "longest_path", "cold_path"
 SUMMARY = np.dtype([
     *((name, "f8") for name in (*WORK, *_SHAPE)),
     ("by_class", "f8", CLASSES),  # instructions on arithmetic units
