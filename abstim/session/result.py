@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from abstim import __version__
@@ -275,7 +275,7 @@ def run_result(
         note="; ".join(filter(None, (note, session.order_note, *left_out))),
         overlap=overlap,
         model=model,
-        gpu_values=asdict(gpu.spec) | asdict(gpu.params),
+        gpu_values={f.name: getattr(part, f.name) for part in (gpu.spec, gpu.params) for f in fields(part)},
     )
 
 
