@@ -332,7 +332,7 @@ def collect_batches(looked, blocks, offsets, read, kinds, step):
                 records += kinds.ranges[k, 1] - kinds.ranges[k, 0]
                 count += 1
             first += looked.warps
-    return kept, records, max(0, turns // max(1, count) - 1)
+    return kept, records, max(0, (turns + count // 2) // max(1, count) - 1)
 
 
 @jit

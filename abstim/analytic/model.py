@@ -45,8 +45,8 @@ QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of
 DRAIN = 0.5  # part of a warp's path for which a resource that all wait for is half idle, at the end
 SECTOR_BYTES, WARP_THREADS = 32, 32
 BOUNDS = (
-    "latency", "SFU", "DP units", "tensor units", "load/store unit", "SP units", "INT units", "fetch", "result bus",
-    "issue", "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
+    "latency", "SFU", "DP units", "tensor units", "load/store unit", "SP units", "INT units", "front end", "result bus",
+    "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
 )  # fmt: skip
 # Where those begin of units that queue what they are given, of what schedulers share out, and of what SMs share
 LATENCY, UNITS, SHARED_OUT, MEMORY = (BOUNDS.index(name) for name in ("latency", "SFU", "SP units", "SM replies"))
@@ -364,9 +364,8 @@ def unit_cycles(s, p, share, bounds):
     bounds[UNITS + 3] = share * larger(s.access_cycles / p.lsu_units, s.accesses / p.mem_port_width)
     bounds[SHARED_OUT] = alu_cycles(s, p, share, 0, p.sp_units, p.sp_port_width)
     bounds[SHARED_OUT + 1] = alu_cycles(s, p, share, 2, p.int_units, p.int_port_width)
-    bounds[SHARED_OUT + 2] = share * s.fetches / p.fetches_per_cycle
+    bounds[SHARED_OUT + 2] = share * larger(s.fetches / p.fetches_per_cycle, s.instructions / p.schedulers_per_sm)
     bounds[SHARED_OUT + 3] = share * s.results / p.result_bus_width
-    bounds[SHARED_OUT + 4] = share * s.instructions / p.schedulers_per_sm
 
 
 @jit
