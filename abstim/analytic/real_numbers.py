@@ -65,18 +65,15 @@ def _fixed(x: Any) -> Any:
     return stop_gradient(x)
 
 
-def _chosen(test: str) -> Callable[..., Any]:
+def _chosen(body: Any, test: str, a: Any, b: Any) -> Word:
     """The first of two numbers if the test holds, else the second. (LLVM 22 skips elements in loops of `maxnum`.)"""
-
-    def emit(body: Any, a: Any, b: Any) -> Word:
-        first, second = _real(body, a), _real(body, b)
-        holds = body.new(f"fcmp {test} double {first}, {second}")
-        return Word(body.new(f"select i1 {holds}, double {first}, double {second}"), REAL)
-
-    return emit
+    first, second = _real(body, a), _real(body, b)
+    holds = body.new(f"fcmp {test} double {first}, {second}")
+    return Word(body.new(f"select i1 {holds}, double {first}, double {second}"), REAL)
 
 
-larger, smaller = Function(_chosen("ogt"), "maximum"), Function(_chosen("olt"), "minimum")
+larger = Function(lambda body, a, b: _chosen(body, "ogt", a, b), "maximum")
+smaller = Function(lambda body, a, b: _chosen(body, "olt", a, b), "minimum")
 floor, ceil, nearest = (_called(f"llvm.{name}.f64", traced) for name, traced in (
     ("floor", "floor"), ("ceil", "ceil"), ("rint", "round"),
 ))  # fmt: skip
