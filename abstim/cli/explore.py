@@ -258,10 +258,9 @@ def _percent(one: Sensitivity) -> str:
 def _print_work(found: Exploration) -> None:
     work = found.work
     for name, points in zip(found.sampled.names, found.sampled.found, strict=True) if found.sampled else ():
-        timed, pairs = len(points.read.timed), points.read.cycles.size
-        of_pairs = f"{timed:,} of {pairs:,} pairs of a launch and a point timed"
+        of_points = f"{points.read.timed.sum():,} of {len(points.read.timed):,} points timed"
         why = f" ({points.read.left})" if points.read.left else ""
-        say(f"{name}: {of_pairs}{why}, as much work as timing it {points.work:.3g} times")
+        say(f"{name}: {of_points}{why}, as much work as timing it {points.work:.3g} times")
     jobs = tables.counted(work.jobs, "different launch", "different launches")
     how = f"{jobs}, {work.known:,} of them known before" if work.jobs else "by the formula"
     say(f"{tables.counted(work.points, 'point', 'points')}: {how}")

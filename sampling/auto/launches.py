@@ -17,7 +17,6 @@ from sampling.auto.prediction import (
     Work,
     choose_heavy,
     choose_unlike,
-    distances,
     launch_work,
     predict,
 )
@@ -240,12 +239,11 @@ class TimedSelection:
 
 
 def timed_selection(
-    work: ProgramWork, timed: Mapping[int, Estimate], *, shared_error: float = 0.0, degrees: float = math.inf,
+    work: ProgramWork, timed: Mapping[int, Estimate], *, shared_half_width: float = 0.0,
     confidence: float = CONFIDENCE, chosen_here: bool = False,
 ) -> TimedSelection:  # fmt: skip
-    """From the launches that were timed, by number; each kernel has some. `shared_error`: relative standard error that
-    all of them have together, because not all were timed; `degrees` of freedom tell it. `chosen_here`: for this GPU's
-    interval."""
+    """From the launches that were timed, by number; each kernel has some. `shared_half_width`: of an interval that all
+    of them have together, because they were read off, relative. `chosen_here`: for this GPU's interval."""
     kernels = by_kernel(work, np.random.default_rng(0))
     for kernel in kernels:
         for place, row in enumerate(kernel.rows.tolist()):
@@ -253,21 +251,8 @@ def timed_selection(
                 kernel.add(place, timed[row])
     total, half = total_interval(kernels, confidence)
     half *= 1.0 if chosen_here else ELSEWHERE / WIDER
-    shared = shared_error * t_quantile(degrees, confidence) if shared_error else 0.0
-    width = math.hypot(half, total * shared)
+    width = math.hypot(half, total * shared_half_width)
     return TimedSelection(kernels=kernels, total=total, half_width=width, confidence=confidence)
-
-
-def multiples(found: TimedSelection, launches: Sequence[int]) -> Float64[np.ndarray, " launch"]:
-    """Of the timed launches, in the order given: cycles of each with all those that are most like it, over its own."""
-    of: dict[int, float] = {}
-    for kernel in found.kernels:
-        nearest = distances(kernel.work, kernel.work.of(kernel.sample)).argmin(1)
-        nearest[kernel.sample] = np.arange(len(kernel.sample))
-        cycles = kernel.predicted().cycles
-        together = np.bincount(nearest, cycles, len(kernel.sample)) / cycles[kernel.sample]
-        of |= dict(zip(kernel.rows[kernel.sample].tolist(), together.tolist(), strict=True))
-    return np.array([of[number] for number in launches])
 
 
 def ratio(a: TimedSelection, b: TimedSelection, shared_half_width: float = 0.0) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A sweep with a stated error: some pairs of a launch and a point are timed, the others read off between them.
+"""A sweep with a stated error: some points are timed, the others read off between them.
 
 A formula says roughly what launches take on every point; `sampling.auto.interpolation` learns what it lacks. Launches
 are all of a target's (`InterpolatedSweep`), or some that are chosen once, before anything is timed (`SampledSweep`).
@@ -6,7 +6,6 @@ are all of a target's (`InterpolatedSweep`), or some that are chosen once, befor
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +28,9 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
-from sampling.auto.interpolation import Pair, PairCycles, Pairs, all_timed, all_within, most_within, read_off
-from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, multiples, ratio, timed_selection
+from sampling.auto.interpolation import ReadOff, Rough, all_timed, all_within, few_points, most_within, read_off
+from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, ratio, timed_selection
 from sampling.estimate import Estimate, exact
-from sampling.statistics import t_quantile
 
 # Of one core, reckoned rather than measured, so that the same sweep times the same points on every machine: a warp
 # instruction, a line of a memory access, a launch, and of the formula, loading it and summarising a launch; one unit of
@@ -44,60 +42,53 @@ WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
 LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
-A_WAVE = 0.2  # an e-fold of waves of thread blocks, beside limits that are shares of the time
 MORE, ROUNDS = 0.6, 3  # by what the aim shrinks where points miss it, and how often
 # Of the half-width, squares adding up to one: what launches left out may take of it, and what is read off
-OF_LAUNCHES, OF_PAIRS = 0.4, 0.9
+OF_LAUNCHES, OF_POINTS = 0.4, 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class ReadPoints:
-    """One target on the GPU that is varied and on all points, in this order. `work`: of all that was timed, in
-    instructions over the target's own."""
+    """One target on the GPU that is varied (first in `read`) and on all points, in this order. `work`: of all that was
+    timed, in instructions over the target's own."""
 
-    read: PairCycles
-    confidence: float
+    read: ReadOff
     work: float
 
     @property
     def cycles(self) -> Float64[np.ndarray, " point"]:
         """Estimated; timed where `detailed`."""
-        return np.asarray(self.read.cycles[1:].sum(1))
+        return self.read.cycles[1:]
 
     @property
     def half_widths(self) -> Float64[np.ndarray, " point"]:
         """Half of each interval, relative."""
-        return self.read.half_widths(self.confidence)[1:]
+        return self.read.half_widths[1:]
 
     @property
     def speed_ups(self) -> Float64[np.ndarray, "point 2"]:
-        """In cycles over the GPU that is varied, and half of each interval."""
-        ratios = self.read.cycles[0].sum() / self.cycles
-        halves = self.read.of_ratios[1:] * t_quantile(self.read.degrees, self.confidence)
-        return np.stack([ratios, ratios * halves], 1)
+        """In cycles over the GPU that is varied, which was timed, and half of each interval."""
+        ratios = self.read.cycles[0] / self.cycles
+        return np.stack([ratios, ratios * self.half_widths], 1)
 
     @property
     def detailed(self) -> Bool[np.ndarray, " point"]:
         """Points on which every launch was timed."""
-        return self.read.counts[1:] == self.read.cycles.shape[1]
+        return self.read.timed[1:]
 
 
 @dataclass(frozen=True, eq=False)
 class SampledPoints(ReadPoints):
-    """The same from chosen launches, whose cycles `read` holds; the target's on the GPU that is varied and on all
-    points: `selections`."""
+    """The same from chosen launches: what they say of the target on the GPU that is varied and on all points
+    (`selections`), and whether they are `all` of its launches."""
 
     selections: list[TimedSelection]
+    all: bool
 
     @property
     def detailed(self) -> Bool[np.ndarray, " point"]:
         """Points on which every launch of the target was timed."""
-        return self.read.counts[1:] == sum(len(kernel.rows) for kernel in self.selections[0].kernels)
-
-    @property
-    def cycles(self) -> Float64[np.ndarray, " point"]:
-        """Estimated."""
-        return np.array([point.total for point in self.selections[1:]])
+        return self.read.timed[1:] & self.all
 
     @property
     def half_widths(self) -> Float64[np.ndarray, " point"]:
@@ -108,9 +99,7 @@ class SampledPoints(ReadPoints):
     def speed_ups(self) -> Float64[np.ndarray, "point 2"]:
         """In cycles over the GPU that is varied, and half of each interval."""
         base, *others = self.selections
-        first, *errors = self.read.of_ratios.tolist()
-        quantile = t_quantile(self.read.degrees, self.confidence)
-        halves = [error and error * quantile for error in (math.hypot(first, own) for own in errors)]
+        halves = self.read.half_widths[1:].tolist()
         return np.array([ratio(base, own, half) for own, half in zip(others, halves, strict=True)]).reshape(-1, 2)
 
 
@@ -158,6 +147,13 @@ def _reckoned_seconds(instructions, lines):
     return INSTRUCTION_SECONDS * instructions + LINE_SECONDS * lines + LAUNCH_SECONDS
 
 
+class Roughly(NamedTuple):
+    """A launch on all points: `cycles`, and what each of the formula's bounds would take alone."""
+
+    cycles: Float64[np.ndarray, " point"]
+    bounds_cycles: Float64[np.ndarray, "point bound"]
+
+
 class TimedPairs:
     """A target on `points`, of which the first is the GPU that is varied; `timer_of` makes a timer of sessions.
     `known`: cycles of pairs of a GPU and a launch, both by number."""
@@ -182,9 +178,44 @@ class TimedPairs:
             self.known |= {(gpu, n): float(own) for n, own in zip(numbers, cycles, strict=True)}
         return np.array([self.known[pair] for pair in pairs])
 
-    def all_timed(self) -> PairCycles:
-        """Every launch on every GPU, where learning costs more than it may save."""
-        return all_timed(self.timed, (len(self.points), len(self.session)), "timing all points costs no more")
+    def cycles(self, points: Sequence[int], launches: Sequence[int]) -> Float64[np.ndarray, "point launch"]:
+        """Of launches on each of some points."""
+        return self.timed([(point, number) for point in points for number in launches]).reshape(len(points), -1)
+
+    def totals(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
+        """Cycles of all launches together."""
+        return np.asarray(self.cycles(points, range(len(self.session))).sum(1))
+
+    def all_timed(self, why: str = "timing all points costs no more") -> ReadOff:
+        """Every launch on every point, where learning costs more than it may save."""
+        return all_timed(self.totals, len(self.points), why)
+
+    def roughly(self, number: int) -> Roughly:
+        """A launch on all points by the analytic model. Of keys that it does not know it says that they change nothing;
+        machine code it does not know."""
+        if self.points.space.gpu.spec.timed_code != "ptx":
+            return self.as_on_first(number)
+        from abstim.analytic import predict
+        from abstim.analytic.predictions import summary_of
+
+        found = predict(summary_of(self.session, number, self.points.space.gpu), self._columns)
+        return Roughly(found["cycles"], found["bounds_cycles"])
+
+    def as_on_first(self, number: int) -> Roughly:
+        """The same on all points: what the engine says of the first."""
+        cycles = self.timed([(0, number)])[0]
+        return Roughly(np.full(len(self.points), cycles), np.zeros((len(self.points), 0)))
+
+    @cached_property
+    def _columns(self) -> np.ndarray:
+        return analytic_points(self.points.space.gpu, self.points.keys_of_gpu)
+
+    def rough(self, launches: Sequence[Roughly], often: Sequence[float]) -> Rough:
+        """Of launches together, each so often."""
+        cycles = np.sum([count * each.cycles for each, count in zip(launches, often, strict=True)], 0)
+        bounds = np.sum([count * each.bounds_cycles for each, count in zip(launches, often, strict=True)], 0)
+        limits = bounds / cycles[:, None]
+        return Rough(cycles, limits[:, (limits > LIMITS).any(0)], *columns_at(self.points))
 
     @cached_property
     def gpus(self) -> list[Gpu]:
@@ -199,35 +230,33 @@ class TimedPairs:
 
 
 class InterpolatedSweep(TimedPairs):
-    """All launches of a target: what `kernels` they are of, and their thread blocks, warp instructions and lines."""
+    """All launches of a target."""
 
     def run(self) -> ReadPoints:
         """Timed in part, or in full where that is what it takes or costs no more."""
         launches = [(self.session.launch(n), self.session.traces.trace(n)) for n in range(len(self.session))]
-        names = [launch.program.name for launch, _ in launches]
-        self.kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
-        counts = [
-            (launch.thread_blocks, trace.warp_instructions.sum(), len(trace.records)) for launch, trace in launches
+        rows = [
+            (launch.program.name, launch.thread_blocks, int(trace.warp_instructions.sum()), len(trace.records))
+            for launch, trace in launches
         ]
-        self.counts = np.array(counts, float)
-        alone = _reckoned_seconds(*self.counts.T[1:])
-        seconds = alone * self._different(int(np.argmax(alone)))
-        rows = np.column_stack([self.kernels, self.counts])  # no formula tells equal ones apart
-        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        known = FORMULA_SECONDS + SUMMARY_SECONDS * len(first)
-        if known > WORTH * seconds.sum() * len(self.points):
+        self._instructions = float(sum(row[2] for row in rows))
+        alone = np.array([_reckoned_seconds(*row[2:]) for row in rows])
+        seconds = float(alone.sum()) * self._different(int(np.argmax(alone))) * len(self.points)
+        kinds = Counter(rows)  # no formula tells equal ones apart
+        if few_points(len(self.points), len(self.points.space.axes)):
+            return self._found(self.all_timed("few points"))
+        if FORMULA_SECONDS + SUMMARY_SECONDS * len(kinds) > WORTH * seconds:
             return self._found(self.all_timed())
-        met = most_within(self.aim.error, SHARE, self.aim.confidence)
-        pairs = self._pairs(first, kind.reshape(-1), seconds)
-        return self._found(read_off(self.timed, pairs, met, self.aim.confidence, spent_seconds=known))
+        rough = self.rough([self.roughly(rows.index(kind)) for kind in kinds], list(kinds.values()))
+        met = most_within(self.aim.error, SHARE)
+        return self._found(read_off(self.totals, rough, met, self.aim.confidence, seconds))
 
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
-        new = [(int(row) + 1, number) for row in rows for number in range(len(self.session))]
-        return self._found(found.read.with_timed(new))
+        return self._found(found.read.with_timed((rows + 1).tolist()))
 
-    def _found(self, read: PairCycles) -> ReadPoints:
-        return ReadPoints(read, self.aim.confidence, self.work(float(self.counts[:, 1].sum())))
+    def _found(self, read: ReadOff) -> ReadPoints:
+        return ReadPoints(read, self.work(self._instructions))
 
     def _different(self, launch: int) -> float:
         """The share of points on which a launch is different to the engine, from those among a few that are: of `n`
@@ -240,64 +269,6 @@ class InterpolatedSweep(TimedPairs):
         if len(drawn) == count:
             return len(set(keys)) / count
         return min(1.0, len(keys) * (len(keys) - 1) / (2.0 * alike * count)) if alike else 1.0
-
-    def _pairs(
-        self, first: Int64[np.ndarray, " kind"], kind: Int64[np.ndarray, " launch"],
-        seconds: Float64[np.ndarray, " launch"],
-    ) -> Pairs:  # fmt: skip
-        """With cycles by the formula, and which part of them each of its bounds is; of machine code, which it does not
-        know, with the cycles on the first GPU."""
-        if self.points.space.gpu.spec.timed_code != "ptx":
-            on_first = self.timed([(0, number) for number in range(len(self.session))])
-            cycles, limits = np.tile(on_first, (len(self.points), 1)), np.zeros((len(self.points), len(on_first), 0))
-        else:
-            from abstim.analytic import predict
-            from abstim.analytic.predictions import summary_of
-
-            base = self.points.space.gpu
-            columns = analytic_points(base, self.points.keys_of_gpu)
-            found = [predict(summary_of(self.session, int(number), base), columns) for number in first]
-            cycles = np.stack([each["cycles"] for each in found], 1)
-            limits = np.stack([each["bounds_cycles"] for each in found], 1) / cycles[..., None]
-            cycles, limits = cycles[:, kind], limits[:, :, limits.max((0, 1)) > LIMITS][:, kind]
-        features, keys = columns_at(self.points)
-        return Pairs(
-            cycles=cycles, limits=limits, features=features, keys=keys, kernels=self.kernels, work=self.counts,
-            multiples=np.ones(len(self.session)), seconds=seconds,
-        )  # fmt: skip
-
-
-class Roughly(NamedTuple):
-    """A launch on all GPUs: `cycles`; `limits`: numbers that are alike where the same decides them."""
-
-    cycles: Float64[np.ndarray, " gpu"]
-    limits: Float64[np.ndarray, "gpu limit"]
-
-
-def waves(launches: TimedPairs, number: int) -> Float64[np.ndarray, "gpu 2"]:
-    """Of the SM that gets most thread blocks: the logarithm of how many waves of them it runs, and by how much the
-    last one, which may be small, makes them more."""
-    session = launches.session
-    blocks = session.launch(number).thread_blocks
-    most = np.ceil(blocks / np.array([gpu.spec.sm_count for gpu in launches.gpus]))
-    count = most / np.minimum(most, [session.blocks_per_sm(number, gpu) for gpu in launches.gpus])
-    return np.column_stack([A_WAVE * np.log(count), np.ceil(count) / count])
-
-
-def by_formula(launches: TimedPairs, number: int) -> Roughly:
-    """By the analytic model. Of keys that it does not know it says that they change nothing."""
-    from abstim.analytic import points_of, predict
-    from abstim.analytic.predictions import summary_of
-
-    found = predict(summary_of(launches.session, number, launches.gpus[0]), points_of(launches.gpus))
-    limits = found["bounds_cycles"] / found["cycles"][:, None]
-    return Roughly(found["cycles"], np.column_stack([limits, waves(launches, number)]))
-
-
-def as_on_first(launches: TimedPairs, number: int) -> Roughly:
-    """The same on all GPUs: what the engine says of the first. So of machine code, which the formula does not know."""
-    cycles = launches.timed([(0, number)])[0]
-    return Roughly(np.full(len(launches.gpus), cycles), waves(launches, number))
 
 
 def open_program(target: Target, gpu: Gpu, progress: Progress = silent) -> SampledProgram:
@@ -331,10 +302,12 @@ class SampledSweep(TimedPairs):
         rows, self.kinds = of_each_kind(program, _counted)
         instructions, seconds = np.array(rows)[self.kinds].sum(0).tolist()
         of_formula = (SUMMARY_SECONDS + POINT_SECONDS * len(self.points)) * len(np.unique(self.kinds)) + FORMULA_SECONDS
-        if of_formula > WORTH * seconds * len(self.points):  # before anything is looked at on the other GPUs
-            return ReadPoints(self.all_timed(), self.aim.confidence, self.work(instructions))
+        self._seconds = seconds * len(self.points)
+        if of_formula > WORTH * self._seconds:  # before anything is looked at on the other GPUs
+            return ReadPoints(self.all_timed(), self.work(instructions))
         self.works = [replace(work, kinds=self.kinds) for work in work_on(program, self.gpus)]
         self._rough: dict[int, Roughly] = {}
+        self._begun = [0]  # points on which some launches were timed
         self._select(OF_LAUNCHES * self.aim.error)
         for _ in range(ROUNDS):
             found = self._points(instructions)
@@ -347,8 +320,7 @@ class SampledSweep(TimedPairs):
         """By the formula, once a kind of launches."""
         kind = int(self.kinds[number])
         if kind not in self._rough:
-            machine_code = any(gpu.spec.timed_code != "ptx" for gpu in self.gpus)
-            self._rough[kind] = (as_on_first if machine_code else by_formula)(self, number)
+            self._rough[kind] = super().roughly(number)
         return self._rough[kind]
 
     @property
@@ -377,41 +349,32 @@ class SampledSweep(TimedPairs):
         LaunchSampling(error=error, confidence=self.aim.confidence).program(self.works[0], measure)
         self.selection, self.chosen_with = sorted(asked), error
 
-    def _estimate(
-        self, gpu: int, cycles: Float64[np.ndarray, " launch"], error: float = 0.0, degrees: float = math.inf
-    ) -> TimedSelection:
-        """The target on one GPU, from cycles of the chosen launches; `error`: see `timed_selection`."""
+    def _estimate(self, point: int, cycles: Float64[np.ndarray, " launch"], half_width: float = 0.0) -> TimedSelection:
+        """The target on one point, from cycles of the chosen launches, which are that far off together, relative."""
         known = zip(self.selection, cycles.tolist(), strict=True)
         return timed_selection(
-            self.works[gpu], {number: exact("sweep", each) for number, each in known}, chosen_here=gpu == 0,
-            shared_error=error, degrees=degrees, confidence=self.aim.confidence,
+            self.works[point], {number: exact("sweep", each) for number, each in known}, chosen_here=point == 0,
+            shared_half_width=half_width, confidence=self.aim.confidence,
         )  # fmt: skip
+
+    def _estimated(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
+        rows = zip(points, self.cycles(points, self.selection), strict=True)
+        return np.array([self._estimate(point, cycles).total for point, cycles in rows])
 
     def _points(self, instructions: float) -> SampledPoints:
-        numbers, place = self.selection, {number: k for k, number in enumerate(self.selection)}
-
-        def time(pairs: Sequence[Pair]) -> Float64[np.ndarray, " pair"]:
-            return self.timed([(gpu, numbers[k]) for gpu, k in pairs])
-
-        known = {(gpu, place[n]): cycles for (gpu, n), cycles in self.known.items() if n in place}
-        met = all_within(OF_PAIRS * self.aim.error)
-        read = read_off(time, self._pairs(), met, self.aim.confidence, known)
-        estimates = [
-            self._estimate(k, read.cycles[k], float(read.of_sums[k]), read.degrees) for k in range(len(self.works))
-        ]
-        return SampledPoints(read, self.aim.confidence, self.work(instructions), estimates)
-
-    def _pairs(self) -> Pairs:
-        """Of GPUs and chosen launches, as the formula has them."""
-        rough, work = [self.roughly(number) for number in self.selection], self.works[0]
-        cycles = np.stack([each.cycles for each in rough], 1)
-        features, keys = columns_at(self.points)
-        return Pairs(
-            cycles=cycles, limits=np.stack([each.limits for each in rough], 1), features=features, keys=keys,
-            kernels=work.kernels[self.selection], work=work.columns[self.selection],
-            multiples=multiples(self._estimate(0, cycles[0]), self.selection),
-            seconds=COST_SECONDS * work.cost[self.selection],
-        )  # fmt: skip
+        launches = [self.roughly(number) for number in self.selection]
+        cycles = np.stack([each.cycles for each in launches], 1)
+        totals = np.array([self._estimate(point, own).total for point, own in enumerate(cycles)])
+        rough = replace(self.rough(launches, np.ones(len(launches)).tolist()), cycles=totals)
+        met = all_within(OF_POINTS * self.aim.error)
+        read = read_off(self._estimated, rough, met, self.aim.confidence, self._seconds, self._begun)
+        self._begun = np.flatnonzero(read.timed).tolist()
+        cycles *= (read.cycles / totals)[:, None]
+        cycles[self._begun] = self.cycles(self._begun, self.selection)
+        halves = read.half_widths.tolist()
+        found = [self._estimate(point, own, half) for point, (own, half) in enumerate(zip(cycles, halves, strict=True))]
+        read = replace(read, cycles=np.array([each.total for each in found]))
+        return SampledPoints(read, self.work(instructions), found, self._complete)
 
 
 def refused_by(session: Session, gpu: Gpu) -> str:

@@ -171,8 +171,8 @@ class SweepRun:
             yield kind(self.sessions, self.sweep.space.gpu, formula)
 
     def estimated(self, aim: Aim, programs: Sequence[SampledProgram]) -> tuple[Work, Found, EstimatedTargets | None]:
-        """Every point from pairs of a launch and a point: of launches that are chosen, where there are `programs`; else
-        of all, and the best points timed."""
+        """Every point from some that are timed: with launches that are chosen, where there are `programs`; else with
+        all, and the best points timed."""
         reasons = self._reasons()
         rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
         cycles, work = np.full((len(self.points), len(self.sessions)), FAILED, np.int64), Work(len(self.points))
