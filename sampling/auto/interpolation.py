@@ -336,7 +336,11 @@ class Reading:
 
 def quantile(errors: Float64[np.ndarray, " point"], confidence: float) -> float:
     """Which a further error, over the deviation expected of it, stays within: split conformal prediction (Vovk et al.),
-    and no less than Student's with their mean square; this alone of too few errors."""
+    and no less than Student's with their mean square; this alone of too few errors. Student's from the normal quantile
+    by Wallace (1959), to 0.5 % from 4 degrees of freedom on: SciPy's takes 0.2 s to load."""
     ordered, place = np.sort(np.abs(errors)), math.ceil((len(errors) + 1) * confidence)
-    by_size = math.sqrt(float((errors**2).mean())) * t_quantile(max(len(errors) - 1.0, 1.0), confidence)
+    degrees = max(len(errors) - 1, 1)
+    normal = t_quantile(math.inf, confidence) * (8 * degrees + 3) / (8 * degrees + 1)
+    student = math.sqrt(degrees * math.expm1(normal**2 / degrees))
+    by_size = math.sqrt(float((errors**2).mean())) * student
     return max(float(ordered[place - 1]), by_size) if place <= len(errors) else by_size
