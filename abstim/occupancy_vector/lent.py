@@ -42,6 +42,6 @@ class Lent:
         self._free = []
         return type(self.held.value)(*(a[:n] for a, n in zip(self.held.value, self.rows[:, 1].tolist(), strict=True)))
 
-    def __del__(self) -> None:
-        if len(self._free) < MOST_FREE:
+    def __del__(self, most_free: int = MOST_FREE) -> None:  # modules have lost their names when the interpreter ends
+        if len(self._free) < most_free:
             self._free.append(self.held)
