@@ -1,6 +1,6 @@
-"""Twenty-nine kernels that the suite does not have (fresh_kernels.cu, last_kernels.cu): how far each model is
-from GPGPU-Sim on them (data/fresh_kernels.csv). `python tests/fresh_kernels.py GTX480_d RTX3070` prints it, the launch
-latency taken off of both."""
+"""Forty-five kernels that the suite does not have (fresh_kernels.cu, last_kernels.cu, later_kernels.cu): how far each
+model is from GPGPU-Sim on them (data/fresh_kernels.csv). `python tests/fresh_kernels.py GTX480_d RTX3070` prints it,
+the launch latency taken off of both."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ REGISTERS = {
     "bilat": 52, "life": 22, "oddeven": 10, "match": 10, "gram": 50, "horner": 16, "gather": 14,
     "blurrow": 24, "blurcol": 53, "csrwarp": 29, "jaccard": 61, "cgdot": 12, "probe": 12, "gemvt": 52, "asian": 22,
     "gravity": 54, "edit": 21, "permute": 16, "fft64": 26, "trisolve": 24,
+    "tpose3": 48, "conv1s": 49, "blockscan": 18, "digits": 12, "treewalk": 12, "box27": 52, "chol16": 25, "xorgen": 16,
+    "softrow": 44, "kahan": 24, "lut": 13, "mergep": 13, "colsum": 42, "triad4": 16, "erode": 58, "tilemm": 68,
 }  # fmt: skip
 
 
@@ -41,7 +43,7 @@ class Draw:
     def __init__(self, seed: int) -> None:
         self.generator = np.random.default_rng(seed)
 
-    def real(self, count: int) -> np.ndarray:
+    def real(self, count: int | tuple[int, ...]) -> np.ndarray:
         """Below 1."""
         return self.generator.random(count).astype(np.float32)
 
@@ -87,7 +89,9 @@ def cases() -> dict[str, Case]:
         "horner": (52, 320, real(52 * 320), floats(52 * 320), 60),
         "gather": (40, 256, whole(60000, 65536), real(65536), floats(60000), 60000),
     }
-    found = {"fresh_kernels.ptx": given, "last_kernels.ptx": _looked_at_last()}
+    found = {
+        "fresh_kernels.ptx": given, "last_kernels.ptx": _looked_at_last(), "later_kernels.ptx": _looked_at_later(),
+    }  # fmt: skip
     return {name: _case(_module(file), name, *own) for file, kernels in found.items() for name, own in kernels.items()}
 
 
@@ -128,7 +132,54 @@ def _looked_at_last() -> dict[str, tuple]:
     }  # fmt: skip
 
 
-def _case(module: Module, kernel: str, grid: int | tuple, block: int | tuple, *arguments: np.ndarray | int) -> Case:
+def _looked_at_later() -> dict[str, tuple]:
+    """Those that nobody had seen when the models were changed after that."""
+    draw = Draw(4711)
+    real, whole, small, generator = draw.real, draw.whole, draw.small, draw.generator
+    keys, left, right = _search_tree(draw, 6000)
+    matrices = np.zeros((96, 16, 16), np.float32)
+    for matrix in matrices:  # positive definite
+        matrix[:] = (drawn := real((16, 16))) @ drawn.T + 16 * np.eye(16, dtype=np.float32)
+    return {
+        "tpose3": ((6, 5, 8), (16, 8), real(80 * 8 * 96), words(80 * 8 * 96), 80, 8, 96),
+        "conv1s": (120, 192, real(23040), real(33), words(23040), 23040),
+        "blockscan": (96, 256, whole(96 * 256), words(96 * 256), words(96)),
+        "digits": (56, 128, whole(80000), words(16 * 56), 80000, 12),
+        "treewalk": (75, 160, keys, left, right, generator.choice(keys, 12000).astype(np.uint32), words(12000), 12000),
+        "box27": ((4, 24), (32, 4), real(128 * 96 * 12), words(128 * 96 * 12), 128, 96, 12),
+        "chol16": (96, (16, 16), matrices.reshape(-1)),
+        "xorgen": (64, 224, whole(64 * 224) | 1, words(64 * 224), 40),
+        "softrow": (64, 128, real(256 * 400), words(256 * 400), 400),
+        "kahan": (42, 128, generator.random(60000), np.zeros(42 * 128), 60000),
+        "lut": (48, 256, small(60000, 256), real(256), words(60000), 60000),
+        "mergep": (40, 128, np.sort(whole(40960)), np.sort(whole(40960)), words(81920), 40960),
+        "colsum": (36, 128, real(4608 * 48), words(4608), 4608, 48),
+        "triad4": (90, 128, real(4 * 30000), real(4 * 30000), floats(4 * 30000), 1.5, 30000),
+        "erode": ((5, 40), (64, 4), small(320 * 160, 256), np.zeros(320 * 160, np.uint8), 320, 160),
+        "tilemm": ((5, 5), (32, 8), real(160 * 160), real(160 * 160), words(160 * 160), 160),
+    }
+
+
+def _search_tree(draw: Draw, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys, and each one's left and right child; -1: none."""
+    keys = np.unique(draw.whole(2 * size))[:size]
+    draw.generator.shuffle(keys)
+    children = np.full((2, size), -1, np.int32).astype(np.uint32)
+    none = children[0, 0]
+    for new in range(1, size):
+        at = 0
+        while True:
+            side = children[int(keys[new] >= keys[at])]
+            if side[at] == none:
+                side[at] = new
+                break
+            at = side[at]
+    return keys, *children
+
+
+def _case(
+    module: Module, kernel: str, grid: int | tuple, block: int | tuple, *arguments: np.ndarray | int | float
+) -> Case:
     memory, passed, dtypes = Memory(module.variables), [], {}
     for number, argument in enumerate(arguments):
         if isinstance(argument, np.ndarray):
