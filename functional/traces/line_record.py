@@ -114,9 +114,7 @@ def count_of(line: Any) -> Any:
 
 def in_phases(records: UInt32[np.ndarray, " record"]) -> Bool[np.ndarray, " record"]:
     """Which of them are of this kind."""
-    lines = records >> np.uint32(LINE_SHIFT)
-    lines -= np.uint32(PHASE_WINDOW_LINE)  # what lies below comes out above
-    return lines < PARAM_WINDOW_LINE - PHASE_WINDOW_LINE
+    return is_phase(line_of(records))
 
 
 def without_phases(trace: Trace) -> Trace:
