@@ -240,11 +240,11 @@ class InterpolatedSweep(TimedPairs):
             for launch, trace in launches
         ]
         self._instructions = float(sum(row[2] for row in rows))
+        if few_points(len(self.points), len(self.points.space.axes)):
+            return self._found(self.all_timed("few points"))
         alone = np.array([_reckoned_seconds(*row[2:]) for row in rows])
         seconds = float(alone.sum()) * self._different(int(np.argmax(alone))) * len(self.points)
         kinds = Counter(rows)  # no formula tells equal ones apart
-        if few_points(len(self.points), len(self.points.space.axes)):
-            return self._found(self.all_timed("few points"))
         if FORMULA_SECONDS + SUMMARY_SECONDS * len(kinds) > WORTH * seconds:
             return self._found(self.all_timed())
         rough = self.rough([self.roughly(rows.index(kind)) for kind in kinds], list(kinds.values()))
