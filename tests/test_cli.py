@@ -259,6 +259,7 @@ def test_interrupt_is_clean(monkeypatch):
 
 @pytest.mark.parametrize(("error", "code", "said"), [
     (MemoryError("12 TiB"), 2, "not enough memory: 12 TiB"),
+    (OSError(12, "Cannot allocate memory"), 2, "not enough memory"),
     (OverflowError("int too large"), 2, "too large"),
     (PermissionError(13, "Permission denied", "k.ptx"), 2, "k.ptx: Permission denied"),
     (KeyError("%ctaid.x"), 70, "a fault of abstim"),

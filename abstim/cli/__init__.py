@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from errno import ENOMEM
 from io import TextIOWrapper
 
 MOST_CHARACTERS = 1000  # of an error, in which a stranger's name may stand
@@ -118,12 +119,13 @@ def _told(error: Exception) -> int:
     name = type(error).__name__
     if isinstance(error, ModuleNotFoundError) and (said := lacking(error.name or "")):
         return _fail(said, 2)
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == ENOMEM:  # as mmap has it
+        size = "" if isinstance(error, OSError) else str(error)
+        return _fail(f"not enough memory: {size}" if size else "not enough memory", 2)
     if isinstance(error, OSError):
         where = error.filename or "the output cannot be written"  # of files that abstim opens, it knows the name
         status = _fail(f"{where}: {error.strerror or error}", 2)
         return _discard_output(status)
-    if isinstance(error, MemoryError):
-        return _fail(f"not enough memory: {error}" if str(error) else "not enough memory", 2)
     if isinstance(error, (OverflowError, RecursionError)):
         return _fail(f"a number or a nesting is too large: {error}", 2)
     return _fail(f"{name}: {error}: this is a fault of abstim; {TRACEBACK}=1 shows where", 70)

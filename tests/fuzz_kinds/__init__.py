@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import ENOMEM
 from pathlib import Path
 from random import Random
 
@@ -64,5 +65,7 @@ def judged(kind: str, data: bytes, folder: Path) -> str:
         message = str(error)
         assert message and "\n" not in message, f"no line: {message[:200]!r}"
         return "refused"
-    except MemoryError:  # the child has less than the computer; the command makes one line of it
+    except (MemoryError, OSError) as error:  # the child has less than the computer; the command makes one line of it
+        if getattr(error, "errno", ENOMEM) != ENOMEM:
+            raise
         return "refused"
