@@ -44,9 +44,8 @@ def test_estimates_of_a_sweep_are_near_what_all_launches_take(sampled):
     (found,) = sampled.sampled.found
     assert np.abs(found.cycles / true - 1).max() < 0.02
     assert np.abs(found.speed_ups[:, 0] / (base / true) - 1).max() < 0.02
-    assert (
-        found.work < 0.65 * 2 and found.read.timed.all() and not sampled.points.reasons.any()
-    )  # of two points, of a program whose launches all differ in size and in a number
+    # Of two points, of a program whose launches all differ in size and in a number: 0.63 is what the formula chooses
+    assert found.work < 0.65 * 2 and found.read.timed.all() and not sampled.points.reasons.any()
 
 
 def test_a_ratio_is_known_better_than_both_its_cycles(sampled):

@@ -30,6 +30,7 @@ LINE = np.dtype([("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("valid", "
 USES = whole_numbers("latest before")  # of lines: the number of the latest, and of the latest before the walk
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
+MOST_WAYS = 1 << 20  # of a set
 PIPE_PLACES = 128  # accesses that it holds: a transaction of each stage at most, a stage a cycle of the first level
 FETCHED = whole_numbers("line way")  # the latest instruction line, + 1, and where it is
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
@@ -51,9 +52,7 @@ class Lines(NamedTuple):
 
     size: int  # of one
     tag: np.ndarray  # number of the line + 1
-    used: (
-        np.ndarray
-    )  # the number of its latest use; `before` of USES: it has been evicted, less: it is none of this walk
+    used: np.ndarray  # the number of its latest use; `before` of USES: evicted; less: it is none of this walk
     row: np.ndarray  # LINE
     filled: np.ndarray  # at the first way of a set: `before` of a walk, so many MOST_WAYS, and ways it may have used
 

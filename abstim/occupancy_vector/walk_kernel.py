@@ -13,7 +13,7 @@ from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import ONE, bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, asked_by
-from abstim.occupancy_vector.cache_walk import PIPE_PLACES
+from abstim.occupancy_vector.cache_walk import MOST_WAYS, PIPE_PLACES
 from abstim.occupancy_vector.ready_slots import equal, first_of_least, prefetch, split
 from functional.jit.marked import jit, zero
 from functional.traces.trace import SECTOR_BYTES
@@ -22,7 +22,6 @@ STRETCH_CYCLES = 64  # by which SMs may be apart
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
 FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
-MOST_WAYS = 1 << 20  # of a set
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
 
