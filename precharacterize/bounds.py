@@ -50,8 +50,6 @@ def block_bounds(table: LatencyTable, start: int, stop: int) -> BlockBounds:
 
 SAMPLE = 1 << 14  # instructions looked at
 RING = 1 << 12  # cycles; above any latency
-
-
 UNIT_BITS = 16  # of a slot's word, for the units whose result is due then; as many for how many of them, then the cycle
 
 
@@ -59,8 +57,7 @@ UNIT_BITS = 16  # of a slot's word, for the units whose result is due then; as m
 def start_all(latencies, initiations, units, bus, due, free, last):
     """Start instructions in order, each as early as a unit is free and its result has a place; last[0]: the last start.
 
-    `due`: of each cycle, modulo RING, whose results are on the buses.
-    """
+    `due`: of each cycle, modulo RING, whose results are on the buses."""
     start = 0
     for i in range(len(latencies)):
         found, word = -1, 0

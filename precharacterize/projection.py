@@ -1,6 +1,5 @@
 """A trace of PTX blocks as a trace of timed blocks (docs/machine-code.md). The walk over its warps is in
-`projection_walk`, apart because it loads a compiler.
-"""
+`projection_walk`, apart because it loads a compiler."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """How little is enough: what of a program to simulate, and how to extrapolate. Imports no other package of the project.
 
 Over launches: make a `Profile`, `method.select(profile)`, simulate `selection.units`, `selection.estimate(cycles)`.
-Inside a launch: `method.launch(simulator, ...)` with a `protocol.Simulator`. Both give an `Estimate`.
-"""
+Inside a launch: `method.launch(simulator, ...)` with a `protocol.Simulator`. Both give an `Estimate`."""
 
 from sampling.baselines import FirstInstructions, Full, RandomUnits, Systematic
 from sampling.estimate import Estimate, Part

@@ -27,8 +27,7 @@ class Full:
 class FirstInstructions:
     """Simulate the first N warp instructions and take their CPI for all (PKA, section 5.1: the first 1 billion).
 
-    The interval assumes that what follows behaves as what came first, which is the method's known flaw.
-    """
+    The interval assumes that what follows behaves as what came first, which is the method's known flaw."""
 
     instructions: float = 1e9
     name = "first instructions"
@@ -58,8 +57,8 @@ class RandomUnits:
 class Systematic:
     """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003).
 
-    Which of the k is drawn anew each time: launches repeat with a period, and a fixed step could meet one kernel alone.
-    """
+    Which of the k is drawn anew each time: launches repeat with a period, and a fixed step could meet one kernel
+    alone."""
 
     fraction: float = 0.1
     seed: int = 0

@@ -1,8 +1,7 @@
 """Intervals of methods whose own say too much or too little, from how far off the methods were on programs that are
 hard to sample: split conformal prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005).
 
-`bounds.csv` is made anew by `tests/bench_sampling.py`.
-"""
+`bounds.csv` is made anew by `tests/bench_sampling.py`."""
 
 from __future__ import annotations
 

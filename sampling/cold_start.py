@@ -86,8 +86,7 @@ class Correction:
     their bytes, is divided by the line size, as the formula says; bytes would make delta the time of all misses one
     after the other, several times a launch that overlaps them. It can only shorten, so it is applied only where reuse
     says that the previous launch warmed the cache: at least `least_reuse`
-    of its footprint is used again. Below that a launch may be slower with kept caches (OceanFFT, section 5.3.1).
-    """
+    of its footprint is used again. Below that a launch may be slower with kept caches (OceanFFT, section 5.3.1)."""
 
     dram_latency_cycles: float = 254.0  # Figure 5.1
     l2_latency_cycles: float = 187.0

@@ -34,8 +34,7 @@ class Estimate:
     was executed at all, detailed ones included. Both are 1 where a method does not pay. `ideal`: all was simulated to
     choose the sample, so nothing was saved; `detailed_fraction` is that of a method that would know what to choose.
     `counters`: any other statistics of the whole; empty where the method projects none. `unit_cycles`: of each launch
-    (or other unit) in order, their sum is the total; empty for a single launch.
-    """
+    (or other unit) in order, their sum is the total; empty for a single launch."""
 
     method: str
     total: float
@@ -114,8 +113,7 @@ def combine(
     """The sum of estimates, a launch each. `sources`: launches predicted from the same one share their error.
 
     Errors of one source add up; those of different sources are independent and add in quadrature. A method's own
-    assumption is one source: it may be wrong the same way every time.
-    """
+    assumption is one source: it may be wrong the same way every time."""
     groups: dict[object, float] = {}
     for place, estimate in enumerate(estimates):
         source = place if sources is None else sources[place]

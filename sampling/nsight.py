@@ -45,8 +45,7 @@ def features(counts: Mapping[str, np.ndarray]) -> Float64[np.ndarray, "launch 12
 def read_nsight_compute(path: Path) -> Profile:
     """A profile from `ncu --csv`, wide (`--page raw`) or one row a metric. Raises SamplingError for a metric it lacks.
 
-    `cycles` are elapsed cycles, or nanoseconds where only the duration was collected; None without either.
-    """
+    `cycles` are elapsed cycles, or nanoseconds where only the duration was collected; None without either."""
     launches = list(_launches(path))
     if not launches:
         raise SamplingError(f"{path}: no launches; is it the output of `ncu --csv`?")
@@ -67,8 +66,7 @@ def read_nsight_compute(path: Path) -> Profile:
 def read_nsight_times(path: Path) -> tuple[str, Float64[np.ndarray, " launch"]]:
     """Unit (cycles, or nanoseconds where only the duration was collected) and time of every launch in `ncu --csv`.
 
-    Raises SamplingError for a file without them.
-    """
+    Raises SamplingError for a file without them."""
     launches = list(_launches(path))
     time = next((metric for metric in _TIME if launches and metric in launches[0]), None)
     if time is None:

@@ -26,8 +26,8 @@ class Pks:
     principal components explain. `measured = False` (not in the paper): nobody has measured the profile's cycles, so
     the projection must meet the error for each of the twelve characteristics too, and kernels share no cluster. The
     interval assumes that the projection is as good on the simulated GPU as on the profiled one (within `error`, or what
-    was reached), and that a representative differs from its cluster by MODEL_ERROR and as much as profiled cycles do.
-    """
+    was reached), and that a representative differs from its cluster by MODEL_ERROR and as much as profiled cycles
+    do."""
 
     error: float = 0.05
     most_clusters: int = 20
@@ -107,8 +107,7 @@ class TwoLevel:
     """Groups from PKS on the first j launches; every later launch joins the group a classifier gives it.
 
     `classifier`: stochastic gradient descent, Gaussian naive Bayes or multi-layer perceptron, or "best": the one that
-    labels a held-out quarter of the detailed launches best.
-    """
+    labels a held-out quarter of the detailed launches best."""
 
     pks: Pks = field(default_factory=Pks)
     classifier: str = "best"
@@ -180,8 +179,7 @@ class Pkp:
     with what is left of them: each block takes the mean time of the last wave, on the slot that frees first.
     `in_flight = False`, the text, takes cycles so far x blocks / finished blocks, which is too long by what is in
     flight. The interval holds the errors of the mean time (its change over two waves included) and of IPC in the
-    window, and the spread of the last block to finish.
-    """
+    window, and the spread of the last block to finish."""
 
     window_cycles: int = 3000
     s: float = 0.25

@@ -32,8 +32,7 @@ class Profile:
 
     Fields a method does not need may be left out; it raises SamplingError if one it needs is missing. `kernels` names
     what the unit runs (equal numbers, equal code). `cycles` are those of a profile on some
-    machine, in any unit of time.
-    """
+    machine, in any unit of time."""
 
     instructions: Float64[np.ndarray, " unit"]  # warp instructions
     kernels: Int64[np.ndarray, " unit"] | None = None

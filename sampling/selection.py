@@ -30,8 +30,7 @@ class Selection:
     `size` is 1 a unit where a method scales by number of units (PKS, STEM), instructions where it scales by CPI
     (Sieve, TBPoint, SimPoint, random). `spread`: relative deviation of cycles a size in each stratum that the method
     assumes, used where a stratum has a single sample, and as the least where it has few; None: MODEL_ERROR.
-    `in_a_row`: the units are the first ones, whose cycles an instruction are correlated.
-    """
+    `in_a_row`: the units are the first ones, whose cycles an instruction are correlated."""
 
     method: str
     units: Int64[np.ndarray, " sample"]  # ascending
@@ -119,8 +118,7 @@ class Selection:
         A unit's relative variance is `spread` squared where a stratum has one sample, its own sample's otherwise: the
         separate ratio estimator (Cochran, Sampling Techniques, section 6.10), residuals divided by 1 - leverage as a
         jackknife would, because a few large launches decide a ratio. Below FEW samples a stratum may look calm by luck:
-        it takes the variance of all such strata together if that is larger, or `spread` squared.
-        """
+        it takes the variance of all such strata together if that is larger, or `spread` squared."""
         mine, size = self.strata[self.units], self.size[self.units]
         members, chosen = np.bincount(self.strata), np.bincount(mine)
         whole, sampled = np.bincount(self.strata, self.size), np.bincount(mine, size)
@@ -173,8 +171,7 @@ def by_instructions(
 def assumed_spread(size: PerUnit, strata: Labels) -> PerStratum:
     """Relative deviation of cycles a size where no profile tells: MODEL_ERROR, and half of how far sizes differ.
 
-    For all that is known, half of a launch's time may not grow with its size.
-    """
+    For all that is known, half of a launch's time may not grow with its size."""
     members = np.bincount(strata)
     mean = np.bincount(strata, size) / members
     variation = np.sqrt(np.bincount(strata, (size / mean[strata] - 1.0) ** 2) / members)
@@ -184,8 +181,7 @@ def assumed_spread(size: PerUnit, strata: Labels) -> PerStratum:
 def profiled_spread(cycles: PerUnit, size: PerUnit, strata: Labels) -> PerStratum:
     """Relative deviation of cycles a size in every stratum of a profile: that of launches or of work, the larger one.
 
-    A representative is a launch, whatever its size, but speaks for the work of its stratum.
-    """
+    A representative is a launch, whatever its size, but speaks for the work of its stratum."""
     whole, members = np.bincount(strata, size), np.bincount(strata)
     ratio = np.bincount(strata, cycles) / whole
     residual = (cycles / size - ratio[strata]) ** 2

@@ -20,8 +20,7 @@ class Sieve:
     Tier 1: none at all, one stratum. Tier 2: a coefficient of variation below theta = 0.4, one stratum. Tier 3: the
     rest, cut at the valleys of a kernel density estimate until every stratum is below theta. The representative is the
     first launch of the stratum's dominant block size (tier 1: the first). IPC is the harmonic mean of the
-    representatives' IPC weighted by instructions, that is, every stratum keeps its representative's CPI.
-    """
+    representatives' IPC weighted by instructions, that is, every stratum keeps its representative's CPI."""
 
     theta: float = 0.4
     name = "Sieve"
@@ -62,8 +61,7 @@ def dominant(strata: Int64[np.ndarray, " unit"], threads: Int64[np.ndarray, " un
 def valleys(counts: Float64[np.ndarray, " launch"], points: int = 512) -> Float64[np.ndarray, " cut"]:
     """Instruction counts at the local minima of a Gaussian kernel density estimate (Silverman's bandwidth).
 
-    On a histogram, so that 100,000 launches cost what 100 do.
-    """
+    On a histogram, so that 100,000 launches cost what 100 do."""
     from scipy.ndimage import gaussian_filter1d
 
     low, high = float(counts.min()), float(counts.max())

@@ -19,8 +19,7 @@ class SimPoint:
     Defaults are SimPoint 3's: 15 projected dimensions, at most 30 clusters, the fewest that reach 90 % of the best
     Bayesian information criterion. "Ideal" as in TBPoint, section V-A: units are intervals of the timed execution. Of
     units equally near, the one of the most typical size is taken. The interval is from the profile's own cycles where
-    it has them, otherwise from `assumed_spread`.
-    """
+    it has them, otherwise from `assumed_spread`."""
 
     dimensions: int = 15
     most_clusters: int = 30

@@ -27,8 +27,7 @@ class Stem:
     `by_shape`; without it all together do, for which kinds may be less exact.
 
     A few samples may agree by luck: the interval assumes that times vary in a cluster as they do in the
-    profile (`ratio`: half as much).
-    """
+    profile (`ratio`: half as much)."""
 
     error: float = 0.05
     confidence: float = CONFIDENCE

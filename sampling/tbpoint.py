@@ -17,8 +17,6 @@ from sampling.selection import Selection, by_instructions, first_of_each
 from sampling.statistics import numbered, t_quantile
 
 PerBlock = Float64[np.ndarray, " tb"]
-
-
 _MOST_POINTS = 4000  # of one hierarchical clustering, whose memory grows with the square
 
 
@@ -29,8 +27,7 @@ class InterLaunch:
     Launches of different kernels share no cluster (not in the paper: two kernels may differ in what no feature shows).
     Total CPI weighs each representative's CPI by its cluster's instructions (Table IV). The interval takes the spread
     of CPI in a cluster from the profile's cycles where it has them, else assumes it is as large as sigma allows the
-    instructions to be apart: a large share of those of small launches.
-    """
+    instructions to be apart: a large share of those of small launches."""
 
     sigma: float = 0.1
     name = "TBPoint inter-launch"
@@ -58,8 +55,7 @@ def complete_linkage(vectors: Float64[np.ndarray, "n d"], sigma: float) -> Int64
     """Clusters whose points are at most `sigma` apart, by complete linkage.
 
     Equal points are clustered once. Where even the distinct ones are too many, points of one cell of a grid of pitch
-    sigma / 8 (doubled until they fit) count as one; a cluster may then exceed sigma by a cell's diagonal.
-    """
+    sigma / 8 (doubled until they fit) count as one; a cluster may then exceed sigma by a cell's diagonal."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     pitch = sigma / 8
@@ -102,8 +98,7 @@ def identify(
     An epoch is as many consecutive thread blocks as run at once (Equation 4). Its feature is the mean stall
     probability of its blocks, requests over instructions (Equation 5), clustered at `sigma`. An epoch whose CoV of
     requests or of instructions exceeds `variation_factor` holds outliers and belongs to no cluster. A region is a run
-    of consecutive epochs of one cluster.
-    """
+    of consecutive epochs of one cluster."""
     starts = np.arange(0, len(requests), occupancy)
     probability = _mean(requests / np.maximum(instructions, 1), starts)
     outliers = np.maximum(_variation(requests, starts), _variation(instructions, starts)) > variation_factor
@@ -144,8 +139,7 @@ class IntraLaunch:
     `times`: how often in a row; the paper's 1 can take the first waves, in step and on cold caches, for steady.
 
     Launch cycles = cycles simulated + skipped instructions / IPC of their region (Table IV). The interval assumes
-    the largest error the paper saw (`assumed_error`; section V-C) and adds how far the last two units were apart.
-    """
+    the largest error the paper saw (`assumed_error`; section V-C) and adds how far the last two units were apart."""
 
     sigma: float = 0.2
     variation_factor: float = 0.3
@@ -164,8 +158,7 @@ class IntraLaunch:
 class _SamplingUnits:
     """The interval from the dispatch to the retirement of a specified thread block; at its end another is specified.
 
-    That is the first one dispatched from then on. It may still be in flight while later ones retire: then we wait.
-    """
+    That is the first one dispatched from then on. It may still be in flight while later ones retire: then we wait."""
 
     def __init__(self, start_cycles: float) -> None:
         self.start = start_cycles

@@ -1,6 +1,5 @@
 """The executors to choose from: the default one, and one with eyes, whose launches end with an error where they do what
-no GPU promises.
-"""
+no GPU promises."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ class Interleaving:
 
     Every warp has a time, that of its thread block's entry plus `block_cycles` of the basic blocks that it has run; the
     warp whose time comes first goes first. Blocks enter `dispatch_cycles` apart at least. `paces`: in 1024ths, what a
-    place for a resident block takes, in relation to others (an SM may prefer older warps); none: all the same.
-    """
+    place for a resident block takes, in relation to others (an SM may prefer older warps); none: all the same."""
 
     resident_blocks: int
     block_cycles: Int64[np.ndarray, " basic_block"]
@@ -81,8 +80,7 @@ class Executor(Protocol):
         that reads what another one writes finds what the blocks before it in the list have left.
         Raises PtxError for an instruction that is not supported, before anything runs, and ExecutionError for an access
         out of bounds or misaligned, a deadlock, a trap, or more thread instructions than
-        `instruction_budget`; InputError for thread blocks outside the grid, or some of a cluster.
-        """
+        `instruction_budget`; InputError for thread blocks outside the grid, or some of a cluster."""
         blocks = checked_blocks(launch, thread_blocks)
         return self.whole(Request(launch, memory, blocks, instruction_budget, interleaving=interleaving))
 
@@ -99,7 +97,6 @@ class Executor(Protocol):
 
         A trace ends with the thread block that makes its streams `chunk_bytes` long, and no more than some of them are
         held at a time. `memory` belongs to the stream until it is exhausted or closed: blocks run ahead of what has
-        been handed out. So an error may come before the traces of blocks that ran well.
-        """
+        been handed out. So an error may come before the traces of blocks that ran well."""
         blocks = checked_blocks(launch, thread_blocks)
         return self.chunked(Request(launch, memory, blocks, instruction_budget, chunk_bytes, interleaving))

@@ -20,8 +20,6 @@ from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
 from functional.ptx.source import unchanged
 
 _TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})
-
-
 # What a word says; of an address the base register: the constant offset is in the program
 GUARD, ADDRESS, INDEX = "guard", "address", "index"
 

@@ -1,8 +1,7 @@
 """`cvt`: every pair of integer and floating-point types, with rounding, saturation and flush to zero; 8-bit floats.
 
 e4m3 has no infinities and one NaN a sign. Source: PTX ISA, "Alternate Floating-Point Data Formats"; Micikevicius et
-al., "FP8 Formats for Deep Learning" (2022).
-"""
+al., "FP8 Formats for Deep Learning" (2022)."""
 
 from __future__ import annotations
 
@@ -23,16 +22,7 @@ from functional.isa.floats import (
     two_sum,
     up,
 )
-from functional.isa.operation import (
-    FLOATS,
-    ROUNDINGS,
-    Builder,
-    Operation,
-    flags_of,
-    refuse_if,
-    rounding,
-    types_of,
-)
+from functional.isa.operation import FLOATS, ROUNDINGS, Builder, Operation, flags_of, refuse_if, rounding, types_of
 from functional.isa.operation import kind_of as kind
 from functional.ptx.ir import Instruction
 

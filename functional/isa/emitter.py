@@ -1,8 +1,7 @@
 """Values, and an emitter of operations on them: the language in which the meaning of an instruction is written.
 
 Kinds and operations have LLVM's names; integers have no sign, operations do. An emitter of LLVM IR and one of NumPy
-code make the two executors.
-"""
+code make the two executors."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ fused multiply-add by way of a sum rounded to odd. Directed rounding is by error
 two-sum and two-product; Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using
 rounding to odd" (IEEE TC 2008): a float64 rounded to odd rounds once more, to any format of at most 51 bits, as if it
 had been rounded once. Approximate functions are computed in float64 and rounded, so that results do not depend on
-vector length or CPU. A NaN result keeps whatever payload IEEE arithmetic of the host gives (hardware: 0x7fffffff).
-"""
+vector length or CPU. A NaN result keeps whatever payload IEEE arithmetic of the host gives (hardware: 0x7fffffff)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The table of instructions that compute, opcode and type to their form and meaning; what ends a block, and what has no
-effect.
-"""
+effect."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What looks at other lanes of a warp: `shfl vote match redux activemask elect`.
 
-A member mask names the lanes that run an instruction together; groups of a warp may name different ones.
-"""
+A member mask names the lanes that run an instruction together; groups of a warp may name different ones."""
 
 from __future__ import annotations
 

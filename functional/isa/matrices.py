@@ -3,8 +3,7 @@
 Of `mma`, with group g = lane / 4 and place t = lane % 4: register r of A holds row g + 8 (r % 2) (of 8-row shapes: g),
 B columns g, C and D rows g and g + 8 with columns 2 t and 2 t + 1 (PTX ISA). Fragments of `wmma`, which PTX leaves
 open: lane l holds elements l e to l e + e - 1 of the matrix in row-major order, e elements a lane; where lanes hold
-more than the matrix has, every element is held several times, each copy the same.
-"""
+more than the matrix has, every element is held several times, each copy the same."""
 
 from __future__ import annotations
 
@@ -105,8 +104,6 @@ _MMA_SHAPES = {
     "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), "s8": _BYTE, "u8": _BYTE, "s4": _NIBBLE, "u4": _NIBBLE,
     "b1": ("m8n8k128", "m16n8k128", "m16n8k256"),
 }  # fmt: skip
-
-
 _SPARSE = frozenset({"sp", "sp::ordered_metadata"})
 _SPARSE_DEPTHS = {
     "f16": (16, 32), "bf16": (16, 32), "tf32": (8, 16), "s8": (32, 64), "u8": (32, 64), "s4": (64, 128),

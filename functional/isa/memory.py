@@ -12,8 +12,6 @@ from functional.ptx import ir
 
 # Generic addresses of shared address 0, of local address 0 of the executing thread, and of the parameter block.
 SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW = 0x1000_0000, 0x2000_0000, 0x3000_0000
-
-
 WINDOW_BYTES, _MOST_BLOCKS = 1 << 24, 16
 PENDING_BITS = 20  # of an `mbarrier` object: threads that a phase expects, and above them those still missing
 RANK_BYTES = 1 << 24  # of shared addresses that each thread block of a cluster has

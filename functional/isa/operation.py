@@ -1,8 +1,7 @@
 """PTX types and `Operation`, of which the tables of instructions are made.
 
 Every table maps an opcode to a builder `Instruction -> Operation`. A builder raises `Unsupported` for a modifier
-or type that it does not know, which decoding turns into the error that names the instruction and its line.
-"""
+or type that it does not know, which decoding turns into the error that names the instruction and its line."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, Ari
 class Operation:
     """`emit(emitter, *sources)` yields one value, or a tuple for several results.
 
-    `sources` and `destinations` are PTX type names. `across`: do lanes look at each other?
-    """
+    `sources` and `destinations` are PTX type names. `across`: do lanes look at each other?"""
 
     emit: Callable
     destinations: tuple[str, ...]

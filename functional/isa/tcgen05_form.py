@@ -4,8 +4,7 @@ Source: PTX ISA, "tcgen05.mma", "tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.mma
 descriptor".
 
 Of the descriptor: "Instruction Descriptor", "Matrix Shape", "Data Path Layout Organization"; `InstrDescriptor` and
-`InstrDescriptorBlockScaled` of CUTLASS.
-"""
+`InstrDescriptorBlockScaled` of CUTLASS."""
 
 from __future__ import annotations
 

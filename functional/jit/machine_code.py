@@ -92,8 +92,6 @@ def provide(name: str, address: int) -> None:
 
 _compiling = Lock()
 _making: dict[Any, Lock] = defaultdict(Lock)  # by function and what is known of it
-
-
 FEW_PASSES = ("always_inliner", "sroa", "instruction_combine", "simplify_cfg")
 
 
@@ -119,8 +117,7 @@ class Staged:
 
     Its arguments are of `kinds`: classes of named tuples, of which the address of their words is passed, declarations
     of arrays, and INT. It returns nothing. The interpreter lock is released while it runs. `notice` is said on stderr,
-    if that is a terminal, when it must be compiled.
-    """
+    if that is a terminal, when it must be compiled."""
 
     def __init__(self, module: str, name: str, kinds: tuple[Any, ...] = (), notice: str = "") -> None:
         self._module, self._name, self._kinds, self._notice = module, name, kinds, notice

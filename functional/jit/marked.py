@@ -6,8 +6,7 @@
         last_use[k] = sm.stamp
 
 They work on whole numbers, records, arrays and named tuples of these. `staged.py` compiles them for what is known when
-it does.
-"""
+it does."""
 
 from __future__ import annotations
 
@@ -103,8 +102,6 @@ def _address_of() -> Callable[[np.ndarray], int]:
 
 
 address_of = _address_of()
-
-
 _LAID_OUT = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED, in one look
 
 

@@ -5,8 +5,7 @@ to be taken is not compiled, nor what it alone calls. A function is compiled onc
 its arguments, and of those arguments that are known.
 
 Numbers are int64, uint64 (sets), float64, or truth values. A record is known by its address. A tuple is known by the
-address of words (`words_of`): of each array its address and its shape. No index is negative.
-"""
+address of words (`words_of`): of each array its address and its shape. No index is negative."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Compiled functions as calls of an XLA program on the CPU: handlers of XLA's foreign function interface, in LLVM.
 
 A handler is given a frame of pointers (XLA_FFI_CallFrame of jaxlib's xla/ffi/api/c_api.h). It hands the function the
-same words that `Native` does, with the addresses of XLA's buffers in place of those of NumPy's arrays.
-"""
+same words that `Native` does, with the addresses of XLA's buffers in place of those of NumPy's arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The folder in which results of slow stages are kept, and how files are written and thrown away.
 
-The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/abstim`; it can be deleted at any time.
-"""
+The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/abstim`; it can be deleted at any time."""
 
 from __future__ import annotations
 
@@ -19,8 +18,6 @@ from functional.errors import InputError
 from functional.terminal import note
 
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
-
-
 _HALF_WRITTEN_SECONDS = 24 * 3600  # after which nobody is writing a file any more
 _told: set[str] = set()  # why files could not be written, said once a process
 _temporary: set[str] = set()  # files that are being written
@@ -70,8 +67,8 @@ def trace_cache_bytes() -> int:
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file that other processes see whole or not at all.
 
-    A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr and ignored.
-    """
+    A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr and
+    ignored."""
     try:
         make_folder(path.parent)
         alone = partial(os.open, mode=0o600)  # the owner's alone, whatever others are allowed otherwise

@@ -33,8 +33,7 @@ def sources_digest(*modules: str) -> str:
 
     The versions of the libraries that these import are part of it, and so are files beside a module whose names its
     source holds as strings. Modules are named by their dots; a package stands for its `__init__`. Raises
-    ModuleNotFoundError for one that is not there.
-    """
+    ModuleNotFoundError for one that is not there."""
     found: dict[str, _Module] = {}
     before = len(_memory().modules) + len(_memory().libraries)
     left = [name for module in modules for name in _with_parents(module)]
@@ -208,8 +207,7 @@ def key(modules: tuple[str, ...], *parts: Any) -> str:
     """A name for what the code of some modules makes of some inputs.
 
     It changes with the source of the modules and of all that they import, with the versions of their libraries
-    (`sources_digest`), and with any part: bytes and arrays by their contents, anything else by its text.
-    """
+    (`sources_digest`), and with any part: bytes and arrays by their contents, anything else by its text."""
     digest = hashlib.sha256(sources_digest(*modules).encode())
     for part in parts:
         data: Any = part if isinstance(part, (bytes, bytearray, np.ndarray)) else str(part).encode()
@@ -221,8 +219,7 @@ def key(modules: tuple[str, ...], *parts: Any) -> str:
 class Kept:
     """The results of one kind ("traces", "tables", ...), in a folder of their own below the cache folder.
 
-    A file that is damaged is made again, and one that cannot be written is done without; either is said on stderr.
-    """
+    A file that is damaged is made again, and one that cannot be written is done without; either is said on stderr."""
 
     def __init__(self, kind: str) -> None:
         """The folder is that of the moment: the environment may change."""

@@ -109,8 +109,7 @@ class Region(msgspec.Struct, frozen=True):
 class Contents:
     """What a buffer holds before anybody has looked at it: zeros, or what `make` writes into its bytes.
 
-    `recipe` says all that decides these: buffers of equal recipes and sizes hold the same.
-    """
+    `recipe` says all that decides these: buffers of equal recipes and sizes hold the same."""
 
     recipe: str
     make: Callable[[np.ndarray], None] | None = None

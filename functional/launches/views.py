@@ -18,8 +18,7 @@ little-endian:
 | 108 | and pixels that a copy takes, u16; 0: a map of tiles |
 
 Elements of 4 and 6 bits are counted one by one. Source: CUDA driver API, `cuTensorMapEncodeTiled`,
-`cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "Sub-byte Types", "tensormap.replace".
-"""
+`cuTensorMapEncodeIm2col`; PTX ISA, "Tensors", "Sub-byte Types", "tensormap.replace"."""
 
 from __future__ import annotations
 

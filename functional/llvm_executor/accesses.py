@@ -1,6 +1,5 @@
 """Memory instructions as calls of the run time's helpers; atomics lane after lane, each seeing what the one before
-left.
-"""
+left."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ keep the old value of waiting lanes.
 Lanes that wait do so at the other paths of a divergent branch or where the branch's paths meet. A write in a basic
 block that can run in between must be blended if one of those places can still read the old value. A register is
 *uniform* if every write of it computes the same value in all lanes and none needs blending: it is kept as one scalar a
-warp.
-"""
+warp."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ def uniform_operand(operand: object, uniform: set[Register] | frozenset[Register
 def independent(program: Program) -> bool:
     """Can the order of thread blocks matter only through plain loads and stores, which `races.Shadow` sees?
 
-    Atomics on global memory make the outcome depend on the order of blocks by design, and clocks tell it.
-    """
+    Atomics on global memory make the outcome depend on the order of blocks by design, and clocks tell it."""
     return not any(_orders_blocks(i) for i in program.instructions)
 
 

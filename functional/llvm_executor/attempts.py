@@ -1,8 +1,7 @@
 """Ways to run what is left of a launch: several chunks of thread blocks at a time, one after the other, by the NumPy
 executor; how large chunks are.
 
-Each yields traces in the order of the blocks. What it cannot finish it abandons, and another takes over.
-"""
+Each yields traces in the order of the blocks. What it cannot finish it abandons, and another takes over."""
 
 from __future__ import annotations
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 _FIRST_WARPS = 8
 _MOST_GROWTH = 8
-
-
 # Thread instructions of a chunk where several run at once: some milliseconds
 _LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS = 1 << 24, 1 << 26
 # Neighbouring blocks often write bytes of one sector, which belong in one chunk: 8 blocks a float each, 32 a byte each
@@ -59,8 +56,7 @@ class Sizes:
     def parallel(self, position: int, stop: int) -> int:
         """Thread blocks of the next chunk, where several run at once and `position` of `stop` are under way.
 
-        Smaller towards the end, so that all threads end at about the same time; whole rows of a grid, if possible.
-        """
+        Smaller towards the end, so that all threads end at about the same time; whole rows of a grid, if possible."""
         if not self._blocks:
             return self._next(stop - position, stop - position)
         least, most = (max(1, int(n / self.instructions_per_block)) for n in (_LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS))
@@ -116,8 +112,7 @@ def _next_chunk(job: Job, size: int, sizes: Sizes) -> Trace:
 def parallel(job: Job, threads: int, shadows: Pool[Shadow]) -> Iterator[Trace]:
     """Several chunks at a time, after one alone that tells what a thread block takes: stops there if that is little.
 
-    Raises Conflict if the order in which chunks ran may have mattered.
-    """
+    Raises Conflict if the order in which chunks ran may have mattered."""
     sizes = Sizes(job.launch, job.chunk_bytes, threads)
     first = _next_chunk(job, sizes.parallel(0, len(job.blocks)), sizes)
     yield first

@@ -1,8 +1,7 @@
 """Programs with instructions that are not generated, and clusters of thread blocks.
 
 Generated pieces of basic blocks run for one warp after the other, and between them steps for all warps that are there,
-on the frames and storages of the machine code.
-"""
+on the frames and storages of the machine code."""
 
 from __future__ import annotations
 

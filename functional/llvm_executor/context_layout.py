@@ -1,8 +1,7 @@
 """The layout of memory that generated code and Python share: the context of a launch and the frame of a warp.
 
 The context is an int64 array, one slot a name of `CONTEXT`. A frame is a byte array: the fields below, the registers
-that live across basic blocks, and at its end, growing towards them, the saved entries of the reconvergence stack.
-"""
+that live across basic blocks, and at its end, growing towards them, the saved entries of the reconvergence stack."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 The function is a switch over basic blocks. A block logs itself, computes, writes the registers that live on into the
 frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack. A block with
-instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of the instruction.
-"""
+instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of the
+instruction."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 A fragment register of 32 lanes of `mma`, seen as one long vector of its elements, is a block of the matrix already: 8
 rows (or columns, of B) of consecutive elements. So fragments are stored block by block, as float64, and the run time
 multiplies. Double precision and elements of less than a byte are left to steps, and accesses of `wmma` that overlap or
-are not aligned to words.
-"""
+are not aligned to words."""
 
 from __future__ import annotations
 

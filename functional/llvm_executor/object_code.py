@@ -34,8 +34,6 @@ from functional.llvm_executor.pieces import Care, needs_care
 from functional.programs.program import Program
 
 MODULES = ("functional.llvm_executor", "functional.ptx.parser", "functional.programs.link")  # what makes code of a text
-
-
 T = TypeVar("T")
 _LANES = 32
 
@@ -43,8 +41,7 @@ _LANES = 32
 class Compiled:
     """A loaded kernel. `address` is its entry; `frames` keeps the frames of launches by their block's extents.
 
-    The engine has to outlive every call.
-    """
+    The engine has to outlive every call."""
 
     def __init__(self, program: Program, generated: Generated, engine: Any) -> None:
         self.program, self.generated, self._engine = program, generated, engine
@@ -79,8 +76,6 @@ def _object(text: str, passes: tuple[str, ...]) -> bytes:
 
 _KERNEL_PASSES = ("sroa", "simplify_cfg")
 _RUNTIME_PASSES = (*FEW_PASSES, "new_gvn", "instruction_combine", "simplify_cfg")
-
-
 PACKAGE = "functional.llvm_executor"
 
 

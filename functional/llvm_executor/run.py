@@ -1,6 +1,5 @@
 """The LLVM executor: machine code runs a launch, on several threads where that changes nothing, and what goes wrong
-runs once more, with care.
-"""
+runs once more, with care."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ class LlvmExecutor(Executor):
     """Executes a launch as machine code, a warp at a time.
 
     `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
-    those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order.
-    """
+    those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order."""
 
     care = Care.NONE  # at least
 

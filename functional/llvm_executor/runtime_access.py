@@ -1,7 +1,6 @@
 """Loads and stores: one routine a space and size with fast paths, and the general way. Among the fast paths of loads
 are half warps that are regular: what thread blocks of 16 threads width do. Atomics: lane after lane, each sees what
-the one before left.
-"""
+the one before left."""
 
 from __future__ import annotations
 

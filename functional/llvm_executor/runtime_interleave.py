@@ -2,8 +2,7 @@
 that it stands before, and runs to its next one.
 
 A slot holds a thread block, and the next one of the list when that has ended. A tournament tree says whose earliest
-time is the earliest; of several the first slot.
-"""
+time is the earliest; of several the first slot."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Checked and recorded host addresses of any access: the search for a region, one routine a space, generic accesses
-outside global memory, copies into shared memory.
-"""
+outside global memory, copies into shared memory."""
 
 from __future__ import annotations
 

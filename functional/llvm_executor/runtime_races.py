@@ -6,8 +6,7 @@ readers. Most lines lie in buffers that are only read: `written` says of a page 
 chunk of the launch wrote to (when it looks at that chunk, `learn`, it makes the note itself). In others, a read is not
 looked at further, and a write is a conflict.
 
-A chunk that reads no buffer that is written need not be gone through: the stores that it noted are enough.
-"""
+A chunk that reads no buffer that is written need not be gone through: the stores that it noted are enough."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The reconvergence stack of a warp, the same machine as steps.stack; calls and jump tables on it.
 
-What moves lanes yields the block to run next, -1 where no lane is left.
-"""
+What moves lanes yields the block to run next, -1 where no lane is left."""
 
 from __future__ import annotations
 

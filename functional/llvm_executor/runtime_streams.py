@@ -1,8 +1,7 @@
 """The sorting of a chunk's streams into those of each warp.
 
 The table of segments says who wrote what: a row {warp, first event, first record, first conflict} for each turn of a
-warp, in the order of execution, and one behind the last that says where the streams end.
-"""
+warp, in the order of execution, and one behind the last that says where the streams end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Global memory as it was before a launch, so that the launch can be run again: stores keep the pages they write to.
 
 The table of pages holds 0 for a page that is as it was, -1 while one thread copies it, else one more than the number of
-its copy.
-"""
+its copy."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def keep_span(ctx: Context, first: I64, stop: I64, address: Lanes64, mask: I32) 
 class Undo:
     """Copies of the pages that a launch writes to, each made by the machine code before the first write to it.
 
-    Its buffers outlive the launch, for the next one.
-    """
+    Its buffers outlive the launch, for the next one."""
 
     def __init__(self) -> None:
         self._pages, self._saved = np.zeros(0, np.int32), np.empty((0, PAGE_BYTES), np.uint8)

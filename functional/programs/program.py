@@ -89,8 +89,7 @@ class Program:
     """What the executor runs and precharacterize times.
 
     `instructions[i].index == i`; targets are flat positions; `callee_entry[i]` is the flat position a `call` goes to.
-    `pcs[i]` is the program counter in instructions within the module (x 8 B = the reference's PC).
-    """
+    `pcs[i]` is the program counter in instructions within the module (x 8 B = the reference's PC)."""
 
     name: str
     path: str
@@ -207,8 +206,7 @@ def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int |
 class Dominators:
     """Immediate dominators in a graph, by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001).
 
-    `parent[n]` is that of node n; `root` is its own, and a node that cannot be reached from there has none.
-    """
+    `parent[n]` is that of node n; `root` is its own, and a node that cannot be reached from there has none."""
 
     def __init__(self, successors: Sequence[Sequence[int]], root: int) -> None:
         order = _post_order(successors, root)

@@ -242,8 +242,7 @@ def lower(
 ) -> ir.Module:
     """The module of a syntax tree. Raises PtxError for undeclared or repeated names and bad constants.
 
-    `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each.
-    """
+    `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each."""
     source = Source(path, functions_of(tree) | elsewhere.keys())
     address_bits = 64 if tree.address_size is None else int(tree.address_size)
     if address_bits not in (32, 64):

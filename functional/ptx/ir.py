@@ -74,8 +74,7 @@ class Instruction(Struct, frozen=True):
 
     `destinations` and `sources` keep the PTX order: `d|p` gives two destinations, a vector counts as one
     operand, a store has no destination, and a load's source is its `Address`. A source register negated by
-    `!` (setp combine, selp of nvcc) is in `negated_sources` by position.
-    """
+    `!` (setp combine, selp of nvcc) is in `negated_sources` by position."""
 
     index: int
     line: int

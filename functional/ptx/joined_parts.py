@@ -1,8 +1,8 @@
 """One PTX text of several that were compiled apart (`nvcc -rdc=true`, `cuLink*`), as nvlink joins machine code.
 
 What one part declares `.extern`, another defines. What has no linkage is its part's own, and gets another name where a
-second part has one like it. Of CUDA's own library for kernels that launch kernels only what the others reach is taken.
-"""
+second part has one like it. Of CUDA's own library for kernels that launch kernels only what the others reach is
+taken."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """A module whose functions are parsed when they are asked for, and kept on disk: for programs that hold thousands.
 
 Where each function begins and ends, and how many instructions it has, is found without parsing it. A text that is
-irregular in any way is not indexed, and is parsed as a whole.
-
-"""
+irregular in any way is not indexed, and is parsed as a whole."""
 
 from __future__ import annotations
 

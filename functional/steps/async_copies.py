@@ -1,8 +1,7 @@
 """Asynchronous copies, done at once: `cp.async`, `cp.async.bulk`, `cp.reduce.async.bulk`, `st.async`, `red.async`.
 
 That is a legal execution: only what is read before the wait could tell, and such a read is a data race. Bulk copies
-into shared memory, and asynchronous stores, count their bytes at an mbarrier.
-"""
+into shared memory, and asynchronous stores, count their bytes at an mbarrier."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order. And reductions of
-copied elements: add, min, max, inc, dec, and, or, xor.
-"""
+copied elements: add, min, max, inc, dec, and, or, xor."""
 
 from __future__ import annotations
 
@@ -22,8 +21,6 @@ from functional.steps.spaces import Lanes
 from functional.traces.line_record import atomic_records
 
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new
-
-
 _UPDATES: dict[str, Update] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "exch": lambda old, value: value,

@@ -4,8 +4,7 @@ memory is addressed), barriers of blocks, warpgroups and clusters, and what a tr
 Each block of a cluster has RANK_BYTES of 32-bit shared addresses, by its rank: so its own variables begin there, too.
 PTX leaves the numbers open, but programs clear the lowest bit of the rank in an address to reach the first block of a
 pair (`Sm100MmaPeerBitMask` of CUTLASS), so that they are those of the hardware. A warp arrives at a barrier as a whole;
-one that exits counts as arrived.
-"""
+one that exits counts as arrived."""
 
 from __future__ import annotations
 
@@ -129,8 +128,8 @@ class Phases:
 class Clusters:
     """Of the thread blocks (linear ids) of a chunk. Blocks are numbered by their place in it, clusters from 0.
 
-    `rank` [block]: of a block in its cluster; `cluster` [block]: the number of its cluster; `members` [cluster, rank].
-    """
+    `rank` [block]: of a block in its cluster; `cluster` [block]: the number of its cluster; `members` [cluster,
+    rank]."""
 
     def __init__(self, launch: Launch, thread_blocks: Int64[np.ndarray, " block"]) -> None:
         numbers, self.rank = places(launch, thread_blocks)

@@ -2,8 +2,7 @@
 
 Parameters and local variables of a function are kept per thread at places known at link time. Where a function can
 be called again while it runs, every call takes a new frame of all those places (`Slots.frame_bytes`), and the
-registers that the caller still needs are put aside until it goes on (`Machine.enter`).
-"""
+registers that the caller still needs are put aside until it goes on (`Machine.enter`)."""
 
 from __future__ import annotations
 
@@ -303,8 +302,7 @@ def check_register_counts(machine: Machine) -> None:
 
     An `inc` waits until enough are free; which warp comes first changes no result, so nobody waits here. What could
     never be had is refused: at the end the warps of a block have no more than it was launched with, which is known of
-    kernels that say so (`.maxnreg`). Source: PTX ISA, "setmaxnreg".
-    """
+    kernels that say so (`.maxnreg`). Source: PTX ISA, "setmaxnreg"."""
     if not machine.launched_registers or machine.registers_changed is None:
         return
     taken = np.bincount(machine.block_of_row, machine.registers_held).astype(int)

@@ -6,8 +6,7 @@ goes to `Memory.printed`, by thread block and warp, and of a warp in the order o
 and executed by the host when the grid that asked for it has ended: no kernel can wait for one that it launched. The
 heap is first fit in a region of global memory that outlives the launch. All that is known of it lies in the region
 itself, so that it goes where memory goes: two words (bytes handed out from the start, blocks that were given back),
-then blocks, each behind a header of two words (its bytes, is it taken?).
-"""
+then blocks, each behind a header of two words (its bytes, is it taken?)."""
 
 from __future__ import annotations
 
@@ -29,8 +28,6 @@ from functional.steps.operands import Frame, Step
 from functional.steps.spaces import SPACES
 
 _UNIT_BYTES = 16  # of sizes and headers; what malloc aligns to
-
-
 _USED, _FREE = 0, 1  # words of the head
 
 

@@ -5,8 +5,7 @@ parity of the running phase, 41-63 bytes of copies that are still to come (signe
 and no bytes are to come. The state that `arrive` yields is the object before it.
 
 `try_wait`: PTX lets an implementation suspend the thread, and give up after a while. Here a warp waits as long as any
-other can run: what it would have asked in vain is not in the trace. If none can, the wait ends, with false.
-"""
+other can run: what it would have asked in vain is not in the trace. If none can, the wait ends, with false."""
 
 from __future__ import annotations
 
@@ -46,8 +45,6 @@ def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.n
 
 Change = Callable[[int, int], tuple[int, object]]  # (object, operand) -> (object, result); -1: too many arrivals
 MOST = (1 << PENDING_BITS) - 1
-
-
 _TX_BIT, _TX_BITS = 41, 23
 _PHASE = 1 << PHASE_BIT
 _SCOPES = {"b64", "shared", CLUSTER_SHARED, "cta", "cluster", "release", "acquire", "relaxed"}

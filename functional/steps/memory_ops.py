@@ -14,14 +14,7 @@ from functional.launches.memory import GLOBAL_BASE
 from functional.ptx.ir import TYPE_BYTES, Instruction, Operand, Register, Symbol
 from functional.steps.operands import Frame, Getter, Step, getter, setter
 from functional.steps.spaces import SPACES, Lanes, check_own, rows_with_a_lane
-from functional.traces.line_record import (
-    SHARED_PASS,
-    Records,
-    bank_passes,
-    joined_records,
-    line_records,
-    repeat_active,
-)
+from functional.traces.line_record import SHARED_PASS, Records, bank_passes, joined_records, line_records, repeat_active
 
 
 def address_getter(slots: Slots, address: Operand, space: str) -> Getter:

@@ -10,8 +10,7 @@ mod 16) / 4 is the product's number, the lower half of the warp has rows (or col
 
 Products are exact; the sum over k is formed in float64 in ascending order of k, C is added last, and the result is
 rounded once (hardware truncates partial sums: differences of an ulp or so). float64 matrices are a chain of fused
-multiply-adds that begins with C. Integers are exact.
-"""
+multiply-adds that begins with C. Integers are exact."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ as setters, with the widening PTX allows from type to register.
 
 Inside a block, values live in `Frame.values`, one array a register slot that broadcasts to [row, 32]: (1, 1) where all
 threads agree, (row, 1) where those of a warp do. Lanes that are not active compute garbage nobody sees: only at the end
-of the block are the registers that live on blended into the machine state under the lane mask.
-"""
+of the block are the registers that live on blended into the machine state under the lane mask."""
 
 from __future__ import annotations
 

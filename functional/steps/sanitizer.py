@@ -7,8 +7,8 @@ Two accesses to the same bytes of global memory by different thread blocks race 
 both are atomic (or volatile, relaxed, ...), and nothing orders them. A block publishes what it has done with a strong
 write (atomic, `red`, volatile or release store) and acquires what was published before with a strong read. To whom a
 write is addressed is not looked at, nor whether a fence stands before it: so races of blocks that also synchronise may
-be missed, and none is reported where there is order. Reads of a cell by several blocks are kept as one, by "several".
-"""
+be missed, and none is reported where there is order. Reads of a cell by several blocks are kept as one, by
+"several"."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class BlockRaces:
     """The last block, and when, that accessed each cell of global memory, by kind of access.
 
     `look` takes byte offsets in the arena and the block of each access, and yields the first access that races and the
-    other block (`_SEVERAL` if there were more), or None. A cell is a word, or a byte in programs that access less.
-    """
+    other block (`_SEVERAL` if there were more), or None. A cell is a word, or a byte in programs that access less."""
 
     def __init__(self, launch: Launch, memory: Memory) -> None:
         self._arena = memory.arena

@@ -64,8 +64,7 @@ class Lanes:
 class Space:
     """Addresses are non-negative integer arrays (row, 1 | 32), inactive lanes already replaced by active ones.
 
-    `storage`: where the bytes are; `limit`: the first invalid address.
-    """
+    `storage`: where the bytes are; `limit`: the first invalid address."""
 
     name: str
     storage: Callable[[Machine], Bytes]

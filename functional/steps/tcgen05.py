@@ -5,8 +5,7 @@ Everything is done when it is issued, so that waits and fences have no effect, a
 once: nothing may be relied on before. A warp reaches 32 lanes, by its number in its warpgroup. `tcgen05.shift` is not
 supported: no public source says which of the two neighbours of a row it becomes. Source: PTX ISA, "Data Movement Shape"
 and "tcgen05.cp"; layouts as CUTLASS's public `Copy_Traits<SM100_TMEM_LOAD_...>` and `Copy_Traits<SM100_UTCCP_...>` have
-them.
-"""
+them."""
 
 from __future__ import annotations
 
@@ -171,8 +170,6 @@ _REGISTERS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 
 _TIMES = frozenset(f"x{1 << n}" for n in range(8))
 _MOST_REGISTERS = 128
 _WARP_LANES = 32
-
-
 _LOWER, _HALF_BITS = np.uint32(0xFFFF), np.uint32(16)
 
 

@@ -14,8 +14,7 @@ packed 4-bit elements). Of 16 and 32-bit elements a word holds four groups of on
 below in its upper half, the next four groups lie eight lanes further; of narrower ones two words in neighbouring
 columns hold those of the row of their lane. Sources: PTX ISA, "Data Path Layout Organization", "Block Scaling for
 tcgen05.mma", "Scale Factor A ID", "Sparse Matrices"; `tmem_frg`, `tmem_sf_frg`, `tmem_e_frg` and their `_ws` kinds of
-CUTLASS.
-"""
+CUTLASS."""
 
 from __future__ import annotations
 
@@ -68,8 +67,6 @@ def _lanes(product: Product, address: int, row: np.ndarray) -> np.ndarray:
 
 _QUARTER = 32  # lanes
 _ID_SHIFT = 30  # of an address: two bits that may repeat the byte that the descriptor says
-
-
 _BIAS, _NAN, _SIGN = 127, 0xFF, 0x80
 
 

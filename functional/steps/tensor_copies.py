@@ -7,8 +7,7 @@ One thread copies, at once, as all asynchronous copies are. A box is a box, pixe
 rows. Sources: PTX ISA, "Tensors": a box lies in shared memory innermost axis first, without gaps but for those of
 padded elements; swizzles exchange its 16-byte units by address; an mbarrier counts bytes of global memory. tf32 is
 rounded to the nearest, ties to even (PTX does not say how). "Tiled mode", "im2col mode", "tile::gather4 and
-tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`.
-"""
+tile::scatter4 modes"; CUDA driver API, `cuTensorMapEncodeIm2col`."""
 
 from __future__ import annotations
 

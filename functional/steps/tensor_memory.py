@@ -3,8 +3,7 @@
 An address holds a lane in its upper and a column in its lower half. Each thread block has all 512 columns here; that
 those of one SM share them is a matter of occupancy. The two thread blocks of a pair allocate and free together, the
 same columns of both: neither waits for the other, but a launch in which they do not do the same is an error. Source:
-PTX ISA, "Tensor Memory", "Issue Granularity".
-"""
+PTX ISA, "Tensor Memory", "Issue Granularity"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`tex`, `suld` and `sust` on texture and surface objects that the launch describes (functional.launches.views).
 
-Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits.
-"""
+Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ which is a legal execution: accumulators may be read, and shared memory written,
 
 Each warp makes its 16 rows, and goes on when all four have: one of them may then tell others that it is done.
 A descriptor says where a matrix lies (matrix_descriptor.py). Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
-Instructions".
-"""
+Instructions"."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class Descriptor(NamedTuple):
 
     It lies in 8 by 16-byte core matrices, or in rows of a swizzle's width whose units are exchanged by address: of 16
     bytes, or, where M or N lies innermost, of 32. Source: PTX ISA, "Matrix Descriptor Format" and "Shared memory
-    descriptor"; canonical layouts of CUTLASS.
-    """
+    descriptor"; canonical layouts of CUTLASS."""
 
     start: int
     leading: int

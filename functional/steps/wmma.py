@@ -3,8 +3,7 @@
 In a fragment of `wmma` lane l holds elements l e to l e + e - 1 of the matrix in row-major order, e elements a lane;
 where lanes hold more than the matrix has, every element is held several times, each copy the same. Of `ldmatrix`, lane
 i names the 16-byte row i % 8 of matrix i / 8; of matrix r, lane l holds elements 2 (l % 4) and + 1 of row l / 4 in
-register r.
-"""
+register r."""
 
 from __future__ import annotations
 
@@ -18,15 +17,7 @@ from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.ptx.ir import Address, Instruction, parts_of
-from functional.steps.memory_ops import (
-    Place,
-    address_getter,
-    bank_passes_of,
-    log_passes,
-    log_records,
-    record,
-    split,
-)
+from functional.steps.memory_ops import Place, address_getter, bank_passes_of, log_passes, log_records, record, split
 from functional.steps.mma import multiply_in, product_step, registers_of, setters_of
 from functional.steps.operands import Frame, Getter, Step, getter, setter
 from functional.traces.line_record import line_records

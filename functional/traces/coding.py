@@ -5,8 +5,7 @@ line records repeat from access to access, and so do those of offsets; equal hig
 nothing.
 
 A file is `MAGIC`, then for each frame {u64 bytes, SHA-256, the bytes}, then a frame of no bytes, whose SHA-256 is that
-of the checksums before it: the checksum of the file.
-"""
+of the checksums before it: the checksum of the file."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class FrameWriter:
 def read_frames(file: IO[bytes], checksum: str = "") -> Iterator[bytes]:
     """The frames of an open file, one at a time.
 
-    Raises DamagedError where the file is cut, altered, of another version, or has not the `checksum` that is given.
-    """
+    Raises DamagedError where the file is cut, altered, of another version, or has not the `checksum` that is given."""
     magic = file.read(len(MAGIC))
     if magic != MAGIC:
         raise DamagedError(_wrong_start(magic))

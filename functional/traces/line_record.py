@@ -14,8 +14,7 @@ rank is k more (modulo their number), their bits are 15 - k, and the barrier is 
 
 The functions on single records take numbers and arrays, and can be compiled as they are. Those that make
 records take one access a row and treat every column as an active lane: a caller replaces the address of an inactive
-lane by that of an active lane of the same warp, which changes no result.
-"""
+lane by that of an active lane of the same warp, which changes no result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A store of traces: a folder with a manifest, the PTX and one file a launch. A file has its name when it is whole, and
-the manifest comes last.
-"""
+the manifest comes last."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ class StoreWriter:
     def __init__(self, folder: Path, module: Module, overwrite: bool = False) -> None:
         """Begin a store in a new or empty folder, or with `overwrite` in place of another one.
 
-        Raises InputError if the folder holds anything else or cannot be written, or if the PTX is no longer there.
-        """
+        Raises InputError if the folder holds anything else or cannot be written, or if the PTX is no longer there."""
         self.folder, self._launches = folder, list[LaunchEntry]()
         ptx = unchanged(module.path, module.digest)
         if ptx is None:
@@ -240,8 +238,7 @@ class StoredCase(Case):
 
 def open_store(folder: str | Path) -> StoredCase:
     """The case in a store. Raises InputError if a file is missing, cut or damaged, as far as that shows without reading
-    the traces.
-    """
+    the traces."""
     folder = Path(folder)
     whole = read_manifest(folder)
     for entry in whole.launches:

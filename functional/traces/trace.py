@@ -1,8 +1,7 @@
 """The dynamic trace: what the timing engine needs to know of an execution, and nothing else.
 
 Columnar and append-only, one entry a warp (not a thread); A warp's streams are slices of
-three flat arrays, cut by offset arrays of `warps + 1` entries. Warps are in thread-block order, then warp order.
-"""
+three flat arrays, cut by offset arrays of `warps + 1` entries. Warps are in thread-block order, then warp order."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class Trace:
     `blocks`: the basic block ids a warp executes, in order (divergent paths one after the other, taken path first);
     `masks`: the active mask on entry of each; `records`: line records of every executed ld/st/atom on global, local,
     const, param and generic space, in order (`functional.traces.line_record`); `conflicts`: for every shared-memory
-    instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active).
-    """
+    instruction the number of bank passes (most distinct words on one bank; 0 if no lane was active)."""
 
     thread_blocks: Int64[np.ndarray, " tb"]  # linear ids, x fastest
     warps_per_block: int

@@ -27,8 +27,7 @@ class MachineInstruction(msgspec.Struct, frozen=True, array_like=True):
     `stall` cycles until the warp may issue its next one, `write_scoreboard` released when the result is there and
     `read_scoreboard` when the operands have been read (NO_SCOREBOARD: neither), `wait_mask` the scoreboards that must
     be free before it issues (Jia et al., "Dissecting the NVIDIA Volta GPU architecture", 2018, section 2.1).
-    `line` is the PTX line it was made from, 0 if unknown; `label` the one in front of it, "" if there is none.
-    """
+    `line` is the PTX line it was made from, 0 if unknown; `label` the one in front of it, "" if there is none."""
 
     address: int
     label: str

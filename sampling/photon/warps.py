@@ -72,8 +72,7 @@ class WarpSampling(StabilityRule):
 
     A slot frees when a thread block's last warp retires, so the times of whole blocks, not of single warps, are carried
     on. What is skipped is not executed at all. The interval holds the error of the mean time, how far the last n
-    warps and the n before them are apart, a trend within delta, and the spread of the last blocks to finish.
-    """
+    warps and the n before them are apart, a trend within delta, and the spread of the last blocks to finish."""
 
     window: int = 1024
     dominance: float = 0.95
@@ -124,8 +123,7 @@ def interval_cycles(code: BlockCode, latency_cycles: PerClass, initial_cycles: P
     """Cycles from a block's first issue to the next block's, for a warp alone.
 
     One issue a cycle; an instruction waits for the results of its sources. A class without an observed latency (NaN)
-    takes its initial value, that of the cache or ALU it uses (`initial_cycles`).
-    """
+    takes its initial value, that of the cache or ALU it uses (`initial_cycles`)."""
     retire: list[float] = []
     issue = -1.0
     for kind, sources in zip(code.classes.tolist(), code.sources, strict=True):
@@ -146,8 +144,7 @@ class BlockSampling(StabilityRule):
     """n = 2048, delta = 3 %; on once blocks with more than 95 % of the instructions are stable.
 
     Blocks that never became stable take their mean so far; those never seen, the interval model over the latencies
-    observed ("rare basic blocks").
-    """
+    observed ("rare basic blocks")."""
 
     window: int = 2048
     stable_rate: float = 0.95
@@ -200,8 +197,8 @@ class BlockPrediction:
     The slowest of several noisy warps is slower than their mean times say. So predicted thread blocks are multiplied
     with ratios, observed over predicted, drawn from the last wave simulated in detail, with a chance in proportion to
     what was predicted: long blocks, whose ratio may differ, are most of the work. The interval holds the errors of
-    the blocks' mean times, of the ratios' mean and its change over two waves, and the spread of the last thread block.
-    """
+    the blocks' mean times, of the ratios' mean and its change over two waves, and the spread of the last thread
+    block."""
 
     def __init__(self, run: Run, times: BlockTimes, analysis: Analysis, analysed: float, seed: int = 0) -> None:
         self.run, self.functional = run, times.functional
