@@ -79,7 +79,6 @@ def is_dropped(instruction: Instruction, kind: int) -> bool:
 
 
 def _dependences(block: BasicBlock, code: Sequence[Instruction], kinds: Sequence[int]) -> dict[int, list[int]]:
-    """What must come before each instruction of a block."""
     writer: dict[Register, int] = {}
     readers: dict[Register, list[int]] = {}
     needs: dict[int, list[int]] = {}

@@ -42,7 +42,6 @@ class _Values(NamedTuple):
     known: Mapping[str, int]
 
     def of(self, operand: Operand) -> int | None:
-        """The value of an operand."""
         if isinstance(operand, Immediate):
             return operand.value if isinstance(operand.value, int) else None
         if not isinstance(operand, Register):
@@ -62,7 +61,6 @@ class _Values(NamedTuple):
         return _OPERATIONS[by.opcode](*values) % (1 << 8 * TYPE_BYTES[by.type])
 
     def _parameter(self, by: Instruction) -> int | None:
-        """What a load of a parameter of the kernel yields."""
         address, size = by.sources[0], TYPE_BYTES.get(by.type, 0)
         base = address.base if isinstance(address, Address) and by.space == "param" else None
         own = self.program.function_of[by.index] == self.program.name
@@ -142,7 +140,6 @@ def _copy_cycles(instruction: Instruction, program: Program, one: Operation, sha
 
 
 def _move_cycles(instruction: Instruction, program: Program, one: Operation, shared_bytes: int) -> int:
-    """A register of a warp a cycle."""
     vectors = [o for o in (*instruction.destinations, *instruction.sources) if isinstance(o, Vector)]
     return len(vectors[0].elements) if vectors else 1
 

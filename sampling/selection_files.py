@@ -90,7 +90,6 @@ def read_json(path: Path) -> tuple[Selection, str, str]:
 
 
 def _check(selection: Selection) -> None:
-    """Raises ValueError where columns do not fit together."""
     count = len(selection.strata)
     columns = [column for column in (selection.size, selection.instructions) if len(column) == count]
     if len(columns) < 2 or not all((np.isfinite(column) & (column > 0)).all() for column in columns):

@@ -166,7 +166,6 @@ class _SamplingUnits:
         self.ipcs: list[float] = []
 
     def note(self, seen: Observation, instructions_at: Callable[[float], float], known_cycles: float) -> None:
-        """Close every unit whose specified block has retired; instructions are known until `known_cycles`."""
         columns = (seen.block_dispatch_cycles, seen.blocks, seen.block_retire_cycles)
         self.retired += zip(*(column.tolist() for column in columns), strict=True)
         waiting = list(zip(seen.resident_dispatch_cycles.tolist(), seen.resident_blocks.tolist(), strict=True))
@@ -183,15 +182,12 @@ class _SamplingUnits:
             self.start = max(retire, np.nextafter(dispatch, np.inf))
 
     def settled(self, threshold: float, times: int) -> bool:
-        """Whether IPC changed by less than the threshold from unit to unit, this many times in a row."""
         last = np.array(self.ipcs[-times - 1 :])
         return len(last) > times and bool((np.abs(np.diff(last)) < threshold * last[:-1]).all())
 
 
 @dataclass(frozen=True, slots=True)
 class _Skipped:
-    """The part of a region that was left out, and the IPC of the last two sampling units before it."""
-
     region: Region
     first: int  # thread block
     before: float
@@ -199,13 +195,10 @@ class _Skipped:
 
     @property
     def apart(self) -> float:
-        """Relative difference of the two."""
         return abs(self.ipc - self.before) / self.before
 
 
 class _Sampling:
-    """One launch under way."""
-
     def __init__(self, method: IntraLaunch, simulator: Simulator, table: list[Region], instructions: PerBlock) -> None:
         self.method, self.simulator, self.table, self.instructions = method, simulator, table, instructions
         self.region = region_of(table, simulator.shape.thread_blocks)

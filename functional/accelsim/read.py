@@ -212,7 +212,6 @@ class Records:
 
 
 def _count(counts: array, warps: np.ndarray) -> None:
-    """Add one for each entry of `warps` (ascending)."""
     found, number = np.unique(warps, return_counts=True)
     for warp, n in zip(found.tolist(), number.tolist(), strict=True):
         counts[warp] += n
@@ -238,8 +237,6 @@ def read(target: Path, opcodes: Opcodes, progress: Progress = lambda *_: None) -
 
 
 class _Reader:
-    """One kernel."""
-
     def __init__(self, path: Path, file: IO[str], header: Header, opcodes: Opcodes, pages: PageTable) -> None:
         self.path, self.file, self.header = path, file, header
         self.code = Code(header, opcodes)

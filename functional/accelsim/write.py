@@ -207,8 +207,6 @@ def _header(launch: Launch, number: int, registers: int) -> str:
 
 
 class _Recording(Watch):
-    """Keeps the lanes of guards and the addresses of accesses."""
-
     def begin(self, machine: Machine) -> None:
         self._warps, self._lanes, self._addresses = machine.warps, Entries(), Entries()
 
@@ -233,8 +231,6 @@ class _Recording(Watch):
 
 
 class _Executor(LlvmExecutor):
-    """Executes with a recording of the last chunk."""
-
     care = Care.GUARDS
 
     def __init__(self) -> None:
@@ -246,8 +242,6 @@ class _Executor(LlvmExecutor):
 
 
 class _Writer:
-    """The thread blocks of one launch."""
-
     def __init__(self, launch: Launch, memory: Memory, sass_opcode: SassOpcode, budget: int) -> None:
         self.launch, self.memory, self.budget = launch, memory, budget
         self.texts = _texts(launch.program, sass_opcode)

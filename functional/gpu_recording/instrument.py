@@ -143,7 +143,6 @@ def _begin(program: Program, block: BasicBlock, words: int) -> list[str]:
 
 
 def _value(instruction: Instruction, what: str) -> str:
-    """The instruction that puts the value of a word into `_VALUE`."""
     if what == GUARD:
         assert instruction.guard is not None
         true, false = (0, 1) if instruction.guard.negated else (1, 0)

@@ -220,8 +220,6 @@ _WINDOWS = ((SHARED_WINDOW, WINDOW_BYTES), (LOCAL_WINDOW, WINDOW_BYTES), (CONST_
 
 
 class _Session:
-    """The memory of a case on a device."""
-
     def __init__(self, case: Case, device: CudaDevice) -> None:
         self.device, self.memory = device, case.memory
         self.buffers = {name: device.allocate(max(1, region.bytes)) for name, region in self.memory.buffers.items()}
@@ -266,7 +264,6 @@ class _Session:
         return replay(launch, self.memory, words, starts // WORD_BYTES, self._translate)
 
     def _run(self, launch: Launch, table: int, entries: np.ndarray) -> np.ndarray:
-        """Run a launch with these table entries; yields where each thread stopped writing."""
         self.device.write(table, np.ascontiguousarray(entries).view(np.uint8).reshape(-1))
         block = bytearray(launch.parameters)
         for parameter, argument in zip(launch.program.parameters, launch.arguments, strict=True):

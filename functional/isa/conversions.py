@@ -94,7 +94,6 @@ def _integer_to_float(e: Emitter, flags: frozenset[str], to: str, from_: str, a:
 
 
 def _narrowed(e: Emitter, odd: Value, to: str, mode: str) -> Value:
-    """A float64, exact or rounded to odd, rounded to a type."""
     if to == "bf16":
         return to_bf16(e, odd, mode)
     return odd if to == "f64" else narrow(e, odd, kind(to), mode)

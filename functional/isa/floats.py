@@ -180,21 +180,13 @@ def _next(e: Emitter, x: Value, upwards: bool) -> Value:
 
 def direct(e: Emitter, r: Value, error: Value, mode: str) -> Value:
     """Turn r = RN(x) into x rounded by `mode`; the sign of `error` is that of x - r."""
-    if mode == "rn":
-        return r
-    if mode != "rp":
-        lower = e.compare("olt", error, 0.0)
-        if mode == "rz":
-            lower = e.op("and", lower, e.compare("ogt", r, 0.0))
-        lowered = e.select(lower, _next(e, r, False), r)
-    else:
-        lowered = r
-    if mode == "rm":
-        return lowered
-    higher = e.compare("ogt", error, 0.0)
-    if mode == "rz":
-        higher = e.op("and", higher, e.compare("olt", lowered, 0.0))
-    return e.select(higher, _next(e, lowered, True), lowered)
+    for upwards, modes in ((False, ("rm", "rz")), (True, ("rp", "rz"))):
+        if mode in modes:
+            moves = e.compare("ogt" if upwards else "olt", error, 0.0)
+            if mode == "rz":  # only towards zero
+                moves = e.op("and", moves, e.compare("olt" if upwards else "ogt", r, 0.0))
+            r = e.select(moves, _next(e, r, upwards), r)
+    return r
 
 
 def narrow(e: Emitter, odd: Value, kind: str, mode: str) -> Value:

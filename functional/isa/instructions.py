@@ -50,21 +50,12 @@ def _is_group(inst: Instruction) -> bool:
     return len(inst.modifiers) == 2 and inst.modifiers[0] == "async" and inst.modifiers[1] in _GROUPS
 
 
-def is_vector_move(inst: Instruction) -> bool:
-    """`mov.b64 {a, b}, c` or `mov.b64 c, {a, b}`."""
-    return inst.opcode == "mov" and any(isinstance(o, Vector) for o in (*inst.destinations, *inst.sources))
-
-
-def is_wide_move(inst: Instruction) -> bool:
-    """`mov.v4.u32 {a, b, c, d}, {e, f, g, h}`: each element by itself."""
-    return not {"v2", "v4", "v8"}.isdisjoint(inst.modifiers)
-
-
 def vector_move(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tuple[Operand | None, ...]]:
     """A `mov` of vectors as an operation on their elements, these, and those it writes: it packs the elements into one
-    register, the first in the lowest bits, or unpacks it, or moves each by itself. Raises Unsupported."""
+    register, the first in the lowest bits (`mov.b64 c, {a, b}`), or unpacks it, or moves each by itself (`mov.v4.u32`).
+    Raises Unsupported."""
     inputs, outputs = map(parts_of, (inst.sources[0], inst.destinations[0]))
-    size, wide = TYPE_BYTES[inst.type], is_wide_move(inst)
+    size, wide = TYPE_BYTES[inst.type], not {"v2", "v4", "v8"}.isdisjoint(inst.modifiers)
     refuse_if(None in inputs or (wide and len(inputs) != len(outputs)))
     if wide:
         types = (inst.type,) * len(inputs)
@@ -84,7 +75,7 @@ def vector_move(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tupl
 def form_of(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tuple[Operand | None, ...]]:
     """The operation of an instruction that computes, what it reads and what it writes, the condition code included.
     Raises Unsupported."""
-    if is_vector_move(inst):
+    if inst.opcode == "mov" and any(isinstance(o, Vector) for o in (*inst.destinations, *inst.sources)):
         return vector_move(inst)
     sources = (*inst.sources, CONDITION_CODE) if inst.opcode in CARRIED else inst.sources
     destinations = (*inst.destinations, CONDITION_CODE) if "cc" in inst.modifiers else inst.destinations

@@ -59,7 +59,6 @@ def _wide(e: Emitter, inst: Instruction, a: Value, b: Value) -> tuple[Value, Val
 
 
 def _product(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
-    """lo, hi or wide."""
     if "lo" in inst.modifiers:
         return e.op("mul", a, b)
     if "wide" in inst.modifiers:

@@ -185,7 +185,6 @@ def _mapa(inst: Instruction) -> Operation:
 
 
 def _getctarank(inst: Instruction) -> Operation:
-    """The rank of the thread block whose shared memory an address is in."""
     flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
     shift, first = RANK_BYTES.bit_length() - 1, 0 if flags else SHARED_WINDOW
 

@@ -177,7 +177,6 @@ def product_of(form: Form, word: int) -> Product:
 
 
 def _refuse(word: int, wrong: object, why: str) -> None:
-    """Raise ValueError for an instruction descriptor that is `wrong`."""
     if wrong:
         raise ValueError(f"instruction descriptor {word:#x}{why}")
 

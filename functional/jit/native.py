@@ -139,8 +139,6 @@ def text(package: str) -> str:
 
 
 class _Body(staged.Body):
-    """The IR of one routine while it is written."""
-
     function: Routine
 
     def statement(self, node: ast.stmt) -> None:
@@ -228,7 +226,6 @@ class _Body(staged.Body):
         return self.compare(name if name in ("eq", "ne") else f"u{name}", a, b)
 
     def compare(self, predicate: str, a: Any, b: Any) -> Word:
-        """By LLVM's predicate."""
         a, b = self._level(a, b)
         return Word(self.new(f"icmp {predicate} {a.type} {a.name}, {b.name}"), Type("i1", _type(a).lanes))
 
@@ -352,24 +349,20 @@ class _Operations:
 
     @Operation
     def copy(b: _Body, to: Word, source: Word, count: Any) -> None:
-        """Copy bytes, which may overlap."""
         count = b.converted(count, Word("", I64))
         b.foreign("llvm.memmove.p0.p0.i64", None, [to, source, count, Word("false", I1)])
 
     @Operation
     def zero(b: _Body, to: Word, count: Any) -> None:
-        """Make bytes zero."""
         count = b.converted(count, Word("", I64))
         b.foreign("llvm.memset.p0.i64", None, [to, Word("0", I8), count, Word("false", I1)])
 
     @Operation
     def call(b: _Body, function: Word, result: Type, *given: Word) -> Word | None:
-        """Call a function at an address."""
         return b.invoke(function.name, result, given)
 
     @Operation
     def library(b: _Body, name: str, x: Word) -> Word | None:
-        """Call a function of the C library."""
         return b.foreign(name, x.kind, [x])
 
     @Operation

@@ -45,7 +45,6 @@ class ObjectFiles:
         return self._given[name]
 
     def _address(self, name: str) -> int:
-        """Of a function that a file lacks."""
         found = self._given.get(name) or KNOWN.get(name)
         return found or ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
 

@@ -65,7 +65,6 @@ def _source(code: CodeType) -> tuple[ast.FunctionDef, frozenset[str]]:
 
 
 def _each(value: Any) -> tuple[Any, ...]:
-    """The values of a tuple, or the one value."""
     return value if type(value) is tuple else (value,)
 
 
@@ -83,7 +82,6 @@ class _Slots:
         self._body, self.rooms, self.values = body, list[str](), list[Any]()
 
     def put(self, value: Any) -> None:
-        """One of them."""
         if not self.values:
             self.rooms = [self._body.room(form_like(v)) for v in _each(value)]
         self.values.append(value)
@@ -105,7 +103,6 @@ class _Slots:
         return tuple(found) if self.values and type(self.values[0]) is tuple else found[0] if found else None
 
     def take(self) -> Any:
-        """What is there."""
         types = self.types()
         there = [(like, room) for like, room in zip(_each(types), self.rooms, strict=True) if isinstance(like, VALUES)]
         return _renamed(types, [self._body.new(f"load {llvm_type(like)}, ptr {room}") for like, room in there])

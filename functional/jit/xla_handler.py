@@ -46,7 +46,6 @@ def _arrays(arguments: Sequence[Any]) -> Iterator[np.ndarray]:
 
 
 def _handler(arguments: tuple[Any, ...], results: Sequence[int]) -> ir.Module:
-    """The handler of a function of such arguments."""
     module, sizes = ir.Module(), [len(words_of_all((one,))) for one in arguments]
     given = [1 if isinstance(one, tuple) else size for one, size in zip(arguments, sizes, strict=True)]
     entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [_WORD] * sum(given)), ENTRY)

@@ -101,7 +101,6 @@ def _memory_name() -> str:
 
 
 def _libraries() -> list[str]:
-    """Folders in which libraries are installed."""
     return [folder for folder in sys.path if folder.endswith("-packages") and os.path.isdir(folder)]
 
 
@@ -116,7 +115,6 @@ def _memory() -> _Memory:
 
 
 def _remember() -> None:
-    """For later processes."""
     tops = {os.path.dirname(_source(name)) for name in PACKAGES}
     folders = [f for top in tops for f, _, _ in os.walk(top) if not f.endswith("__pycache__")]
     times = {folder: os.stat(folder).st_mtime_ns for folder in (*folders, *_libraries())}

@@ -119,7 +119,6 @@ def _close(got: np.ndarray, values: np.ndarray, expected: Expected) -> np.ndarra
 
 
 def _worst_error(got: np.ndarray, values: np.ndarray, expected: Expected) -> float:
-    """The largest error of wrong elements as a fraction of its tolerance."""
     wanted = values.astype(np.float64)
     with np.errstate(all="ignore"):
         fraction = np.abs(got - wanted) / (expected.atol + expected.rtol * np.abs(wanted))

@@ -42,13 +42,11 @@ def _in_own_block(unit: Unit, value: Value) -> Value:
 
 
 def _elsewhere(unit: Unit, where: Value, lanes: Value) -> Value:
-    """Is an active lane of a generic access not in global memory?"""
     e = unit.e
     return e.compare("ne", e.op("and", e.bits_of(e.compare("ult", where, GLOBAL_BASE)), lanes), 0)
 
 
 def _place(unit: Unit, inst: Instruction, operand: Operand) -> tuple[str, Value]:
-    """(space, address) of a load, store or atomic."""
     operand = as_address(operand)
     space = space_of(unit.slots, inst, operand)
     refuse_if(space == "call")
@@ -155,7 +153,8 @@ def _call_memory(unit: Unit, inst: Instruction, operand: Operand, size: int) -> 
         return None
     if not isinstance(operand.base, Symbol) or unit.program.recursive:
         raise Unsupported
-    offset = control.offset_of(unit, inst, operand.base, operand.offset, size)
+    offset = unit.slots.call_parameters[operand.base.name] + operand.base.offset + operand.offset
+    refuse_if(offset < 0 or offset + size > unit.slots.call_bytes or offset % size)  # it would fault
     control.record(unit, offset)
     return control.host(unit, offset)
 

@@ -70,7 +70,6 @@ class Sizes:
         return next((end for end in ends if end > position), position + size) - position
 
     def _fitting(self, left: int) -> int:
-        """Thread blocks whose trace is about as large as it may be."""
         if self.chunk_bytes is None or not self._bytes:
             return left
         return self.chunk_bytes * self._blocks // self._bytes

@@ -6,6 +6,7 @@ on the frames and storages of the machine code."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from functional.llvm_executor.object_code import Compiled, call
 from functional.llvm_executor.pieces import pieces_of
 from functional.llvm_executor.undo import PAGE_SHIFT, Undo
 from functional.programs.program import ENDS, BasicBlock
-from functional.ptx.ir import Instruction
+from functional.ptx.ir import Instruction, Register
 from functional.steps.decode import decoded, end_of, step_of
 from functional.steps.machine import Block, Bytes, Code, Machine, Watch
 from functional.steps.mbarriers import is_wait
@@ -94,14 +95,15 @@ class PieceCode(Code):
         self._pieces = pieces_of(program, self.left_out, self._watched)
         self.program, self.slots = program, Slots(program)
         self.blocks = tuple(map(self.of_pieces, program.blocks))
-        self.places = {self.slots.register(r): home for r, home in generated.homes().items()}
+        # Of registers that steps name, by slot: place in a frame, and whether it is one word for all lanes
+        self.places = {self.slots.register(Register(*name)): (at, one) for name, at, one in generated.places}
 
     def of_pieces(self, block: BasicBlock) -> Block:
         """A basic block. Raises PtxError for an instruction that is not supported."""
         last, steps = self.program.instructions[block.stop - 1], list[Step]()
         for piece in self._pieces[block.index]:
             if steps and piece.start in self._watched:
-                steps.append(self._loaded(self.program.instructions[piece.start], _lanes_step))
+                steps.append(self._loaded(self.program.instructions[piece.start], _TOLD))
             steps.append(run_piece(piece.entry))
             inst = self.program.instructions[piece.stop - 1]
             if piece.is_cut and inst.opcode not in ENDS and not is_wait(inst):
@@ -118,11 +120,6 @@ class PieceCode(Code):
         return lambda frame: frame.run(step)  # type: ignore[attr-defined]
 
 
-def _lanes_step(slots: Slots, inst: Instruction) -> Step:
-    """Tells in which lanes a generated instruction is about to run."""
-    return under_guard(slots, inst, _nothing)
-
-
 def run_piece(entry: int) -> Step:
     """What runs generated code."""
     return lambda frame: frame.machine.run(frame.index, entry)  # type: ignore[attr-defined]
@@ -136,9 +133,10 @@ def _nothing(frame: Frame) -> None:
     pass
 
 
-class _Keeper(Watch):
-    """Keeps the pages of global memory that steps are about to write."""
+_TOLD = partial(under_guard, step=_nothing)  # in which lanes a generated instruction is about to run
 
+
+class _Keeper(Watch):
     follows_copies = True
 
     def __init__(self, undo: Undo) -> None:
@@ -207,7 +205,7 @@ class PieceMachine(Machine):
         native = self.native
         shared, local = native.shared_stride, native.local_stride
         whole = shared * len(self.thread_blocks), local * 32 * self.warps
-        return shared, local, Bytes(data=native.shared.view(whole[0])), Bytes(data=native.local.view(whole[1]))
+        return shared, local, Bytes(native.shared.view(whole[0])), Bytes(native.local.view(whole[1]))
 
     def _home(self, slot: int, place: int, one: bool) -> np.ndarray:
         dtype = self.code.slots.dtypes[slot]
@@ -234,14 +232,14 @@ class PieceMachine(Machine):
 
     def _flush(self) -> None:
         """Write what steps have logged, before the machine code writes more."""
-        for stream, entries in self.log.entries.items():
+        for stream, entries in (("records", self.records), ("conflicts", self.conflicts)):
             if entries:
-                self.native.streams.add(stream, *(np.concatenate([entry[k] for entry in entries]) for k in (0, 1)))
+                self.native.streams.add(stream, *map(np.concatenate, zip(*entries, strict=True)))
                 entries.clear()
 
     def run(self, rows: np.ndarray, entry: int) -> None:
         """Warps run a piece. Raises Abandoned for a fault."""
-        native, held = self.native, sum(map(len, self.log.entries.values()))
+        native, held = self.native, len(self.records) + len(self.conflicts)
         if not native.compiled.generated.care or held > _MOST_HELD:  # careful code logs nothing itself
             self._flush()
         native.set(piece_row=0)

@@ -13,7 +13,7 @@ from functional.llvm_executor.pieces import Piece
 from functional.llvm_executor.unit import Unit
 from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
-from functional.ptx.ir import Instruction, Register, Symbol
+from functional.ptx.ir import Instruction, Register
 from functional.traces.line_record import of_byte
 from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 
@@ -44,13 +44,6 @@ def host(unit: Unit, offset: int) -> Value:
     return e.op("add", e.widen(base), own)
 
 
-def offset_of(unit: Unit, inst: Instruction, symbol: Symbol, offset: int, size: int) -> int:
-    """Place of an access to a `.param` variable in the call memory; refuses one that would fault."""
-    start = unit.slots.call_parameters[symbol.name] + symbol.offset + offset
-    refuse_if(start < 0 or start + size > unit.slots.call_bytes or start % size)
-    return start
-
-
 def parameter_record(unit: Unit, offset: int) -> Value:
     """The record of an access to one byte of the parameter block, or of call memory."""
     return unit.e.literal(of_byte(PARAM_WINDOW_LINE * LINE_BYTES + offset), "i32")
@@ -62,7 +55,6 @@ def record(unit: Unit, offset: int) -> None:
 
 
 def _copy(unit: Unit, pairs: Pairs, lanes: Value) -> None:
-    """Copy `.param` variables of the lanes of a mask."""
     place = unit.slots.call_parameters
     for source, target, size in pairs:
         for first in range(0, size, 8):
@@ -144,7 +136,7 @@ def _dispatch(unit: Unit, following: Value) -> None:
 def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ...]) -> None:
     """End `block`."""
     inst = instructions[-1]
-    build = _BUILDERS.get(inst.opcode, _fall_through)
+    build = _BUILDERS.get(inst.opcode, lambda *_: unit.go_on(block.index + 1))
     unit.begin_guard(inst.guard) if inst.opcode in _BUILDERS else None
     guard, lanes = unit.guard, unit.lanes()
     operands = _barrier_operands(unit, inst, lanes) if inst.opcode in ("bar", "barrier") else []
@@ -158,7 +150,6 @@ def terminate(unit: Unit, block: BasicBlock, instructions: tuple[Instruction, ..
 
 
 def _check(unit: Unit, name: str) -> None:
-    """Go on at a new label unless there was a fault."""
     if unit.may_fault:
         wrong = unit.e.compare("ne", unit.context("fault"), 0)
         unit.e.raw(f"br {wrong}, label %gone, label %{name}")
@@ -183,10 +174,6 @@ def _count(unit: Unit, instructions: tuple[Instruction, ...]) -> None:
     for offset, amount in ((at.WARP_INSTRUCTIONS, e.literal(total, "i64")), (at.THREAD_INSTRUCTIONS, thread)):
         e.store("%frame", offset, e.op("add", e.load("%frame", offset, "i64", align=8), amount), align=8)
     unit.set_context("used", e.op("add", unit.context("used"), e.op("mul", lanes, total)))
-
-
-def _fall_through(unit: Unit, block: BasicBlock, *_: object) -> None:
-    unit.go_on(block.index + 1)
 
 
 def _bra(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, lanes: Value, _: list) -> None:

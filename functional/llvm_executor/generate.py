@@ -54,10 +54,6 @@ class Generated:
         """Positions of generated instructions in front of which a step tells their lanes."""
         return guarded(program, frozenset(self.left_out)) if self.care == Care.GUARDS else frozenset()
 
-    def homes(self) -> dict[Register, tuple[int, bool]]:
-        """Place in a frame, and whether it is one word for all lanes, of the registers that steps name."""
-        return {Register(*name): (at, one) for name, at, one in self.places}
-
 
 def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Generated:
     """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that cannot be
@@ -173,7 +169,6 @@ def _read_behind(unit: Unit, block: BasicBlock, piece: Piece) -> frozenset[Regis
 
 
 def _bound(unit: Unit, inst: Instruction) -> int:
-    """Most line records of a memory instruction."""
     if inst.opcode in ("wmma", "cp"):
         return 64  # 32 lines of at most 128 bytes; what it reads, and the passes in which it writes
     if inst.opcode in ("atom", "red") or inst.space in ("global", "const", "param"):

@@ -115,7 +115,6 @@ class _Turns:
         )  # fmt: skip
 
     def run_to(self, turns: int) -> int:
-        """Go on, until so many turns have been taken."""
         self.machine.set(turns_stop=turns)
         return self.machine.go("run_interleaved")
 
@@ -134,7 +133,6 @@ class _Turns:
         return code
 
     def frames(self) -> np.ndarray:
-        """A row of bytes a warp of a slot."""
         machine = self.machine
         size, count = machine.compiled.frame_bytes, len(self.times)
         return machine.frames.view(count * size).reshape(count, size)

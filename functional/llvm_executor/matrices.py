@@ -206,7 +206,6 @@ def _multiply(unit: Unit, inst: Instruction) -> None:
 
 
 def _numbers(unit: Unit, kind: Element, register: Operand | None) -> list[Value]:
-    """The elements of a register as float64."""
     e, name, bits = unit.e, kind.name, kind.bits
     word = e.widen(unit.get(register, "b32"))
     if name in ("f32", "tf32"):
@@ -228,14 +227,12 @@ def _spread(unit: Unit, places: list[int], offset: int, value: Value, lanes: int
 
 
 def _gathered(unit: Unit, places: list[int]) -> Value:
-    """An element of every lane of the product."""
     e = unit.e
     base = e.let(f"ptrtoint ptr {e.field('%frame', _WMMA_C)} to i64", "i64", False)
     return e.as_kind(e.call("gather_64", e.op("add", constants([8 * p for p in places], "i64"), base), -1), "double")
 
 
 def _rounded(unit: Unit, results: list[Value], name: str) -> Value:
-    """The register of an accumulator."""
     e = unit.e
     if name == "f16":
         return join(e, *(narrow(e, r, "half", "rn") for r in results))

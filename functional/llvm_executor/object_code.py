@@ -67,7 +67,6 @@ _WELL_BYTES = 1 << 20
 
 
 def _object(text: str, passes: tuple[str, ...]) -> bytes:
-    """Machine code of a module."""
     try:
         return assembled(text, passes, int(len(text) <= _WELL_BYTES))
     except RuntimeError as error:

@@ -78,7 +78,6 @@ class Shadow:
         )  # fmt: skip
 
     def _is_clean(self, routine: str, names: tuple[str, ...], **values: np.ndarray | int) -> bool:
-        """Of a chunk, whose number is the next."""
         first_line, number = GLOBAL_BASE // LINE_BYTES, self._next
         values |= dict(shadow=self._cells, first_line=first_line, lines=len(self._cells), id=number, base=self._base)
         self._next += 1

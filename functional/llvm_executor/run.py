@@ -70,7 +70,6 @@ class LlvmExecutor(Executor):
         return known[1]
 
     def _own(self, launch: Launch) -> Compiled:
-        """Machine code for a launch."""
         return self.compiled(launch.program, launch.cluster.total > 1)
 
     def prepare(self, program: Program) -> None:

@@ -105,7 +105,6 @@ class Streams(Buffers):
         vars(buffers).update({name: getattr(self, name) for name in vars(buffers)})
 
     def _start_at(self, event: int, record: int, conflict: int) -> None:
-        """Where the next chunk begins."""
         self._first = (event, record, conflict)
         self._set(
             event=event, records=self.records.ctypes.data + 4 * record, conflicts=self.conflicts.ctypes.data + conflict

@@ -70,7 +70,6 @@ class _Flow:
         return sum(map(len, sets))
 
     def step(self, instruction: Instruction) -> None:
-        """Origins of what one instruction writes."""
         sources = self._of(instruction.reads())
         if instruction.guard is not None:
             guard = self._of((instruction.guard.register,))

@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 
 class Source(Struct, frozen=True):
-    """A PTX file: its name for messages, the functions it declares, and the spaces of its variables."""
-
     path: str
     functions: Container[str] = ()
     spaces: dict[str, str] = field(default_factory=dict)
@@ -122,7 +120,6 @@ class Scope(Struct):
         raise self.source.fail(node, "expected a constant")
 
     def integer(self, node: Any) -> int:
-        """A constant that must be an integer, such as an array size."""
         value = self.value(node)
         if not isinstance(value, int):
             raise self.source.fail(node, "expected an integer constant")

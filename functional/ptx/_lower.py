@@ -66,7 +66,6 @@ def _guard(token: Token, scope: Scope) -> ir.Guard:
 
 
 def _destination(node: Any, scope: Scope) -> ir.Operand | None:
-    """A written operand, or None for the sink `_`. Raises PtxError."""
     return None if isinstance(node, Token) and node == "_" else _source(node, scope)[0]
 
 
@@ -278,7 +277,6 @@ def lower_function(
 
 
 def functions_of(tree: raw.RawModule) -> frozenset[str]:
-    """Names of the functions, kernels and aliases that it declares."""
     return frozenset(str(item.name) for item in tree.items if isinstance(item, (raw.RawFunction, raw.RawAlias)))
 
 

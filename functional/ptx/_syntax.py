@@ -15,9 +15,7 @@ from functional.ptx.ir import Immediate
 _LONGEST_LITERAL = 2 + 64  # characters, in binary
 
 
-class RawOffset(NamedTuple):
-    """`symbol+8`."""
-
+class RawOffset(NamedTuple):  # symbol+8
     name: Token
     offset: int
 
@@ -30,27 +28,19 @@ class RawAddress(NamedTuple):
     rest: tuple[Any, ...] = ()
 
 
-class RawElements(NamedTuple):
-    """`{a, b}`."""
-
+class RawElements(NamedTuple):  # {a, b}
     items: tuple[Any, ...]
 
 
-class RawArguments(NamedTuple):
-    """`(a, b)` of a call."""
-
+class RawArguments(NamedTuple):  # (a, b) of a call
     items: tuple[Any, ...]
 
 
-class RawNegated(NamedTuple):
-    """`!%p1`."""
-
+class RawNegated(NamedTuple):  # !%p1
     name: Token
 
 
-class RawPair(NamedTuple):
-    """`d|p`."""
-
+class RawPair(NamedTuple):  # d|p
     first: Token
     second: Token
 
@@ -61,9 +51,7 @@ class RawInstruction(NamedTuple):
     operands: list[Any]
 
 
-class RawTargets(NamedTuple):
-    """`name: .branchtargets a, b;`."""
-
+class RawTargets(NamedTuple):  # name: .branchtargets a, b;
     name: Token
     labels: list[Token]
 
@@ -120,8 +108,6 @@ class RawModule(NamedTuple):
 
 
 class BadLiteral(Exception):
-    """A number that no register holds."""
-
     def __init__(self, token: str) -> None:
         super().__init__(f"'{token[:24]}' does not fit in 64 bits")
         self.line = getattr(token, "line", None) or 1

@@ -88,7 +88,6 @@ def _head_of(text: str) -> dict[str, str]:
 
 
 def _items(text: str) -> Iterator[Item]:
-    """The declarations of a text, in order, without debugging information."""
     at = max((match.end() for match in _HEAD.finditer(text[:4096])), default=0)
     while (found := next_item(text, at)) is not None:
         body, at_end = found

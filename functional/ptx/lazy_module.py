@@ -249,7 +249,6 @@ class _Unpickler(pickle.Unpickler):
     """Makes records of instructions and places, and calls nothing else, whatever a file says."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises UnpicklingError for any other class or function."""
         if (module, name) not in _RECORDS:
             raise pickle.UnpicklingError(f"{module}.{name} is no record of a parsed program")
         return super().find_class(module, name)

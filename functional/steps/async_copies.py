@@ -18,7 +18,7 @@ from functional.isa.slots import Slots
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
 from functional.steps.atomics import Update, atomic_step, reduce_into, reduction_of
 from functional.steps.mbarriers import Change, complete_tx, log_touched, update_barriers
-from functional.steps.memory_ops import Place, address_getter, record_mixed, split, store_step
+from functional.steps.memory_ops import Place, address_getter, record, split, store_step
 from functional.steps.operands import Frame, Getter, Step, getter
 from functional.steps.spaces import Lanes
 from functional.traces.line_record import BANK_BYTES, BANKS
@@ -43,13 +43,12 @@ def async_copy_step(slots: Slots, inst: Instruction) -> Step:
             at = frame.full(part.offsets(size))
             part.look("stores", at, size)
             part.words(1)[at[part.chosen][..., None] + np.arange(size)] = data[part.chosen]
-        record_mixed(frame, size, [*read, *written])
+        record(frame, False, size, [*read, *written])
 
     return step
 
 
 def _wanted(slots: Slots, copy: Copy) -> Getter:
-    """Bytes to read of each lane."""
     whole = np.full((1, 1), copy.size, np.int64)
     if copy.ignore is not None:
         ignore = getter(slots, copy.ignore, "pred")

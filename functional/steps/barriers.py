@@ -262,7 +262,6 @@ class Barriers:
         self.stack.block[held] = WAITING
 
     def _pass_cluster(self, rows: np.ndarray) -> None:
-        """Warps `rows` have waited at the barrier of their cluster."""
         self.met(rows, True)
         self.turns.go_on(rows, self.cluster_of_row[rows], np.full(len(rows), CLUSTER))
 

@@ -225,14 +225,12 @@ def _bar(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
 
 def _pass_by(frame: Frame, inst: Instruction, rows: np.ndarray, after: int) -> None:
-    """Warps without a thread at a barrier go on."""
     frame.machine.stack.advance(rows, after)
     if inst.meets:
-        frame.machine.log.records(rows, np.zeros(len(rows), np.uint32))
+        frame.machine.records.append((rows, np.zeros(len(rows), np.uint32)))
 
 
 def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    """`barrier.cluster.arrive` and `wait`."""
     kinds, others = set(inst.modifiers) & {"arrive", "wait"}, {"cluster", "aligned", "release", "acquire", "relaxed"}
     refuse_if(len(kinds) != 1 or set(inst.modifiers) - kinds - others)
     after, waits = block.index + 1, "wait" in kinds
@@ -240,11 +238,10 @@ def _cluster_barrier(slots: Slots, block: BasicBlock, inst: Instruction) -> Term
     def step(frame: Frame) -> None:
         here, barriers = frame.executing != 0, frame.machine.barriers
         _pass_by(frame, inst, frame.index[~here], after)
-        if not waits:
-            frame.machine.stack.advance(frame.rows if here.all() else frame.index[here], after)
         if waits:
             barriers.wait_in_cluster(frame.index[here], inst.index, after)
         else:
+            frame.machine.stack.advance(frame.index[here], after)
             barriers.arrive_in_cluster(frame.index[here])
 
     return step

@@ -41,8 +41,8 @@ class Heap:
     def allocate(self, size_bytes: int) -> int:
         """The address of so many bytes, 0 if there are not as many."""
         wanted = max(_UNIT_BYTES, -(-size_bytes // _UNIT_BYTES) * _UNIT_BYTES)
-        at = self._free_block(wanted) if self.words[_FREE] else 0
-        if at:
+        free = (at for at in self._blocks() if not self.words[at // 8 + 1] and int(self.words[at // 8]) >= wanted)
+        if at := next(free, 0) if self.words[_FREE] else 0:
             self.words[_FREE] -= np.uint64(1)
         else:
             at = _UNIT_BYTES + int(self.words[_USED])
@@ -64,11 +64,6 @@ class Heap:
                 self.words[_FREE] += np.uint64(1)
                 return True
         return False
-
-    def _free_block(self, wanted: int) -> int:
-        """The first block that was given back and is large enough, 0 if none is."""
-        found = (at for at in self._blocks() if not self.words[at // 8 + 1] and int(self.words[at // 8]) >= wanted)
-        return next(found, 0)
 
     def _blocks(self) -> Iterator[int]:
         """Raises InputError where the kernel has written over what the heap knows of itself."""
@@ -296,7 +291,6 @@ def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:
 
 
 def _field(thread: Thread, take: Callable[[int], bytes], spec: str, length: str | None, kind: str) -> str:
-    """One conversion."""
     if kind in "fFeEgGaA":
         number = struct.unpack("<d", take(8))[0]
         return number.hex() if kind in "aA" else (spec + kind) % number

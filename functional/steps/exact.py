@@ -27,7 +27,6 @@ def directed_fma_step(slots: Slots, inst: Instruction) -> Step:
 
 
 def _fused(a: float, b: float, c: float, mode: str) -> float:
-    """a * b + c, rounded once."""
     plain = a * b + c
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return plain

@@ -32,21 +32,6 @@ def order_of(rows: list[np.ndarray], warps: int) -> tuple[np.ndarray, np.ndarray
     return np.argsort(joined, kind="stable"), np.bincount(joined, minlength=warps)
 
 
-class Log:
-    """What steps have logged and nobody has taken yet, by the stream of a trace that it belongs to."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, Entries] = {"records": [], "conflicts": []}
-
-    def records(self, rows: np.ndarray, records: np.ndarray) -> None:
-        """Line records, one row number each; those of one instruction of one warp adjacent and in order."""
-        self.entries["records"].append((rows, records))
-
-    def conflicts(self, rows: np.ndarray, passes: np.ndarray) -> None:
-        """Bank passes of one shared-memory instruction, one a row."""
-        self.entries["conflicts"].append((rows, passes))
-
-
 @dataclass(frozen=True)
 class Block:
     """A decoded basic block: its steps and its end are functions of a frame."""
@@ -101,13 +86,16 @@ UNWATCHED = Watch()
 
 
 class Bytes:
-    """A zeroed byte array with views of 1, 2, 4 and 8-byte words; `data` may be given instead."""
+    """A byte array with views of 1, 2, 4 and 8-byte words."""
 
-    def __init__(self, size_bytes: int = 0, data: np.ndarray | None = None) -> None:
-        self.data = np.zeros(-(-size_bytes // 8), np.uint64).view(np.uint8) if data is None else data
-        whole = self.data[: len(self.data) // 8 * 8]
-        self.words = {n: whole.view(f"u{n}") for n in (1, 2, 4, 8)}
-        self.words[1] = self.data
+    def __init__(self, data: np.ndarray) -> None:
+        whole = data[: len(data) // 8 * 8]
+        self.data, self.words = data, {n: whole.view(f"u{n}") for n in (2, 4, 8)} | {1: data}
+
+    @classmethod
+    def copy_of(cls, data: bytes) -> Bytes:
+        """With zeros behind the last byte, up to a whole word."""
+        return cls(np.frombuffer(data + bytes(-len(data) % 8), np.uint8))
 
 
 class Saved:
@@ -161,7 +149,9 @@ class Machine:
         self.registers_held = np.full(self.warps, self.launched_registers)  # a thread of each warp, now
         self.registers_changed: Instruction | None = None  # by which, last
         self.held: dict[int, Any] = {}  # rows that wait for a phase of an mbarrier -> mbarriers.Waiting
-        self.log = Log()
+        # What nobody has taken yet: line records, those of one instruction of one warp adjacent and in order, and bank
+        # passes, one a warp and instruction
+        self.records, self.conflicts = Entries(), Entries()
         self.guarded = np.zeros(self.warps, np.int64)  # thread instructions of guarded instructions
         self.saved: dict[int, Saved] = {}  # by level
         if code.program.recursive:
@@ -191,11 +181,8 @@ class Machine:
         launch = self.launch
         self.shared_bytes = self.code.slots.shared_bytes_of(launch)
         self.shared_stride, self.local_stride, self.shared, self.local = self.own_memories()
-        self.globals = Bytes(data=self.memory.arena)
-        self.constants = Bytes(len(self.memory.const_arena))
-        self.constants.data[: len(self.memory.const_arena)] = self.memory.const_arena
-        self.parameters = Bytes(len(launch.parameters))
-        self.parameters.data[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
+        self.globals = Bytes(self.memory.arena)
+        self.constants, self.parameters = map(Bytes.copy_of, (self.memory.const_arena.tobytes(), launch.parameters))
 
     def own_memories(self) -> tuple[int, int, Bytes, Bytes]:
         """Bytes of shared memory of a thread block and of local memory of a thread, and all of both."""
@@ -236,7 +223,6 @@ class Machine:
             self.saved[int(level)].restore(self, rows[levels == level])
 
     def _completed(self, rows: np.ndarray) -> None:
-        """Warps whose barrier has just been completed go on."""
         self._reduce(rows)
         barriers, instructions = self.barriers, self.code.program.instructions
         for row, name, i in zip(rows, barriers.waiting[rows], barriers.instruction[rows], strict=True):
@@ -251,7 +237,7 @@ class Machine:
 
     def _log_met(self, row: int) -> None:
         records = access_records(self.phases.take().get(row, []), 1)
-        self.log.records(np.full(len(records), row), records)
+        self.records.append((np.full(len(records), row), records))
 
     def _met_cluster(self, rows: np.ndarray, waited: bool) -> None:
         """Log that warps arrive at the barrier of their cluster, or have waited for those of its last phase."""

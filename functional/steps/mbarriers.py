@@ -227,12 +227,11 @@ def _go_on(machine: Machine, seen: dict[int, dict[tuple[int, int], bool]]) -> No
         machine.write(int(slot), values[here], rows[here], lanes[here])
     for row, waiting in zip(seen, waits, strict=True):
         records = access_records(noted.get(row, []), waiting.passes)
-        machine.log.records(np.full(len(records), row), records)
+        machine.records.append((np.full(len(records), row), records))
     machine.stack.resume(rows, np.array([waiting.after for waiting in waits]))
 
 
 def _seen(machine: Machine, waiting: Waiting) -> dict[tuple[int, int], bool]:
-    """What those that wait for an object see now."""
     objects = machine.shared.words[8]
     return {(at, given): bool(waiting.change(int(objects[at]), given)[1]) for at, given in waiting.lanes}
 
@@ -257,7 +256,7 @@ def wait_end(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
                 wanted = {pair: own & (at == pair[0]) & (of == pair[1]) for pair in pairs}
                 _hold(machine, int(frame.index[row]), Waiting(inst, test.change, wanted, int(passes[row]), slot, after))
         idle = ~lanes.any(axis=1)
-        machine.log.records(frame.index[idle], np.zeros(int(idle.sum()), np.uint32))
+        machine.records.append((frame.index[idle], np.zeros(int(idle.sum()), np.uint32)))
         machine.stack.advance(frame.index[idle], after)
         end_waits(machine, frame.index[~idle].tolist())
 

@@ -88,18 +88,25 @@ def _split_generic(frame: Frame, inst: Instruction, active: np.ndarray, addresse
 def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
     """Log the line records of an access, or its bank passes if the instruction names shared memory."""
     if shared:
-        frame.machine.log.conflicts(frame.index, _passes(frame, parts))
+        frame.machine.conflicts.append((frame.index, _passes(frame, parts)))
     elif len(parts) == 1 and parts[0].space.name != "shared":
-        part = parts[0]
-        sectors = part.space.sectors(frame, part, size)
-        if sectors is not None:
-            log_records(frame, line_records(_spread(frame, sectors)), part.some)
-    else:
-        record_mixed(frame, size, parts)
+        log_records(frame, _records_of(parts[0], size), parts[0].some)
+    else:  # lines of all spaces, then one record a pass of shared memory
+        found = [_records_of(part, size) for part in parts]
+        chosen = [
+            each if part.some is None else tuple(column[part.some[each[0]]] for column in each)
+            for part, each in zip(parts, found, strict=True)
+        ]
+        log_records(frame, joined_records(chosen, frame.count), None)  # type: ignore[arg-type]
 
 
-def _spread(frame: Frame, sectors: np.ndarray) -> np.ndarray:
-    return sectors if len(sectors) == frame.count else np.broadcast_to(sectors, (frame.count, sectors.shape[1]))
+def _records_of(part: Lanes, size: int) -> Records:
+    """Of a part of an access, in rows without an active lane too; of shared memory a record a pass."""
+    frame = part.frame
+    sectors = part.space.sectors(frame, part, size)
+    if sectors is None:
+        return pass_records(_passes(frame, [part]))
+    return line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
 
 
 def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
@@ -117,10 +124,10 @@ def bank_passes_of(addresses: np.ndarray) -> np.ndarray:
     return bank_passes((addresses >> addresses.dtype.type(2)).astype(np.uint32, copy=False))
 
 
-def log_passes(frame: Frame, passes: np.ndarray) -> None:
-    """Log a generic access to shared memory: one record a bank pass [row] of the window for it."""
-    at = np.repeat(np.arange(frame.count), passes)
-    log_records(frame, joined_records([(at, np.full(len(at), SHARED_PASS, np.uint32))], frame.count), None)
+def pass_records(passes: np.ndarray) -> Records:
+    """Of a generic access to shared memory: one a bank pass [row], of the window for it."""
+    at = np.repeat(np.arange(len(passes)), passes)
+    return at, np.full(len(at), SHARED_PASS, np.uint32)
 
 
 def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None:
@@ -132,22 +139,7 @@ def log_records(frame: Frame, records: Records, some: np.ndarray | None) -> None
         rows = np.concatenate([rows[kept], empty])
         packed = np.concatenate([packed[kept], np.zeros(len(empty), np.uint32)])
     whole = some is None and len(rows) == frame.count
-    frame.machine.log.records(frame.index if whole else frame.index[rows], packed)
-
-
-def record_mixed(frame: Frame, size: int, parts: list[Lanes]) -> None:
-    """Log an access to several spaces: lines of all of them, then one record a pass of shared memory."""
-    found = []
-    for part in parts:
-        some = np.ones(frame.count, bool) if part.some is None else part.some
-        sectors = part.space.sectors(frame, part, size)
-        if sectors is None:
-            at = np.repeat(np.arange(frame.count), np.where(some, _passes(frame, [part]), 0))
-            found.append((at, np.full(len(at), SHARED_PASS, np.uint32)))
-        else:
-            at, records = line_records(_spread(frame, sectors))
-            found.append((at[some[at]], records[some[at]]))
-    log_records(frame, joined_records(found, frame.count), None)
+    frame.machine.records.append((frame.index if whole else frame.index[rows], packed))
 
 
 def load_step(slots: Slots, inst: Instruction) -> Step:

@@ -203,7 +203,6 @@ _PRODUCT, _OWN, _UPPER = _LANE % 16 // 4, _LANE % 4, _LANE // 16 * 4  # of four 
 
 
 def _volta_places(form: MmaForm) -> tuple[Layout, ...]:
-    """Of A, B, C and D."""
     along, index, own = np.arange(4)[None], np.arange(8)[None], _OWN + _UPPER
     left = (own, along) if form.majors[0] == "row" else (along + _UPPER, _OWN)
     right = (_OWN, along + _UPPER) if form.majors[1] == "row" else (along, own)

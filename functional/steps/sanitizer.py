@@ -118,7 +118,6 @@ class BlockRaces:
 
 
 def _first_within(cells: np.ndarray, blocks: np.ndarray, values: np.ndarray | None) -> tuple[int, int] | None:
-    """Writes of one instruction to a cell by two blocks that leave different values there."""
     flat = cells.reshape(-1)
     order = np.argsort(flat, kind="stable")
     cell, access = flat[order], order // cells.shape[1]

@@ -76,7 +76,6 @@ class Stack:
 
 
 def _table(paths: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
-    """Blocks and lanes [row, path, 2]."""
     each = [
         np.stack([np.full(len(lanes), block, np.uint32), lanes.astype(np.uint32)], axis=1) for block, lanes in paths
     ]

@@ -143,7 +143,6 @@ def faults(frame: Frame, inst: Instruction, row: int) -> Iterator[None]:
 
 
 def _store(frame: Frame, to: Place, words: np.ndarray) -> None:
-    """A word of each warp [row, 1] into shared memory."""
     parts = to.parts(frame)
     for part in parts:
         if part.space.name != "shared":

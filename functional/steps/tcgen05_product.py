@@ -244,7 +244,6 @@ class _Side(NamedTuple):
         return unpack_units(words, kind.name) if kind.name in SUB_BYTE else decode(words, kind)
 
     def in_tensor_memory(self) -> np.ndarray:
-        """A as numbers [row, k]. Raises ValueError."""
         product = self.product
         if product.transposed[0] or product.left.name in SUB_BYTE:
             raise ValueError("A of 4 or 6 bits in tensor memory, or with M innermost, is not supported")

@@ -94,7 +94,8 @@ def im2col(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> E
     )
 
 
-MODES: dict[str, Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]] = {
+Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
+MODES: dict[str, Mode] = {
     "tile": tile, "im2col": im2col, "im2col_no_offs": im2col, "tile::gather4": four_rows, "tile::scatter4": four_rows,
 }  # fmt: skip
 
@@ -194,7 +195,6 @@ def _copy_step(slots: Slots, inst: Instruction) -> Step:
     return step
 
 
-Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]
 _LOAD_ALIGNMENT_BYTES = 128
 _LINE_BYTES = 128  # after which the next unit is exchanged with the first
 _PAIR = "cta_group::2"

@@ -24,8 +24,6 @@ _F64 = np.float64
 
 
 class _Access:
-    """The object an instruction names, and its coordinates."""
-
     def __init__(self, slots: Slots, inst: Instruction, coordinate_type: str) -> None:
         geometry = next((m for m in inst.modifiers if m in _GEOMETRIES), "")
         where = as_address(inst.sources[0])
@@ -96,7 +94,6 @@ def _face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _record(frame: Frame, address: np.ndarray, active: np.ndarray) -> None:
-    """Log the lines of addresses [row, 32, n]."""
     some = rows_with_a_lane(active)
     columns = [repeat_active(address[..., i], active, some) for i in range(address.shape[2])]
     log_records(frame, line_records(sector_numbers(np.concatenate(columns, axis=1))), some)

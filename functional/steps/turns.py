@@ -63,7 +63,7 @@ class TimedTurns(Turns):
         paces = np.append(given.paces, np.full(len(places), PACE))
         self._paces = paces[places]
         self.times = (places * given.dispatch_cycles).astype(np.int64)
-        self._latest: dict[tuple[int, int], int] = {}  # arrival at a barrier of a thread block or cluster
+        self._latest: dict[tuple[int, ...], int] = {}  # arrival at a barrier, by its thread block or cluster and number
 
     def _free(self, blocks: np.ndarray) -> np.ndarray:
         can_run = blocks < WAITING
@@ -91,13 +91,9 @@ class TimedTurns(Turns):
         self.times[row] = max(self.times[row], until)
 
     def meet(self, rows: np.ndarray, owners: np.ndarray, barrier: np.ndarray) -> None:
-        for row, which in zip(rows.tolist(), _pairs(owners, barrier), strict=True):
-            self._latest[which] = max(self._latest.get(which, 0), int(self.times[row]))
+        for row, *which in zip(rows.tolist(), owners.tolist(), barrier.tolist(), strict=True):
+            self._latest[*which] = max(self._latest.get((*which,), 0), int(self.times[row]))
 
     def go_on(self, rows: np.ndarray, owners: np.ndarray, barrier: np.ndarray) -> None:
-        for row, which in zip(rows.tolist(), _pairs(owners, barrier), strict=True):
-            self.wait(row, self._latest.get(which, 0))
-
-
-def _pairs(owners: np.ndarray, barrier: np.ndarray) -> list[tuple[int, int]]:
-    return list(zip(owners.tolist(), barrier.tolist(), strict=True))
+        for row, *which in zip(rows.tolist(), owners.tolist(), barrier.tolist(), strict=True):
+            self.wait(row, self._latest.get((*which,), 0))

@@ -8,7 +8,7 @@ Instructions"."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -61,11 +61,6 @@ class Descriptor(NamedTuple):
     def wide(self) -> bool:
         """Whether units of 32 bytes are exchanged."""
         return self.unit > _UNIT_BYTES
-
-
-def of_hopper(word: int) -> Descriptor:
-    """Of `wgmma`. Raises ValueError, with what is wrong, for one that cannot be had."""
-    return _descriptor(word, _HOPPER_WIDTHS[word >> 62])
 
 
 def of_blackwell(word: int) -> Descriptor:
@@ -152,7 +147,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     before, setters = mma.registers_of(slots, accumulators, kinds[0]), mma.setters_of(slots, destination, kinds[0])
     refuse_if(len(setters) * kinds[0].per_register != columns // 2)
     plain = kinds[0].name == "f32" and kinds[1].name in FLOAT_ELEMENTS and not metadata
-    in_place = _in_place(slots, (accumulators, destination)) if plain else []
+    held = [[slots.register(r) for r in parts_of(o) if isinstance(r, Register)] for o in (accumulators, destination)]
     left = _left(slots, inst, kinds[1], depth // 2 if metadata else depth, transposed[0])
     right, adds = getter(slots, second, "b64"), getter(slots, scale, "pred", 2 + len(metadata) in inst.negated_sources)
     places = c_layout(_ROWS, columns)
@@ -162,7 +157,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         added = np.asarray(frame.full(adds(frame)))[:, :1, None]
         found, of = _stored(frame, inst, right, kinds[2], columns, depth, transposed[1], None)
         a, b = left(frame) * sign, found.swapaxes(1, 2)
-        if in_place and frame.accumulate(a, b, of, in_place, added[:, 0, 0]):
+        if plain and frame.accumulate(a, b, of, held, added[:, 0, 0]):
             return None
         old = np.where(added, mma.read(frame, before, kinds[0]), 0)
         third = mma.assembled(old, places, (_ROWS, columns))
@@ -175,11 +170,6 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         return mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
-
-
-def _in_place(slots: Slots, operands: Sequence[Operand | None]) -> list[tuple[int, ...]]:
-    """Registers of accumulators, before and after."""
-    return [tuple(slots.register(r) for r in parts_of(o) if isinstance(r, Register)) for o in operands]
 
 
 def _left(
@@ -205,7 +195,8 @@ def _left(
 @lru_cache(4096)
 def _addresses(word: int, first: int, extent: int, depth: int, size: int, transposed: bool) -> np.ndarray:
     """Shared addresses [extent, k] that a descriptor names, from the `first` of its extent on. Raises ValueError."""
-    return addresses_of(of_hopper(word), first + np.arange(extent), np.arange(depth), size, transposed)
+    descriptor = _descriptor(word, _HOPPER_WIDTHS[word >> 62])
+    return addresses_of(descriptor, first + np.arange(extent), np.arange(depth), size, transposed)
 
 
 def _stored(

@@ -17,10 +17,10 @@ from functional.isa.memory import SHARED_WINDOW
 from functional.isa.operation import as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.ptx.ir import Address, Instruction, parts_of
-from functional.steps.memory_ops import Place, address_getter, bank_passes_of, log_passes, log_records, record, split
+from functional.steps.memory_ops import Place, address_getter, bank_passes_of, log_records, pass_records, record, split
 from functional.steps.mma import multiply_in, product_step, registers_of, setters_of
 from functional.steps.operands import Frame, Getter, Step, getter, setter
-from functional.traces.line_record import line_records
+from functional.traces.line_record import joined_records, line_records
 
 _LANE = np.arange(32)
 
@@ -100,7 +100,6 @@ def wmma_step(slots: Slots, inst: Instruction) -> Step:
 
 
 def _moved(slots: Slots, inst: Instruction) -> Step:
-    """A load or store."""
     address, pitch, by_column, fragment = access_form(inst)
     loads, kind, role = inst.modifiers[0] == "load", fragment.kind, inst.modifiers[1]
     refuse_if(role not in ("abc" if loads else "d"))
@@ -145,9 +144,9 @@ def _place(
     whole, size = replace(part, addresses=addresses, active=None, some=None), max(8, fragment.kind.bits) // 8
     at = whole.places("loads" if inst.modifiers[0] == "load" else "stores", size)
     if inst.space == "shared":
-        frame.machine.log.conflicts(frame.index, bank_passes_of(addresses))
+        frame.machine.conflicts.append((frame.index, bank_passes_of(addresses)))
     elif part.space.name == "shared":
-        log_passes(frame, bank_passes_of(addresses))
+        log_records(frame, joined_records([pass_records(bank_passes_of(addresses))], frame.count), None)
     else:
         sectors = part.space.sectors(frame, whole, size)
         log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]

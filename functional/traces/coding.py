@@ -142,7 +142,6 @@ def _check_lengths(lengths: dict[str, int], warps_per_block: int, most_warps: in
 
 
 def _decompressed(part: bytes, size: int) -> bytes:
-    """`size` bytes. Raises ValueError for a part that says to hold another number, before any are made."""
     import zstandard
 
     said = zstandard.get_frame_parameters(part).content_size

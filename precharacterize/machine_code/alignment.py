@@ -203,7 +203,8 @@ def _leave_loops(
     known = {b.leader for b in blocks} | {program.block_of(i) for b in blocks for i in b.held}
     copied = Counter(m for n, b in enumerate(blocks) for m in {n, *b.rivals})
     alike = [len(b.rivals) > 1 or copied[n] > 1 for n, b in enumerate(blocks)]
-    acts = [bool(b.accessed) or _marks(b, program) for b in blocks]
+    # does it access memory, or begin, close or await copies, arrivals or products?
+    acts = [bool(b.accessed) or any(copies_of(program.instructions[i]) != NONE for i in b.held) for b in blocks]
     placed = [Placed(b.leader, way, *more) for b, way, *more in zip(blocks, _ways(blocks), acts, alike, strict=True)]
     found = leaders(placed, edges, dominators, behind, known)
     moved = {n for n, block in enumerate(blocks) if found[n] != block.leader}
@@ -213,16 +214,10 @@ def _leave_loops(
 
 
 def _ways(blocks: Sequence[MachineBlock]) -> list[list[int]]:
-    """The successors of each block."""
     labels = {block.code[0].label: n for n, block in enumerate(blocks) if block.code[0].label}
     ways = [[labels[c.target] for c in block.code if ends_block(c) and c.target in labels] for block in blocks]
     follows = [n + 1 < len(blocks) and falls_through(block.code[-1]) for n, block in enumerate(blocks)]
     return [way + [n + 1] * follow for n, (way, follow) in enumerate(zip(ways, follows, strict=True))]
-
-
-def _marks(block: MachineBlock, program: Program) -> bool:
-    """Does it begin, close or await copies, arrivals or products?"""
-    return any(copies_of(program.instructions[i]) != NONE for i in block.held)
 
 
 def _reversed(edges: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -266,7 +261,6 @@ def _most_held(block: MachineBlock, program: Program) -> int:
 
 
 def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) -> bool:
-    """Is it an effect that no assembler moves out of its block?"""
     if source.opcode in _BRANCHES:
         return ends_block(instruction)
     if source.meets:
@@ -378,7 +372,6 @@ class Matching:
         return found
 
     def _makes(self, instruction: MachineInstruction, i: int) -> bool:
-        """Is it a memory instruction that makes the access of PTX instruction `i`?"""
         if i >= 0 and self.program.instructions[i].meets:
             return instruction.name in MEETING
         if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:

@@ -200,7 +200,6 @@ def assembled_for(text: bytes, architecture: str) -> str:
 
 
 def _functions(text: bytes, target: str, tools: Tools) -> bytes:
-    """Encoded functions; none if a tool refuses."""
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(text)

@@ -18,7 +18,7 @@ from functional.isa.slots import (
     special_type,
 )
 from functional.launches.launch import open_regions
-from functional.steps.machine import Bytes, Machine, order_of
+from functional.steps.machine import Bytes, Entries, Machine, order_of
 from functional.steps.operands import Frame
 from functional.steps.stack import FULL
 from functional.traces.trace import Trace, offsets_of
@@ -68,7 +68,8 @@ class ArrayMachine(Machine):
         slots = self.code.slots
         shared = -(-self.shared_bytes // 16) * 16
         local = -(-(slots.local_bytes + slots.call_bytes) // 16) * 16 * slots.frames
-        return shared, local, Bytes(shared * len(self.thread_blocks)), Bytes(local * 32 * self.warps)
+        sizes = shared * len(self.thread_blocks), local * 32 * self.warps
+        return shared, local, *(Bytes(np.zeros(size // 8, np.uint64).view(np.uint8)) for size in sizes)
 
     def read(self, slot: int, rows: np.ndarray | None) -> np.ndarray:
         value = self.registers[slot]
@@ -106,16 +107,15 @@ class ArrayMachine(Machine):
         row = np.repeat(self.all_rows, events)
         warp = np.bincount(row, sizes[blocks], self.warps).astype(np.int64)
         thread = np.bincount(row, unguarded[blocks] * np.bitwise_count(masks), self.warps).astype(np.int64)
-        records, accesses = self._stream("records", np.uint32)
-        conflicts, shared = self._stream("conflicts", np.uint8)
+        records, accesses = self._stream(self.records, np.uint32)
+        conflicts, shared = self._stream(self.conflicts, np.uint8)
         starts = offsets_of(events), offsets_of(accesses), offsets_of(shared)
         streams = blocks, masks, records, conflicts
         blocks_run = self.thread_blocks.astype(np.int64)
         return Trace(blocks_run, self.warps_per_block, *streams, *starts, warp, thread + self.guarded)
 
-    def _stream(self, name: str, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    def _stream(self, entries: Entries, dtype: type) -> tuple[np.ndarray, np.ndarray]:
         """(values, how many a warp), warp after warp."""
-        entries = self.log.entries[name]
         order, counts = order_of([rows for rows, _ in entries], self.warps)
         return np.concatenate([np.zeros(0, dtype), *(values for _, values in entries)])[order].astype(dtype), counts
 
