@@ -81,8 +81,7 @@ def _tcgen05(instruction: Instruction, program: Program, one: Operation, shared_
     """How it takes its unit, given the operation of its latency class and what shared memory gives a cycle. Raises
     PtxError for a product whose extents are not known."""
     cycles = {"mma": _product_cycles, "cp": _copy_cycles, "ld": _move_cycles, "st": _move_cycles}
-    count = cycles.get(instruction.modifiers[0])
-    if count is None:
+    if (count := cycles.get(instruction.modifiers[0])) is None:
         return one
     held = max(1, count(instruction, program, one, shared_bytes))
     behind = max(1, one.latency_cycles - one.initiation_cycles)
@@ -119,8 +118,7 @@ def _product_cycles(instruction: Instruction, program: Program, one: Operation, 
     from functional.isa.tcgen05_form import form_of, product_of
 
     form = form_of(instruction)
-    word = constant(program, form.described)
-    if word is None:
+    if (word := constant(program, form.described)) is None:
         why = "its time is not known: its instruction descriptor is no constant and no parameter"
         raise PtxError(program.path, instruction.line, f"{instruction.name}: {why}")
     try:

@@ -92,11 +92,6 @@ class TimedCode:
     accesses: Int32[np.ndarray, "access 3"]  # mode, first source, end of sources
     sources: Int32[np.ndarray, "source 2"]
 
-    @property
-    def why_not_machine(self) -> str:
-        """Why this is the PTX with its loads hoisted; "" if it is machine code."""
-        return why_not_machine(self.description)
-
 
 HOISTED = "PTX with loads hoisted"
 

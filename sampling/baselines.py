@@ -57,8 +57,7 @@ class RandomUnits:
 class Systematic:
     """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003).
 
-    Which of the k is drawn anew each time: launches repeat with a period, and a fixed step could meet one kernel
-    alone."""
+    Which of the k is drawn anew each time: launches repeat with a period, and fixed steps could meet one kernel."""
 
     fraction: float = 0.1
     seed: int = 0

@@ -46,8 +46,7 @@ def read_nsight_compute(path: Path) -> Profile:
     """A profile from `ncu --csv`, wide (`--page raw`) or one row a metric. Raises SamplingError for a metric it lacks.
 
     `cycles` are elapsed cycles, or nanoseconds where only the duration was collected; None without either."""
-    launches = list(_launches(path))
-    if not launches:
+    if not (launches := list(_launches(path))):
         raise SamplingError(f"{path}: no launches; is it the output of `ncu --csv`?")
     columns = {name: _column(launches, metric, path) for name, metric in METRICS.items()}
     time = next((metric for metric in _TIME if metric in launches[0]), None)

@@ -26,8 +26,7 @@ class Pks:
     principal components explain. `measured = False` (not in the paper): nobody has measured the profile's cycles, so
     the projection must meet the error for each of the twelve characteristics too, and kernels share no cluster. The
     interval assumes that the projection is as good on the simulated GPU as on the profiled one (within `error`, or what
-    was reached), and that a representative differs from its cluster by MODEL_ERROR and as much as profiled cycles
-    do."""
+    was reached), and that a representative differs from its cluster by MODEL_ERROR and as profiled cycles do."""
 
     error: float = 0.05
     most_clusters: int = 20

@@ -64,7 +64,6 @@ class Profile:
 
     def need(self, column: str, method: str) -> np.ndarray:
         """A column. Raises SamplingError where the profile has none."""
-        found = getattr(self, column)
-        if found is None:
+        if (found := getattr(self, column)) is None:
             raise SamplingError(f"{method} needs the profile's {column}; this profile has none")
         return np.asarray(found)

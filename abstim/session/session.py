@@ -30,7 +30,7 @@ from functional.traces.trace import Trace
 from precharacterize import LatencyTable, characterize
 from precharacterize.projection import Projected, project
 from precharacterize.tensor_work import bound, columns_of, unknown_descriptors
-from precharacterize.timed_code import TimedCode
+from precharacterize.timed_code import TimedCode, why_not_machine
 
 Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
@@ -247,7 +247,7 @@ class Session:
         program, architecture = self.timed_program(number), gpu.spec.architecture
         key = ("timed code", program.digest, program.name, program.constants, gpu.pipeline, architecture)
         found = self._characterized(key, lambda: timed_code_of(program, gpu.pipeline, architecture))
-        if gpu.code_asked and (why := found.why_not_machine):
+        if gpu.code_asked and (why := why_not_machine(found.description)):
             raise InputError(f"kernel '{program.name}' on {gpu.name}: {gpu.code_asked}: no machine code: {why}")
         return found
 

@@ -298,8 +298,7 @@ class _Reader:
         left, self._warp = int(value), self._warp + 1
         self._previous = -1
         while left:
-            lines = list(islice(self.file, min(left, _CHUNK_LINES)))
-            if not lines:
+            if not (lines := list(islice(self.file, min(left, _CHUNK_LINES)))):
                 raise InputError(f"the file ends {left} instructions too early")
             self._instructions(lines)
             left -= len(lines)

@@ -221,8 +221,7 @@ class Runs:
     def add(self, i: int, mask: int) -> None:
         """The warp executes instruction `i` with these lanes.
 
-        Lanes that join begin a block; a mask that only shrinks may come from a predicate, hence begins a run, no
-        block."""
+        Lanes that join begin a block; one that only shrinks may come from a predicate: it begins a run, no block."""
         before = self._before
         code = self.code
         straight = before >= 0 and (code.next[before] == i or code.link(before, i))

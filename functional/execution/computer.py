@@ -35,8 +35,7 @@ def default_threads() -> int:
     """ABSTIM_THREADS, else the CPUs this process may use. Raises InputError if the environment's value is no count."""
     if _chosen:
         return _chosen[-1]
-    text = os.environ.get("ABSTIM_THREADS", "")
-    if not text:
+    if not (text := os.environ.get("ABSTIM_THREADS", "")):
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")

@@ -1,5 +1,4 @@
-"""The executors to choose from: the default one, and one with eyes, whose launches end with an error where they do what
-no GPU promises."""
+"""The executors to choose from: the default one, and one with eyes, which refuses what no GPU promises."""
 
 from __future__ import annotations
 

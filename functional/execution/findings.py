@@ -41,8 +41,7 @@ def _unwritten_registers(program: Program) -> Iterator[str]:
     """Registers of which no write reaches a read, on any path."""
     numbers, reaching = program.numbers, _reaching(program)
     for block in program.blocks:
-        written = reaching[block.index]
-        if written is None:
+        if (written := reaching[block.index]) is None:
             continue  # nothing leads here
         for inst in program.instructions[block.start : block.stop]:
             guard = (inst.guard.register,) if inst.guard else ()

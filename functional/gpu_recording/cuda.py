@@ -130,8 +130,7 @@ class CudaDevice:
         seconds.append(milliseconds.value / 1e3)
 
     def _call(self, name: str, *arguments: object) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status:
+        if status := getattr(self._library, name)(*arguments):
             text = c_char_p()
             self._library.cuGetErrorString(c_int(status), byref(text))  # type: ignore[attr-defined]
             reason = text.value.decode() if text.value else f"error {status}"

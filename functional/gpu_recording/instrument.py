@@ -69,8 +69,7 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
 
     Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
     traced and for code that is not laid out one instruction a line."""
-    text = unchanged(module.path, module.digest)
-    if text is None:
+    if (text := unchanged(module.path, module.digest)) is None:
         raise InputError(f"{module.path}: has changed since it was read, or is gone")
     lines = text.decode().split("\n")
     before: dict[int, list[str]] = {}

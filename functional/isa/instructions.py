@@ -1,5 +1,4 @@
-"""The table of instructions that compute, opcode and type to their form and meaning; what ends a block, and what has no
-effect."""
+"""The table of instructions that compute, opcode and type to their form and meaning; what has no effect."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ _TENSOR_WAITS = frozenset(
 def operation_of(inst: Instruction) -> Operation:
     """The operation of an arithmetic instruction. Raises Unsupported."""
     table = floats.TABLE if inst.type in FLOATS else floats.PACKED_TABLE if inst.type in PACKED else _INTEGERS
-    builder = _COMMON.get(inst.opcode) or table.get(inst.opcode)
-    if builder is None:
+    if (builder := _COMMON.get(inst.opcode) or table.get(inst.opcode)) is None:
         raise Unsupported
     return builder(inst)
 

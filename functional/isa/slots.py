@@ -49,8 +49,7 @@ def special_type(name: str) -> str | None:
 
 def special_register(name: str) -> Register:
     """A special register where steps read it, like any other. Raises Unsupported."""
-    type_ = special_type(name)
-    if type_ is None:
+    if (type_ := special_type(name)) is None:
         raise Unsupported
     return Register(name, type_)
 

@@ -33,8 +33,7 @@ _GROUPS = {"cta_group::1": 1, "cta_group::2": 2}
 
 
 def group_of(inst: Instruction) -> tuple[int, tuple[str, ...]]:
-    """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported where that
-    is not said."""
+    """(how many thread blocks an instruction is of, one or a pair; its other modifiers). Raises Unsupported."""
     groups = [m for m in inst.modifiers[1:] if m in _GROUPS]
     refuse_if(len(groups) != 1)
     return _GROUPS[groups[0]], tuple(m for m in inst.modifiers[1:] if m not in _GROUPS)

@@ -69,8 +69,7 @@ def machine(level: int = 1) -> Any:
 
 
 def engine_of(*codes: bytes) -> Any:
-    """What holds object files; what they lack is of the process, or was given to `provide`. It has to outlive every
-    call."""
+    """What holds object files; what they lack is of the process, or was given to `provide`. It outlives every call."""
     if CAN_LOAD:
         return ObjectFiles(*codes)
     llvm, host = binding(), machine()

@@ -280,6 +280,5 @@ def sleep(body: Any, microseconds: Any) -> None:
 
 @Operation
 def all_written(body: Any) -> None:
-    """What was written before is read after, though by another name: elsewhere arrays of different names are taken to
-    lie apart."""
+    """What was written before is read after, though by another name: elsewhere arrays of other names lie apart."""
     body.do('call void asm sideeffect "", "~{memory}"()')

@@ -10,8 +10,7 @@ Numbers have no sign: `<`, `>>` and `//` are those of unsigned ones. Operations 
 numbers; a scalar goes to all lanes. `T(x)` converts: to fewer or more bits, between addresses and numbers, 32 flags
 to the bits of a word. `p[T, i]` is the i-th T at an address, `p + n` lies n bytes further, `p.name` is a field of what
 a pointer of a record type points to. `op.name(...)` is an operation defined here, else LLVM's intrinsic, or comparison.
-What is known when a routine is compiled (numbers, tuples, strings around the function) is computed then, `if`
-included."""
+What is known when a routine is compiled (numbers, tuples, strings around it) is computed then, `if` included."""
 
 from __future__ import annotations
 

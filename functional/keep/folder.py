@@ -67,8 +67,7 @@ def trace_cache_bytes() -> int:
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file that other processes see whole or not at all.
 
-    A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr and
-    ignored."""
+    A cache that cannot be written (read-only, disk full) costs time, not correctness: it is said on stderr."""
     try:
         make_folder(path.parent)
         alone = partial(os.open, mode=0o600)  # the owner's alone, whatever others are allowed otherwise

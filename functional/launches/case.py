@@ -1,5 +1,4 @@
-"""A case: kernels with their launches, what a host writes to memory before them, and what buffers must hold
-afterwards."""
+"""A case: kernels with their launches, what a host writes to memory before them, and what buffers must hold then."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 class Expected(msgspec.Struct, frozen=True):
     """Contents a buffer must have: |got - values| <= atol + rtol * |values|, exactly equal for integers.
 
-    `values` are those of the buffer's elements from number `first` on; `compared` says which of them count, None:
-    all."""
+    `values` are those of the buffer's elements from number `first` on; `compared`: which of them count, None: all."""
 
     values: np.ndarray
     rtol: float = 0.0

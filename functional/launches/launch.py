@@ -87,8 +87,7 @@ Argument = Pointer | Scalar | Texture | TensorMap | Struct | int | float | bytes
 @dataclass(frozen=True)
 class Order:
     """When a launch may begin: `after` launches before it, by number (events, a graph's edges), and the one before it
-    on its stream; a `programmatic` one is launched while that runs. Of several that may begin, the lowest priority
-    does."""
+    on its stream; a `programmatic` one is launched while that runs. Of several the lowest priority begins."""
 
     stream: str = ""
     after: tuple[int, ...] = ()
@@ -207,8 +206,7 @@ def check_after(after: Sequence[int], number: int) -> None:
 
 
 def open_regions(program: Program, memory: Memory) -> None:
-    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
-    none."""
+    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError."""
     if uses_heap(program):
         memory.opened(HEAP)
     if launches_kernels(program):
@@ -240,8 +238,7 @@ def cuda_shape(program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: 
 def check_shape(
     program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None
 ) -> None:
-    """Raise InputError if no GPU could launch this grid of thread blocks: CUDA's limits and the kernel's own
-    directives."""
+    """Raise InputError if no GPU could launch this grid of thread blocks: CUDA's limits, the kernel's directives."""
     for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
             if extent <= 0:
@@ -336,8 +333,7 @@ def _encode(program: Program, parameter: Parameter, argument: Argument, memory: 
         case bool() | int() | float() if not isinstance(argument, np.generic):
             data = _encode_scalar(parameter.type, argument, where)
         case _:
-            typed = encode_typed(argument, memory, where)
-            if typed is None:
+            if (typed := encode_typed(argument, memory, where)) is None:
                 raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
             data = typed
     if len(data) != parameter.bytes:
@@ -367,8 +363,7 @@ def _encode_struct(members: Sequence[Argument], memory: Memory, where: str) -> t
         if isinstance(member, Struct):
             piece, own = _encode_struct(member.members, memory, inside)
         else:
-            typed = encode_typed(member, memory, inside)
-            if typed is None:
+            if (typed := encode_typed(member, memory, inside)) is None:
                 example = "{'f32': 1.0} or np.float32(1.0)"
                 raise InputError(f"{inside}: give a type, as {example}; a structure declares none")
             piece, own = typed, len(typed)

@@ -168,8 +168,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     elements = elements_of(value, count)
     refuse_if(None in elements)
     values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]
-    own = _call_memory(unit, inst, operand, size * count)
-    if own is not None:
+    if (own := _call_memory(unit, inst, operand, size * count)) is not None:
         return _scattered(unit, own, values, size)
     if inst.space == "generic":
         return _store_generic(unit, address(unit, operand, "generic"), values, size)

@@ -49,8 +49,7 @@ def analyse(program: Program, left_out: Set[int]) -> Analysis:
         found: set[Register] = set()  # with a write that is not uniform
         for block in program.blocks:
             for inst in program.instructions[block.start : block.stop]:
-                written = inst.writes()
-                if not written:
+                if not (written := inst.writes()):
                     continue
                 if inst.index in left_out or not is_uniform(inst, uniform, program):
                     found.update(written)

@@ -114,8 +114,7 @@ class PieceCode(Code):
         return Block(block.index, tuple(steps), end, block.stop - block.start)
 
     def _loaded(self, inst: Instruction, build: Callable[[Slots, Instruction], Step]) -> Step:
-        """A step, or an end, that reads and writes registers where the machine code keeps them. Raises PtxError if it
-        is not supported."""
+        """A step, or an end, that reads and writes registers where the machine code keeps them. Raises PtxError."""
         step = decoded(self.program, inst, lambda: build(self.slots, inst))
         return lambda frame: frame.run(step)  # type: ignore[attr-defined]
 

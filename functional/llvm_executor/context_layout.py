@@ -39,7 +39,7 @@ CONTEXT = (
     "next_block", "blocks_done", "now", "times", "turns_of",  # the latter two an int64 a warp of a slot
     "turns", "turns_stop", "block_cycles", "spreads", "paces",
     "dispatch_ticks", "next_entry",  # when a thread block may enter
-    # pieces of basic blocks (runtime_pieces.py)
+    # pieces of basic blocks (runtime_schedule.py)
     "piece_row",  # of the list of warps that run a piece, the next one's place
     "rank_bases", "rank_base",  # first shared address of each thread block, and of the running one
 )  # fmt: skip

@@ -2,8 +2,7 @@
 
 The function is a switch over basic blocks. A block logs itself, computes, writes the registers that live on into the
 frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack. A block with
-instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of the
-instruction."""
+instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of it."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class Generated:
 
 
 def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Generated:
-    """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported for a program that cannot be
-    generated at all."""
+    """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported where nothing can be generated."""
     if care == Care.OUTLINES:
         return _outlines(program)
     reasons = [may_be_far] * in_clusters + [may_fault] * (care > Care.NONE)

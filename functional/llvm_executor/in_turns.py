@@ -8,11 +8,10 @@ from hashlib import blake2b
 import numpy as np
 
 from functional.errors import ExecutionError
-from functional.execution.executor import Interleaving
+from functional.execution.executor import PACE, Interleaving
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.launch_state import Machine
 from functional.llvm_executor.object_code import call
-from functional.llvm_executor.runtime_schedule import TICKS
 from functional.llvm_executor.streams import StreamPart
 from functional.traces.trace import Trace
 
@@ -102,14 +101,14 @@ class _Turns:
         swaps = [any("cas" in i.modifiers for i in program.instructions[b.start : b.stop]) for b in program.blocks]
         tables = {
             "slots": self.rows, "tree": tree, "times": self.times, "turns_of": self.turns_of,
-            "block_cycles": costs, "spreads": np.where(swaps, costs * TICKS // _SPREAD, 0),
+            "block_cycles": costs, "spreads": np.where(swaps, costs * PACE // _SPREAD, 0),
         }  # fmt: skip
-        tables["paces"] = np.append(interleaving.paces, np.full(leaves, TICKS))[:leaves]
+        tables["paces"] = np.append(interleaving.paces, np.full(leaves, PACE))[:leaves]
         self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
         context = dict(zip(at.CONTEXT, machine.context.tolist(), strict=True))
         machine.set(
             interleaved=1, midway=0, leaves=leaves, resident=slots, next_block=0, blocks_done=0, now=0, turns=0,
-            dispatch_ticks=round(interleaving.dispatch_cycles * TICKS), next_entry=0,
+            dispatch_ticks=round(interleaving.dispatch_cycles * PACE), next_entry=0,
             slot_frames=context["frames"], slot_shared=context["shared"], slot_local=context["local_base"],
             shared_stride=machine.shared_stride, **{name: table.ctypes.data for name, table in self.kept.items()},
         )  # fmt: skip

@@ -20,7 +20,6 @@ from functional.llvm_executor import (  # noqa: F401 - to load their routines
     runtime_access,
     runtime_interleave,
     runtime_matrices,
-    runtime_pieces,
     runtime_races,
     runtime_schedule,
     runtime_stack,

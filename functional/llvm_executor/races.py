@@ -59,8 +59,7 @@ class Shadow:
         return known
 
     def clean(self, trace: Trace, touched: np.ndarray, streams: Streams) -> bool:
-        """Is the chunk that a machine has just run without conflict with those before it? Chunks may come from several
-        threads."""
+        """Is the chunk that a machine has just run without conflict with those before it? Threads may call it."""
         touched = touched[: len(self._shared)]
         if (touched[~self._shared] & STORED).any():
             return False

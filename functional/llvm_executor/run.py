@@ -162,8 +162,7 @@ class LlvmExecutor(Executor):
         job.done = len(job.blocks)
 
     def _together(self, job: Job, stop: OverBudget) -> Way:
-        """Over budget, perhaps because blocks wait for later ones: many take turns. Raises BudgetSpent if that cannot
-        be the reason."""
+        """Over budget, perhaps because blocks wait for later ones: many take turns. Raises BudgetSpent where not."""
         program = job.launch.program
         if job.interleaving or stop.thread_block == job.blocks[-1] or not job.compiled.ordered:
             raise BudgetSpent(program.name, program.path, stop.line, job.budget) from None

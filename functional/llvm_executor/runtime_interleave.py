@@ -9,7 +9,7 @@ from __future__ import annotations
 from functional.jit.native import I32, I64, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Slot
-from functional.llvm_executor.runtime_schedule import HELD, begin, frame_of, place, time_of, turn
+from functional.llvm_executor.runtime_schedule import HELD, begin, frame_of, time_of, turn, use_slot
 
 _OVER = (1 << 64) - 1
 
@@ -24,10 +24,7 @@ def slot_of(ctx: Context, slot: I64) -> Slot:
 def select_slot(ctx: Context, slot: I64) -> None:
     """The thread block of a slot is the running one."""
     ctx.slot, ctx.thread_block = slot, slot_of(ctx, slot).thread_block
-    ctx.frames = ctx.slot_frames + slot * (ctx.warps * ctx.frame_bytes)
-    ctx.shared = ctx.slot_shared + slot * ctx.shared_stride
-    ctx.local_base = ctx.slot_local + slot * (ctx.warps * ctx.local_bytes)
-    place(ctx)
+    use_slot(ctx, slot)
 
 
 @routine
@@ -156,8 +153,7 @@ def end_turn(ctx: Context) -> None:
 
 @routine
 def run_interleaved(ctx: Context) -> I32:
-    """The list of thread blocks, as many at a time as there are slots. Another call goes on after STOPPED and
-    PAUSED."""
+    """The list of thread blocks, as many at a time as there are slots. After STOPPED and PAUSED call again."""
     while True:
         if ctx.midway == 0:
             if next_warp(ctx) == at.WAITING:

@@ -1,13 +1,13 @@
-"""The scheduler of a launch: thread blocks one after the other, the warps of one in turn, barriers."""
+"""The scheduler of a launch: thread blocks one after the other, the warps of one in turn, barriers; or thread blocks
+that are all there, a piece of a basic block at a time (by_piece.py says whose turn it is)."""
 
 from __future__ import annotations
 
-from functional.execution.executor import PACE
 from functional.jit.native import I16, I32, I64, Lanes32, Pointer, inlined, op, routine
 from functional.llvm_executor import context_layout as at
 from functional.llvm_executor.context_layout import Context, Frame
+from functional.steps.stack import DONE
 
-TICKS = PACE  # of a warp's time, in a cycle
 HELD = 1 << 63  # in the time of a warp that cannot run: later than any other
 QUANTUM = 1 << 20  # thread instructions a warp runs before another of its thread block may
 
@@ -161,4 +161,54 @@ def run(ctx: Context) -> I32:
                 return at.FAULT
         ctx.thread_block = ctx.thread_block + 1
         ctx.fresh = 1
+    return at.FINISHED
+
+
+@inlined
+def use_slot(ctx: Context, slot: I64) -> None:
+    """The running thread block has the frames and memories of a slot."""
+    ctx.frames = ctx.slot_frames + slot * (ctx.warps * ctx.frame_bytes)
+    ctx.shared = ctx.slot_shared + slot * ctx.shared_stride
+    ctx.local_base = ctx.slot_local + slot * (ctx.warps * ctx.local_bytes)
+    place(ctx)
+
+
+@inlined
+def select_block(ctx: Context, block: I64) -> None:
+    """A thread block of the list is the running one."""
+    ctx.thread_block, ctx.rank_base = block, ctx.rank_bases[I64, block]
+    use_slot(ctx, block)
+
+
+@routine
+def begin_blocks(ctx: Context) -> I32:
+    """All thread blocks of the list begin."""
+    for block in range(ctx.thread_block_stop):
+        select_block(ctx, block)
+        begin(ctx)
+    return at.FINISHED
+
+
+@routine
+def run_piece(ctx: Context, rows: Pointer, count: I64, entry: I64) -> I32:
+    """Warps `rows`, counted in the order of their thread blocks, run a piece. Another call goes on after STOPPED."""
+    while ctx.piece_row < count:
+        if ctx.segment >= ctx.segment_stop:
+            return at.STOPPED
+        row = rows[I64, ctx.piece_row]
+        select_block(ctx, row // ctx.warps)
+        warp = row % ctx.warps
+        frame = frame_of(ctx, warp)
+        begin_turn(ctx, warp, row)
+        ctx.turn_stop = ctx.used + 1  # up to where the next basic block begins
+        frame.block = I32(entry)
+        code = op.call(ctx.kernel, I32, ctx, frame)
+        if code == at.FINISHED:
+            frame.block = DONE
+        elif code == at.STOPPED:
+            if ctx.used < ctx.turn_stop:
+                return at.STOPPED
+        elif code != at.AT_STEP:
+            return at.FAULT
+        ctx.piece_row = ctx.piece_row + 1
     return at.FINISHED

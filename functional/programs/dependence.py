@@ -112,8 +112,7 @@ class _Flow:
 def ignores_block_order(launch: Launch) -> bool:
     """Whether a launch's trace is provably the same in whatever order its thread blocks are executed: nothing that
     decides control flow or an address lies in a buffer that the launch writes."""
-    inputs = trace_inputs(launch.program)
-    if inputs is None:
+    if (inputs := trace_inputs(launch.program)) is None:
         return False
     buffers = [a.buffer if isinstance(a, Pointer) else "" for a in launch.arguments]
     return not {buffers[k] for k in inputs.written} & {buffers[k] for k in inputs.contents}
@@ -131,8 +130,7 @@ def signatures(case: Case) -> list[Hashable] | None:
         program = launch.program
         if program.name not in known:
             known[program.name] = trace_inputs(program)
-        inputs = known[program.name]
-        if inputs is None:
+        if (inputs := known[program.name]) is None:
             return None
         for k, argument in enumerate(launch.arguments):
             if isinstance(argument, Pointer) and k in inputs.written:

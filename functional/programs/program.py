@@ -224,8 +224,7 @@ class Dominators:
                 self.parent[node] = best
 
     def nearest_common(self, nodes: Iterable[int]) -> int:
-        """The nearest node that dominates all of some nodes, of which one that cannot be reached counts for nothing; -1
-        if none can."""
+        """The nearest node that dominates all of some nodesthat can be reached; -1 if none can."""
         reached = [node for node in nodes if node in self.parent]
         return reduce(self._common, reached) if reached else -1
 

@@ -151,8 +151,7 @@ def registers_per_thread(program: Program, target: str, known: Mapping[str, int]
     is on the PATH and takes the file, else from liveness."""
     if program.name in known:
         return Registers(known[program.name], "resources.json")
-    compiled = _ptxas(program.path, target, program.digest).get(program.name)
-    if compiled is not None:
+    if (compiled := _ptxas(program.path, target, program.digest).get(program.name)) is not None:
         return Registers(compiled, "ptxas")
     return Registers(estimate_registers(program), "liveness estimate")
 

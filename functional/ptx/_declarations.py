@@ -79,8 +79,7 @@ class Scope(Struct):
         return found
 
     def _own_register(self, name: str) -> Register | None:
-        register = self.registers.get(name)
-        if register is not None:
+        if (register := self.registers.get(name)) is not None:
             return register
         for prefix, count, type_ in self.ranges:
             number = name[len(prefix) :]
@@ -91,8 +90,7 @@ class Scope(Struct):
     def _find(self, look: Callable[[Scope], T | None]) -> T | None:
         scope: Scope | None = self
         while scope is not None:
-            found = look(scope)
-            if found is not None:
+            if (found := look(scope)) is not None:
                 return found
             scope = scope.parent
         return None

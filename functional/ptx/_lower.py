@@ -57,8 +57,7 @@ def _guard(token: Token, scope: Scope) -> ir.Guard:
     """`@%p1` or `@!%p1`. Raises PtxError if that is no predicate."""
     text = token[1:].strip()
     name = text.removeprefix("!").strip()
-    register = scope.register(name)
-    if register is None:
+    if (register := scope.register(name)) is None:
         raise scope.source.fail(token, f"register '{name}' is not declared")
     if register.type != "pred":
         raise scope.source.fail(token, f"the guard '{name}' is a .{register.type} register, not a .pred")
@@ -96,8 +95,7 @@ def _address(base: Token | None, offset: int, scope: Scope) -> ir.Address:
 
 def _name(token: Token, scope: Scope) -> ir.Operand:
     text = str(token)
-    found = scope.register(text) or scope.symbol(text)
-    if found is not None:
+    if (found := scope.register(text) or scope.symbol(text)) is not None:
         return found
     if (elements := scope.vector(text)) is not None:
         return ir.Vector(elements)
@@ -175,8 +173,7 @@ class RegisterParameters:
         """(what the call names, where that is, the registers that it stands for)"""
         if not isinstance(item, Token):
             raise scope.source.fail(opcode, "a literal as an argument is not supported; move it to a register")
-        registers = _registers(item, scope)
-        if not registers:
+        if not (registers := _registers(item, scope)):
             return item, ir.Symbol(str(item)), ()
         self._calls += 1
         name = Token.new_borrow_pos("NAME", f"call{self._calls}{_HIDDEN}", item)

@@ -101,8 +101,7 @@ class Instruction(Struct, frozen=True):
 
     @property
     def space(self) -> str:
-        """State space of a memory instruction; "generic" if it names none. Another thread block's shared memory is
-        shared memory."""
+        """State space of a memory instruction; "generic" if it names none. Other thread blocks' is "shared"."""
         found = next((m for m in self.modifiers if m in SPACES), "generic")
         return "shared" if found == CLUSTER_SHARED else found
 

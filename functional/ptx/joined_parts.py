@@ -1,8 +1,7 @@
 """One PTX text of several that were compiled apart (`nvcc -rdc=true`, `cuLink*`), as nvlink joins machine code.
 
 What one part declares `.extern`, another defines. What has no linkage is its part's own, and gets another name where a
-second part has one like it. Of CUDA's own library for kernels that launch kernels only what the others reach is
-taken."""
+second part has one like it. Of CUDA's own library for kernels that launch kernels only what is reached is taken."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class _Part:
 
 
 def joined_parts(texts: Sequence[str]) -> str:
-    """The texts as one. Raises InputError for a symbol that two of them define, and for addresses of different
-    sizes."""
+    """The texts as one. Raises InputError for a symbol that two define, and for addresses of two sizes."""
     if len(texts) == 1:
         return texts[0]
     texts = list(_own_files(texts))

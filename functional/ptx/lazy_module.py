@@ -100,8 +100,7 @@ def index(text: str) -> Index | None:
 def next_item(text: str, at: int) -> tuple[int, int] | None:
     """Of the next declaration at the top of a text: where its braces begin (0: it has none), and where it ends. None if
     there is no more."""
-    sign = _sign(text, at)
-    if sign is None:
+    if (sign := _sign(text, at)) is None:
         return None
     if text[sign] == ";":
         return 0, sign + 1
@@ -126,8 +125,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _instructions(body: str) -> int | None:
-    """How many instructions a body has, with the `ret` at its end that goes without saying; None if that depends on
-    where branches lead."""
+    """How many instructions a body has, with the `ret` at its end that goes without saying; None if branches decide."""
     *statements, rest = _SKIPPED.sub("", body).split(";")
     if _LABEL_BEHIND.search(rest):
         return None
@@ -151,8 +149,7 @@ def open_module(source: str | Path) -> Module:
 def open_bytes(data: bytes, path: str) -> Module:
     """The same of PTX text given as bytes; `path` is only its name in messages."""
     digest = hashlib.sha256(data).hexdigest()
-    outline = _kept(digest, lambda: _outline(data, path, digest))
-    if outline is None:
+    if (outline := _kept(digest, lambda: _outline(data, path, digest))) is None:
         return parse_bytes(data, path)
     module = replace(outline.module, path=path)
     return replace(module, kernels=LazyKernels(data, module, outline))
@@ -210,8 +207,7 @@ def _outline(data: bytes, path: str, digest: str) -> Outline | None:
     from functional.ptx._lower import aliases_of, functions_of, lower
 
     text = text_of(data, path)
-    found = index(text)
-    if found is None:
+    if (found := index(text)) is None:
         return None
 
     def lowered(tree: RawModule) -> Outline:

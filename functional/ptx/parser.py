@@ -71,8 +71,7 @@ def _expected(terminals: Iterable[str], grammar: Lark) -> str:
 
 def _word_at(text: str, position: int) -> str:
     """The word or sign at a position, as the user sees it."""
-    found = re.compile(r"\s*([\w.$%]+|\S)").match(text, position)
-    if found is None:
+    if (found := re.compile(r"\s*([\w.$%]+|\S)").match(text, position)) is None:
         return "the end of the file"
     word = found[1]
     return f"'{word[:40]}...'" if len(word) > 40 else f"'{word}'" if word.isprintable() else repr(word)

@@ -100,8 +100,7 @@ def is_bulk(inst: Instruction) -> bool:
 
 def bulk_copy_step(slots: Slots, inst: Instruction) -> Step:
     """`cp.async.bulk.{shared,shared::cluster}.{global,shared}.mbarrier::complete_tx::bytes[.multicast::cluster]`,
-    `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`. Raises Unsupported for what is not a form
-    of PTX."""
+    `cp.async.bulk.global.shared.bulk_group`, and the same with `cp.reduce`. Raises Unsupported."""
     operands, modifiers = list(inst.sources), [m for m in inst.modifiers if m != "L2::cache_hint"]
     if "L2::cache_hint" in inst.modifiers:
         operands.pop()

@@ -102,29 +102,22 @@ class Saved:
     """Registers that callers at one depth of calls still need, by warp."""
 
     def __init__(self, warps: int) -> None:
-        self.values: dict[int, np.ndarray] = {}
         self.lanes = np.zeros(warps, np.uint32)
-        self.slots: dict[int, tuple[int, ...]] = {}  # of each warp
+        self.values: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by slot: values, and of which warps they are
 
     def keep(self, machine: Machine, rows: np.ndarray, lanes: np.ndarray, slots: tuple[int, ...]) -> None:
         """Put registers of `rows` aside, to come back in `lanes`."""
         self.lanes[rows] = lanes
-        self.slots.update(dict.fromkeys(rows.tolist(), slots))
-        for slot in slots:
-            now = machine.read(slot, rows)
-            if slot not in self.values:
-                self.values[slot] = np.zeros((machine.warps, 32), now.dtype)
-            self.values[slot][rows] = now
+        for slot in {*self.values, *slots}:
+            now, warps = machine.read(slot, rows), machine.warps
+            values, kept = self.values.setdefault(slot, (np.zeros((warps, 32), now.dtype), np.zeros(warps, bool)))
+            values[rows], kept[rows] = now, slot in slots
 
     def restore(self, machine: Machine, rows: np.ndarray) -> None:
         """Bring them back."""
-        sites: dict[tuple[int, ...], list[int]] = {}
-        for row in rows.tolist():
-            sites.setdefault(self.slots[row], []).append(row)
-        for slots, members in sites.items():
-            at = np.array(members)
-            for slot in slots:
-                machine.write(slot, self.values[slot][at], at, unpack(self.lanes[at]))
+        for slot, (values, kept) in self.values.items():
+            at = rows[kept[rows]]
+            machine.write(slot, values[at], at, unpack(self.lanes[at]))
 
 
 class Machine:

@@ -203,8 +203,7 @@ class Waiting:
 
 
 def end_waits(machine: Machine, rows: Iterable[int] | None = None, give_up: bool = False) -> None:
-    """Of `rows` (None: of all that wait) those go on whose phases are over; if there is none, and with `give_up`, all
-    do."""
+    """Of `rows` (None: of all that wait) those go on whose phases are over; if none, with `give_up` all do."""
     seen = {row: _seen(machine, machine.held[row]) for row in (list(machine.held) if rows is None else rows)}
     over = [row for row, found in seen.items() if all(found.values())]
     if rows_on := over or (list(seen) if give_up else []):

@@ -103,8 +103,7 @@ def record(frame: Frame, shared: bool, size: int, parts: list[Lanes]) -> None:
 def _records_of(part: Lanes, size: int) -> Records:
     """Of a part of an access, in rows without an active lane too; of shared memory a record a pass."""
     frame = part.frame
-    sectors = part.space.sectors(frame, part, size)
-    if sectors is None:
+    if (sectors := part.space.sectors(frame, part, size)) is None:
         return pass_records(_passes(frame, [part]))
     return line_records(np.broadcast_to(sectors, (frame.count, sectors.shape[1])))
 
@@ -112,11 +111,8 @@ def _records_of(part: Lanes, size: int) -> Records:
 def _passes(frame: Frame, parts: list[Lanes]) -> np.ndarray:
     if not parts:
         return np.zeros(frame.count, np.uint8)
-    part = parts[0]
-    passes = bank_passes_of(part.addresses)
-    if len(passes) != frame.count:
-        passes = np.repeat(passes, frame.count)
-    return passes if part.some is None else np.where(part.some, passes, np.uint8(0))
+    passes, some = np.broadcast_to(bank_passes_of(parts[0].addresses), frame.count), parts[0].some
+    return passes if some is None else np.where(some, passes, np.uint8(0))
 
 
 def bank_passes_of(addresses: np.ndarray) -> np.ndarray:

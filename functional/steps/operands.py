@@ -46,13 +46,11 @@ class Frame:
 
     def accumulate(self, a: np.ndarray, b: np.ndarray, of: np.ndarray, registers: Any, added: np.ndarray) -> bool:
         """D = A B + C of matrices [row, 16, k], [matrix, k, n], that one whose number is in `of` [row], and of slots of
-        float32 `registers`, (those of C, those of D); C where it is `added` [row]. Is there a fast way, and was it
-        gone?"""
+        float32 `registers`, (those of C, those of D); C where it is `added` [row]. Was there a fast way?"""
         return False
 
     def fused_product(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """A B + C of float64 [row, m, k], [row, k, n], [row, m, n]: a chain of fused multiply-adds that begins with
-        C."""
+        """A B + C of float64 [row, m, k], [row, k, n], [row, m, n]: fused multiply-adds, beginning with C."""
         raise NotImplementedError
 
     def active(self, lanes: np.ndarray | None = None) -> np.ndarray | None:

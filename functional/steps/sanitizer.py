@@ -7,8 +7,7 @@ Two accesses to the same bytes of global memory by different thread blocks race 
 both are atomic (or volatile, relaxed, ...), and nothing orders them. A block publishes what it has done with a strong
 write (atomic, `red`, volatile or release store) and acquires what was published before with a strong read. To whom a
 write is addressed is not looked at, nor whether a fence stands before it: so races of blocks that also synchronise may
-be missed, and none is reported where there is order. Reads of a cell by several blocks are kept as one, by
-"several"."""
+be missed, and none is reported where there is order. Reads of a cell by several blocks count as one."""
 
 from __future__ import annotations
 

@@ -190,8 +190,7 @@ def _places(shape: str, count: int, half: int, per: int) -> tuple[np.ndarray, np
 
 
 def move_step(slots: Slots, inst: Instruction) -> Step:
-    """`tcgen05.ld.sync.aligned.SHAPE.xN[.pack::16b].b32 registers, [address][, half]`, and `.st` likewise. Raises
-    Unsupported."""
+    """`tcgen05.ld.sync.aligned.SHAPE.xN[.pack::16b].b32 registers, [address][, half]`, and `.st` likewise."""
     way, *rest = inst.modifiers
     load, packed, head, shape, times = way == "ld", _PACKING[way] in rest, rest[:2], rest[2], rest[3]
     refuse_if(head != ["sync", "aligned"] or rest[4:] != [*[_PACKING[way]] * packed, "b32"])

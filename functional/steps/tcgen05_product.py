@@ -88,8 +88,7 @@ def scale_factors(view: tcgen05.View, address: int, extent: int, scaling: Scalin
 
 
 def decoded_scales(codes: np.ndarray, kind: str) -> np.ndarray:
-    """Bytes as float64 of the same shape: powers of two (`ue8m0`), or `e4m3` without a sign. Raises ValueError for a
-    sign."""
+    """Bytes as float64 of the same shape: powers of two (`ue8m0`), or `e4m3` without a sign. ValueError for one."""
     if kind == "ue8m0":
         return np.where(codes == _NAN, np.nan, np.ldexp(1.0, codes.astype(np.int32) - _BIAS))
     if (codes & _SIGN).any():
@@ -271,8 +270,7 @@ class _Side(NamedTuple):
         self, left: np.ndarray, right: np.ndarray, stored: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """A and B, each row times its scale factors; `stored`: the columns of A that it has."""
-        scaling = self.product.scaling
-        if scaling is None:
+        if (scaling := self.product.scaling) is None:
             return left, right
         size = self.product.depth // scaling.factors
         a, b = (

@@ -140,8 +140,7 @@ _COPY = ("cp_fenceproxy", "global", "shared", "tensormap::generic", "release")
 
 
 def tensor_map_step(slots: Slots, inst: Instruction) -> Step:
-    """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank is given less 1. Or
-    the copy of a map."""
+    """`tensormap.replace.tile.FIELD[.space].b1024.{b32,b64} [map], [axis,] value`; the rank less 1. Or a map's copy."""
     if inst.modifiers[0] == "cp_fenceproxy":
         return _copy_step(slots, inst)
     field, rest = inst.modifiers[2], [m for m in inst.modifiers[3:] if m not in ("global", "shared")]
@@ -301,8 +300,7 @@ def in_wide_words(tensor: TensorMap, first: Sequence[int]) -> tuple[TensorMap, l
 
 
 class Box:
-    """The box that one lane copies: byte offsets of its elements in global and in shared memory, innermost axis
-    first."""
+    """The box that one lane copies: byte offsets of its elements in global and in shared memory, in order."""
 
     def __init__(
         self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,

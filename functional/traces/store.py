@@ -101,8 +101,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _missing(folder: Path) -> InputError:
     """A folder without a manifest: of stores, as a program's modules are recorded, or of one that was never ended."""
-    inside = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
-    if inside:
+    if inside := sorted(path.parent for path in folder.glob(f"*/{MANIFEST}")):
         several = f" to {inside[-1].name}" if len(inside) > 1 else ""
         return InputError(f"{folder}: is a folder of trace stores; name one of them: {inside[0]}{several}")
     return InputError(
@@ -127,8 +126,7 @@ class StoreWriter:
 
         Raises InputError if the folder holds anything else or cannot be written, or if the PTX is no longer there."""
         self.folder, self._launches = folder, list[LaunchEntry]()
-        ptx = unchanged(module.path, module.digest)
-        if ptx is None:
+        if (ptx := unchanged(module.path, module.digest)) is None:
             raise InputError(f"{module.path}: the PTX file has changed since it was read, or is gone")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -237,8 +235,7 @@ class StoredCase(Case):
 
 
 def open_store(folder: str | Path) -> StoredCase:
-    """The case in a store. Raises InputError if a file is missing, cut or damaged, as far as that shows without reading
-    the traces."""
+    """The case in a store. Raises InputError if a file is missing, cut or damaged, as far as that shows at once."""
     folder = Path(folder)
     whole = read_manifest(folder)
     for entry in whole.launches:

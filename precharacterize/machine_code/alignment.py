@@ -376,8 +376,7 @@ class Matching:
             return instruction.name in MEETING
         if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:
             return False
-        made_by = _ALONE.get(copies_of(self.program.instructions[i]))
-        if made_by:
+        if made_by := _ALONE.get(copies_of(self.program.instructions[i])):
             return instruction.name in made_by
         if self.kinds[i] in _ATOMICS:
             return kind_of(instruction) in _ATOMICS

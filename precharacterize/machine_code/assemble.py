@@ -96,8 +96,7 @@ def _instructions(lines: list[str]) -> Iterator[MachineInstruction]:
         elif named := _LABEL.match(text):
             label = named[1]
         elif code := _CODE.match(text):
-            word = _SECOND_WORD.match(following)
-            if word is None:
+            if (word := _SECOND_WORD.match(following)) is None:
                 continue
             address, guard, opcode, operands, _ = code.groups(default="")
             fields = control_fields(int(word[1], 16))
@@ -179,8 +178,7 @@ def assemble(path: str, digest: str, architecture: str) -> Assembly:
     if not toolkits():
         lacking = " and no ".join(name for name in ("ptxas", "nvdisasm") if tool(name) is None)
         return Assembly(f"no {lacking} at hand; pip install 'abstim[sass]'")
-    text = unchanged(path, digest)
-    if text is None:
+    if (text := unchanged(path, digest)) is None:
         return Assembly("the PTX file is no longer there")
     target = assembled_for(text, architecture)
     for each in toolkits():

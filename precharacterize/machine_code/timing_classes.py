@@ -47,8 +47,7 @@ def _matrix_shape(instruction: MachineInstruction) -> tuple[int, int, int]:
 
 
 def kind_of(instruction: MachineInstruction) -> Kind:
-    """The timing event. A barrier that does not wait, a fence that need not leave the SM, and every register
-    instruction, is ALU."""
+    """The timing event. A barrier that does not wait, a fence within the SM, and every register instruction, is ALU."""
     if {("BAR", "ARV"), ("MEMBAR", "CTA")} & {(instruction.name, m) for m in instruction.modifiers}:
         return Kind.ALU
     return _KIND.get(instruction.name, Kind.ALU)

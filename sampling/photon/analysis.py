@@ -21,8 +21,7 @@ FEWEST = 8  # analysed thread blocks that say how memory was used of late
 class Analysis:
     """What a functional execution of a few thread blocks tells. No GPU changes it: keep it and reuse it ("offline").
 
-    `gpu_bbv`: one row a warp type, its projected basic-block vector times its share of the warps, largest share
-    first."""
+    `gpu_bbv`: one row a warp type, its projected basic-block vector times its share of the warps, largest first."""
 
     gpu_bbv: Float64[np.ndarray, "warp_type d"]
     type_shares: Float64[np.ndarray, " warp_type"]  # in the order of gpu_bbv
@@ -57,8 +56,7 @@ class Analysis:
 
     def alike(self, other: Analysis, tolerance: float) -> bool:
         """Whether two launches use memory alike: as many requests and distinct lines a warp instruction, and as many of
-        the lines shared by thread blocks, so that coalescing and locality are the same, which basic blocks do not
-        tell."""
+        the lines shared by thread blocks: so coalescing and locality are the same, which basic blocks do not tell."""
         mine = (self.request_rates.mean(), self.line_rates.mean(), self.footprint)
         others = (other.request_rates.mean(), other.line_rates.mean(), other.footprint)
         return all(abs(a - b) <= tolerance * min(a, b) for a, b in zip(mine, others, strict=True))
@@ -178,8 +176,7 @@ class KernelSampling:
     def predict(self, analysis: Analysis, shape: LaunchShape, other: KnownLaunch) -> Estimate:
         """Cycles from a match: #insts = #insts' x #insts_sample / #insts'_sample, at the IPC of the match.
 
-        Both samples are 1 % of the warps rounded up to thread blocks, so they are taken per warp and scaled by
-        warps."""
+        Both samples are 1 % of the warps rounded up to thread blocks, so they count per warp."""
         ratio = (analysis.instructions / analysis.warps) / (other.analysis.instructions / other.analysis.warps)
         warps = shape.warps / other.shape.warps
         instructions = other.instructions * ratio * warps

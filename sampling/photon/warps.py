@@ -197,8 +197,7 @@ class BlockPrediction:
     The slowest of several noisy warps is slower than their mean times say. So predicted thread blocks are multiplied
     with ratios, observed over predicted, drawn from the last wave simulated in detail, with a chance in proportion to
     what was predicted: long blocks, whose ratio may differ, are most of the work. The interval holds the errors of
-    the blocks' mean times, of the ratios' mean and its change over two waves, and the spread of the last thread
-    block."""
+    the blocks' mean times, of the ratios' mean and its change over two waves, and the last block's spread."""
 
     def __init__(self, run: Run, times: BlockTimes, analysis: Analysis, analysed: float, seed: int = 0) -> None:
         self.run, self.functional = run, times.functional
