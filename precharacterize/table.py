@@ -1,5 +1,4 @@
-"""The latency table: all that the timing engine needs of a program, as flat arrays, its file format, and the pipeline
-that it is made for."""
+"""The latency table: all that the timing engine needs of a program, as flat arrays, its file format, its pipeline."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ class Stem:
     `alone`: each kind meets `error` by itself, as in the authors' published evaluation scripts, which also take kinds
     `by_shape`; without it all together do, for which kinds may be less exact.
 
-    A few samples may agree by luck: the interval assumes that times vary in a cluster as they do in the
-    profile (`ratio`: half as much)."""
+    A few samples may agree by luck: times are taken to vary in a cluster as in the profile (`ratio`: half as much)."""
 
     error: float = 0.05
     confidence: float = CONFIDENCE

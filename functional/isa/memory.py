@@ -1,5 +1,4 @@
-"""The windows of the state spaces among generic addresses, and forms of the instructions that access memory:
-`ld st atom red cp.async`."""
+"""The windows of the state spaces among generic addresses, and forms of `ld st atom red cp.async`."""
 
 from __future__ import annotations
 

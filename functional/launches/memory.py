@@ -122,8 +122,7 @@ ZEROS = Contents("zeros")
 class Store:
     """The bytes of an arena, which parts of a memory have in common, and all regions in it.
 
-    `shared`: with processes forked from this one. `unmade`: by address, regions that nobody has looked at yet, whose
-    bytes are still zero."""
+    `shared`: with processes forked from this one. `unmade`: by address, regions not looked at yet, still zero."""
 
     bytes: np.ndarray
     regions: list[Region]
@@ -393,8 +392,7 @@ class Memory:
         return region
 
     def _gap(self, size_bytes: int, align: int) -> tuple[int, int]:
-        """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
-        released leaves gaps."""
+        """Where so many bytes and a red zone fit first: between which regions, and at which address."""
         after = GLOBAL_BASE
         if not self.store.gaps and self.regions:
             after = self.regions[-1].address + self.regions[-1].bytes + RED_ZONE_BYTES

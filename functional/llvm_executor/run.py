@@ -90,8 +90,7 @@ class LlvmExecutor(Executor):
 
     @contextmanager
     def stepped(self, request: Request) -> Iterator[Stepped]:
-        """A launch whose warps pass their order points when they are told to. Raises InputError for one that is
-        executed by the piece."""
+        """A launch whose warps pass their order points when they are told to. Not of one by the piece (InputError)."""
         compiled = self._own(request.launch)
         if compiled.generated.by_piece:
             raise InputError(f"kernel '{request.launch.program.name}' is only executed as a whole")

@@ -192,8 +192,7 @@ def _successors(last: Instruction, stop: int, index: dict[int, int]) -> tuple[in
 def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int | None]:
     """Immediate post-dominator of every node, None where only the exit of the graph remains.
 
-    `successors[n]` are the nodes after n; a node with none leads to a virtual exit. A node that cannot reach the exit
-    (an endless loop) has none either."""
+    `successors[n]` are the nodes after n; a node with none leads to a virtual exit. An endless loop has none either."""
     end = len(successors)
     backward: list[list[int]] = [[] for _ in range(end + 1)]
     for node, following in enumerate(successors):

@@ -287,8 +287,7 @@ def _maps(parts: list[Lanes]) -> Iterator[tuple[tuple[int, int], TensorMap]]:
 
 
 def in_wide_words(tensor: TensorMap, first: Sequence[int]) -> tuple[TensorMap, list[int]] | None:
-    """The same tensor of words of 8 bytes, and a place in it, where all that is copied is of whole words and moves as
-    it is; None elsewhere."""
+    """The same tensor of words of 8 bytes, and a place in it, where whole words move as they are; None elsewhere."""
     many = 8 // tensor.element_bytes
     moves = tensor.packing is None and not tensor.pixels and not tensor.fill_nan and tensor.element[:2] != "tf"
     if not moves or tensor.element.endswith(".ftz") or first[0] % many or tensor.size[0] % many:

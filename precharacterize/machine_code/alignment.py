@@ -55,8 +55,7 @@ class MachineBlock:
 
     @cached_property
     def copies(self) -> Counter[int]:
-        """How many times the work of each PTX instruction is in it. A function of the XU takes it once, however many
-        instructions there are around."""
+        """How many times the work of each PTX instruction is in it. A function of the XU takes it once."""
         made = zip(self.code, self.ptx, strict=True)
         functions = Counter(i for instruction, i in made if i >= 0 and instruction.name == "MUFU")
         return Counter({**self.held, **functions})
