@@ -12,7 +12,7 @@ import ast
 from typing import Any
 
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
-from functional.jit.arithmetic import OPERATORS
+from functional.jit.layers import OPERATORS
 from functional.jit.marked import Operation, jit
 from functional.jit.values import INT, REAL, Word
 

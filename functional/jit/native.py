@@ -23,7 +23,7 @@ from types import FunctionType
 from typing import Any
 
 from functional.jit import staged
-from functional.jit.arithmetic import BINARY, COMPARED
+from functional.jit.layers import BINARY, COMPARED
 from functional.jit.marked import Known, Marked, Operation
 from functional.jit.values import INT, REAL, SET, TRUTH, Word
 

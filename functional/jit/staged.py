@@ -20,9 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from functional.jit.arithmetic import Module
+from functional.jit.layers import Memory, Module
 from functional.jit.marked import WORD_BYTES, Array, Known, Marked, Operation, length, lowest_bit, members
-from functional.jit.memory import Memory
 from functional.jit.values import (
     INT,
     REAL,
