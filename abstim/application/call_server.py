@@ -18,7 +18,7 @@ from functional.errors import ExecutionError, InputError, PtxError
 from functional.execution.device_launches import DeviceLaunch, DeviceLaunches
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
 from functional.launches.views import Texture, driver_map
-from functional.programs.link import launches_kernels
+from functional.programs.link import LAUNCH_FUNCTIONS, calls_any
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class CallServer:
         launched in turn. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the
         executor raises."""
         text = self._execute_grid(loaded, program, shape, parameters, stream)
-        if launches_kernels(program):
+        if calls_any(program, LAUNCH_FUNCTIONS):
             for child in DeviceLaunches(loaded.memory(self.memory)).take():
                 text += self._execute_child(loaded, child, stream)
         return text

@@ -5,23 +5,8 @@ al., "FP8 Formats for Deep Learning" (2022)."""
 
 from __future__ import annotations
 
-from functional.isa import video
+from functional.isa import floats, video
 from functional.isa.emitter import BITS, Emitter, Value
-from functional.isa.floats import (
-    direct,
-    fabs,
-    finite,
-    flush,
-    halves,
-    join,
-    narrow,
-    rectify,
-    round_to_odd,
-    saturate,
-    to_bf16,
-    two_sum,
-    up,
-)
 from functional.isa.operation import FLOATS, ROUNDINGS, Builder, Operation, flags_of, refuse_if, rounding, types_of
 from functional.isa.operation import kind_of as kind
 from functional.ptx.ir import Instruction
@@ -69,10 +54,10 @@ def _integer_to_integer(e: Emitter, flags: frozenset[str], to: str, from_: str, 
 def _float_to_integer(e: Emitter, flags: frozenset[str], to: str, from_: str, a: Value) -> Value:
     """Saturating; NaN gives 0, or the top bit where 64 bits are involved."""
     (mode,) = (_TO_INTEGER[f] for f in flags if f in _TO_INTEGER)
-    a = up(e, a) if from_ == "bf16" else a
+    a = floats.up(e, a) if from_ == "bf16" else a
     if "ftz" in flags and a.kind == "float":
-        a = flush(e, a)
-    x = e.intrinsic(mode, up(e, a))
+        a = floats.flush(e, a)
+    x = e.intrinsic(mode, floats.up(e, a))
     result = e.intrinsic("fptosi.sat" if to[0] == "s" else "fptoui.sat", x, returns=kind(to))
     if from_ == "f64" or BITS[kind(to)] == 64:
         result = e.select(e.compare("uno", x, x), e.literal(1 << (BITS[kind(to)] - 1), kind(to)), result)
@@ -88,34 +73,38 @@ def _integer_to_float(e: Emitter, flags: frozenset[str], to: str, from_: str, a:
     else:
         low = e.cast("uitofp", e.op("and", a, 0xFFFFFFFF), "double")
         high = e.cast(name, e.op("ashr" if from_[0] == "s" else "lshr", a, 32), "double")
-        near, error = two_sum(e, e.op("fmul", high, 2.0**32), low)
-        result = direct(e, near, error, mode) if to == "f64" else _narrowed(e, round_to_odd(e, near, error), to, mode)
-    return saturate(e, result) if "sat" in flags else result
+        near, error = floats.two_sum(e, e.op("fmul", high, 2.0**32), low)
+        result = (
+            floats.direct(e, near, error, mode)
+            if to == "f64"
+            else _narrowed(e, floats.round_to_odd(e, near, error), to, mode)
+        )
+    return floats.saturate(e, result) if "sat" in flags else result
 
 
 def _narrowed(e: Emitter, odd: Value, to: str, mode: str) -> Value:
     if to == "bf16":
-        return to_bf16(e, odd, mode)
-    return odd if to == "f64" else narrow(e, odd, kind(to), mode)
+        return floats.to_bf16(e, odd, mode)
+    return odd if to == "f64" else floats.narrow(e, odd, kind(to), mode)
 
 
 def _float_to_float(e: Emitter, flags: frozenset[str], to: str, from_: str, a: Value) -> Value:
     integral, mode, ftz = [_TO_INTEGER[f] for f in flags if f in _TO_INTEGER], rounding(flags), "ftz" in flags
     wider = BITS[kind(to)] >= BITS[kind(from_)]
-    a = up(e, a) if from_ == "bf16" else a
-    a = flush(e, a) if ftz and a.kind == "float" else a
-    a = rectify(e, a) if "relu" in flags else a
+    a = floats.up(e, a) if from_ == "bf16" else a
+    a = floats.flush(e, a) if ftz and a.kind == "float" else a
+    a = floats.rectify(e, a) if "relu" in flags else a
     if integral and wider:
         half = a.kind == "half"
-        a = e.intrinsic(integral[0], up(e, a))
+        a = e.intrinsic(integral[0], floats.up(e, a))
         a = e.cast("fptrunc", a, "half") if half else a
     if to == "bf16":
-        return to_bf16(e, up(e, a), mode)
-    a = up(e, a) if to != "f16" else a
+        return floats.to_bf16(e, floats.up(e, a), mode)
+    a = floats.up(e, a) if to != "f16" else a
     result = e.cast("fpext", a, kind(to)) if wider and not (from_ == "bf16" and to == "f16") else (
-        narrow(e, e.cast("fpext", a, "double"), kind(to), mode))  # fmt: skip
-    result = flush(e, result) if ftz and result.kind == "float" else result
-    return saturate(e, result) if "sat" in flags else result
+        floats.narrow(e, e.cast("fpext", a, "double"), kind(to), mode))  # fmt: skip
+    result = floats.flush(e, result) if ftz and result.kind == "float" else result
+    return floats.saturate(e, result) if "sat" in flags else result
 
 
 def _pair(flags: frozenset[str], to: str, from_: str) -> Operation:
@@ -123,13 +112,17 @@ def _pair(flags: frozenset[str], to: str, from_: str) -> Operation:
     refuse_if(from_ != "f32" or flags - {"rn", "rz", "relu"})
 
     def half(e: Emitter, a: Value) -> Value:
-        a = rectify(e, a) if "relu" in flags else a
+        a = floats.rectify(e, a) if "relu" in flags else a
         mode = rounding(flags)
-        return to_bf16(e, a, mode) if to == "bf16x2" else narrow(e, e.cast("fpext", a, "double"), "half", mode)
+        return (
+            floats.to_bf16(e, a, mode)
+            if to == "bf16x2"
+            else floats.narrow(e, e.cast("fpext", a, "double"), "half", mode)
+        )
 
     def emit(e: Emitter, a: Value, b: Value) -> Value:
         low, high = half(e, b), half(e, a)
-        return join(e, low, high)
+        return floats.join(e, low, high)
 
     return Operation(emit, (to,), (from_, from_))
 
@@ -140,17 +133,17 @@ def _to_tf32(flags: frozenset[str]) -> Operation:
     refuse_if(mode not in ({"rna"}, {"rn"}, {"rz"}))
 
     def emit(e: Emitter, a: Value) -> Value:
-        bits = e.raw_bits(rectify(e, a) if "relu" in flags else a)
+        bits = e.raw_bits(floats.rectify(e, a) if "relu" in flags else a)
         if mode == {"rna"}:
             biased = e.op("add", bits, 0x1000)
         elif mode == {"rn"}:
             biased = e.op("add", e.op("add", bits, 0xFFF), e.op("and", e.op("lshr", bits, 13), 1))
         else:
             biased = bits
-        rounded = e.select(finite(e, a), e.op("and", biased, ~0x1FFF), bits)
+        rounded = e.select(floats.finite(e, a), e.op("and", biased, ~0x1FFF), bits)
         if "satfinite" not in flags:
             return rounded
-        over = e.compare("oeq", fabs(e, e.as_kind(rounded, "float")), float("inf"))
+        over = e.compare("oeq", floats.fabs(e, e.as_kind(rounded, "float")), float("inf"))
         return e.select(over, e.op("sub", rounded, 0x2000), rounded)
 
     return Operation(emit, ("b32",), ("f32",))
@@ -168,14 +161,14 @@ def _from_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
     def half(e: Emitter, code: Value) -> Value:
         size = e.op("and", code, 0x7F)
         field = e.as_kind(e.op("shl", size, 10 - mantissa), "half")
-        moved = e.raw_bits(e.cast("fptrunc", e.op("fmul", up(e, field), 2.0 ** (15 - bias)), "half"))
+        moved = e.raw_bits(e.cast("fptrunc", e.op("fmul", floats.up(e, field), 2.0 ** (15 - bias)), "half"))
         nan, sign = e.compare("ugt", size, last), e.op("and", code, 0x80)
         bits = e.op("or", e.select(nan, 0x7E00, moved), e.op("shl", sign, 8))
         if "relu" not in flags:
             return bits
         return e.select(e.op("and", e.compare("ne", sign, 0), e.invert(nan)), 0, bits)
 
-    return Operation(lambda e, a: join(e, half(e, a), half(e, e.op("lshr", a, 8))), (to,), (from_,))
+    return Operation(lambda e, a: floats.join(e, half(e, a), half(e, e.op("lshr", a, 8))), (to,), (from_,))
 
 
 def _to_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
@@ -183,16 +176,18 @@ def _to_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
     refuse_if(not {"rn", "satfinite"} <= flags or flags - {"rn", "satfinite", "relu"} or from_ not in ("f32", "f16x2"))
 
     def code(e: Emitter, x: Value) -> Value:
-        x = rectify(e, x) if "relu" in flags else x
+        x = floats.rectify(e, x) if "relu" in flags else x
         sign = e.op("and", e.op("lshr", e.raw_bits(x), 24), 0x80)
-        return e.select(e.compare("uno", x, x), 0x7F, e.op("or", _fp8_code(e, fabs(e, x), to), sign))
+        return e.select(e.compare("uno", x, x), 0x7F, e.op("or", _fp8_code(e, floats.fabs(e, x), to), sign))
 
     def emit(e: Emitter, *values: Value) -> Value:
         if from_ == "f16x2":
-            (low,), (high,) = halves(e, "half", *values)
+            (low,), (high,) = floats.halves(e, "half", *values)
         else:
             high, low = values
-        return e.resize(e.op("or", e.op("shl", code(e, up(e, high)), 8), code(e, up(e, low))), "i16", False)
+        return e.resize(
+            e.op("or", e.op("shl", code(e, floats.up(e, high)), 8), code(e, floats.up(e, low))), "i16", False
+        )
 
     return Operation(emit, (to,), (from_, from_) if from_ == "f32" else (from_,))
 

@@ -385,16 +385,11 @@ _RUN = ROUNDINGS | {"ftz", "sat"}
 TABLE: dict[str, Builder] = {
     **{name: _arithmetic(_basic, ALL, arity, _RUN | {"approx", "full"}) for name, (_, _, arity) in _BASIC.items()},
     **dict.fromkeys(("fma", "mad"), _arithmetic(_fma, ALL, 3, _RUN | {"relu"})),
-    "min": _extremum,
-    "max": _extremum,
-    "neg": _sign,
-    "abs": _sign,
+    **dict.fromkeys(("min", "max"), _extremum),
+    **dict.fromkeys(("neg", "abs"), _sign),
     "rsqrt": _arithmetic(_rsqrt, ("f32", "f64"), 1, _APPROX),
-    "sin": _library("math_sin"),
-    "cos": _library("math_cos"),
-    "lg2": _library("math_log2"),
-    "ex2": _library("math_exp2", ("f32", "f16", "bf16")),
-    "tanh": _library("math_tanh", ("f32", "f16", "bf16")),
+    **{name: _library(f"math_{does}") for name, does in (("sin", "sin"), ("cos", "cos"), ("lg2", "log2"))},
+    **{name: _library(f"math_{does}", ("f32", "f16", "bf16")) for name, does in (("ex2", "exp2"), ("tanh", "tanh"))},
     "copysign": same_type(lambda e, inst, sign, a: e.intrinsic("copysign", a, sign), ("f32", "f64"), 2),
 }
 PACKED_TABLE: dict[str, Builder] = dict.fromkeys(

@@ -9,7 +9,6 @@ from functional.isa.operation import (
     Builder,
     Operation,
     as_number,
-    bits_of,
     flags_of,
     only_type,
     refuse_if,
@@ -69,8 +68,9 @@ def _product(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:
 def _types_of_product(inst: Instruction, more: tuple[str, ...] = ()) -> tuple[str, str, frozenset[str]]:
     """(type of the factors, type of the result, flags) of `mul` and `mad`."""
     flags, type_ = flags_of(inst, {"lo", "hi", "wide", *more}), only_type(inst, INTEGERS)
-    refuse_if(len(flags & {"lo", "hi", "wide"}) != 1 or ("wide" in flags and bits_of(type_) == 64))
-    return type_, type_[0] + str(2 * bits_of(type_)) if "wide" in flags else type_, flags
+    kind, bits = type_[0], int(type_[1:])
+    refuse_if(len(flags & {"lo", "hi", "wide"}) != 1 or ("wide" in flags and bits == 64))
+    return type_, f"{kind}{2 * bits}" if "wide" in flags else type_, flags
 
 
 def _mul(inst: Instruction) -> Operation:
@@ -355,8 +355,7 @@ def _byte(e: Emitter, words: Value, number: Value) -> Value:
 
 
 TABLE: dict[str, Builder] = {
-    "add": _additive,
-    "sub": _additive,
+    **dict.fromkeys(("add", "sub"), _additive),
     **dict.fromkeys(("addc", "subc", "madc"), _carry),
     "mul": _mul,
     "mad": _mad,
@@ -364,8 +363,7 @@ TABLE: dict[str, Builder] = {
     "rem": same_type(_remainder, INTEGERS, 2),
     "neg": same_type(lambda e, inst, a: e.op("sub", e.literal(0, a.kind), a), _SIGNED, 1),
     "abs": same_type(lambda e, inst, a: e.intrinsic("abs", a, extra="i1 false"), _SIGNED, 1),
-    "min": _extremum,
-    "max": _extremum,
+    **dict.fromkeys(("min", "max"), _extremum),
     "sad": same_type(_sad, INTEGERS, 3),
     "mul24": same_type(_mul24, ("u32", "s32"), 2, ("lo", "hi")),
     "mad24": same_type(_mul24, ("u32", "s32"), 3, ("lo", "hi")),

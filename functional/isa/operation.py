@@ -110,11 +110,6 @@ def same_type(function: Callable, allowed: Iterable[str], arity: int, flags: Ite
     return build
 
 
-def bits_of(type_: str) -> int:
-    """Width of a type in bits."""
-    return TYPE_BYTES[type_] * 8
-
-
 def rounding(flags: Iterable[str]) -> str:
     """The IEEE rounding mode among modifiers; round to nearest even by default."""
     return next((flag for flag in flags if flag in ROUNDINGS), "rn")

@@ -16,7 +16,7 @@ from functional.arrays import Int64
 from functional.errors import InputError
 from functional.launches.memory import HEAP, LAUNCHES, Memory
 from functional.launches.views import TensorMap, Texture, placed
-from functional.programs.link import launches_kernels, uses_heap
+from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, calls_any
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Parameter
 
@@ -192,7 +192,7 @@ def make_launch(
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
     grid = _in_blocks(program, grid)
     check_shape(program, grid, block, dynamic_shared_bytes, wanted)
-    if launches_kernels(program):
+    if calls_any(program, LAUNCH_FUNCTIONS):
         raise InputError(f"kernel '{program.name}' launches kernels: `abstim app` runs the program that it is of")
     open_regions(program, memory)
     packed = pack_parameters(program, arguments, memory)
@@ -207,10 +207,9 @@ def check_after(after: Sequence[int], number: int) -> None:
 
 def open_regions(program: Program, memory: Memory) -> None:
     """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError."""
-    if uses_heap(program):
-        memory.opened(HEAP)
-    if launches_kernels(program):
-        memory.opened(LAUNCHES)
+    for region, functions in ((HEAP, HEAP_FUNCTIONS), (LAUNCHES, LAUNCH_FUNCTIONS)):
+        if calls_any(program, functions):
+            memory.opened(region)
 
 
 def _in_blocks(program: Program, grid: Dim3) -> Dim3:

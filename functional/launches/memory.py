@@ -45,10 +45,6 @@ class Printed:
                 self.calls.append(text)
                 self.bytes += size
 
-    def copy(self) -> Printed:
-        """An independent copy."""
-        return Printed(list(self.calls), self.bytes, self.dropped_calls, self.dropped_bytes)
-
     def text(self) -> str:
         """All of it, and a line that says how much is missing."""
         kept = "".join(self.calls)
@@ -371,7 +367,8 @@ class Memory:
         moved = replace(self.store, regions=self.regions).moved(len(self.store.bytes), sparse_zeros)
         other.store = Store(moved, other.regions, unmade=dict(self.store.unmade), gaps=self.store.gaps)
         other._used_bytes = self._used_bytes
-        other.const_arena, other.printed = self.const_arena.copy(), self.printed.copy()
+        other.const_arena = self.const_arena.copy()
+        other.printed = replace(self.printed, calls=list(self.printed.calls))
         other._textures = list(self._textures)
         return other
 

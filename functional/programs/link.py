@@ -3,7 +3,7 @@ function whose address is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 
@@ -68,18 +68,10 @@ def _has_cycle(edges: dict[str, list[str]]) -> bool:
     return False
 
 
-def uses_heap(program: Program) -> bool:
-    """Does a program call `malloc` or `free`?"""
-    return any(i.callee in HEAP_FUNCTIONS for i in _builtin_calls(program))
-
-
-def launches_kernels(program: Program) -> bool:
-    """Does a program launch kernels?"""
-    return any(i.callee in LAUNCH_FUNCTIONS for i in _builtin_calls(program))
-
-
-def _builtin_calls(program: Program) -> Iterable[ir.Instruction]:
-    return (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)
+def calls_any(program: Program, builtins: Collection[str]) -> bool:
+    """Does a program call one of these functions of the device run time?"""
+    calls = (i for i in program.instructions if i.opcode == "call" and i.index not in program.callee_entry)
+    return any(call.callee in builtins for call in calls)
 
 
 _MAX_BLOCKS = 1 << 16  # the trace numbers blocks in 16 bits

@@ -14,18 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from functional.isa.matrices import (
-    FLOAT_ELEMENTS,
-    NAN_BITS,
-    Element,
-    a_layout,
-    c_layout,
-    element,
-    family_of,
-    is_sparse,
-    results_of,
-    without_options,
-)
+from functional.isa import matrices
 from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
 from functional.programs.program import BasicBlock
@@ -109,21 +98,28 @@ _SOURCES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"})
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
 
 
-def _form_of(inst: Instruction) -> tuple[int, int, tuple[Element, Element, Element], frozenset[str]]:
+def _form_of(
+    inst: Instruction,
+) -> tuple[int, int, tuple[matrices.Element, matrices.Element, matrices.Element], frozenset[str]]:
     """(columns, depth, types of D, A and B, options) of
     `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
-    (plain, options), sparse = without_options(inst), is_sparse(inst)
+    (plain, options), sparse = matrices.without_options(inst), matrices.is_sparse(inst)
     head, rest = tuple(plain[:3]), plain[3:]
     refuse_if(head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None)
     shape, d, a, b = rest
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    if extents is None or a not in _SOURCES or d not in results_of(a) or family_of(a) != family_of(b):
+    if (
+        extents is None
+        or a not in _SOURCES
+        or d not in matrices.results_of(a)
+        or matrices.family_of(a) != matrices.family_of(b)
+    ):
         raise Unsupported
     columns, depth = int(extents[1]), int(extents[2])
-    refuse_if(columns % 8 or not 8 <= columns <= 256 or depth * element(a).bits != 8 * _K_BYTES * (1 + sparse))
+    refuse_if(columns % 8 or not 8 <= columns <= 256 or depth * matrices.element(a).bits != 8 * _K_BYTES * (1 + sparse))
     allowed: tuple[set[str], ...] = (set(), {"satfinite"}) if a in ("s8", "u8") else (set(),)
     refuse_if(options not in (({"and", "popc"},) if a == "b1" else allowed) or (sparse and a == "b1"))
-    return columns, depth, (element(d), element(a), element(b)), options
+    return columns, depth, (matrices.element(d), matrices.element(a), matrices.element(b)), options
 
 
 def _numbers(numbers: list[Operand], kind: str, registers: bool) -> tuple[float, tuple[bool, bool]]:
@@ -142,15 +138,15 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
     """The step of a `wgmma.mma_async`, of the 16 rows of each warp."""
     (columns, depth, kinds, options), destination = _form_of(inst), inst.destinations[0]
     first, second, *operands, accumulators = inst.sources  # the accumulators are read, too (_lower.py)
-    metadata, (scale, *numbers) = (operands[:2], operands[2:]) if is_sparse(inst) else ([], operands)
+    metadata, (scale, *numbers) = (operands[:2], operands[2:]) if matrices.is_sparse(inst) else ([], operands)
     sign, transposed = _numbers(numbers, kinds[1].name, isinstance(first, Vector))
     before, setters = mma.registers_of(slots, accumulators, kinds[0]), mma.setters_of(slots, destination, kinds[0])
     refuse_if(len(setters) * kinds[0].per_register != columns // 2)
-    plain = kinds[0].name == "f32" and kinds[1].name in FLOAT_ELEMENTS and not metadata
+    plain = kinds[0].name == "f32" and kinds[1].name in matrices.FLOAT_ELEMENTS and not metadata
     held = [[slots.register(r) for r in parts_of(o) if isinstance(r, Register)] for o in (accumulators, destination)]
     left = _left(slots, inst, kinds[1], depth // 2 if metadata else depth, transposed[0])
     right, adds = getter(slots, second, "b64"), getter(slots, scale, "pred", 2 + len(metadata) in inst.negated_sources)
-    places = c_layout(_ROWS, columns)
+    places = matrices.c_layout(_ROWS, columns)
     index_of = mma.metadata_getter(slots, metadata[0], metadata[1], kinds[1], depth) if metadata else None
 
     def step(frame: Frame) -> None:
@@ -166,14 +162,14 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         else:
             total = mma.multiply_sparse(a, index_of(frame), b[of], third, kinds[1], options)
         if plain:
-            total = np.where(np.isnan(total), np.uint32(NAN_BITS).view(np.float32), total)
+            total = np.where(np.isnan(total), np.uint32(matrices.NAN_BITS).view(np.float32), total)
         return mma.write(frame, setters, total[:, *places], kinds[0])
 
     return step
 
 
 def _left(
-    slots: Slots, inst: Instruction, kind: Element, depth: int, transposed: bool
+    slots: Slots, inst: Instruction, kind: matrices.Element, depth: int, transposed: bool
 ) -> Callable[[Frame], np.ndarray]:
     """A as [row, 16, k]: of registers, or of a descriptor the rows of each warp."""
     operand = inst.sources[0]
@@ -188,7 +184,7 @@ def _left(
         return stored
     registers = mma.registers_of(slots, operand, kind)
     refuse_if(len(registers) != 4)
-    places = a_layout(_ROWS, depth, kind)
+    places = matrices.a_layout(_ROWS, depth, kind)
     return lambda frame: mma.assembled(mma.read(frame, registers, kind), places, (_ROWS, depth))
 
 
@@ -200,13 +196,13 @@ def _addresses(word: int, first: int, extent: int, depth: int, size: int, transp
 
 
 def _stored(
-    frame: Frame, inst: Instruction, where: Getter, kind: Element, extent: int, depth: int, transposed: bool,
+    frame: Frame, inst: Instruction, where: Getter, kind: matrices.Element, extent: int, depth: int, transposed: bool,
     quarter: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Matrices of descriptors as numbers [matrix, extent, k], each once for all rows that name it, and which one each
     row names; of a `quarter` [row] only 16 of the extent."""
     if kind.name == "b1":
-        found, of = _stored(frame, inst, where, element("u8"), extent, depth // 8, transposed, quarter)
+        found, of = _stored(frame, inst, where, matrices.element("u8"), extent, depth // 8, transposed, quarter)
         return np.unpackbits(found.astype(np.uint8), axis=2, bitorder="little").astype(np.int64), of
     size, machine, shared = kind.bits // 8, frame.machine, SPACES["shared"]
     words, blocks = frame.full(where(frame))[:, 0].tolist(), machine.block_of_row[frame.index]
