@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from abstim.cli.app import app_for
 from abstim.targets import execution as trace_cache
 from functional.keep.kept import Kept
-from functional.launches.memory import MOST_BYTES, Printed
+from functional.launches.memory import MOST_BYTES, Memory
 
 # printf("%d %d %d\n", block, warp, round) by the first lane of each warp, twice, with a barrier in between
 _ROUND = """
@@ -74,12 +74,13 @@ def test_a_kernel_that_prints_nothing() -> None:
 
 
 def test_the_buffer_is_bounded() -> None:
-    printed = Printed()
+    memory = Memory()
+    printed = memory.printed
     printed.add(["x" * (MOST_BYTES - 1)])
     printed.add(["é", "y"])  # two bytes do not fit; what is behind them is not shown out of order
     assert printed.bytes == MOST_BYTES - 1 and (printed.dropped_calls, printed.dropped_bytes) == (2, 3)
     kept, note = printed.text().split("\n", 1)
     assert kept == "x" * (MOST_BYTES - 1) and note.startswith("[2 more calls of printf, 3 bytes, are not shown")
-    again = printed.copy()
+    again = memory.copy().printed
     again.add(["z"])
     assert again.dropped_calls == 3 and printed.dropped_calls == 2
