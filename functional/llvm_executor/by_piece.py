@@ -176,11 +176,7 @@ class PieceMachine(Machine):
         self._frames = native.frames.view(count * size).reshape(count, size)
         super().__init__(code, launch, native.memory, thread_blocks, watch, turns)
         self._bases = self.clusters.first_address.astype(np.int64)
-        context = dict(zip(at.CONTEXT, native.context.tolist(), strict=True))
-        native.set(
-            slot_frames=context["frames"], slot_shared=context["shared"], slot_local=context["local_base"],
-            shared_stride=native.shared_stride, rank_bases=self._bases.ctypes.data, budget=_UNLIMITED,
-        )  # fmt: skip
+        native.set(rank_bases=self._bases.ctypes.data, budget=_UNLIMITED)
         call("begin_blocks", native.context.ctypes.data)
         self._homes = {slot: self._home(slot, *place) for slot, place in code.places.items()}
 

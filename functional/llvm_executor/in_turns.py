@@ -105,12 +105,10 @@ class _Turns:
         }  # fmt: skip
         tables["paces"] = np.append(interleaving.paces, np.full(leaves, PACE))[:leaves]
         self.kept = {name: np.ascontiguousarray(table, np.int64) for name, table in tables.items()}
-        context = dict(zip(at.CONTEXT, machine.context.tolist(), strict=True))
         machine.set(
             interleaved=1, midway=0, leaves=leaves, resident=slots, next_block=0, blocks_done=0, now=0, turns=0,
             dispatch_ticks=round(interleaving.dispatch_cycles * PACE), next_entry=0,
-            slot_frames=context["frames"], slot_shared=context["shared"], slot_local=context["local_base"],
-            shared_stride=machine.shared_stride, **{name: table.ctypes.data for name, table in self.kept.items()},
+            **{name: table.ctypes.data for name, table in self.kept.items()},
         )  # fmt: skip
 
     def run_to(self, turns: int) -> int:

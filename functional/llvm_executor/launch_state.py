@@ -198,7 +198,8 @@ class Machine:
         self.frames, generated = frames, compiled.generated
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self.set(
-            frames=frames.address, frame_bytes=compiled.frame_bytes, kernel=compiled.address,
+            frames=frames.address, slot_frames=frames.address, frame_bytes=compiled.frame_bytes,
+            kernel=compiled.address,
             budget=job.budget, used=job.used, most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT),
             warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
             dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
@@ -276,7 +277,8 @@ class Machine:
             regions=len(starts), const=const, const_limit=sizes[0], param=param, param_limit=sizes[1], shared=shared,
             shared_limit=self.shared_bytes, shared_bytes=self.shared_bytes,
             local_limit=slots.local_bytes + slots.frame_bytes * (slots.frames - 1),
-            local_stride=stride, local_base=local, local_bytes=32 * stride, scratch=scratch,
+            local_stride=stride, local_base=local, local_bytes=32 * stride, scratch=scratch, slot_shared=shared,
+            slot_local=local, shared_stride=self.shared_stride,
         )  # fmt: skip
 
     def _frames(self) -> Storage:

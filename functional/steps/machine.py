@@ -151,7 +151,10 @@ class Machine:
             self.stack.on_return = self._returned
         self.printed: list[tuple[int, str]] = []  # (warp of the chunk, text)
         self._addresses: dict[Symbol, np.ndarray] = {}
-        self._memories()
+        self.shared_bytes = code.slots.shared_bytes_of(launch)
+        self.shared_stride, self.local_stride, self.shared, self.local = self.own_memories()
+        self.globals = Bytes(memory.arena)
+        self.constants, self.parameters = map(Bytes.copy_of, (memory.const_arena.tobytes(), launch.parameters))
         self.phases = Phases(self.block_of_row, self.shared_stride, self.clusters, self.turns)
         self.watch = watch
         watch.begin(self)
@@ -169,13 +172,6 @@ class Machine:
             self._addresses[symbol] = address
         address = self._addresses[symbol]
         return address if rows is None or len(address) == 1 else address.take(rows, axis=0)
-
-    def _memories(self) -> None:
-        launch = self.launch
-        self.shared_bytes = self.code.slots.shared_bytes_of(launch)
-        self.shared_stride, self.local_stride, self.shared, self.local = self.own_memories()
-        self.globals = Bytes(self.memory.arena)
-        self.constants, self.parameters = map(Bytes.copy_of, (self.memory.const_arena.tobytes(), launch.parameters))
 
     def own_memories(self) -> tuple[int, int, Bytes, Bytes]:
         """Bytes of shared memory of a thread block and of local memory of a thread, and all of both."""
