@@ -5,6 +5,12 @@ class InputError(Exception):
     """Bad input. `str()` of it is the one line a user sees."""
 
 
+def refuse(wrong: object, message: str) -> None:
+    """Raises InputError with the message if something is wrong."""
+    if wrong:
+        raise InputError(message)
+
+
 class PtxError(InputError):
     """PTX that does not parse or holds an unsupported instruction."""
 

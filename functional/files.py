@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 MOST_BYTES = 1 << 32  # of a file, most of which a buffer of a kernel may fill
 
@@ -73,6 +73,5 @@ def number_in(where: str, row: dict[str, str], column: str) -> float:
         value = float(row[column])
     except (KeyError, TypeError, ValueError):
         value = -1.0
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{where}: needs a number in the column {column}, 0 or above")
+    refuse(not 0 <= value < float("inf"), f"{where}: needs a number in the column {column}, 0 or above")
     return value

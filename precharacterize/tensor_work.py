@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from functional.errors import InputError, PtxError
+from functional.errors import PtxError, refuse
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Address, Immediate, Instruction, Operand, Register, Symbol, Vector
 from precharacterize.synchronisation import COMMITS
@@ -90,8 +90,7 @@ def _tcgen05(instruction: Instruction, program: Program, one: Operation, shared_
 
 def refuse_commits(table: LatencyTable, model: str) -> None:
     """Raises InputError for a program that waits for products, on behalf of a model that would not."""
-    if (table.copies == COMMITS).any():
-        raise InputError(f"the model '{model}' knows nothing of tcgen05; use the detailed one")
+    refuse((table.copies == COMMITS).any(), f"the model '{model}' knows nothing of tcgen05; use the detailed one")
 
 
 def unknown_descriptors(program: Program) -> tuple[Register, ...]:

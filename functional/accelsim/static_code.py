@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from functional.accelsim.trace_files import Header
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import MEMORY_OPCODES, Address, Instruction, Operand, Register
 
@@ -40,8 +40,7 @@ class Opcodes:
         name = opcode
         while name not in self.operations:
             name, dot, _ = name.rpartition(".")
-            if not dot:
-                raise InputError(f"SASS opcode {opcode} is not in the table of opcodes; add it to {self.where}")
+            refuse(not dot, f"SASS opcode {opcode} is not in the table of opcodes; add it to {self.where}")
         return self.operations[name]
 
 

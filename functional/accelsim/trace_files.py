@@ -24,7 +24,7 @@ from typing import IO
 import numpy as np
 
 from functional.arrays import Int64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import read_text
 from functional.launches.launch import Dim3
 from functional.programs.registers import MOST_REGISTERS
@@ -69,8 +69,7 @@ def kernel_files(target: Path) -> list[Path]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     files = [path.parent / line.strip() for line in lines if line.startswith("kernel")]
-    if not files:
-        raise InputError(f"{path}: names no kernels")
+    refuse(not files, f"{path}: names no kernels")
     if missing := [file for file in files if not file.is_file()]:
         raise InputError(f"{path}: names {missing[0].name}, which is not there")
     return files

@@ -18,7 +18,7 @@ import numpy as np
 from functional.accelsim.static_code import RZ
 from functional.accelsim.trace_files import LIST_NAME, format_addresses
 from functional.arrays import Int64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.execution.default_executor import default_executor
 from functional.execution.executor import DEFAULT_INSTRUCTION_BUDGET
 from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW
@@ -165,8 +165,7 @@ def write(
     for program in (launch.program for launch in case.launches):
         if any(i.opcode == "tcgen05" for i in program.instructions):
             raise InputError(f"kernel '{program.name}' uses tcgen05, of which this format of traces knows nothing")
-    if (directory / LIST_NAME).exists():
-        raise InputError(f"{directory}: has a {LIST_NAME} already; choose another directory")
+    refuse((directory / LIST_NAME).exists(), f"{directory}: has a {LIST_NAME} already; choose another directory")
     if (directory / "manifest.json").exists():
         raise InputError(f"{directory}: is a folder of `abstim trace`; choose another directory")
     try:

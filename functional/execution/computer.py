@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from functional.errors import InputError
+from functional.errors import refuse
 
 
 @cache
@@ -22,8 +22,7 @@ _chosen: list[int] = []  # by `so_many_threads`, the last one counts
 @contextmanager
 def so_many_threads(count: int) -> Iterator[None]:
     """As if ABSTIM_THREADS were `count`. Raises InputError if that is no number of threads."""
-    if count < 1:
-        raise InputError(f"{count} is not a number of threads, 1 or more")
+    refuse(count < 1, f"{count} is not a number of threads, 1 or more")
     _chosen.append(count)
     try:
         yield
@@ -37,6 +36,5 @@ def default_threads() -> int:
         return _chosen[-1]
     if not (text := os.environ.get("ABSTIM_THREADS", "")):
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")
+    refuse(not text.isdecimal() or int(text) < 1, f"ABSTIM_THREADS = {text!r} is not a number of threads, 1 or more")
     return int(text)

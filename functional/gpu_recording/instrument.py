@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from functional.errors import InputError, PtxError
+from functional.errors import InputError, PtxError, refuse
 from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register
 from functional.ptx.source import unchanged
@@ -83,8 +83,7 @@ def instrument(module: Module, programs: Iterable[Program]) -> str:
         _instrument(program, functions, lines, before)
         done |= functions
     size = next((n for n, line in enumerate(lines) if line.startswith(".address_size")), None)
-    if size is None or module.address_size != 64:
-        raise InputError(f"{module.path}: needs .address_size 64")
+    refuse(size is None or module.address_size != 64, f"{module.path}: needs .address_size 64")
     found = []
     for number, line in enumerate(lines):
         found += [*before.get(number, []), line]

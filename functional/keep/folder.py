@@ -14,7 +14,7 @@ from threading import get_ident
 from time import time
 from typing import IO
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.terminal import note
 
 TRACE_CACHE_BYTES = 1 << 30  # cap on the traces kept, unless ABSTIM_TRACE_CACHE_BYTES says otherwise
@@ -59,8 +59,7 @@ def strangers(path: Path) -> str:
 def trace_cache_bytes() -> int:
     """Cap on the bytes of traces kept. Raises InputError if the environment's value is not a whole number."""
     text = os.environ.get("ABSTIM_TRACE_CACHE_BYTES", str(TRACE_CACHE_BYTES))
-    if not text.isdecimal():
-        raise InputError(f"ABSTIM_TRACE_CACHE_BYTES = {text!r} is not a whole number of bytes")
+    refuse(not text.isdecimal(), f"ABSTIM_TRACE_CACHE_BYTES = {text!r} is not a whole number of bytes")
     return int(text)
 
 
@@ -88,12 +87,9 @@ def check_output(path: Path, *endings: str) -> None:
     """Raises InputError where `write_output` could not write, and for a name that does not end in one of `endings`:
     asked before the work whose result it is to hold."""
     folder = path.absolute().parent
-    if path.is_dir():
-        raise InputError(f"{path}: cannot be written: it is a folder")
-    if not folder.is_dir():
-        raise InputError(f"{path}: cannot be written: there is no folder {folder}")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{path}: cannot be written: {folder} is not yours to write to")
+    refuse(path.is_dir(), f"{path}: cannot be written: it is a folder")
+    refuse(not folder.is_dir(), f"{path}: cannot be written: there is no folder {folder}")
+    refuse(not os.access(folder, os.W_OK), f"{path}: cannot be written: {folder} is not yours to write to")
     if endings and path.suffix not in endings:
         raise InputError(f"{path}: the name must end in {' or '.join(endings)}")
 

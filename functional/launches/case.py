@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from functional.arrays import Bool, Shaped
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.launch import Launch, Pointer, device_address
 from functional.launches.memory import Memory
 from functional.programs.registers import Registers, registers_per_thread
@@ -132,8 +132,7 @@ def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], 
         known = ", ".join([*memory.const_variables, *memory.global_variables]) or "none"
         raise InputError(f"{where}: the module has no variable '{name}'; it has {known}")
     data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    if data.size > region.bytes:
-        raise InputError(f"{where}: variable '{name}' has {region.bytes} bytes, {data.size} are given")
+    refuse(data.size > region.bytes, f"{where}: variable '{name}' has {region.bytes} bytes, {data.size} are given")
     place = memory.const_arena[region.address :] if is_constant else memory.bytes_of(region)
     place[: data.size] = data
 
@@ -141,8 +140,7 @@ def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], 
 def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: str = "pointers") -> None:
     """Write an address into a buffer: that of a place in another, or in itself. Raises InputError for a buffer that is
     not there, or a place beyond its end."""
-    if buffer not in memory.buffers:
-        raise InputError(f"{where}: there is no buffer '{buffer}'")
+    refuse(buffer not in memory.buffers, f"{where}: there is no buffer '{buffer}'")
     place, data = memory.bytes_of(memory.buffers[buffer]), device_address(to, memory, where)
     if not 0 <= at_bytes <= place.size - len(data):
         raise InputError(f"{where}: a pointer at byte {at_bytes} is outside buffer '{buffer}' of {place.size} bytes")

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from functional.arrays import Int64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.memory import HEAP, LAUNCHES, Memory
 from functional.launches.views import TensorMap, Texture, placed
 from functional.programs.link import HEAP_FUNCTIONS, LAUNCH_FUNCTIONS, calls_any
@@ -238,57 +238,45 @@ def check_shape(
     program: Program, grid: Dim3, block: Dim3, dynamic_shared_bytes: int, cluster: Dim3 | None = None
 ) -> None:
     """Raise InputError if no GPU could launch this grid of thread blocks: CUDA's limits, the kernel's directives."""
+    where, threads = f"kernel '{program.name}'", block.total
     for what, extents, limits in (("grid", grid, _MAX_GRID), ("block", block, _MAX_BLOCK)):
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
-            if extent <= 0:
-                raise InputError(f"kernel '{program.name}': {what} {extents} must be positive in {axis}")
-            if extent > limit:
-                raise InputError(f"kernel '{program.name}': {what} {extents} is over the limit of {limit} in {axis}")
-    if block.total > _MAX_THREADS:
-        threads = f"{block.total} threads, the limit is {_MAX_THREADS}"
-        raise InputError(f"kernel '{program.name}': block {block} has {threads}")
-    _check_directives(program, block)
-    _check_cluster(program, grid, cluster)
-    warps = grid.total * -(-block.total // WARP_THREADS)
-    if warps > _MAX_WARPS:
-        raise InputError(f"kernel '{program.name}': grid {grid} has {warps:,} warps; {_MAX_WARPS:,} can be held")
-    local = static_bytes(program, "local")
-    if local > _MAX_LOCAL_BYTES:
-        raise InputError(f"kernel '{program.name}': {local:,} bytes of local memory; a thread has {_MAX_LOCAL_BYTES:,}")
-    if not 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES:
-        dynamic = f"{dynamic_shared_bytes} bytes of dynamic shared memory"
-        raise InputError(f"kernel '{program.name}': {dynamic} is outside 0 to {_MAX_SHARED_BYTES}")
-
-
-def _check_directives(program: Program, block: Dim3) -> None:
-    required = program.directives.get("reqntid")
-    if required is not None and block != Dim3(*required[:3]):
-        raise InputError(f"kernel '{program.name}' requires blocks of {Dim3(*required[:3])} (.reqntid), not {block}")
-    most = program.directives.get("maxntid")
-    if most is not None and block.total > prod(most):
-        raise InputError(f"kernel '{program.name}' allows {prod(most)} threads a block (.maxntid), not {block.total}")
+            refuse(extent <= 0, f"{where}: {what} {extents} must be positive in {axis}")
+            refuse(extent > limit, f"{where}: {what} {extents} is over the limit of {limit} in {axis}")
+    refuse(threads > _MAX_THREADS, f"{where}: block {block} has {threads} threads, the limit is {_MAX_THREADS}")
+    required, most = (program.directives.get(name) for name in ("reqntid", "maxntid"))
+    own, allowed = Dim3(*(required or block)[:3]), prod(most or (threads,))
+    refuse(block != own, f"{where} requires blocks of {own} (.reqntid), not {block}")
+    refuse(threads > allowed, f"{where} allows {allowed} threads a block (.maxntid), not {threads}")
+    _check_cluster(program, where, grid, cluster)
+    warps, local = grid.total * -(-threads // WARP_THREADS), static_bytes(program, "local")
+    refuse(warps > _MAX_WARPS, f"{where}: grid {grid} has {warps:,} warps; {_MAX_WARPS:,} can be held")
+    too_much = local > _MAX_LOCAL_BYTES
+    refuse(too_much, f"{where}: {local:,} bytes of local memory; a thread has {_MAX_LOCAL_BYTES:,}")
+    dynamic, inside = dynamic_shared_bytes, 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES
+    refuse(not inside, f"{where}: {dynamic} bytes of dynamic shared memory is outside 0 to {_MAX_SHARED_BYTES}")
 
 
 def _own_cluster(program: Program) -> Dim3:
     return Dim3(*(program.directives.get("reqnctapercluster") or (1,))[:3])
 
 
-def _check_cluster(program: Program, grid: Dim3, asked: Dim3 | None) -> None:
-    own, where = _own_cluster(program), f"kernel '{program.name}'"
-    if _COUNTS_CLUSTERS in program.directives and not {"reqntid", "reqnctapercluster"} <= program.directives.keys():
-        raise InputError(f"{where}: .blocksareclusters goes with .reqntid and .reqnctapercluster")
-    if asked is None and "explicitcluster" in program.directives and "reqnctapercluster" not in program.directives:
-        raise InputError(f"{where} must be launched in clusters (.explicitcluster); say of how many thread blocks")
-    if asked is not None and "reqnctapercluster" in program.directives and asked != own:
-        raise InputError(f"{where} requires clusters of {own} (.reqnctapercluster), not {asked}")
+def _check_cluster(program: Program, where: str, grid: Dim3, asked: Dim3 | None) -> None:
+    own, says = _own_cluster(program), program.directives.keys()
+    wrong = _COUNTS_CLUSTERS in says and not {"reqntid", "reqnctapercluster"} <= says
+    refuse(wrong, f"{where}: .blocksareclusters goes with .reqntid and .reqnctapercluster")
+    wrong = asked is None and "explicitcluster" in says and "reqnctapercluster" not in says
+    refuse(wrong, f"{where} must be launched in clusters (.explicitcluster); say of how many thread blocks")
+    wrong = asked not in (None, own) and "reqnctapercluster" in says
+    refuse(wrong, f"{where} requires clusters of {own} (.reqnctapercluster), not {asked}")
     cluster = asked or own
-    if min(cluster) < 1 or cluster.total > _MAX_CLUSTER:
-        raise InputError(f"{where}: clusters of {cluster} thread blocks; a cluster has 1 to {_MAX_CLUSTER}")
+    wrong = min(cluster) < 1 or cluster.total > _MAX_CLUSTER
+    refuse(wrong, f"{where}: clusters of {cluster} thread blocks; a cluster has 1 to {_MAX_CLUSTER}")
     (most,) = program.directives.get("maxclusterrank", (_MAX_CLUSTER,))
-    if cluster.total > most:
-        raise InputError(f"{where} allows {most} thread blocks a cluster (.maxclusterrank), not {cluster.total}")
-    if any(extent % own for extent, own in zip(grid, cluster, strict=True)):
-        raise InputError(f"{where}: grid {grid} is not made of whole clusters of {cluster}")
+    wrong = cluster.total > most
+    refuse(wrong, f"{where} allows {most} thread blocks a cluster (.maxclusterrank), not {cluster.total}")
+    wrong = any(extent % own for extent, own in zip(grid, cluster, strict=True))
+    refuse(wrong, f"{where}: grid {grid} is not made of whole clusters of {cluster}")
 
 
 def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Memory) -> bytes:
@@ -378,8 +366,7 @@ def encode_typed(value: Argument, memory: Memory, where: str) -> bytes | None:
         case Pointer():
             return device_address(value, memory, where)
         case Texture():
-            if value.buffer not in memory.buffers:
-                raise InputError(f"{where}: there is no buffer '{value.buffer}'")
+            refuse(value.buffer not in memory.buffers, f"{where}: there is no buffer '{value.buffer}'")
             value.check(where, memory.buffers[value.buffer].bytes)
             return memory.texture_handle(value).to_bytes(8, "little")
         case Scalar(type=type_, value=number):
@@ -392,8 +379,7 @@ def encode_typed(value: Argument, memory: Memory, where: str) -> bytes | None:
 def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
     """Where a pointer leads, as it lies in memory. Raises InputError for no such buffer, or beyond its end."""
     name, offset = pointer.buffer, pointer.offset
-    if name not in memory.buffers:
-        raise InputError(f"{where}: there is no buffer '{name}'")
+    refuse(name not in memory.buffers, f"{where}: there is no buffer '{name}'")
     region = memory.buffers[name]
     if not 0 <= offset <= region.bytes:
         raise InputError(f"{where}: offset {offset} is outside buffer '{name}' of {region.bytes} bytes")
@@ -403,8 +389,7 @@ def device_address(pointer: Pointer, memory: Memory, where: str) -> bytes:
 def _encode_scalar(type_: str, value: int | float, where: str) -> bytes:
     """Little-endian bytes of a value. `type_` is a PTX type or i8 ... i64; raises InputError if it does not fit."""
     code = _NUMPY_TYPES.get("s" + type_[1:] if type_.startswith("i") else type_)
-    if code is None:
-        raise InputError(f"{where}: a value of type '{type_}' cannot be passed")
+    refuse(code is None, f"{where}: a value of type '{type_}' cannot be passed")
     dtype = np.dtype(code)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
@@ -413,8 +398,7 @@ def _encode_scalar(type_: str, value: int | float, where: str) -> bytes:
         raise InputError(f"{where}: {value} is not an integer")
     bits = 8 * dtype.itemsize
     low = -(1 << (bits - 1))  # -1 is accepted for an unsigned parameter: hosts pass what C converts
-    if not low <= value < 1 << bits:
-        raise InputError(f"{where}: {value} does not fit in {bits} bits")
+    refuse(not low <= value < 1 << bits, f"{where}: {value} does not fit in {bits} bits")
     return (value & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import read_bytes
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import (
@@ -98,8 +98,7 @@ def load_case(path: str | Path) -> Case:
     there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit."""
     path = Path(path)
     entry = _decode(path, _CaseEntry)
-    if not entry.launches:
-        raise InputError(f"{path}: 'launches' is empty")
+    refuse(not entry.launches, f"{path}: 'launches' is empty")
     folder = path.parent
     module = open_module(_beside(path, entry.ptx, "ptx"))
     memory = Memory(module.variables)
@@ -131,8 +130,7 @@ def _allocate(path: Path, memory: Memory, expected: dict[str, Expected], name: s
         raise InputError(f"{path}: buffer '{name}': {size_bytes} bytes is not a whole number of {entry.dtype}")
     if init is not None and init.nbytes != size_bytes:
         raise InputError(f"{path}: buffer '{name}' has {size_bytes} bytes, but {entry.init} has {init.nbytes}")
-    if entry.rtol < 0 or entry.atol < 0:
-        raise InputError(f"{path}: buffer '{name}': rtol and atol must not be negative")
+    refuse(entry.rtol < 0 or entry.atol < 0, f"{path}: buffer '{name}': rtol and atol must not be negative")
     memory.allocate(name, size_bytes, init)
     if expect is not None:
         expected[name] = _expected(path, name, entry, expect, size_bytes)
@@ -167,8 +165,7 @@ def _array(path: Path, name: str, file: str, dtype: np.dtype, key: str) -> np.nd
     if source.suffix == ".npy" and dtype not in (array.dtype, np.dtype(np.uint8)):
         raise InputError(f"{source}: holds {array.dtype}, but buffer '{name}' is declared {dtype}")
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    if flat.nbytes % dtype.itemsize:
-        raise InputError(f"{source}: {flat.nbytes} bytes is not a whole number of {dtype}")
+    refuse(flat.nbytes % dtype.itemsize, f"{source}: {flat.nbytes} bytes is not a whole number of {dtype}")
     return flat.view(dtype)
 
 
@@ -322,6 +319,5 @@ def _beside(path: Path, file: str, key: str) -> Path:
         raise InputError(f"{path}: '{key}' names {file}, which cannot be read: {reason}") from None
     if not inside and not os.environ.get(OUTSIDE):
         raise InputError(f"{path}: '{key}' names {file}, which is outside of its folder; {OUTSIDE}=1 allows that")
-    if not there:
-        raise InputError(f"{path}: '{key}' names {file}, but there is no such file")
+    refuse(not there, f"{path}: '{key}' names {file}, but there is no such file")
     return source

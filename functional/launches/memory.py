@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from functional.arrays import Bool, Int64, Integer, UInt8
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.views import HANDLE, Texture
 from functional.ptx.ir import Symbol, Variable
 
@@ -203,8 +203,7 @@ class Memory:
         """A buffer of `size_bytes`, zero, a copy of the bytes of `contents`, or what these make when they are needed.
 
         Raises InputError for a name in use, a negative size, contents of another size, or no space left."""
-        if name in self.buffers:
-            raise InputError(f"buffer '{name}' is defined twice")
+        refuse(name in self.buffers, f"buffer '{name}' is defined twice")
         if isinstance(contents, np.ndarray) and contents.nbytes != size_bytes:
             raise InputError(f"buffer '{name}' has {size_bytes} bytes, but its contents have {contents.nbytes}")
         used_bytes = self._used_bytes
@@ -225,8 +224,7 @@ class Memory:
 
     def release(self, name: str) -> Region:
         """Forget a buffer; what is allocated next may lie where it was. Raises InputError if there is none."""
-        if name not in self.buffers:
-            raise InputError(f"there is no buffer '{name}'")
+        refuse(name not in self.buffers, f"there is no buffer '{name}'")
         region = self.buffers.pop(name)
         self.regions.remove(region)
         self.store.gaps = True
@@ -373,8 +371,7 @@ class Memory:
         return other
 
     def _reserve(self, name: str, size_bytes: int, align: int) -> Region:
-        if size_bytes < 0:
-            raise InputError(f"buffer '{name}' has a negative size, {size_bytes} bytes")
+        refuse(size_bytes < 0, f"buffer '{name}' has a negative size, {size_bytes} bytes")
         place, start = self._gap(size_bytes, align)
         end = start + size_bytes + RED_ZONE_BYTES
         if end > GLOBAL_LIMIT and (narrow := self._narrow_gap(size_bytes, align)) is not None:

@@ -31,7 +31,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 CHANNEL_TYPES = {"u8": "u1", "s8": "i1", "u16": "u2", "s16": "i2", "u32": "u4", "s32": "i4", "f16": "f2", "f32": "f4"}
 ADDRESS_MODES = ("clamp", "border", "wrap", "mirror")
@@ -282,12 +282,10 @@ def _padded(values: tuple[int, ...], value: int) -> tuple[int, ...]:
 def decode(data: bytes) -> TensorMap:
     """The map of 128 bytes. Raises InputError if they are none."""
     magic, element, rank, interleave, swizzle, fill, unit, address, *rest = struct.unpack(_LAYOUT, data)
-    if magic != MAGIC:
-        raise InputError("there is no tensor map; abstim's driver makes those that kernels find here")
+    refuse(magic != MAGIC, "there is no tensor map; abstim's driver makes those that kernels find here")
     if interleave or not 1 <= rank <= _MOST_AXES or element >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
         raise InputError(f"tensor map: interleave {interleave}, swizzle {swizzle}, rank {rank} are not supported")
-    if unit >= len(_UNITS_BYTES):
-        raise InputError(f"tensor map: swizzle atomicity {unit} is not supported")
+    refuse(unit >= len(_UNITS_BYTES), f"tensor map: swizzle atomicity {unit} is not supported")
     size, box, steps, strides = (tuple(rest[i : i + n]) for i, n in ((0, rank), (5, rank), (10, rank), (15, rank - 1)))
     where, pixels, space = (SWIZZLES_BYTES[swizzle], bool(fill), address, ""), rest[25], max(0, rank - 2)
     lower, upper = (tuple(rest[at : at + space]) if pixels else () for at in (19, 22))
@@ -304,8 +302,7 @@ def driver_map(
     numbers. `axes`: size, box, steps, strides in bytes, lower and upper corners, each of all axes.
 
     Raises InputError for a form that is not there."""
-    if element >= len(DRIVER_ELEMENTS):
-        raise InputError(f"a tensor map of data type {element} is not supported")
+    refuse(element >= len(DRIVER_ELEMENTS), f"a tensor map of data type {element} is not supported")
     if interleave:
         layout = {1: "CU_TENSOR_MAP_INTERLEAVE_16B", 2: "CU_TENSOR_MAP_INTERLEAVE_32B"}.get(interleave, str(interleave))
         raise InputError(f"a tensor map with {layout}: where its boxes lie in shared memory is not published")

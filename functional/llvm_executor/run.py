@@ -10,7 +10,7 @@ from threading import Lock
 
 import numpy as np
 
-from functional.errors import BudgetSpent, InputError, PtxError
+from functional.errors import BudgetSpent, PtxError, refuse
 from functional.execution.computer import default_threads
 from functional.execution.executor import CHUNK_BYTES, Executor, Interleaving, Request
 from functional.isa.operation import Unsupported
@@ -92,8 +92,7 @@ class LlvmExecutor(Executor):
     def stepped(self, request: Request) -> Iterator[Stepped]:
         """A launch whose warps pass their order points when they are told to. Not of one by the piece (InputError)."""
         compiled = self._own(request.launch)
-        if compiled.generated.by_piece:
-            raise InputError(f"kernel '{request.launch.program.name}' is only executed as a whole")
+        refuse(compiled.generated.by_piece, f"kernel '{request.launch.program.name}' is only executed as a whole")
         with ExitStack() as leases:
             job = self._job(compiled, request, None, leases)
             job.undo.begin(job.memory)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.ptx.lazy_module import next_item
 
 _HEAD = re.compile(r"\.version\s+(?P<version>\S+)|\.target\s+(?P<target>[^\n]+)|\.address_size\s+(?P<address_size>\d+)")
@@ -167,8 +167,7 @@ def _once(items: list[Item]) -> list[Item]:
 def _common_head(parts: list[_Part]) -> str:
     """The newest version and target of those that are no library."""
     sizes = {part.head.get("address_size", "64") for part in parts}
-    if len(sizes) > 1:
-        raise InputError("parts of the program have addresses of different sizes")
+    refuse(len(sizes) > 1, "parts of the program have addresses of different sizes")
     own = [part for part in parts if not part.is_library] or parts
     version = max((part.head["version"] for part in parts), key=lambda v: [int(n) for n in v.split(".")])
     target = max((part.head["target"] for part in own), key=_generation)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.execution.device_launches import DeviceLaunches
 from functional.isa.memory import WINDOWS
 from functional.isa.operation import refuse_if
@@ -46,8 +46,7 @@ class Heap:
             self.words[_FREE] -= np.uint64(1)
         else:
             at = _UNIT_BYTES + int(self.words[_USED])
-            if at % _UNIT_BYTES:
-                raise InputError("the heap of malloc is damaged: the kernel wrote over its head")
+            refuse(at % _UNIT_BYTES, "the heap of malloc is damaged: the kernel wrote over its head")
             if size_bytes > self.region.bytes or at + _UNIT_BYTES + wanted > self.region.bytes:
                 return 0
             self.words[_USED] += np.uint64(_UNIT_BYTES + wanted)
@@ -74,8 +73,7 @@ class Heap:
                 break
             yield at
             at += _UNIT_BYTES + size
-        if at != stop:
-            raise InputError("the heap of malloc is damaged: the kernel wrote over the header of a block")
+        refuse(at != stop, "the heap of malloc is damaged: the kernel wrote over the header of a block")
 
 
 LONGEST = 1 << 16  # bytes of a string

@@ -14,7 +14,7 @@ from typing import IO
 
 import msgspec
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import read_bytes
 from functional.keep.folder import replacing
 from functional.launches.case import Case
@@ -188,8 +188,7 @@ def _clear(folder: Path, overwrite: bool) -> None:
     foreign = [path.name for path in found if not _OWN_FILES.fullmatch(path.name)]
     if foreign:
         raise InputError(f"{folder}: holds {foreign[0]}, which is no part of a trace store; choose another folder")
-    if found and not overwrite:
-        raise InputError(f"{folder}: is there already; choose another folder, or --overwrite")
+    refuse(found and not overwrite, f"{folder}: is there already; choose another folder, or --overwrite")
     for path in sorted(found, key=lambda p: p.name != MANIFEST):  # without it the rest counts as unfinished
         path.unlink()
 
