@@ -31,6 +31,11 @@ class Source(Struct, frozen=True):
             where = next((x for x in where if isinstance(x, (Token, tuple, list)) and x), None)
         return PtxError(self.path, getattr(where, "line", None) or 1, message)
 
+    def refuse(self, wrong: object, where: Any, message: str) -> None:
+        """Raises that error if something is wrong."""
+        if wrong:
+            raise self.fail(where, message)
+
 
 class Scope(Struct):
     """Names declared between two braces; the outermost scope is the module."""
@@ -97,8 +102,7 @@ class Scope(Struct):
 
     def value(self, node: Any, depth: int = 0) -> int | float | Symbol:
         """The number or address a constant expression stands for here. Raises PtxError."""
-        if depth > MAX_NESTING:
-            raise self.source.fail(node, "constant expression nested too deeply")
+        self.source.refuse(depth > MAX_NESTING, node, "constant expression nested too deeply")
         match node:
             case Token(type="INT"):
                 return integer(node)
@@ -109,8 +113,7 @@ class Scope(Struct):
             case RawUnary(operator=operator, value=inner):
                 return self._unary(operator, self.value(inner, depth + 1))
             case RawGeneric(prefix=Token(type="NAME") as prefix, value=inner):
-                if prefix != "generic":
-                    raise self.source.fail(prefix, f"expected 'generic(symbol)', found '{prefix}('")
+                self.source.refuse(prefix != "generic", prefix, f"expected 'generic(symbol)', found '{prefix}('")
                 found = self.value(inner, depth + 1)
                 return replace(found, generic=True) if isinstance(found, Symbol) else found
             case list():
@@ -153,12 +156,10 @@ class Scope(Struct):
         if not (isinstance(a, int) and isinstance(b, int)):
             raise self.source.fail(operator, f"'{operator}' needs integer constants")
         if operator in ("/", "%"):
-            if b == 0:
-                raise self.source.fail(operator, "division by zero in a constant expression")
+            self.source.refuse(b == 0, operator, "division by zero in a constant expression")
             quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
             return quotient if operator == "/" else a - quotient * b
-        if operator in ("<<", ">>") and not 0 <= b < 64:
-            raise self.source.fail(operator, f"shift by {b} is outside 0 to 63")
+        self.source.refuse(operator in ("<<", ">>") and not 0 <= b < 64, operator, f"shift by {b} is outside 0 to 63")
         return int(_INTEGER_OPERATIONS[str(operator)](a, b))
 
 
@@ -188,12 +189,10 @@ class Initialiser:
             self._store(node, first)
             return
         stride, extent = prod(self.shape[level + 1 :]), self.shape[level] if level < len(self.shape) else 1
-        if level > max(len(self.shape) - 1, 0):
-            raise self.scope.source.fail(node, "more nested braces than array dimensions")
+        self.scope.source.refuse(level > max(len(self.shape) - 1, 0), node, "more nested braces than array dimensions")
         nested = any(isinstance(item, RawElements) for item in node.items)
         step, limit = (stride, extent) if nested else (1, extent * stride)
-        if len(node.items) > limit:
-            raise self.scope.source.fail(node, f"{len(node.items)} initialisers for {limit} elements")
+        self.scope.source.refuse(len(node.items) > limit, node, f"{len(node.items)} initialisers for {limit} elements")
         for position, item in enumerate(node.items):
             self.fill(item, first + position * step, level + 1)
 
@@ -275,8 +274,7 @@ def declare_registers(item: raw.RawRegisters, scope: Scope) -> None:
     """Enter registers and register ranges into `scope`. Raises PtxError."""
     qualifiers = dict(item.qualifiers)
     for name, count in item.names:
-        if "type" not in qualifiers:
-            raise scope.source.fail(name, f"expected a type such as .b32 before '{name}'")
+        scope.source.refuse("type" not in qualifiers, name, f"expected a type such as .b32 before '{name}'")
         type_ = str(qualifiers["type"])[1:]
         if "vector" in qualifiers:
             _declare_vectors(name, count, int(qualifiers["vector"][2:]), type_, scope)
@@ -294,11 +292,9 @@ _ELEMENTS = ("xr", "yg", "zb", "wa")  # the two names of each
 def _declare_vectors(name: Token, count: Token | None, lanes: int, type_: str, scope: Scope) -> None:
     """Enter a vector register, or a range of them, and its elements. Raises PtxError."""
     numbers = [""] if count is None else [str(k) for k in range(raw.integer(count))]
-    if lanes > len(_ELEMENTS) or len(numbers) > _MOST_VECTORS:
-        raise scope.source.fail(name, f"too many registers in '{name}'")
+    scope.source.refuse(lanes > len(_ELEMENTS) or len(numbers) > _MOST_VECTORS, name, f"too many registers in '{name}'")
     for whole in (f"{name}{number}" for number in numbers):
-        if whole in scope.vectors:
-            raise scope.source.fail(name, f"register '{whole}' is declared twice")
+        scope.source.refuse(whole in scope.vectors, name, f"register '{whole}' is declared twice")
         elements = [Register(f"{whole}.{names[0]}{scope.suffix}", type_) for names in _ELEMENTS[:lanes]]
         scope.vectors[whole] = tuple(elements)
         scope.registers |= {f"{whole}.{n}": e for e, names in zip(elements, _ELEMENTS, strict=False) for n in names}
@@ -316,8 +312,7 @@ def _variable(item: raw.RawVariable, declarator: raw.RawDeclarator, scope: Scope
     if declarator.initialiser is not None:
         initialiser = Initialiser(scope, type_, shape)
         initialiser.fill(declarator.initialiser)
-        if initialiser.bytes_to_come:
-            raise scope.source.fail(name, f"an address in '{name}' lacks some of its 8 bytes")
+        scope.source.refuse(initialiser.bytes_to_come, name, f"an address in '{name}' lacks some of its 8 bytes")
         data, relocations = bytes(initialiser.data), tuple(initialiser.relocations)
     external, space = item.linkage == ".extern", str(item.space)[1:]
     return Variable(scope.symbols[str(name)].name, space, size_bytes, align, data, external, relocations)
@@ -326,16 +321,13 @@ def _variable(item: raw.RawVariable, declarator: raw.RawDeclarator, scope: Scope
 def _type(qualifiers: list[tuple[str, Any]], name: Token, source: Source) -> tuple[str, int, int]:
     """(element type, vector lanes, alignment in bytes)."""
     values: dict[str, Any] = dict(qualifiers)
-    if "type" not in values:
-        raise source.fail(name, f"expected a type such as .b32 before '{name}'")
+    source.refuse("type" not in values, name, f"expected a type such as .b32 before '{name}'")
     type_ = str(values["type"])[1:]
-    if type_ not in TYPE_BYTES:
-        raise source.fail(name, f"'{name}' of type .{type_} cannot be kept in memory")
+    source.refuse(type_ not in TYPE_BYTES, name, f"'{name}' of type .{type_} cannot be kept in memory")
     lanes = int(values["vector"][2:]) if "vector" in values else 1
     own = "align" in values and "pointer" not in values  # else it is that of what a pointer leads to
     align = raw.integer(values["align"]) if own else TYPE_BYTES[type_] * lanes
-    if align <= 0 or align & (align - 1):
-        raise source.fail(name, f"alignment {align} of '{name}' is not a power of two")
+    source.refuse(align <= 0 or align & (align - 1), name, f"alignment {align} of '{name}' is not a power of two")
     if align > _MAX_ALIGNMENT_BYTES:
         raise source.fail(name, f"alignment {align} of '{name}' is more than {_MAX_ALIGNMENT_BYTES}")
     return type_, lanes, align

@@ -101,8 +101,7 @@ def _name(token: Token, scope: Scope) -> ir.Operand:
         return ir.Vector(elements)
     if _SPECIAL.fullmatch(text):
         return ir.Special(text)
-    if text == "_":
-        raise scope.source.fail(token, "the sink '_' can only be a destination")
+    scope.source.refuse(text == "_", token, "the sink '_' can only be a destination")
     if "." in text and scope.register(text.partition(".")[0]) is not None:
         raise scope.source.fail(token, f"'{text}' is no element of a vector")
     what = "register " if text[0] == "%" else ""
@@ -241,16 +240,14 @@ def lower(
     `elsewhere`: functions of the text that may not be in the tree, and how many instructions come before each."""
     source = Source(path, functions_of(tree) | elsewhere.keys())
     address_bits = 64 if tree.address_size is None else int(tree.address_size)
-    if address_bits not in (32, 64):
-        raise source.fail(tree.address_size, f".address_size is 32 or 64, not {address_bits}")
+    source.refuse(address_bits not in (32, 64), tree.address_size, f".address_size is 32 or 64, not {address_bits}")
     aliases = aliases_of(tree)
     scope, variables, kernels, pc_base = Scope(source), dict[str, ir.Variable](), dict[str, ir.Kernel](), 0
     for item in tree.items:
         if isinstance(item, raw.RawVariable):
             _declare(item, scope, variables)
         elif isinstance(item, raw.RawFunction) and item.statements is not None:
-            if str(item.name) in kernels:
-                raise source.fail(item.name, f"'{item.name}' is defined twice")
+            source.refuse(str(item.name) in kernels, item.name, f"'{item.name}' is defined twice")
             builder = _FunctionBuilder(item, scope, aliases)
             pc_base = elsewhere.get(str(item.name), pc_base)
             kernel = builder.build(pc_base)
