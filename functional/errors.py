@@ -5,10 +5,10 @@ class InputError(Exception):
     """Bad input. `str()` of it is the one line a user sees."""
 
 
-def refuse(wrong: object, message: str) -> None:
-    """Raises InputError with the message if something is wrong."""
+def refuse(wrong: object, message: str, error: type[Exception] = InputError) -> None:
+    """Raises an error with the message if something is wrong."""
     if wrong:
-        raise InputError(message)
+        raise error(message)
 
 
 class PtxError(InputError):

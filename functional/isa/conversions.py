@@ -149,9 +149,6 @@ def _to_tf32(flags: frozenset[str]) -> Operation:
     return Operation(emit, ("b32",), ("f32",))
 
 
-# -- 8-bit floats ---------------------------------------------------------------------------------------------------
-
-
 def _from_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
     """A pair of codes as f16x2: e5m2 is the upper byte of an f16, e4m3 the same field at another bias."""
     refuse_if(to != "f16x2" or "rn" not in flags or flags - {"rn", "relu"})

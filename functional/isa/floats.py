@@ -34,9 +34,6 @@ _SPLIT = 134217729.0  # 2**27 + 1
 TINY = {"f16": 2.0**-14, "bf16": 2.0**-126, "f32": 2.0**-126, "f64": 2.0**-1022}  # least normal number
 
 
-# -- pieces ---------------------------------------------------------------------------------------------------------
-
-
 def fabs(e: Emitter, x: Value) -> Value:
     """The absolute value."""
     return e.intrinsic("fabs", x)
@@ -200,9 +197,6 @@ def narrow(e: Emitter, odd: Value, kind: str, mode: str) -> Value:
     back = e.cast("fpext", e.cast("fpext", r, "float"), "double")
     error = e.op("fsub", odd, back)
     return direct(e, r, e.select(finite(e, odd), error, 0.0), mode)
-
-
-# -- instructions ---------------------------------------------------------------------------------------------------
 
 
 def _arithmetic(function: Callable[..., Value], types: Iterable[str], arity: int, flags: Iterable[str]) -> Builder:

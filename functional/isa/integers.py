@@ -38,9 +38,6 @@ def _plain(signed_name: str, unsigned_name: str = "") -> Callable[..., Value]:
     return emit
 
 
-# -- sums and products ----------------------------------------------------------------------------------------------
-
-
 def _additive(inst: Instruction) -> Operation:
     """`add sub`, with `.sat` or `.cc`."""
     flags, type_ = flags_of(inst, {"sat", "cc"}), only_type(inst, INTEGERS)
@@ -190,9 +187,6 @@ def _dot(width: int) -> Builder:
         return Operation(emit, (out,), ("b32", "b32", out))
 
     return build
-
-
-# -- bits -----------------------------------------------------------------------------------------------------------
 
 
 def _counted(function: Callable, result: str, sources: tuple[str, ...], allowed: tuple[str, ...]) -> Builder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from functional.errors import refuse
 from functional.isa.matrices import SUB_BYTE, Element
 from functional.isa.operation import Unsupported, as_address, as_number, refuse_if
 from functional.ptx.ir import Address, Instruction, Operand, Vector
@@ -176,8 +177,7 @@ def product_of(form: Form, word: int) -> Product:
 
 
 def _refuse(word: int, wrong: object, why: str) -> None:
-    if wrong:
-        raise ValueError(f"instruction descriptor {word:#x}{why}")
+    refuse(wrong, f"instruction descriptor {word:#x}{why}", ValueError)
 
 
 def _plain_product(form: Form, word: int) -> Product:

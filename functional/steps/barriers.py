@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from functional.arrays import Int64, UInt32
+from functional.errors import refuse
 from functional.isa.memory import RANK_BYTES
 from functional.launches.launch import Launch, places
 from functional.steps.stack import DONE, WAITING, Stack
@@ -142,8 +143,7 @@ class Clusters:
 
     def pair(self, block: int) -> tuple[int, int]:
         """The blocks of even and of odd rank of the pair of a block. Raises ValueError where there is none."""
-        if self.size % 2:
-            raise ValueError(f"a cluster of {self.size} thread blocks has no pairs of them")
+        refuse(self.size % 2, f"a cluster of {self.size} thread blocks has no pairs of them", ValueError)
         first = int(self.rank[block]) // 2 * 2
         even, odd = self.members[self.cluster[block], first : first + 2].tolist()
         return even, odd

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.errors import refuse
 from functional.isa.matrices import SUB_BYTE, Element, unpack_pairs, unpack_units, values
 from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
@@ -76,8 +77,7 @@ def scale_factors(view: tcgen05.View, address: int, extent: int, scaling: Scalin
     if address >> _ID_SHIFT not in (0, first):
         raise ValueError(f"an address of scale factors says byte {address >> _ID_SHIFT}, its descriptor byte {first}")
     address &= (1 << _ID_SHIFT) - 1
-    if address >> 16:
-        raise ValueError(f"scale factors do not begin in lane {address >> 16} of tensor memory")
+    refuse(address >> 16, f"scale factors do not begin in lane {address >> 16} of tensor memory", ValueError)
     row = np.arange(extent)
     lanes = row % _QUARTER + np.arange(0, TENSOR_LANES, _QUARTER)[:, None]
     words = view.read(lanes, address + row // _QUARTER + np.zeros_like(lanes))
@@ -91,8 +91,7 @@ def decoded_scales(codes: np.ndarray, kind: str) -> np.ndarray:
     """Bytes as float64 of the same shape: powers of two (`ue8m0`), or `e4m3` without a sign. ValueError for one."""
     if kind == "ue8m0":
         return np.where(codes == _NAN, np.nan, np.ldexp(1.0, codes.astype(np.int32) - _BIAS))
-    if (codes & _SIGN).any():
-        raise ValueError("a scale factor of type ue4m3 has its highest bit set")
+    refuse((codes & _SIGN).any(), "a scale factor of type ue4m3 has its highest bit set", ValueError)
     return values("e4m3")[codes]
 
 
@@ -104,8 +103,7 @@ _MEANT_OF_PAIRS = (0b0100, 0b1110)  # of two columns
 def stored_columns(view: tcgen05.View, product: Product, address: int, stored: np.ndarray) -> np.ndarray:
     """Columns [row, stored element] of A that are stored, of the rows of a thread block; `stored`: the elements. Raises
     ValueError."""
-    if address >> 16:
-        raise ValueError(f"metadata do not begin in lane {address >> 16} of tensor memory")
+    refuse(address >> 16, f"metadata do not begin in lane {address >> 16} of tensor memory", ValueError)
     lanes, columns, number = _places(product, (address & 0xFFFF) + (product.selector or 0))
     copies = [view.read(lanes + TENSOR_LANES // product.folds * n, columns) for n in range(product.folds)]
     if any((copy != copies[0]).any() for copy in copies):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from functional.errors import refuse
 from functional.isa.tcgen05_form import COLUMNS, TENSOR_LANES
 from functional.ptx.ir import Instruction
 
@@ -30,8 +31,7 @@ class TensorMemory:
         """The first of so many free columns. Raises ValueError if they cannot be had."""
         if not _LEAST_COLUMNS <= columns <= COLUMNS or columns & (columns - 1):
             raise ValueError(f"{columns} columns: an allocation is of 32, 64, 128, 256 or 512")
-        if self.closed[block]:
-            raise ValueError("the thread block has given up its permit to allocate")
+        refuse(self.closed[block], "the thread block has given up its permit to allocate", ValueError)
         free = ~self.taken[block]
         first = next((c for c in range(0, COLUMNS - columns + 1, 32) if free[c : c + columns].all()), None)
         if first is None:

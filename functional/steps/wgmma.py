@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from functional.errors import refuse
 from functional.isa import matrices
 from functional.isa.operation import Unsupported, refuse_if
 from functional.isa.slots import Slots
@@ -56,10 +57,8 @@ def of_blackwell(word: int) -> Descriptor:
     """Of `tcgen05`. Raises ValueError, with what is wrong, for one that cannot be had."""
     if word >> 46 & 7 != _BLACKWELL_VERSION:
         raise ValueError(f"bits 46 to 48 of a descriptor are 0b001, not {word >> 46 & 7:#05b}")
-    if word >> 52 & 1:
-        raise ValueError("a descriptor with an absolute leading address is not supported")
-    if word >> 61 not in _BLACKWELL_WIDTHS:
-        raise ValueError(f"swizzle {word >> 61} of a descriptor is not supported")
+    refuse(word >> 52 & 1, "a descriptor with an absolute leading address is not supported", ValueError)
+    refuse(word >> 61 not in _BLACKWELL_WIDTHS, f"swizzle {word >> 61} of a descriptor is not supported", ValueError)
     found = _descriptor(word, _BLACKWELL_WIDTHS[word >> 61])
     return found._replace(unit=2 * _UNIT_BYTES) if word >> 61 == _WIDE else found
 

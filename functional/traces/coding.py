@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 import numpy as np
 
+from functional.errors import refuse
 from functional.traces.trace import COUNTS, DTYPES, OFFSETS, Trace
 
 MAGIC = b"abstrc01"  # the last two digits are the version
@@ -62,15 +63,13 @@ def read_frames(file: IO[bytes], checksum: str = "") -> Iterator[bytes]:
         if not size:
             break
         data = _exactly(file, size, number)
-        if hashlib.sha256(data).digest() != digest:
-            raise DamagedError(f"the checksum of frame {number} differs")
+        refuse(hashlib.sha256(data).digest() != digest, f"the checksum of frame {number} differs", DamagedError)
         every.update(digest)
         number += 1
         yield data
     if digest != every.digest() or (checksum and every.hexdigest() != checksum):
         raise DamagedError("the checksum of the file differs")
-    if file.read(1):
-        raise DamagedError("there are bytes behind its end")
+    refuse(file.read(1), "there are bytes behind its end", DamagedError)
 
 
 def _wrong_start(magic: bytes) -> str:
@@ -81,8 +80,7 @@ def _wrong_start(magic: bytes) -> str:
 
 def _exactly(file: IO[bytes], size: int, number: int) -> bytes:
     data = file.read(min(size, 1 << 62))
-    if len(data) != size:
-        raise DamagedError(f"it ends within frame {number}")
+    refuse(len(data) != size, f"it ends within frame {number}", DamagedError)
     return data
 
 
@@ -123,8 +121,7 @@ def _decode(data: bytes, most_warps: int | None) -> Trace:
     _check_lengths(lengths, head.warps_per_block, most_warps)
     arrays = {}
     for (name, dtype), size in zip(DTYPES.items(), head.sizes, strict=True):
-        if size < 0:
-            raise ValueError(f"{size} bytes of {name}")
+        refuse(size < 0, f"{size} bytes of {name}", ValueError)
         planes = _decompressed(data[start : start + size], lengths[name] * np.dtype(dtype).itemsize)
         arrays[name] = _from_planes(planes, np.dtype(dtype), lengths[name])
         start += size
@@ -145,8 +142,7 @@ def _decompressed(part: bytes, size: int) -> bytes:
     import zstandard
 
     said = zstandard.get_frame_parameters(part).content_size
-    if said != size:
-        raise ValueError(f"{said} bytes where {size} belong")
+    refuse(said != size, f"{said} bytes where {size} belong", ValueError)
     return zstandard.ZstdDecompressor().decompress(part)
 
 
