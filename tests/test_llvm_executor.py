@@ -29,14 +29,8 @@ from functional.llvm_executor.unit import Unit
 from functional.programs.link import link
 from functional.traces.trace import Trace
 
-
-class Careful(LlvmExecutor):
-    """Runs what launches that fault are run with."""
-
-    care = Care.FAULTS
-
-
-LLVM, NUMPY, CAREFUL = LlvmExecutor(), ArrayExecutor(), Careful()
+# the last one runs what launches that fault are run with
+LLVM, NUMPY, CAREFUL = LlvmExecutor(), ArrayExecutor(), LlvmExecutor(care=Care.FAULTS)
 
 
 def assert_equal(launch: Launch, memory: Memory, thread_blocks: Sequence[int] | None = None) -> Trace:

@@ -27,7 +27,6 @@ from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
-from functional.llvm_executor.launch_state import Job
 from functional.llvm_executor.pieces import Care
 from functional.programs.program import Program
 from functional.programs.registers import live_behind, numbers_in
@@ -229,29 +228,19 @@ class _Recording(Watch):
         return np.concatenate([none, *(values for _, values in entries)])[order]
 
 
-class _Executor(LlvmExecutor):
-    care = Care.GUARDS
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.recording = _Recording()
-
-    def watch(self, job: Job) -> _Recording:
-        return self.recording
-
-
 class _Writer:
     def __init__(self, launch: Launch, memory: Memory, sass_opcode: SassOpcode, budget: int) -> None:
         self.launch, self.memory, self.budget = launch, memory, budget
         self.texts = _texts(launch.program, sass_opcode)
-        self.executor = _Executor()
+        self.recording = recording = _Recording()  # of the last chunk
+        self.executor = LlvmExecutor(1, Care.GUARDS, lambda _: recording)
 
     def write(self, file: IO[str]) -> None:
         blocks, together = self.launch.thread_blocks, max(1, _CHUNK_WARPS // self.launch.warps_per_block)
         for first in range(0, blocks, together):
             chunk = range(first, min(first + together, blocks))
             trace = self.executor.run(self.launch, self.memory, chunk, self.budget)
-            self._chunk(file, trace, self.executor.recording)
+            self._chunk(file, trace, self.recording)
 
     def _chunk(self, file: IO[str], trace: Trace, recording: _Recording) -> None:
         guard, access = iter(recording.guards()), iter(recording.accesses())  # each warp takes its own in turn

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 from functional.llvm_executor import LlvmExecutor
-from functional.llvm_executor.launch_state import Job
 from functional.llvm_executor.pieces import Care
 from functional.steps.sanitizer import Sanitizer
 
@@ -20,7 +19,5 @@ class StrictExecutor(LlvmExecutor):
     """Memory and traces of the default one, ExecutionError for uninitialised shared and local memory and for thread
     blocks that race. It runs one thread: the same answer everywhere."""
 
-    care = Care.FAULTS
-
-    def watch(self, job: Job) -> Sanitizer:
-        return Sanitizer(job.launch, job.memory)
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(threads, Care.FAULTS, lambda job: Sanitizer(job.launch, job.memory))

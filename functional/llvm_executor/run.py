@@ -38,12 +38,14 @@ class LlvmExecutor(Executor):
     """Executes a launch as machine code, a warp at a time.
 
     `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
-    those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order."""
+    those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order. `care`: at
+    least; `watch`: what looks at every access of a careful run."""
 
-    care = Care.NONE  # at least
-
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(
+        self, threads: int | None = None, care: Care = Care.NONE, watch: Callable[[Job], Watch] = lambda _: UNWATCHED
+    ) -> None:
         self.threads = default_threads() if threads is None else threads
+        self._care, self._watch = care, watch
         self._programs: dict[tuple[str, str, str, bool, Care], tuple[Program, Compiled]] = {}
         # Launches, by program and shape, for which several threads do not pay: too short, or in conflict
         self._one_thread: set[tuple[object, ...]] = set()
@@ -52,7 +54,7 @@ class LlvmExecutor(Executor):
 
     def compiled(self, program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Compiled:
         """Machine code of a program, made on first use. Raises PtxError for an instruction that is not supported."""
-        care = max(care, self.care)
+        care = max(care, self._care)
         key = (program.path, program.digest, program.name, in_clusters, care)
         with self._lock:
             known = self._programs.get(key)
@@ -147,16 +149,12 @@ class LlvmExecutor(Executor):
         if not job.finished:
             self._one_thread.add(key)
 
-    def watch(self, job: Job) -> Watch:
-        """What looks at every access of a careful run."""
-        return UNWATCHED
-
     def _carefully(self, job: Job) -> Iterator[Trace]:
         """After a fault, whose reason is found this time. Raises ExecutionError, if the machine code was right."""
         compiled = job.compiled
         if not compiled.generated.care:
             compiled = self.compiled(job.launch.program, job.launch.cluster.total > 1, Care.FAULTS)
-        yield from by_piece(replace(job, compiled=compiled, machines=[]), self.watch(job))
+        yield from by_piece(replace(job, compiled=compiled, machines=[]), self._watch(job))
         job.done = len(job.blocks)
 
     def _together(self, job: Job, stop: OverBudget) -> Way:
