@@ -193,10 +193,6 @@ class _Skipped:
     before: float
     ipc: float
 
-    @property
-    def apart(self) -> float:
-        return abs(self.ipc - self.before) / self.before
-
 
 class _Sampling:
     def __init__(self, method: IntraLaunch, simulator: Simulator, table: list[Region], instructions: PerBlock) -> None:
@@ -259,7 +255,8 @@ class _Sampling:
             left = float(self.instructions[skip.first : skip.region.last + 1].sum())
             name, how = f"thread blocks {skip.first}-{skip.region.last}", f"region {skip.region.cluster}"
             parts.append(Part(name=name, how=how, instructions=left, cycles=left / skip.ipc))
-            variance += (left / skip.ipc * (self.method.assumed_error + skip.apart) / t_quantile(math.inf)) ** 2
+            apart = abs(skip.ipc - skip.before) / skip.before
+            variance += (left / skip.ipc * (self.method.assumed_error + apart) / t_quantile(math.inf)) ** 2
         if not self.skipped:
             return exact(self.method.name, cycles, tuple(parts))
         total = sum(part.cycles for part in parts)

@@ -87,7 +87,9 @@ def analyse(functional: Functional, shape: LaunchShape, share: float = 0.01, dim
     weighted = profile.counts * functional.block_instructions
     instructions = weighted.sum(1)
     vectors = weighted[first] / np.maximum(instructions[first], 1)[:, None]
-    projection = projection_matrix(vectors.shape[1], dimensions)
+    # fixed and random: row b does not depend on the number of blocks, and lengths are kept on average
+    projection = np.random.default_rng(20231028).uniform(-1.0, 1.0, (vectors.shape[1], dimensions))
+    projection *= math.sqrt(3.0 / dimensions)
     order = np.lexsort((types, -members))
     shares = members[order] / members.sum()
     by_block = (len(profile.thread_blocks), -1)
@@ -105,12 +107,6 @@ def analyse(functional: Functional, shape: LaunchShape, share: float = 0.01, dim
         line_rates=profile.lines / np.maximum(issued, 1),
         thread_block_instructions=issued.astype(float),
     )
-
-
-def projection_matrix(blocks: int, dimensions: int) -> Float64[np.ndarray, "basic_block d"]:
-    """The fixed random projection. Row b does not depend on the number of blocks; lengths are kept on average."""
-    rng = np.random.default_rng(20231028)
-    return rng.uniform(-1.0, 1.0, (blocks, dimensions)) * math.sqrt(3.0 / dimensions)
 
 
 def distance(a: Float64[np.ndarray, "m d"], b: Float64[np.ndarray, "n d"]) -> float:
