@@ -52,7 +52,8 @@ def read_text(path: str | Path, encoding: str = "utf-8-sig", errors: str = "stri
 
 
 def table_rows(path: str | Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows of a user's CSV file, each with its place. Raises InputError for one without these columns, too."""
+    """The rows of a user's CSV file, each with its place. Raises InputError for a file that cannot be read,
+    or lacks one of these columns."""
     import csv
 
     try:

@@ -6,7 +6,8 @@ Groups of a family and warp are told apart modulo GROUPS; work in one that is ol
 value from 0 on is a wait: family * WAITS + so many of the latest groups, the open one counted, that are not waited for.
 
 Numbers and counts of barriers are known where they are literals. In a program that computes one of them, the trace
-says of all barriers who meets whom. Machine code that the program's barriers are not found in has number 0 alone."""
+says of all barriers who meets whom. Machine code that the program's barriers are not found in has them all as number 0,
+for all warps."""
 
 from __future__ import annotations
 

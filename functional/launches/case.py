@@ -1,4 +1,5 @@
-"""A case: kernels with their launches, what a host writes to memory before them, and what buffers must hold then."""
+"""A case: kernels with their launches, what a host writes to memory before them, and what buffers must hold
+afterwards."""
 
 from __future__ import annotations
 

@@ -206,7 +206,8 @@ def check_after(after: Sequence[int], number: int) -> None:
 
 
 def open_regions(program: Program, memory: Memory) -> None:
-    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError."""
+    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
+    none."""
     for region, functions in ((HEAP, HEAP_FUNCTIONS), (LAUNCHES, LAUNCH_FUNCTIONS)):
         if calls_any(program, functions):
             memory.opened(region)

@@ -386,7 +386,8 @@ class Memory:
         return region
 
     def _gap(self, size_bytes: int, align: int) -> tuple[int, int]:
-        """Where so many bytes and a red zone fit first: between which regions, and at which address."""
+        """Where so many bytes and a red zone fit first: between which regions, and at which address. Only what was
+        released leaves gaps."""
         after = GLOBAL_BASE
         if not self.store.gaps and self.regions:
             after = self.regions[-1].address + self.regions[-1].bytes + RED_ZONE_BYTES

@@ -223,7 +223,7 @@ class Dominators:
                 self.parent[node] = best
 
     def nearest_common(self, nodes: Iterable[int]) -> int:
-        """The nearest node that dominates all of some nodesthat can be reached; -1 if none can."""
+        """The nearest node that dominates all of some nodes, those that can be reached; -1 if none can."""
         reached = [node for node in nodes if node in self.parent]
         return reduce(self._common, reached) if reached else -1
 

@@ -101,7 +101,8 @@ class Instruction(Struct, frozen=True):
 
     @property
     def space(self) -> str:
-        """State space of a memory instruction; "generic" if it names none. Other thread blocks' is "shared"."""
+        """State space of a memory instruction; "generic" if it names none. Another thread block's shared memory is
+        shared memory."""
         found = next((m for m in self.modifiers if m in SPACES), "generic")
         return "shared" if found == CLUSTER_SHARED else found
 

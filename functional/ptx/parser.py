@@ -83,7 +83,8 @@ Result = TypeVar("Result")
 def parse(source: str | Path) -> Module:
     """Parse a PTX file, or PTX text (a string of several lines).
 
-    Raises PtxError (file, line, what was expected) for anything that is not PTX as nvcc writes it, and InputError."""
+    Raises PtxError (file, line, what was expected) for anything that is not PTX as nvcc writes it, and InputError
+    if the file cannot be read."""
     if isinstance(source, str) and ("\n" in source or ".version" in source):
         return parse_bytes(source.encode("utf-8", "surrogateescape"), "<text>")
     return parse_bytes(file_bytes(source), str(source))

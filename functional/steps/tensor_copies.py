@@ -299,7 +299,8 @@ def in_wide_words(tensor: TensorMap, first: Sequence[int]) -> tuple[TensorMap, l
 
 
 class Box:
-    """The box that one lane copies: byte offsets of its elements in global and in shared memory, in order."""
+    """The box that one lane copies: byte offsets of its elements in global and in shared memory, innermost axis
+    first."""
 
     def __init__(
         self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,

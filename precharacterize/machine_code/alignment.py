@@ -55,7 +55,8 @@ class MachineBlock:
 
     @cached_property
     def copies(self) -> Counter[int]:
-        """How many times the work of each PTX instruction is in it. A function of the XU takes it once."""
+        """How many times the work of each PTX instruction is in it. A function of the XU takes it once, however many
+        instructions there are around."""
         made = zip(self.code, self.ptx, strict=True)
         functions = Counter(i for instruction, i in made if i >= 0 and instruction.name == "MUFU")
         return Counter({**self.held, **functions})

@@ -21,7 +21,8 @@ class Photon:
     The object remembers the launches it has seen: kernel sampling predicts later ones from them. `analysis_share`: of
     the warps, executed functionally before anything else. `pays`: share of a launch's thread blocks; nothing is
     watched beyond it, nor once it is clear that skipping cannot begin before it, nor where a launch of the kernel with
-    as many thread blocks was watched in vain: watching costs as much as timing. Not in the paper; 1: to its end."""
+    as many thread blocks was watched in vain: watching costs as much as timing. Not in the paper; 1 watches every
+    launch to its end."""
 
     kernel: KernelSampling | None = field(default_factory=KernelSampling)
     warp: WarpSampling | None = field(default_factory=WarpSampling)

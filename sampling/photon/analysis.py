@@ -172,7 +172,8 @@ class KernelSampling:
     def predict(self, analysis: Analysis, shape: LaunchShape, other: KnownLaunch) -> Estimate:
         """Cycles from a match: #insts = #insts' x #insts_sample / #insts'_sample, at the IPC of the match.
 
-        Both samples are 1 % of the warps rounded up to thread blocks, so they count per warp."""
+        Both samples are 1 % of the warps rounded up to thread blocks, so they are taken per warp and scaled by
+        warps."""
         ratio = (analysis.instructions / analysis.warps) / (other.analysis.instructions / other.analysis.warps)
         warps = shape.warps / other.shape.warps
         instructions = other.instructions * ratio * warps
