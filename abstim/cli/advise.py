@@ -10,12 +10,7 @@ from abstim.show.tables import counted, on_gpu, print_json, print_records, progr
 from functional.ptx.source import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from abstim.gpu.config import Gpu
-    from abstim.session.session import Session
     from abstim.study.cold_start import ColdStart
-    from abstim.study.counterfactual import Advice
 
 
 @expanded
@@ -32,6 +27,7 @@ def advise(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json:
 
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
     buf:i32:256`"""
+    from abstim.session.rates import grid_notes
     from abstim.session.session import open_session
     from abstim.study.counterfactual import advise as run
 
@@ -39,34 +35,26 @@ def advise(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json:
     with progress(quiet=as_json) as report:
         session = open_session(launch.of(target), [point], progress=report)
         found = run(session, point, report)
-    grids = [line for number in range(len(session)) for line in _grid_notes(session, number, point)]
+    grids = list[str]()
+    for number in range(len(session)):
+        own, held = session.launch(number), session.blocks_per_sm(number, point)
+        name = f"launch {number} {shown_name(own.program.name)}"
+        grids += grid_notes(name, own.thread_blocks, held, point.spec.sm_count)
     if as_json:
-        print_json(found.to_json() | {"grids": grids})
-        return
-    _print(found)
+        return print_json(found.to_json() | {"grids": grids})
+    title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
+    if found.findings:
+        columns = "finding: {kind} | cycles without it: {cycles} | saved: {gain:.1%}"
+        print_records(title, columns, found.findings)
+    else:
+        print(title)
+        say("Nothing that abstim looks for would save 2 %; abstim run --limits says what limits it")
+    for finding in found.findings:
+        say(f"{finding.kind}: {finding.text}")
     if found.note:
         say(f"Note: {found.note}")
     for line in grid_lines(grids):
         say(line)
-
-
-def _grid_notes(session: Session, number: int, gpu: Gpu) -> Sequence[str]:
-    from abstim.session.rates import grid_notes
-
-    launch = session.launch(number)
-    name = f"launch {number} {shown_name(launch.program.name)}"
-    return grid_notes(name, launch.thread_blocks, session.blocks_per_sm(number, gpu), gpu.spec.sm_count)
-
-
-def _print(found: Advice) -> None:
-    title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
-    if not found.findings:
-        print(title)
-        say("Nothing that abstim looks for would save 2 %; abstim run --limits says what limits it")
-        return
-    print_records(title, "finding: {kind} | cycles without it: {cycles} | saved: {gain:.1%}", found.findings)
-    for finding in found.findings:
-        say(f"{finding.kind}: {finding.text}")
 
 
 @expanded

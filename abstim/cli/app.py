@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,11 +74,6 @@ def abstim(
 def app_for(arguments: Sequence[str]) -> typer.Typer:
     """The app with the subcommand that is asked for, with all of them if there is none such."""
     asked = next((word for word in arguments if not word.startswith("-")), "")
-    return app_of([asked] if asked in COMMANDS else COMMANDS)
-
-
-def app_of(names: Iterable[str]) -> typer.Typer:
-    """The app with some of COMMANDS."""
     made = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
@@ -87,7 +82,7 @@ def app_of(names: Iterable[str]) -> typer.Typer:
         context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     )
     made.callback()(abstim)
-    for name in names:
+    for name in [asked] if asked in COMMANDS else COMMANDS:
         # What follows a program's name is the program's
         passed_on = {"ignore_unknown_options": True, "allow_interspersed_args": False} if name == "app" else None
         command = getattr(import_module(COMMANDS[name], "abstim.cli"), name.replace("-", "_"))

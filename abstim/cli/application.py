@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
@@ -24,7 +23,6 @@ from functional.ptx.source import shown_name
 from functional.terminal import note
 
 if TYPE_CHECKING:
-    from abstim.application.launch_recorder import Timed
     from abstim.application.run_application import ApplicationResult
     from abstim.study.sample.sample_result import SampleResult
 
@@ -64,10 +62,8 @@ class ProgramOptions:
         """As `run_application` takes them. Raises InputError for a stretch of launches that is none."""
         from abstim.application.launch_recorder import Selection
 
-        selection = Selection(self.only, *_stretch(self.launches))
-        said = {"model": self.model, "flush": self.flush, "instruction_budget": self.instruction_budget}
-        said |= {"serial": self.serial}
-        return said | {"selection": selection, "record": self.record, "output": output}
+        said = {name: getattr(self, name) for name in ("model", "flush", "instruction_budget", "serial", "record")}
+        return said | {"selection": Selection(self.only, *_stretch(self.launches)), "output": output}
 
 
 @expanded
@@ -93,8 +89,12 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
     from abstim.application.run_application import run_application
 
     refuse_options("with --sample", flush=options.sample and options.flush)
-    if not options.pass_options:
-        _refuse_ours(command[1:])
+    ours = set() if options.pass_options else flags_of(ProgramGpus, ProgramOptions) | {"--json"}
+    if behind := [word for word in command[1:] if word.partition("=")[0] in ours]:
+        raise InputError(
+            f"{behind[0]} stands behind the program's name; abstim's options stand before it. If it is the program's "
+            "own: --pass-options before the program's name"
+        )
     gpus, given = gpu.load(), options.of_run(sys.stderr.fileno() if as_json else None)
     sys.stdout.flush()
     if options.sample:
@@ -102,26 +102,17 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
 
         result, samples = sample_application(command, gpus, options.sample, **given)
     else:
-        with _progress(as_json) as told:
-            result, samples = run_application(command, gpus, told=told, **given), None
+        done = itertools.count(1)  # how many launches there will be the program alone knows
+        with progress(quiet=as_json) as report:
+            given["told"] = lambda timed: report("launches timed", next(done), None)
+            result, samples = run_application(command, gpus, **given), None
     if as_json:
         print_json(result.to_json() | ({} if samples is None else {"samples": [s.to_json() for s in samples]}))
     else:
         _print(result, samples)
         if result.executed and _reads_host_clock(command[0]):
             say("The program asks for the time of day: what it measures so is this computer's time, not the GPU's.")
-    unmatched = 0 if samples or options.launches else _unmatched(options.only, result)
-    raise typer.Exit(_status(result) or unmatched)
-
-
-def _refuse_ours(arguments: Sequence[str]) -> None:
-    """Raises InputError for an option of ours behind the program's name, where it is the program's."""
-    ours = flags_of(ProgramGpus, ProgramOptions) | {"--json"}
-    if given := [a for a in arguments if a.partition("=")[0] in ours]:
-        raise InputError(
-            f"{given[0]} stands behind the program's name; abstim's options stand before it. If it is the program's "
-            "own: --pass-options before the program's name"
-        )
+    raise typer.Exit(_status(result, "" if samples or options.launches else options.only))
 
 
 _CHRONO = b"_ZNSt6chrono3_V21%b_clock3nowEv"
@@ -140,14 +131,6 @@ def _reads_host_clock(program: str) -> bool:
         return any(content.find(b"\0" + name + b"\0") >= 0 for name in _CLOCKS)
 
 
-def _unmatched(only: str, result: ApplicationResult) -> int:
-    """The exit code: 2 if kernels were launched and none has `only` in its name, which is said; else 0."""
-    if not only or result.launches or not result.executed or result.interrupted:
-        return 0
-    note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
-    return 2
-
-
 def _stretch(text: str) -> tuple[int, int | None]:
     """`10:20`, `10:` or `:20`. Raises InputError."""
     first, separator, after = text.partition(":")
@@ -158,24 +141,20 @@ def _stretch(text: str) -> tuple[int, int | None]:
     return int(first or 0), int(after) if after else None
 
 
-def _status(result: ApplicationResult) -> int:
-    """130 after an interrupt, 2 where something could not be done, else the program's own."""
+def _status(result: ApplicationResult, only: str) -> int:
+    """130 after an interrupt, 2 where something could not be done, else the program's own, or 2 if kernels were
+    launched and none has `only` in its name, which is said."""
     if result.interrupted:
         return 130
+    unmatched = bool(only and result.executed and not result.launches)
+    if unmatched:
+        note(f"abstim: no kernel that was launched has '{only}' in its name, so nothing was timed (--only)")
     if (number := -result.status) > 0:
         name = f" ({Signals(number).name})" if number in set(Signals) else ""
         note(f"abstim: the program was ended by signal {number}{name}")
-    if result.problems:
+    if result.problems or (unmatched and not result.status):
         return 2
     return result.status if result.status >= 0 else 128 - result.status
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[Timed], None]]:
-    """Says how many launches are timed; how many there will be the program alone knows."""
-    done = itertools.count(1)
-    with progress(quiet=quiet) as report:
-        yield lambda timed: report("launches timed", next(done), None)
 
 
 def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) -> None:
@@ -186,10 +165,12 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         return
     if not result.executed:
         say(f"{result.program} launched no kernel.")
+    groups = grouped(result.launches, lambda timed: timed.launch.program.name)
+    short = [shown_name(kernel) for kernel in groups]  # the whole name where two would look alike
+    names = [name if short.count(name) == 1 else kernel for kernel, name in zip(groups, short, strict=True)]
     for k, gpu in enumerate(result.gpus if result.executed else ()):
-        groups = grouped(result.launches, lambda timed: timed.launch.program.name)
-        names = _names(list(groups))
-        rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
+        of_gpu = ([timed.results[k] for timed in found] for found in groups.values())
+        rows = [_row(name, own) for name, own in zip(names, of_gpu, strict=True)]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
     if result.overlap:
@@ -209,13 +190,7 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         print("Launches that were not timed count as no time, in events too.")
 
 
-def _names(kernels: Sequence[str]) -> dict[str, str]:
-    """What each is shown as; its whole name where two would look alike."""
-    shown = [shown_name(kernel) for kernel in kernels]
-    return {kernel: name if shown.count(name) == 1 else kernel for kernel, name in zip(kernels, shown, strict=True)}
-
-
 def _row(name, launches):
     cycles, times = sum(x.cycles for x in launches), [x.seconds for x in launches]
     ipc = sum(x.thread_instructions for x in launches) / max(1, cycles)
-    return (name, len(launches), cycles, duration(sum(times)), duration(min(times)), duration(max(times)), ipc)
+    return (name, len(launches), cycles, *(duration(of(times)) for of in (sum, min, max)), ipc)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_options
-from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity
+from abstim.show.tables import counted, duration, on_gpu, print_json, print_records, print_table, progress, quantity
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -96,25 +96,15 @@ def bench(
 def _print_rates(found: BenchResult) -> None:
     from abstim.study.bench import FIGURES
 
-    rows = [
-        (
-            name,
-            stage,
-            duration(r.first_seconds),
-            duration(r.seconds),
-            duration(r.cpu_seconds),
-            *map(quantity, r.mips.values()),
-        )
-        for name, stages in found.rates.items()
-        for stage, r in stages.items()
-    ]
-    rows += [
-        ("geometric mean", s, "", "", "", *(quantity(found.geomean(s, f)) for f in FIGURES)) for s in found.stages()
-    ]
-    title = (
-        f"{on_gpu(found)}, {found.model} model, {found.points} design point{'s' if found.points > 1 else ''}, "
-        f"{found.machine['cpus']} CPUs"
-    )
+    rows = list[tuple]()
+    for name, stages in found.rates.items():
+        for stage, r in stages.items():
+            times = map(duration, (r.first_seconds, r.seconds, r.cpu_seconds))
+            rows.append((name, stage, *times, *map(quantity, r.mips.values())))
+    for stage in found.stages():
+        rows.append(("geometric mean", stage, "", "", "", *(quantity(found.geomean(stage, f)) for f in FIGURES)))
+    points = counted(found.points, "design point", "design points")
+    title = f"{on_gpu(found)}, {found.model} model, {points}, {found.machine['cpus']} CPUs"
     columns = ("benchmark", "stage", "first", "median", "processor", "thread", "warp", "stepped thr.", "stepped warp")
     print_table(f"{title}; MIPS, represented and stepped", columns, rows, left=2)
 
@@ -150,10 +140,6 @@ def _print_against(found: BenchResult) -> None:
     print_table(f"Beside the reference (abstim: execute, and time by the {found.model} model)", columns, rows, left=2)
 
 
-def _interval(verdict: Verdict) -> str:
-    return "-" if verdict.low is None else f"{verdict.low:.3f} to {verdict.high:.3f}"
-
-
 def _print_verdicts(found: BenchResult, verdicts: list[Verdict], changed: list[str]) -> None:
     if not verdicts:
         return
@@ -161,6 +147,9 @@ def _print_verdicts(found: BenchResult, verdicts: list[Verdict], changed: list[s
         "stage | verdict | benchmarks | speed: {speed:.3f}x | 95 % interval: {interval} "
         "| old rounds, MAD: {old_rounds}, ±{old_mad:.1%} | new rounds, MAD: {new_rounds}, ±{new_mad:.1%}"
     )
-    print_records(f"Beside the earlier result, {found.model} model", columns, verdicts, left=2, interval=_interval)
+    title = f"Beside the earlier result, {found.model} model"
+    print_records(
+        title, columns, verdicts, left=2, interval=lambda v: "-" if v.low is None else f"{v.low:.3f} to {v.high:.3f}"
+    )
     for line in changed:
         note(f"not the same: {line}")

@@ -17,8 +17,8 @@ from functional.keep.folder import check_output, write_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from abstim.study.fit import Fit
-    from abstim.study.fit.fitted import FittedParameter
+    from abstim.study.calibrate.microbenchmarks import Device
+    from abstim.study.fit.fitted import Fit, FittedParameter
     from abstim.study.silicon import MeasuredTime
     from abstim.study.validate import Measured
 
@@ -49,32 +49,26 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
     clock of their measurement, unless --set changes it.
 
     Examples: `abstim calibrate v100 --only latency`, `abstim calibrate --native -o mine.toml`"""
-    from abstim.study.calibrate import calibrate as run
-    from abstim.study.calibrate.devices import OnGpu
+    from abstim.gpu.config import load_gpu
+    from abstim.study.calibrate.calibration import at_measured_clock, described, read_figures
+    from abstim.study.calibrate.calibration import calibrate as run
+    from abstim.study.calibrate.devices import Modelled, OnGpu
 
     o = options
     if o.native == (name is not None):
         raise InputError("calibrate needs a GPU's name, or --native, and not both")
     if o.output is not None and not o.native:
         raise InputError("--output describes what --native measured")
-    device = OnGpu() if o.native else _modelled(name or "", o.overrides or [])
+    if o.native:
+        device: Device = OnGpu()
+    else:
+        gpu = load_gpu(name or "", o.overrides or [])
+        device = Modelled(gpu if o.overrides else at_measured_clock(gpu, read_figures()))
     with progress(quiet=as_json) as report:
         found = run(device, o.only or (), progress=report)
     if o.output is not None:
-        from abstim.study.calibrate.calibration import described
-
         write_output(o.output, described(found, device.facts).encode())
     print_json(found.to_json()) if as_json else _print(found)
-
-
-def _modelled(name: str, overrides: list[str]):
-    from abstim.gpu.config import load_gpu
-    from abstim.study.calibrate import at_measured_clock
-    from abstim.study.calibrate.calibration import read_figures
-    from abstim.study.calibrate.devices import Modelled
-
-    gpu = load_gpu(name, overrides)
-    return Modelled(gpu if overrides else at_measured_clock(gpu, read_figures()))
 
 
 def _print(found) -> None:
@@ -143,18 +137,18 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
 
     `abstim fit --silicon times.csv --programs my_kernels --params l1d_latency_cycles,l2_request_cycles`"""
-    from abstim.study import fit as library
+    from abstim.study.fit import solve as library
 
     o = options
     if o.output is not None:
         check_output(o.output, ".toml")
     table = _measured(o)
     names = [name.strip() for name in o.params.split(",") if name.strip()]
-    start: dict[str, Any] = {"gpu": o.gpu, "overrides": o.overrides or (), "model": o.model, "programs": o.programs}
-    search: dict[str, Any] = {"fraction": o.split, "seed": o.seed, "factor": o.factor, "polish_rounds": o.rounds}
-    measured = o.reference or o.silicon or Path()
+    given: dict[str, Any] = {name: getattr(o, name) for name in ("gpu", "model", "programs", "seed", "factor")}
+    given |= {"overrides": o.overrides or (), "fraction": o.split, "polish_rounds": o.rounds}
+    given["reference"] = (o.reference or o.silicon or Path()).name
     with progress(quiet=as_json) as report:
-        found = library.fit(table, names, **start, **search, reference=measured.name, progress=report)
+        found = library.fit(table, names, **given, progress=report)
     if o.output is not None:
         found.save(o.output)
     print_json(found.to_json()) if as_json else _print_fit(found)
@@ -193,7 +187,10 @@ def _print_fit(found: Fit) -> None:
         "| max: {max_error:.2%} | worst"
     )
     print_records("Absolute errors", columns, found.errors, left=2)
-    _print_correlations(found)
+    known = [(number, own.name) for number, own in enumerate(found.parameters) if own.identified]
+    both = [(a, b, found.correlation[j][k]) for (k, b), (j, a) in product(known, known) if j < k]
+    if pairs := [(a, b, f"{value:+.2f}") for a, b, value in both if abs(value) >= 0.5]:
+        print_table("Correlated estimates", ("parameter", "parameter", "correlation"), pairs, left=2)
     for direction in found.unidentified:
         weights = ", ".join(f"{name} {weight:+.2g}" for name, weight in direction.items())
         say(f"The data does not tell (in logarithms): {weights}")
@@ -203,13 +200,3 @@ def _print_fit(found: Fit) -> None:
 
 def _prior(parameter: FittedParameter) -> str:
     return "-" if parameter.prior is None else f"within {parameter.prior:.1f}x"
-
-
-def _print_correlations(found: Fit) -> None:
-    """Pairs of estimates that go together."""
-    table = found.correlation
-    known = [(number, own.name) for number, own in enumerate(found.parameters) if own.identified]
-    both = [(a, b, table[j][k]) for (k, b), (j, a) in product(known, known) if j < k]
-    pairs = [(a, b, f"{value:+.2f}") for a, b, value in both if abs(value) >= 0.5]
-    if pairs:
-        print_table("Correlated estimates", ("parameter", "parameter", "correlation"), pairs, left=2)

@@ -27,12 +27,15 @@ def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json
     point = gpu.load()
     tables = [(program, characterize_program(program, point.pipeline)) for program in programs_of(target)]
     if as_json:
-        print_json({"kernels": [_as_json(program, table) for program, table in tables]})
-        return
-    _print_summary(tables)
-    if listing:
-        for program, table in tables:
-            _print_listing(program, table)
+        return print_json({"kernels": [_as_json(program, table) for program, table in tables]})
+    rows = [
+        (shown_name(p.name), len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
+        for p, t in tables
+    ]
+    columns = ("kernel", "instructions", "basic blocks", "registers", "cycles, each block once", "key")
+    print_table("", columns, rows)
+    for program, table in tables if listing else ():
+        _print_listing(program, table)
 
 
 def _as_json(program, table) -> dict:
@@ -40,28 +43,19 @@ def _as_json(program, table) -> dict:
     return {
         "kernel": program.name,
         "key": table.key,
-        "blocks": [asdict(_bounds(table, block)) for block in program.blocks],
+        "blocks": [asdict(bounds) for bounds in _bounds(program, table)],
         "instructions": [i.name for i in program.instructions],
         **{column: getattr(table, column).tolist() for column in columns},
     }
 
 
-def _print_summary(tables) -> None:
-    rows = [
-        (shown_name(p.name), len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
-        for p, t in tables
-    ]
-    columns = ("kernel", "instructions", "basic blocks", "registers", "cycles, each block once", "key")
-    print_table("", columns, rows)
-
-
 def _print_listing(program, table) -> None:
     from precharacterize.table import UNITS
 
-    bounds, lines = [_bounds(table, block) for block in program.blocks], ptx_text(program).splitlines()
+    bounds, lines = _bounds(program, table), ptx_text(program).splitlines()
     starts, critical = {b.start: b.index for b in program.blocks}, {i for found in bounds for i in found.path}
     cycles = zip(table.gap_cycles.tolist(), table.result_cycles.tolist(), table.initiation_cycles.tolist(), strict=True)
-    rows = []
+    rows: list[tuple] = []
     for i, own in zip(program.instructions, cycles, strict=True):
         text = " ".join(lines[i.line - 1].split())[:MOST_LETTERS] if i.line <= len(lines) else i.name
         path = "*" if i.index in critical else ""
@@ -69,23 +63,17 @@ def _print_listing(program, table) -> None:
     columns = ("block", "line", "instruction", "path", "unit", "gap cycles", "result cycles", "unit busy cycles")
     print_table(shown_name(program.name), columns, rows, left=5)
     print("path: on the longest chain of results of its block (loads hit)\ngap: to the next issue of a lone warp")
-    _print_blocks(bounds)
-
-
-def _print_blocks(bounds) -> None:
-    """What bounds each block: its longest chain, or the unit that is busy longest."""
-    from precharacterize.table import UNITS
-
+    # what bounds each block: its longest chain, or the unit that is busy longest
     units = [unit for unit in UNITS if any(unit in found.unit_cycles for found in bounds)]
     rows = [
         (str(number), found.stop - found.start, found.path_cycles, *(found.unit_cycles.get(unit, 0) for unit in units))
         for number, found in enumerate(bounds)
     ]
-    columns = ("block", "instructions", "longest chain, cycles", *(f"{unit} busy" for unit in units))
-    print_table("Pressure on the units, a warp's visit of each block", columns, rows)
+    heads = ("block", "instructions", "longest chain, cycles", *(f"{unit} busy" for unit in units))
+    print_table("Pressure on the units, a warp's visit of each block", heads, rows)
 
 
-def _bounds(table, block):
+def _bounds(program, table) -> list:
     from precharacterize.bounds import block_bounds
 
-    return block_bounds(table, block.start, block.stop)
+    return [block_bounds(table, block.start, block.stop) for block in program.blocks]

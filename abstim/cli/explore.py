@@ -74,6 +74,7 @@ class ExploreOptions:
     def sweep(self, base: Gpu) -> Sweep:
         """Raises InputError for options that have no effect, or contradict each other."""
         from abstim.study.explore import sweep_of
+        from abstim.study.explore.points import DERIVED, key_of
         from abstim.study.explore.result import check_format
 
         on_grid = self.strategy == "grid"
@@ -86,23 +87,16 @@ class ExploreOptions:
             check_page(self.plot)
         if self.cluster:
             need("distributed")
-        found = sweep_of(
-            base,
-            self.vary,
-            self.define or (),
-            self.constraint or (),
-            self.objective or (),
-            strategy=self.strategy,
-            count=self.points,
-            seed=self.seed,
-            cluster=self.cluster,
-            model=self.model,
-            aim=_aim(self.sample, self.error, self.confidence),
-            sample=bool(self.sample),
-            top=self.top,
-        )
+        space = (self.vary, self.define or (), self.constraint or (), self.objective or ())
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("strategy", "seed", "cluster", "model", "top")}
+        aim = _aim(self.sample, self.error, self.confidence)
+        found = sweep_of(base, *space, count=self.points, aim=aim, sample=bool(self.sample), **how)
         found.space.refuse_idle()
-        _refuse_set_and_varied(base, self.vary)
+        for text in self.vary:  # which replaces the key's value at every point
+            key = key_of(text.partition("=")[0])
+            source = base.settings[DERIVED[key].base if key in DERIVED else key].source
+            if source.startswith("--set"):
+                raise InputError(f"{source}: no effect beside --vary {text}")
         return found
 
 
@@ -145,7 +139,10 @@ def explore(
     if options.output is not None:
         found.save(options.output)
     if options.plot is not None and found.timed.any():
-        _draw(found, options.plot)
+        from abstim.show.report.page import write_sweep
+
+        about = {"sensitivity": [asdict(one) for one in found.sensitivity], "note": found.note}
+        write_sweep(found.columns(), about, ", ".join(found.targets), options.plot)
     print_json(found.to_json()) if as_json else _print(found, options.top, options.output, options.plot)
     if not found.timed.any():
         first = next((f"; the first: {reason}" for reason in found.reasons if reason), "")
@@ -162,24 +159,6 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     from abstim.study.sample.automatic import Aim
 
     return aim_of(error, confidence) or Aim()
-
-
-def _refuse_set_and_varied(base: Gpu, vary: Sequence[str]) -> None:
-    """Raises InputError for a `--set` that every point replaces."""
-    from abstim.study.explore.points import DERIVED, key_of
-
-    for text in vary:
-        key = key_of(text.partition("=")[0])
-        source = base.settings[DERIVED[key].base if key in DERIVED else key].source
-        if source.startswith("--set"):
-            raise InputError(f"{source}: no effect beside --vary {text}")
-
-
-def _draw(found: Exploration, page: Path) -> None:
-    from abstim.show.report.page import write_sweep
-
-    about = {"sensitivity": [asdict(one) for one in found.sensitivity], "note": found.note}
-    write_sweep(found.columns(), about, ", ".join(found.targets), page)
 
 
 def _print(found: Exploration, top: int, output: Path | None, plot: Path | None) -> None:

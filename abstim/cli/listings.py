@@ -30,8 +30,7 @@ def import_config(
     if output:
         write_output(output, imported.toml.encode())
     if as_json:
-        values = {key: {"value": s.value, "source": s.source} for key, s in imported.settings.items()}
-        unused = [asdict(u) for u in imported.unused]
+        unused, values = [asdict(u) for u in imported.unused], {k: asdict(s) for k, s in imported.settings.items()}
         print_json({"values": values, "unused": unused, "from_base": imported.from_base, "toml": imported.toml})
     elif output:
         rows = [(u.option, u.value if len(u.value) <= 30 else u.value[:27] + "...", u.why) for u in imported.unused]
@@ -54,7 +53,10 @@ def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json 
 
     chosen = [load_gpu(each, overrides or ()) for each in (gpu_names() if name is None else [name])]
     if as_json:
-        print_json({gpu.name: _values_of(gpu) for gpu in chosen})
+        said = {gpu.name: {name: getattr(gpu, name) for name in _FACTS} for gpu in chosen}
+        for gpu in chosen:
+            said[gpu.name] |= {"sources": gpu.labels, "values": {k: asdict(s) for k, s in gpu.shown_settings.items()}}
+        print_json(said)
     elif name is None:
         print_records("", _LIST, chosen, left=2, whole=(0, 1), mhz=lambda gpu: gpu.spec.core_clock_hz / 1e6)
     else:
@@ -66,16 +68,11 @@ def gpus(*, name: str | None = None, overrides: Overrides = None, as_json: Json 
         print_table("Sources", ("", ""), gpu.labels.items(), left=2, whole=(0, 1))
 
 
+_FACTS = ("title", "memory_model", "known_error")
 _LIST = (
     "GPU: {name} | what: {title} | SMs: {spec.sm_count} "
     "| schedulers: {spec.schedulers_per_sm} {spec.scheduler} | MHz: {mhz}"
 )
-
-
-def _values_of(gpu) -> dict:
-    values = {key: {"value": s.value, "source": s.source} for key, s in gpu.shown_settings.items()}
-    said = {name: getattr(gpu, name) for name in ("title", "memory_model", "known_error")}
-    return said | {"sources": gpu.labels, "values": values}
 
 
 _WHAT = {
@@ -106,8 +103,7 @@ def suite(*, group: str | None = None, as_json: Json = False) -> None:
     keys = ("name", "group", "kernels", "launches", "thread_instructions")
     if as_json:
         names = [name for own in larger.values() for name in own]
-        print_json({"benchmarks": [dict(zip(keys, row, strict=True)) for row in rows], "workloads": names})
-        return
+        return print_json({"benchmarks": [dict(zip(keys, row, strict=True)) for row in rows], "workloads": names})
     if rows:
         print_table("", ("name", "group", "kernels", "launches", "thread instructions"), rows, left=3, whole=(0,))
     for name, own in larger.items():

@@ -45,6 +45,7 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
     `strict`, for what is a note otherwise (`functional.execution.findings`), and where nothing will be executed."""
 
     def looked_at() -> Case:
+        from functional.execution.findings import findings
         from functional.traces.store import StoredCase
 
         case = opened()
@@ -52,25 +53,19 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
             raise InputError(f"--check: {case.name} has no expected outputs")
         if strict and (case.traces or isinstance(case, StoredCase)):
             raise InputError(f"--strict: {case.name} is a trace; what it did when it was made cannot be looked at")
-        _tell(case, strict)
+        if case.module.target == "sass":  # another machine's code: what it leaves out was never read
+            return case
+        programs = {launch.program.name: launch.program for launch in case.launches}
+        found = [line for program in programs.values() for line in findings(program)]
+        if found and strict:
+            raise InputError(found[0] + (f" (and {len(found) - 1} findings more)" if len(found) > 1 else ""))
+        for line in found[:MOST_NOTES]:
+            note(f"abstim: {line}")
+        if len(found) > MOST_NOTES:
+            note(f"abstim: and {len(found) - MOST_NOTES} findings more")
         return case
 
     return looked_at
-
-
-def _tell(case: Case, strict: bool) -> None:
-    from functional.execution.findings import findings
-
-    if case.module.target == "sass":  # another machine's code: what it leaves out was never read
-        return
-    programs = {launch.program.name: launch.program for launch in case.launches}
-    found = [line for program in programs.values() for line in findings(program)]
-    if found and strict:
-        raise InputError(found[0] + (f" (and {len(found) - 1} findings more)" if len(found) > 1 else ""))
-    for line in found[:MOST_NOTES]:
-        note(f"abstim: {line}")
-    if len(found) > MOST_NOTES:
-        note(f"abstim: and {len(found) - MOST_NOTES} findings more")
 
 
 @dataclass(kw_only=True)
@@ -180,7 +175,9 @@ def run(
     o.check_together(gpus)
     refused: list[tuple[Gpu, str]] = []
     old = o.earlier()
-    with progress(quiet=as_json, shorter=_shorter(target, o.model)) as report, o.lanes():
+    whole = target.lower().endswith((".ptx", ".cu")) or o.model != "detailed"  # nothing estimates it from a part
+    shorter = "" if whole else f"abstim sample {target} (simulates a part, gives an interval)"
+    with progress(quiet=as_json, shorter=shorter) as report, o.lanes():
         session = open_for(
             o.model,
             prechecked(launch.of(target), o.check, o.strict),
@@ -197,12 +194,6 @@ def run(
     print_json(_as_json(found)) if as_json else _print(found)
     _write_timeline(o.timeline, session, gpus[0], o.flush, quiet=as_json)
     _end(found, o.check)
-
-
-def _shorter(target: str, model: str) -> str:
-    """What estimates a target from a part of it."""
-    source = target.lower().endswith((".ptx", ".cu"))
-    return "" if source or model != "detailed" else f"abstim sample {target} (simulates a part, gives an interval)"
 
 
 def _found(

@@ -201,17 +201,13 @@ def _print_slots(result: RunResult) -> None:
 
 
 def _print_memory(result: RunResult) -> None:
-    rows = [
-        (
-            launch.launch,
-            *(known(launch.memory.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "const", "l1i", "l2")),
-            f"{launch.memory['l2_bytes'] / 1024:,.0f} KiB",
-            f"{(launch.memory['dram_read_bytes'] + launch.memory['dram_write_bytes']) / 1024:,.0f} KiB",
-            f"{launch.memory['dram_use']:.0%}",
-            launch.limit,
-        )
-        for launch in result.launches
-    ]
+    rows = []
+    for launch in result.launches:
+        of = launch.memory
+        hits = [known(of.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "const", "l1i", "l2")]
+        moved = [of["l2_bytes"], of["dram_read_bytes"] + of["dram_write_bytes"]]
+        kib = [f"{count / 1024:,.0f} KiB" for count in moved]
+        rows.append((launch.launch, *hits, *kib, f"{of['dram_use']:.0%}", launch.limit))
     limited = "limited by" if result.limits else "limited by (est.)"
     columns = ("launch", "L1D hits", "const", "L1I", "L2 hits", "to L2", "to DRAM", "DRAM use", limited)
     print_table("Memory", columns, rows, left=1)
@@ -230,16 +226,15 @@ def _print_limits(result: RunResult) -> None:
 
 def _print_bounds(result: RunResult) -> None:
     """Of the analytic model: what limits each launch, hit rates, traffic."""
-    moved = "DRAM bytes" if "dram_bytes" in result.launches[0].memory else "DRAM bytes read"
-    columns = ("launch", "bound", "next bound", "L1D hits", "L2 hits", moved)
-    print_table("Limits", columns, [_bound_row(launch) for launch in result.launches], left=2)
-
-
-def _bound_row(launch):
-    second = sorted(launch.bounds_cycles.values())[-2] / max(1.0, launch.bounds_cycles[launch.limit])
-    rates = [known(launch.memory.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "l2")]
-    moved = launch.memory.get("dram_bytes", launch.memory.get("dram_read_bytes"))
-    return (_name(launch), launch.limit, f"{second:.0%}", *rates, moved)
+    rows: list[tuple] = []
+    x: Any  # a launch with bounds
+    for x in result.launches:
+        second = sorted(x.bounds_cycles.values())[-2] / max(1.0, x.bounds_cycles[x.limit])
+        rates = [known(x.memory.get(f"{cache}_hit_rate"), ".1%") for cache in ("l1d", "l2")]
+        moved = x.memory.get("dram_bytes", x.memory.get("dram_read_bytes"))
+        rows.append((_name(x), x.limit, f"{second:.0%}", *rates, moved))
+    head = "DRAM bytes" if "dram_bytes" in result.launches[0].memory else "DRAM bytes read"
+    print_table("Limits", ("launch", "bound", "next bound", "L1D hits", "L2 hits", head), rows, left=2)
 
 
 def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
@@ -257,7 +252,15 @@ def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
     title = f"{results[0].target} ({counted(len(results[0].launches))})"
     columns = ("GPU", "memory", "cycles", "time", "IPC", f"against {results[0].gpu}", limited)
     print_table(title, columns, rows, left=2)
-    _print_errors(results)
+    # what the rows do not say: that memory is not alike, and how far each GPU's times are to be trusted
+    if len({r.memory_model for r in results}) > 1:
+        say(f"Not alike: {UNLIKE_MEMORY}")
+    if len(codes := {r.timed_code for r in results}) > 1:
+        say(f"Not alike: times of {' beside those of '.join(sorted(codes))}; --timed-code ptx times all alike")
+    for r in results:
+        if r.note:
+            say(f"Note on {r.gpu}: {r.note}")
+        say(f"Error on {r.gpu}: {r.known_error}")
 
 
 def print_baseline(found: Baseline) -> None:
@@ -272,33 +275,18 @@ def print_baseline(found: Baseline) -> None:
         say(f"Not the same: {line}")
 
 
-def _print_errors(results: list[RunResult]) -> None:
-    """What the comparison does not say: that memory is not alike, and how far each GPU's times are to be trusted."""
-    if len({r.memory_model for r in results}) > 1:
-        say(f"Not alike: {UNLIKE_MEMORY}")
-    if len(codes := {r.timed_code for r in results}) > 1:
-        say(f"Not alike: times of {' beside those of '.join(sorted(codes))}; --timed-code ptx times all alike")
-    for r in results:
-        if r.note:
-            say(f"Note on {r.gpu}: {r.note}")
-        say(f"Error on {r.gpu}: {r.known_error}")
-
-
 def print_energy(energy: Energy) -> None:
     """Energy and mean power a launch, or a kernel where there are too many, and by what it is spent."""
     many = len(energy.launches) > MOST_ROWS
     groups = grouped(energy.launches, lambda x: shown_name(x.kernel) if many else _name(x))
-    terms = list(energy.launches[0].watts_by_term)
-    rows = [[name, *_energy_cells(launches, terms)] for name, launches in groups.items()]
+    terms, rows = list(energy.launches[0].watts_by_term), []
+    for name, launches in groups.items():
+        seconds, joules = sum(x.seconds for x in launches), sum(x.joules for x in launches)
+        watts = [joules / seconds, *(sum(x.watts_by_term[t] * x.seconds for x in launches) / seconds for t in terms)]
+        rows.append([name, scaled(joules, "J"), *(f"{each:.0f} W" for each in watts)])
     heads = ("kernel" if many else "launch", "energy", "power", *(POWER_TERMS[term] for term in terms))
     print_table("Energy, and what the power is spent on", heads, rows, left=1)
     print(f"Energy: {scaled(energy.joules, 'J')}")
     say(f"Error of the power: {energy.known}")
     for phrase in energy.unlike:
         say(f"Not known of: {phrase}")
-
-
-def _energy_cells(launches: list, terms: list[str]) -> list[str]:
-    seconds, joules = sum(x.seconds for x in launches), sum(x.joules for x in launches)
-    of_terms = [sum(x.watts_by_term[term] * x.seconds for x in launches) / seconds for term in terms]
-    return [scaled(joules, "J"), f"{joules / seconds:.0f} W", *(f"{watts:.0f} W" for watts in of_terms)]

@@ -170,13 +170,8 @@ def _found(
     from abstim.study.sample.sample_result import PICTURES, draw
 
     opened, point = launch.of(target), gpu.load()
-    common: dict[str, Any] = {
-        "model": o.model,
-        "inside": o.inside,
-        "warm_up": o.warm_up,
-        "partial": o.partial_functional,
-        "progress": report,
-    }
+    common: dict[str, Any] = {name: getattr(o, name) for name in ("model", "inside", "warm_up")}
+    common |= {"partial": o.partial_functional, "progress": report}
     if not o.compare:
         common["seed"] = o.seed
         aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
@@ -208,8 +203,7 @@ def _share(name: str, text: str) -> float:
 
 def _say_written(written: dict, as_json: bool) -> None:
     if as_json:
-        print_json({"kind": "selection"} | written)
-        return
+        return print_json({"kind": "selection"} | written)
     print(f"{written['method']}: {written['selected']:,} of {written['launches']:,} launches, ", end="")
     print(f"{written['detailed_fraction']:.2%} of the instructions")
     print("\n".join(written["files"]))
@@ -262,11 +256,8 @@ def _interval(estimate: Estimate) -> list[tuple[str, str]]:
     if not estimate.bounded:
         return [("interval", "none: this method's errors have no bound")]
     ends = f"{quantity(round(estimate.low))} to {quantity(round(estimate.high))}"
-    half = f"+-{estimate.relative_half_width:.2%}"
-    return [
-        (f"{100 * estimate.confidence:.4g} % interval", f"{ends}, {half}"),
-        ("which rests on", _BASIS[estimate.basis]),
-    ]
+    said = f"{ends}, +-{estimate.relative_half_width:.2%}"
+    return [(f"{100 * estimate.confidence:.4g} % interval", said), ("which rests on", _BASIS[estimate.basis])]
 
 
 _BASIS = {

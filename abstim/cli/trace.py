@@ -69,10 +69,18 @@ def trace(
     with progress(quiet=as_json) as report:
         manifest = write_store(case, Path(out), chosen_executor(), instruction_budget, overwrite, report)
     seconds = perf_counter() - started
+    total: dict = summary(manifest)
     if as_json:
-        print_json({"folder": out, "seconds": seconds} | summary(manifest))
-    else:
-        _print(manifest, out, seconds)
+        return print_json({"folder": out, "seconds": seconds} | total)
+    print_printf(manifest.printed)
+    executed = f"{quantity(total['thread_instructions'])} thread instructions"
+    say(f"{out}: {counted(len(manifest.launches))} of {manifest.name}, {executed}, in {duration(seconds)}")
+    in_file, in_memory = (total[key] / max(1, total["warp_instructions"]) for key in ("file_bytes", "trace_bytes"))
+    each = f"{in_file:.3g} a warp instruction ({in_memory:.3g} in memory)"
+    say(f"{quantity(total['file_bytes'])} bytes of traces, {each}; to time them: abstim run {out}")
+    for output in manifest.outputs:
+        if output.mismatches:
+            note(f"abstim: output {output.message}")
 
 
 def summary(manifest: Manifest) -> dict[str, object]:
@@ -83,17 +91,3 @@ def summary(manifest: Manifest) -> dict[str, object]:
     launches = [{name: getattr(launch, name) for name in names} for launch in manifest.launches]
     outputs = [asdict(output) for output in manifest.outputs]
     return {"target": manifest.name} | totals | {"launches": launches, "outputs": outputs, "printf": manifest.printed}
-
-
-def _print(manifest: Manifest, out: str, seconds: float) -> None:
-    print_printf(manifest.printed)
-    total: dict = summary(manifest)
-    warps = max(1, total["warp_instructions"])
-    launches = len(manifest.launches)
-    executed = f"{quantity(total['thread_instructions'])} thread instructions"
-    say(f"{out}: {counted(launches)} of {manifest.name}, {executed}, in {duration(seconds)}")
-    each = f"{total['file_bytes'] / warps:.3g} a warp instruction ({total['trace_bytes'] / warps:.3g} in memory)"
-    say(f"{quantity(total['file_bytes'])} bytes of traces, {each}; to time them: abstim run {out}")
-    for output in manifest.outputs:
-        if output.mismatches:
-            note(f"abstim: output {output.message}")

@@ -15,9 +15,7 @@ from abstim.show.tables import counted, on_gpu, print_json, print_table, progres
 from functional.terminal import note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from abstim.study.tune import Tuning, Variant
+    from abstim.study.tune import Tuning
 
 
 @dataclass(kw_only=True)
@@ -91,10 +89,8 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
     refuse_options("without --strategy random", seed=o.strategy != "random" and o.seed)
     if o.output is not None:
         check_format(o.output)
-    space = Space(
-        source, o.vary, o.constraint or (), grid=o.grid, block=o.block, kernel=o.kernel, arguments=o.arg or (),
-        dynamic_shared=o.dynamic_shared,
-    )  # fmt: skip
+    launched: dict[str, Any] = {name: getattr(o, name) for name in ("grid", "block", "kernel", "dynamic_shared")}
+    space = Space(source, o.vary, o.constraint or (), arguments=o.arg or (), **launched)
     chosen: dict[str, Any] = {"strategy": o.strategy, "count": o.points, "seed": o.seed, "model": o.model}
     with progress(quiet=as_json, shorter="--strategy multi-fidelity, or --error 5%") as report:
         found = run(space, gpu.load(), aim=aim_of(o.error, ""), progress=report, **chosen)
@@ -106,9 +102,14 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
 
 
 def _print(found: Tuning, top: int) -> None:
-    best = found.best()
-    if best:
-        _print_quickest(found, best[:top])
+    if best := found.best():
+        rows = best[:top]
+        last = "blocks an SM: {blocks_per_sm} | registers" if best[0].half_width is None else "+-: {half_width:.2%}"
+        shown = f"cycles | time: {{seconds:time}} | of the best: {{ratio:.2f}}x | {last}"
+        heads, cells = cells_of(shown, rows, ratio=lambda one: one.cycles / (best[0].cycles or 1))
+        names = [name for name in best[0].values if len({one.values[name] for one in found.variants}) > 1]
+        whole = [[*(one.values[name] for name in names), *own] for one, own in zip(rows, cells, strict=True)]
+        print_table(f"Quickest variants of {found.source} on {on_gpu(found)}", [*names, *heads], whole, left=0)
     failed = [one for one in found.variants if one.reason]
     for one in failed[:1]:
         named = ", ".join(f"{name}={value}" for name, value in one.values.items())
@@ -120,15 +121,3 @@ def _print(found: Tuning, top: int) -> None:
         say(f"Note: {text}")
     if found.known_error:
         say(f"Error on this GPU: {found.known_error}")
-
-
-def _print_quickest(found: Tuning, rows: Sequence[Variant]) -> None:
-    """A row a variant: of what is varied what has several values, and what was found."""
-    several = {name for name in rows[0].values if len({one.values[name] for one in found.variants}) > 1}
-    last = "blocks an SM: {blocks_per_sm} | registers" if rows[0].half_width is None else "+-: {half_width:.2%}"
-    shown = f"cycles | time: {{seconds:time}} | of the best: {{ratio:.2f}}x | {last}"
-    heads, cells = cells_of(shown, rows, ratio=lambda one: one.cycles / (rows[0].cycles or 1))
-    varied = [[value for name, value in one.values.items() if name in several] for one in rows]
-    names = [name for name in rows[0].values if name in several]
-    title = f"Quickest variants of {found.source} on {on_gpu(found)}"
-    print_table(title, [*names, *heads], [own + row for own, row in zip(varied, cells, strict=True)], left=0)

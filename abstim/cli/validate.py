@@ -162,22 +162,17 @@ _SUMMARIES = (
 
 
 def _print(found) -> None:
+    from abstim.study.validate import median_miss_errors, relative_accuracy
+
     for line in found.skipped:
         note(f"skipped: {line}")
     if not found.comparisons:
         return
     print_records("", _COMPARISONS, found.comparisons, left=3)
     print_records("Absolute errors", _SUMMARIES, found.summaries(), left=4)
-    _print_relative(found)
-
-
-def _print_relative(found) -> None:
-    from abstim.study.validate import median_miss_errors, relative_accuracy
-
     for name, (error, count) in median_miss_errors(found.comparisons).items():
         print(f"{name.replace('_', ' ')}: median error {error:.2%} of {count} benchmarks")
-    relative = relative_accuracy(found.comparisons)
-    if relative:
+    if relative := relative_accuracy(found.comparisons):
         print(
             f"Speed-ups between {relative.variants} variants ({relative.speed_ups}): "
             f"Kendall's tau {relative.pooled:.3f}; mean of the pairs {relative.mean:.3f},\n"

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from time import monotonic
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 SECONDS = "ABSTIM_SECONDS"  # an environment variable: seconds of wall-clock time that the command may take
@@ -127,16 +127,11 @@ def _but_interrupts(unraisable: Any) -> None:
 
 def _at_work() -> str:
     """What the threads of this process are doing."""
-    seen = {place for frame in sys._current_frames().values() for place in _stack(frame)}
+    from traceback import walk_stack
+
+    frames = [frame for top in sys._current_frames().values() for frame, _ in walk_stack(top)]
+    seen = {(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames}
     for module, function, what in _AT_WORK:
         if any(name.startswith(module) and function in ("", code) for name, code in seen):
             return what
     return "reading and preparing"
-
-
-def _stack(frame: FrameType | None) -> list[tuple[str, str]]:
-    found = []
-    while frame is not None:
-        found.append((str(frame.f_globals.get("__name__")), frame.f_code.co_name))
-        frame = frame.f_back
-    return found

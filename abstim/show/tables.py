@@ -77,15 +77,11 @@ def console(stderr: bool = False) -> Console:
     """At most `WIDTH` columns, less if the terminal is narrower; COLUMNS or `PIPED_WIDTH` where there is none."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=min(WIDTH, _columns(stream) or PIPED_WIDTH), highlight=False, emoji=False)
-
-
-def _columns(stream: Any) -> int:
+    stream, said = sys.stderr if stderr else sys.stdout, os.environ.get("COLUMNS", "")
+    columns = int(said) if said.isdecimal() and len(said) < 6 else 0
     if stream.isatty():
-        return os.get_terminal_size(stream.fileno()).columns
-    text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isdecimal() and len(text) < 6 else 0
+        columns = os.get_terminal_size(stream.fileno()).columns
+    return Console(file=stream, width=min(WIDTH, columns or PIPED_WIDTH), highlight=False, emoji=False)
 
 
 def print_table(
@@ -268,18 +264,14 @@ class Pace:
             self._shorter = ""
 
 
-def _seconds_between_lines() -> float:
-    """Raises InputError if the environment's value is no number of seconds."""
+@contextmanager
+def _lines(shorter: str) -> Iterator[Any]:
+    """Progress as lines, by a thread of its own: who works may be silent for long. Raises InputError if the
+    environment's value is no number of seconds."""
     text = os.environ.get("ABSTIM_PROGRESS_SECONDS", "")
     if text and not text.isdecimal():
         raise InputError(f"ABSTIM_PROGRESS_SECONDS = {text!r} is not a whole number of seconds")
-    return min(float(text or LINE_SECONDS), 1e6)
-
-
-@contextmanager
-def _lines(shorter: str) -> Iterator[Any]:
-    """Progress as lines, by a thread of its own: who works may be silent for long."""
-    seconds = _seconds_between_lines()
+    seconds = min(float(text or LINE_SECONDS), 1e6)
     over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()
 
     def told(what: str, done: int, total: int | None) -> None:

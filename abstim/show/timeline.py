@@ -102,7 +102,7 @@ def timeline(launches: Sequence[LaunchLog], core_clock_hz: float, most_slices: i
     most = max(1, most_slices // max(1, len(launches)))  # what still exceeds it has that many warps
     streams = sorted({span.stream for launch in launches for span in launch.spans})
     process = max((launch.sm_count for launch in launches), default=0) + 1
-    events, start = [*_names(launches), *_stream_names(streams, process)], 0
+    events, start = list(_names(launches, streams)), 0
     for launch, drawn in zip(launches, found, strict=True):
         events += islice(_slice_events(launch, drawn, start, 1e6 / core_clock_hz), None if merge == 1 else most)
         events += _counter_events(launch, start, 1e6 / core_clock_hz, MOST_COUNTERS // len(launches))
@@ -121,8 +121,8 @@ def write_timeline(path: Path, launches: Sequence[LaunchLog], core_clock_hz: flo
     return said
 
 
-def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
-    """Metadata: what SMs and slots are called, and in which order they stand."""
+def _names(launches: Sequence[LaunchLog], streams: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Metadata: what SMs, slots and streams are called, and in which order they stand."""
     sms = [f"SM {sm}" for sm in range(max((launch.sm_count for launch in launches), default=0))]
     for process, name in enumerate([*sms, "memory"]):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
@@ -132,14 +132,11 @@ def _names(launches: Sequence[LaunchLog]) -> Iterator[dict[str, Any]]:
         place: dict[str, Any] = {"ph": "M", "pid": sm, "tid": slot}
         yield place | {"name": "thread_name", "args": {"name": f"warp slot {slot}"}}
         yield place | {"name": "thread_sort_index", "args": {"sort_index": slot}}
-
-
-def _stream_names(streams: Sequence[str], process: int) -> Iterator[dict[str, Any]]:
     if streams:
-        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": "launches"}}
+        yield {"ph": "M", "name": "process_name", "pid": len(sms) + 1, "args": {"name": "launches"}}
     for number, stream in enumerate(streams):
         name = f"stream {stream}" if stream else "default stream"
-        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_name", "pid": len(sms) + 1, "tid": number, "args": {"name": name}}
 
 
 def _span_events(

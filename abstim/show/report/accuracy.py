@@ -57,10 +57,8 @@ def bench_section(data: Bench) -> Section:
     machine = data["machine"]
     facts = [("Memory", data.get("memory_model", "not said"))]
     facts += [("Processor", f"{machine['processor']}, {machine['cpus']} CPUs"), ("abstim", machine["abstim"])]
-    facts += [
-        (f"{stage}, geometric mean", f"{quantity(m['thread_mips'])} thread MIPS")
-        for stage, m in data["geomean"].items()
-    ]
+    for stage, mean in data["geomean"].items():
+        facts.append((f"{stage}, geometric mean", f"{quantity(mean['thread_mips'])} thread MIPS"))
     charts = [_speed_chart(data), _share_chart(data), *(_against_charts(data["against"]) if data["against"] else ())]
     charts += [_compare_chart(data["compare"])] if data.get("compare") else []
     points = counted(data["points"], "design point", "design points")
@@ -113,12 +111,9 @@ def _against_charts(rows: Rows) -> list[Chart]:
     in_percent = [row | {"error": 100 * row["error"]} for row in rows]
     plot = _dots(in_percent, "error", "error in %", "+0.00", "variant", "linear")
     speed_plot = _dots(rows, "speedup", "times as fast as the reference", "0,0.0", "variant")
-    return [
-        Chart("Error against the reference", f"Mean absolute error: {', '.join(errors)}.", plot, table),
-        Chart(
-            "Speed-up over the reference", f"Geometric mean of the speed-up: {', '.join(speeds)}.", speed_plot, table
-        ),
-    ]
+    said, speed = f"Mean absolute error: {', '.join(errors)}.", f"Geometric mean of the speed-up: {', '.join(speeds)}."
+    error_chart = Chart("Error against the reference", said, plot, table)
+    return [error_chart, Chart("Speed-up over the reference", speed, speed_plot, table)]
 
 
 def _compare_chart(verdicts: Rows) -> Chart:

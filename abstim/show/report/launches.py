@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,19 +15,7 @@ from abstim.session.issue_logs import source_text
 from abstim.session.rates import dram_bytes
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import chart
-from abstim.show.report.chart import (
-    COLORS,
-    SLOT_COLORS,
-    Chart,
-    Listing,
-    Section,
-    SourceRow,
-    Table,
-    bars,
-    dots,
-    figure,
-    stacked_bars,
-)
+from abstim.show.report.chart import COLORS, SLOT_COLORS, Chart, Listing, Section, SourceRow, Table, bars, figure
 from abstim.show.tables import counted, duration, quantity
 from functional.ptx.source import shown_name
 
@@ -90,7 +79,7 @@ def _roofline_plot(rows: list[dict[str, Any]], levels: dict[str, float], roof: R
     for (level, bytes_a_second), knee, color in zip(levels.items(), knees, COLORS, strict=False):
         heights = [low * bytes_a_second / roof.scale, peak, peak]
         plot.line([low, knee, high], heights, color=color, line_width=2, legend_label=level)
-    return dots(plot, rows, "intensity", "rate", "level", alpha=0.8)
+    return chart.dots(plot, rows, "intensity", "rate", "level", alpha=0.8)
 
 
 SAVED = "cycles saved (%)"
@@ -172,7 +161,7 @@ def run_section(run: Run) -> Section:
     weighed = sum(launch["occupancy"] * launch["cycles"] for launch in run["launches"])
     facts = [
         ("Time", duration(total["seconds"])),
-        ("Memory", _memory(run)),
+        ("Memory", run.get("memory_model", "not said")),
         ("Limited by", _limit(run)),
         ("Cycles", quantity(int(total["cycles"]))),
         ("Launches", quantity(len(run["launches"]))),
@@ -211,10 +200,6 @@ def _streams_chart(overlap: dict[str, Any] | None) -> Chart | None:
     return Chart("Streams", summary, plot, Table(("stream", "launch", "kernel", "start", "end"), rows))
 
 
-def _memory(run: Run) -> str:
-    return str(run.get("memory_model", "not said"))
-
-
 def _limit(run: Run) -> str:
     """Old results name none."""
     return f"{run['limit']} ({run['limit_basis']})" if run.get("limit") else "not said"
@@ -223,12 +208,13 @@ def _limit(run: Run) -> str:
 def comparison_section(runs: Sequence[Run]) -> Section:
     """One target on several GPUs: a chart of all, then a section each."""
     names = chart.unique([run["gpu"] for run in runs])
-    plot = stacked_bars("GPU", "cycles", names, _parts([run["launches"] for run in runs]), _COLORS, "cycles")
+    plot = chart.stacked_bars("GPU", "cycles", names, _parts([run["launches"] for run in runs]), _COLORS, "cycles")
     first = runs[0]["totals"]["seconds"]
     rows = []
     for name, run in zip(names, runs, strict=True):
         cycles, seconds = int(run["totals"]["cycles"]), run["totals"]["seconds"]
-        rows.append((name, _memory(run), cycles, duration(seconds), f"{first / seconds:.2f}x", _limit(run)))
+        memory, faster = run.get("memory_model", "not said"), f"{first / seconds:.2f}x"
+        rows.append((name, memory, cycles, duration(seconds), faster, _limit(run)))
     best = min(runs, key=lambda run: run["totals"]["seconds"])
     summary = f"The fastest of {len(runs)} is {best['gpu']} with {duration(best['totals']['seconds'])}."
     table = Table(("GPU", "memory", "cycles", "time", f"speed against {names[0]}", "limited by"), rows)
@@ -246,18 +232,13 @@ _COLORS = {**SLOT_COLORS, _WHOLE: COLORS[0]}
 
 def _parts(groups: Sequence[Sequence[dict[str, Any]]]) -> dict[str, list[float]]:
     """Of each group of launches the cycles that each reason accounts for: split as their issue slots are."""
-    split = all(launch["issue_slots"] for launches in groups for launch in launches)
-    if not split:
+    if not all(launch["issue_slots"] for launches in groups for launch in launches):
         return {_WHOLE: [sum(launch["cycles"] for launch in launches) for launches in groups]}
-    return {reason: [sum(_slot_cycles(x, reason) for x in launches) for launches in groups] for reason in SLOT_REASONS}
-
-
-def _slot_cycles(launch: dict[str, Any], reason: str) -> float:
-    return float(launch["cycles"] * launch["issue_slots"][reason] / max(1, sum(launch["issue_slots"].values())))
-
-
-def _names(launches: Sequence[dict[str, Any]]) -> list[str]:
-    return [f"{launch['launch']} {launch['label'] or shown_name(launch['kernel'])}" for launch in launches]
+    slots = [(k, x["cycles"], x["issue_slots"]) for k, launches in enumerate(groups) for x in launches]
+    found = {reason: [0.0] * len(groups) for reason in SLOT_REASONS}
+    for (k, cycles, own), reason in product(slots, SLOT_REASONS):
+        found[reason][k] += cycles * own[reason] / max(1, sum(own.values()))
+    return found
 
 
 def _shown(run: Run) -> list[dict[str, Any]]:
@@ -267,26 +248,20 @@ def _shown(run: Run) -> list[dict[str, Any]]:
 
 def _time_chart(run: Run) -> Chart:
     launches = _shown(run)
-    names, parts = _names(launches), _parts([[launch] for launch in launches])
-    plot = stacked_bars("launch", "cycles", names, parts, _COLORS, "cycles")
+    names = [f"{launch['launch']} {launch['label'] or shown_name(launch['kernel'])}" for launch in launches]
+    parts = _parts([[launch] for launch in launches])
+    plot = chart.stacked_bars("launch", "cycles", names, parts, _COLORS, "cycles")
     columns = "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc}"
+    rows = [launch | {"name": name} for launch, name in zip(launches, names, strict=True)]
     if _WHOLE in parts:
-        rows = [launch | {"name": name} for launch, name in zip(launches, names, strict=True)]
         return Chart("Kernel time", "This model does not say where issue slots go.", plot, Table.of(columns, rows))
     columns += "".join(f" | {reason.replace('_', ' ')}: {{{reason}:.1%}}" for reason in SLOT_REASONS)
-    shares_of = [{r: parts[r][k] / launch["cycles"] for r in SLOT_REASONS} for k, launch in enumerate(launches)]
-    rows = [x | {"name": name} | own for x, name, own in zip(launches, names, shares_of, strict=True)]
-    table = Table.of(columns, rows)
-    return Chart("Kernel time, and where the issue slots went", _lost(run), plot, table)
-
-
-def _lost(run: Run) -> str:
+    rows = [row | {r: parts[r][k] / row["cycles"] for r in SLOT_REASONS} for k, row in enumerate(rows)]
     shares = {reason: cycles / run["totals"]["cycles"] for reason, (cycles,) in _parts([run["launches"]]).items()}
     stall = max((reason for reason in SLOT_REASONS if reason != "issued"), key=shares.__getitem__)
-    return (
-        f"{shares['issued']:.0%} of the schedulers' cycles issued an instruction; "
-        f"the largest loss is {stall.replace('_', ' ')} with {shares[stall]:.0%}."
-    )
+    lost = f"{shares['issued']:.0%} of the schedulers' cycles issued an instruction; "
+    lost += f"the largest loss is {stall.replace('_', ' ')} with {shares[stall]:.0%}."
+    return Chart("Kernel time, and where the issue slots went", lost, plot, Table.of(columns, rows))
 
 
 def _windows_chart(run: Run) -> Chart | None:
@@ -321,13 +296,11 @@ def _balance_chart(run: Run) -> Chart | None:
     launches = run["launches"]
     if not all(launch["issue_slots_per_sm"] for launch in launches):
         return None
-    count = max(len(launch["issue_slots_per_sm"]["issued"]) for launch in launches)
-    parts = {reason: [0] * count for reason in SLOT_REASONS}
-    for launch in launches:
-        for reason, slots in launch["issue_slots_per_sm"].items():
-            parts[reason] = [a + b for a, b in zip(parts[reason], slots, strict=True)]
+    of_launches = [launch["issue_slots_per_sm"] for launch in launches]
+    parts = {r: [sum(sm) for sm in zip(*(own[r] for own in of_launches), strict=True)] for r in SLOT_REASONS}
+    count = len(parts["issued"])
     names = [str(sm) for sm in range(count)]
-    plot = stacked_bars("SM", "scheduler cycles", names, parts, SLOT_COLORS, "scheduler cycles")
+    plot = chart.stacked_bars("SM", "scheduler cycles", names, parts, SLOT_COLORS, "scheduler cycles")
     issued = parts["issued"]
     mean = sum(issued) / count
     summary = f"The busiest of {count} SMs issued {max(issued) / max(mean, 1):.2f} times the mean, the idlest "
@@ -347,7 +320,7 @@ def _cache_chart(run: Run) -> Chart | None:
         return None
     parts = {"hits": [rate for *_, rate in rows], "misses": [1 - rate for *_, rate in rows]}
     colors = {"hits": SLOT_COLORS["issued"], "misses": SLOT_COLORS["memory"]}
-    plot = stacked_bars("cache", "share of accesses", [row[0] for row in rows], parts, colors, "share")
+    plot = chart.stacked_bars("cache", "share of accesses", [row[0] for row in rows], parts, colors, "share")
     summary = "Hit rates: " + ", ".join(f"{name} {rate:.1%}" for name, *_, rate in rows) + "."
     table = [(name, accesses, misses, f"{rate:.2%}") for name, accesses, misses, rate in rows]
     return Chart("Hit rates", summary, plot, Table(("cache", "accesses", "misses", "hit rate"), table))

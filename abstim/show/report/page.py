@@ -48,13 +48,8 @@ class Source:
 def read_source(path: Path) -> Source:
     """A result file. Raises InputError if it cannot be read or is none that abstim writes."""
     form = {".parquet": "Parquet", ".csv": "CSV"}.get(path.suffix)
-    try:
-        return _read_table(path, form) if form else _read_json(path)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-
-
-def _read_json(path: Path) -> Source:
+    if form:
+        return _read_table(path, form)
     data = read_result(path)
     if isinstance(data, list):
         return _sweep(path, data)
@@ -75,6 +70,8 @@ def _read_table(path: Path, form: str) -> Source:
         return _sweep(path, pandas.read_csv(path) if form == "CSV" else pandas.read_parquet(path))
     except ValueError as error:  # errors of pandas' parser and of pyarrow are ValueErrors
         raise InputError(f"{path}: not a {form} file: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
 
 
 def _sweep(path: Path, rows: list[dict[str, Any]] | pandas.DataFrame) -> Source:

@@ -12,19 +12,8 @@ from bokeh.models import BasicTicker, ColorBar, ColumnDataSource, LinearColorMap
 from bokeh.palettes import Viridis256
 
 from abstim.show.report import chart
-from abstim.show.report.chart import (
-    COLORS,
-    Chart,
-    Option,
-    Section,
-    Table,
-    bars,
-    figure,
-    hover_on,
-    legend_outside,
-    unique,
-)
-from abstim.show.tables import duration, quantity
+from abstim.show.report.chart import COLORS, Chart, Option, Section, Table, bars, figure, hover_on, legend_outside
+from abstim.show.tables import counted, duration, quantity
 from abstim.study.sample.sample_result import OTHER_WAYS, by_way
 
 # What an error counts at least: a logarithmic axis has no zero, and a single one would make a geometric mean 0
@@ -71,17 +60,14 @@ SHOWN_STEPPED = 6  # launches whose history is drawn: those stepped longest
 def sampling_section(data: Sample) -> Section:
     """One target sampled by one method."""
     estimate, truth = data["estimate"], data.get("true_cycles")
-    fractions = {key: f"{estimate[f'{key}_fraction']:.1%}" for key in ("detailed", "functional")}
+    ends = "no bound" if estimate["high"] is None else f"{estimate['low']:,.0f} to {estimate['high']:,.0f}"
     facts = [
         ("Method", data["method"]),
         ("Memory", data.get("memory_model", "not said")),
         ("Cycles", f"{estimate['total']:,.0f}"),
-        (
-            f"{estimate['confidence']:.0%} interval ({estimate['basis']})",
-            "no bound" if estimate["high"] is None else f"{estimate['low']:,.0f} to {estimate['high']:,.0f}",
-        ),
-        ("Simulated in detail", f"{fractions['detailed']} of the warp instructions"),
-        ("Executed at all", f"{fractions['functional']} of the warp instructions"),
+        (f"{estimate['confidence']:.0%} interval ({estimate['basis']})", ends),
+        ("Simulated in detail", f"{estimate['detailed_fraction']:.1%} of the warp instructions"),
+        ("Executed at all", f"{estimate['functional_fraction']:.1%} of the warp instructions"),
         ("Took", ", ".join(f"{stage} {duration(s)}" for stage, s in data["seconds"].items() if s) or "nothing"),
     ]
     if len(kernels := data.get("kernels", [])) > 1:
@@ -105,16 +91,12 @@ def _parts_chart(parts: list[dict[str, Any]]) -> Chart | None:
         bars = [(f"{part['name']}: {part['how']}", part["how"], part["cycles"]) for part in parts]
     else:
         table = Table.of("how | parts | warp instructions: {instructions} | cycles", ways)
-        bars = [(f"{way.how} ({_parts(way.parts)})", way.how, way.cycles) for way in ways]
+        bars = [(f"{way.how} ({counted(way.parts, 'part', 'parts')})", way.how, way.cycles) for way in ways]
     cycles = sum(part["cycles"] for part in parts) or 1.0
     shares = ", ".join(f"{way.how} {way.cycles / cycles:.1%}" for way in ways[:4])
     more = f", and {len(ways) - 4} ways more" if len(ways) > 4 else ""
-    summary = f"Cycles of {_parts(len(parts))} by how they were found: {shares}{more}."
+    summary = f"Cycles of {counted(len(parts), 'part', 'parts')} by how they were found: {shares}{more}."
     return Chart("How its parts were found", summary, _bars(bars), table)
-
-
-def _parts(count: int) -> str:
-    return f"{count:,} part" + ("s" if count > 1 else "")
 
 
 def _was(how: str) -> str:
@@ -126,7 +108,7 @@ def _was(how: str) -> str:
 
 def _bars(bars: list[tuple[str, str, float]]) -> Any:
     """Horizontal ones, whose names may be long: (name, how, cycles)."""
-    names = unique([name for name, *_ in bars])
+    names = chart.unique([name for name, *_ in bars])
     plot = figure("cycles", "", [("", "@name"), ("cycles", "@cycles{0,0}")], y_range=names[::-1])
     for kind, color in KINDS.items():
         own = [k for k, (_, how, _) in enumerate(bars) if _was(how) == kind]
@@ -150,9 +132,8 @@ def _steadiness_chart(stability: dict[str, list[tuple[float, float]]]) -> Chart 
         style: dict[str, Any] = {"name": name, "legend_label": name, "color": COLORS[k]}
         plot.step(cycles, rates, mode="before", line_width=2, **style)
         plot.scatter(cycles[-1:], rates[-1:], size=9, marker="square", **style)
-        plot.add_layout(
-            Span(location=cycles[-1], dimension="height", line_color=COLORS[k], line_dash="dashed", line_alpha=0.7)
-        )
+        line: dict[str, Any] = {"line_color": COLORS[k], "line_dash": "dashed", "line_alpha": 0.7}
+        plot.add_layout(Span(location=cycles[-1], dimension="height", **line))
     plot.y_range.start, plot.x_range.start = 0, 0
     name, history = longest[0]
     summary = f"Detailed simulation of {name} ended at cycle {history[-1][0]:,.0f}, with {history[-1][1]:.2f} warp "

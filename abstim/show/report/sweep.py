@@ -80,9 +80,8 @@ def _levels(column: pandas.Series) -> pandas.Series:
 
 def _colors(table: pandas.DataFrame) -> Any:
     """Time to colour: the middle of Viridis, whose ends vanish on white or on black."""
-    return LogColorMapper(
-        list(Viridis256[56:232]), low=float(table["time_us"].min()), high=float(table["time_us"].max())
-    )
+    low, high = (float(end) for end in table["time_us"].agg(["min", "max"]))
+    return LogColorMapper(list(Viridis256[56:232]), low=low, high=high)
 
 
 def heat_chart(table: pandas.DataFrame, varied: Sequence[str]) -> Chart:
@@ -92,9 +91,8 @@ def heat_chart(table: pandas.DataFrame, varied: Sequence[str]) -> Chart:
     pairs = list(combinations(levels, 2))
     mapper = _colors(table)
     tooltips = [("x", "@x"), ("y", "@y"), ("least time", "@time_us{0,0.00} us")]
-    options = [
-        Option(f"{x} × {y}", x, y, list(levels[x].cat.categories), list(levels[y].cat.categories)) for x, y in pairs
-    ]
+    names = {key: list(own.cat.categories) for key, own in levels.items()}
+    options = [Option(f"{x} × {y}", x, y, names[x], names[y]) for x, y in pairs]
     plot = figure(*pairs[0], tooltips, x_range=options[0].x_factors, y_range=options[0].y_factors)
     rows: list[tuple] = []
     for (x, y), option in zip(pairs, options, strict=True):
@@ -197,7 +195,11 @@ def _part(title: str, table: pandas.DataFrame) -> Section:
     charts = [pareto_chart(table, source, fronts)] if fronts else []
     charts += [heat_chart(table, varied)] if len(varied) > 1 else []
     charts.append(parallel_chart(table, shown, varied, source))
-    charts.append(sensitivity_chart(table.attrs.get("sensitivity") or _sensitivity(table, varied)))
+    if not (matters := table.attrs.get("sensitivity")):  # Parquet and CSV hold points alone
+        columns = {key: table[key].to_numpy() for key in varied}
+        columns = {key: c if c.dtype.kind in "if" else c.astype(str) for key, c in columns.items()}
+        matters = [asdict(found) for found in of_columns(columns, table["seconds"].to_numpy())]
+    charts.append(sensitivity_chart(matters))
     return Section(title, facts, charts, notes)
 
 
@@ -207,13 +209,6 @@ def _known(table: pandas.DataFrame) -> list[str]:
         return [""] * len(table)
     pairs = zip(table["found"], table["cycles_half_width"], strict=True)
     return [f" +- {half:.1%}, {found}" if found == "estimated" else f", {found}" for found, half in pairs]
-
-
-def _sensitivity(table: pandas.DataFrame, varied: Sequence[str]) -> list[dict[str, Any]]:
-    """How much each key matters, of a table that does not say it: Parquet and CSV hold points alone."""
-    columns = {key: table[key].to_numpy() for key in varied}
-    columns = {key: c if c.dtype.kind in "if" else c.astype(str) for key, c in columns.items()}
-    return [asdict(found) for found in of_columns(columns, table["seconds"].to_numpy())]
 
 
 def _columns(table: pandas.DataFrame) -> tuple[list[str], list[str]]:
