@@ -35,22 +35,18 @@ class Model(Protocol):
     @staticmethod
     def refuse(gpus: Sequence[Gpu], flush: str) -> None:
         """Raises InputError for what the model cannot do, before anything is executed."""
-        ...
 
     @staticmethod
     def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> Sequence[LaunchResult]:
         """One launch on every GPU, from empty caches."""
-        ...
 
     @staticmethod
     def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], np.ndarray]:
         """Cycles of one launch as a function of GPUs [gpu], from empty caches; by the formula as around one of them."""
-        ...
 
     @staticmethod
     def time(session: Session, gpus: Sequence[Gpu], flush: str, progress: Progress) -> list[RunResult]:
         """Every launch on every GPU."""
-        ...
 
 
 def model_named(name: str) -> Model:

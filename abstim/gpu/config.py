@@ -370,14 +370,23 @@ def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[
 
 @lru_cache(maxsize=64)
 def _own_settings(path: Path, text: str) -> Settings:
-    """What a file itself says, by sections."""
+    """What a file itself says, by sections: `key = value`, or `key = { value, source }`."""
     found: Settings = {}
     for section, values in _parsed(text).items():
         if section in ("base", "title", "known_error", "sources"):
             continue
         if section not in SECTIONS or not isinstance(values, dict):
             raise InputError(f"{path}: unknown section or key {section!r}{nearest(section, SECTIONS)}")
-        found |= {_full_key(section, key): _setting(path, section, key, value) for key, value in values.items()}
+        where, known = f"{path}: [{section}]", SECTIONS[section]
+        for key, value in values.items():
+            if key not in known:
+                raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+            source = path.name
+            if isinstance(value, dict):
+                if set(value) != {"value", "source"} or not isinstance(value["source"], str):
+                    raise InputError(f'{where}: {key} needs exactly {{ value = ..., source = "..." }}')
+                value, source = value["value"], value["source"]
+            found[_full_key(section, key)] = Setting(check(key, known[key], value, where), source)
     return found
 
 
@@ -429,19 +438,6 @@ def _full_key(section: str, key: str) -> str:
     return key if section in ("spec", "params", "time") else f"{section}.{key}"
 
 
-def _setting(path: Path, section: str, key: str, value: Any) -> Setting:
-    """One `key = value` or `key = { value, source }` of a file, checked."""
-    where = f"{path}: [{section}]"
-    if key not in SECTIONS[section]:
-        raise InputError(f"{where}: unknown key {key!r}{nearest(key, SECTIONS[section])}")
-    source = path.name
-    if isinstance(value, dict):
-        if set(value) != {"value", "source"} or not isinstance(value["source"], str):
-            raise InputError(f'{where}: {key} needs exactly {{ value = ..., source = "..." }}')
-        value, source = value["value"], value["source"]
-    return Setting(check(key, SECTIONS[section][key], value, where), source)
-
-
 def _parse_override(override: str) -> tuple[str, Any]:
     """`key=value` of `--set` as (full key, checked value)."""
     key, equals, text = (part.strip() for part in override.partition("="))
@@ -479,15 +475,9 @@ def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) ->
         if (value := getattr(params, key)) != getattr(own, key):  # what [time] says can be too much in cycles
             check(key, domains()[key], value, f"GPU {name}, from [time] at its core clock")
     check_together(spec, f"GPU {name}")
-    pipeline = _pipeline(spec, params, values("latency_cycles"), values("initiation_cycles"), values("unit"))
-    return Gpu(spec, params, pipeline, title, settings, labels)
-
-
-def _pipeline(
-    spec: Spec, params: Params, latency: dict[str, int], initiation: dict[str, int], unit: dict[str, str]
-) -> PipelineParameters:
-    """What a latency table depends on; the memory latencies here run from the start of an access on its unit."""
-    return PipelineParameters(
+    # memory latencies here run from the start of an access on its unit
+    latency, initiation, unit = (values(section) for section in ("latency_cycles", "initiation_cycles", "unit"))
+    pipeline = PipelineParameters(
         operations=tuple((c, Operation(latency[c], initiation[c], unit[c])) for c in ALL_CLASSES),
         shared_cycles=params.shared_latency_cycles + 2,  # into the unit's pipeline, and out of it
         const_hit_cycles=params.const_latency_cycles,
@@ -497,3 +487,4 @@ def _pipeline(
         instructions_per_fetch=spec.instructions_per_fetch,
         fetch_line_instructions=max(1, spec.l1i_line_bytes // spec.instruction_bytes),
     )
+    return Gpu(spec, params, pipeline, title, settings, labels)

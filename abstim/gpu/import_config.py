@@ -119,11 +119,6 @@ def _mapping(option: Option, _: Options) -> Values:
     return {"channel_interleave_bytes": 1 << int(bit)} | {k: 1 << place for k, place in places.items() if place >= 0}
 
 
-def _part_of(whole: str, _: Option, options: Options) -> Values:
-    """A part of what another option says: counts together with that."""
-    return RULES[whole](options[whole], options) if whole in options else {}
-
-
 _DRAM_CYCLES = {
     "nbkgrp": "bank_groups", "CCD": "burst_cycles", "CCDL": "group_burst_cycles", "RRD": "row_to_row_cycles",
     "RAS": "row_active_cycles", "RC": "row_cycle_cycles", "CL": "read_cycles", "WL": "write_cycles",
@@ -201,26 +196,20 @@ def _units(key: str, unit: str, otherwise: str, classes: list[str], option: Opti
     return where | {key: count}
 
 
-# Rules that the table of options names, those of one expression as such
-NAMED: dict[str, Rule] = {
-    "sm_count": _sm_count,
-    "threads": _threads,
+# Rules that the table of options names: functions by their own names, and those of one expression as such
+_FUNCTIONS: tuple[Callable[[Option, Options], Values], ...] = (
+    *(_sm_count, _threads, _scheduler, _pipeline_widths, _generic_collectors, _adaptive, _network, _mapping),
+    *(_dram_timing, _dram_latency),
+)
+NAMED: dict[str, Rule] = {rule.__name__.removeprefix("_"): rule for rule in _FUNCTIONS} | {
     "core_clock": lambda _, options: {"core_clock_hz": _clocks_hz(options)[0]},
-    "scheduler": _scheduler,
-    "pipeline_widths": _pipeline_widths,
-    "generic_collectors": _generic_collectors,
-    "adaptive": _adaptive,
     "slice_index": lambda option, _: {"l2_slice_index": {0: "linear", 4: "random"}.get(option.whole(), "ipoly")},
     "slice_queue": lambda option, _: {"l2_queue": int(min(option.numbers(":", (4,))))},
-    "network": _network,
     "coalescing": lambda option, _: {"coalescing": "sector" if option.whole() >= 40 else "fermi"},
     "flit_bytes": lambda option, options: {} if _is_plain(options) else {"flit_bytes": option.whole()},
-    "mapping": _mapping,
-    "dram_timing": _dram_timing,
     "l2_request": lambda option, options: {
         "l2_request_cycles": option.whole() + (PLAIN_CROSSBAR_CYCLES if _is_plain(options) else CROSSBAR_CYCLES)
     },
-    "dram_latency": _dram_latency,
 }
 
 
@@ -239,8 +228,8 @@ def _rule_of(said: Mapping[str, Any]) -> Rule:
             return partial(_listed, section, _classes(classes))
         case {"traced": classes}:
             return partial(_traced, _classes(classes), said.get("also", {}))
-        case {"part_of": whole}:
-            return partial(_part_of, whole)
+        case {"part_of": whole}:  # a part of what another option says, which counts together with that
+            return lambda _, options: RULES[whole](options[whole], options) if whole in options else {}
     return NAMED[said["rule"]]
 
 
@@ -288,7 +277,13 @@ def import_config(paths: Sequence[Path], base: str = "gtx480") -> Imported:
     files = ", ".join(str(path) for path in paths)
     toml = f"# Imported from {files}. What is not here comes from `base`.\n"
     toml += description(base, f"imported from {files}", {"config": f"{files}, option"}, settings)
-    _check(toml, paths[0])
+    with tempfile.TemporaryDirectory() as folder:  # does it load?
+        file = Path(folder) / "imported.toml"
+        file.write_text(toml, encoding="utf-8")
+        try:
+            load_gpu(str(file))
+        except InputError as error:
+            raise InputError(f"{paths[0]}: {str(error).removeprefix(f'GPU {file.stem}: ')}") from None
     return Imported(settings, unused, missing, toml)
 
 
@@ -314,14 +309,3 @@ def _apply(options: Options) -> tuple[dict[str, Setting], tuple[Unused, ...]]:
             else:
                 unused.append(Unused(name, option.value, f"{key} = {value}: this model takes {domain.text}"))
     return settings, tuple(unused)
-
-
-def _check(toml: str, path: Path) -> None:
-    """Raise InputError unless the description loads."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "imported.toml"
-        file.write_text(toml, encoding="utf-8")
-        try:
-            load_gpu(str(file))
-        except InputError as error:
-            raise InputError(f"{path}: {str(error).removeprefix(f'GPU {file.stem}: ')}") from None

@@ -42,10 +42,6 @@ def _number(low: float, high: float) -> Any:
     return _accepting(float, f"a number from {low:g} to {high:g}", lambda v: low <= v <= high)
 
 
-def _text(text: str, pattern: str) -> Any:
-    return _accepting(str, text, lambda v: bool(re.fullmatch(pattern, v)))
-
-
 def _sizes() -> Any:
     """Sizes in KiB, ascending, separated by commas; empty: none."""
 
@@ -115,7 +111,9 @@ class Spec(HashedOnce):
     shared_bytes_per_sm: int = _whole(0, 1 << 24)
 
     timed_code: str = _choice("ptx", "machine")
-    architecture: str = _text("an architecture like sm_86, or none", r"sm_\d{2,3}|none")  # as ptxas names it
+    architecture: str = _accepting(  # as ptxas names it
+        str, "an architecture like sm_86, or none", lambda v: bool(re.fullmatch(r"sm_\d{2,3}|none", v))
+    )
 
     schedulers_per_sm: int = _whole(1, 4)
     scheduler: str = _choice(*POLICIES)
@@ -349,6 +347,8 @@ _BEHIND_L1 = (
     r"flit_bytes|packet_header_bytes|(inject|crossbar|l2|slice|channel|dram)_.*|posted_stores"
     r"|(l1i|const|l1d)_mshrs|l1d_mshr_merges|l1d_miss_queue"
 )
+_OF_CODE_CACHE, _OF_CONSTANTS = r"l1i_(sets|ways|mshrs|miss_.*)", r"const_(sets|ways|line_bytes|mshrs)"
+_OF_MACHINE_CODE = rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})"
 CONDITIONS = (
     Condition("two_level_active_warps", "scheduler = two_level", lambda s: s.scheduler == "two_level"),
     Condition(r"(sp|sfu|mem)_collectors", "shared_collectors = 0", lambda s: not s.shared_collectors),
@@ -357,23 +357,15 @@ CONDITIONS = (
     Condition("tensor_port_width", "tensor_units above 0", lambda s: s.tensor_units > 0),
     Condition(_BEHIND_L1, "perfect_memory = false", lambda s: not s.perfect_memory),
     Condition(r"l1i?_miss_extra_cycles|atomic_latency_cycles", "perfect_memory = true", lambda s: s.perfect_memory),
-    Condition(
-        r"l1i_(sets|ways|mshrs|miss_.*)", "perfect_instruction_cache = false", lambda s: not s.perfect_instruction_cache
-    ),
-    Condition(
-        r"const_(sets|ways|line_bytes|mshrs)", "perfect_constant_cache = false", lambda s: not s.perfect_constant_cache
-    ),
+    Condition(_OF_CODE_CACHE, "perfect_instruction_cache = false", lambda s: not s.perfect_instruction_cache),
+    Condition(_OF_CONSTANTS, "perfect_constant_cache = false", lambda s: not s.perfect_constant_cache),
     Condition("l1d_write_allocate", "l1d_write = through or back", lambda s: s.l1d_write in ("through", "back")),
     Condition("unified_l1d_bytes", "shared_options_kib of some size", lambda s: bool(s.shared_options_kib)),
     Condition("crossbar_repeats", "crossbar_output_queues = false", lambda s: not s.crossbar_output_queues),
     Condition("l2_coalesces", "crossbar_output_queues = true", lambda s: s.crossbar_output_queues),
     Condition("channel_interleave_bytes", "l2_slice_index other than spread", lambda s: s.l2_slice_index != "spread"),
     Condition("l2_partition_cycles", "l2_partitions = 2", lambda s: s.l2_partitions > 1),
-    Condition(
-        rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})",
-        "timed_code = machine",
-        lambda s: s.timed_code == "machine",
-    ),
+    Condition(_OF_MACHINE_CODE, "timed_code = machine", lambda s: s.timed_code == "machine"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,9 @@ from abstim.analytic.point import Point, points_of
 from abstim.analytic.predictions import summary_of
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.parameter_vector import refuse_times
-from abstim.gradient.timed_kernel import TimedKernel
+from abstim.gradient.timed_kernel import Slopes, TimedKernel
 from abstim.occupancy_vector.kept_programs import kept_programs
 from functional.arrays import Float, Float64
-
-if TYPE_CHECKING:
-    from jax import Array
-
 
 cycles_with_slopes = jax.jit(jax.value_and_grad(analytic_cycles, argnums=1))
 
@@ -31,19 +27,15 @@ class FormulaKernel(TimedKernel):
         super().__init__(*arguments, **named)
         refuse_times(self.names)  # a point of the formula is in cycles
         self._own: Any = as_arrays(points_of([self.gpu])[0])
-        self._summaries = [
-            as_arrays(summary_of(self.session, number, self.gpu, near=self.gpu)) for number in self.launches
-        ]
+        summaries = (summary_of(self.session, number, self.gpu, near=self.gpu) for number in self.launches)
+        self._summaries = [as_arrays(summary) for summary in summaries]
 
-    def cycles(self, values: Float[Array, " name"]) -> Float[Array, ""]:
+    def cycles(self, values: Float[jax.Array, " name"]) -> Float[jax.Array, ""]:
         """Cycles of all launches."""
         point = self._point(values)
         return jnp.stack([analytic_cycles(summary, point) for summary in self._summaries]).sum()
 
-    def with_own_slopes(
-        self, values: Float64[np.ndarray, " name"]
-    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
-        """Cycles of each launch, and their gradient."""
+    def with_own_slopes(self, values: Float64[np.ndarray, " name"]) -> Slopes:
         self.base(values)  # refuses what is no number of cycles
         cycles, slopes = [], []
         with kept_programs():
@@ -55,10 +47,9 @@ class FormulaKernel(TimedKernel):
         return np.array(cycles), np.array(slopes)
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
-        """What the model says at some values."""
         return self.with_own_slopes(values)[0]
 
-    def _point(self, values: Float[Array, " name"]) -> Point:
+    def _point(self, values: Float[jax.Array, " name"]) -> Point:
         point = self._own
         for k, name in enumerate(self.names):
             section, _, key = name.rpartition(".")

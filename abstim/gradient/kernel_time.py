@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from abstim.gpu.config import Gpu
 from abstim.gradient.formula_kernel import FormulaKernel
 from abstim.gradient.occupancy_cycles import cycles_at_points
 from abstim.gradient.occupancy_kernel import OccupancyKernel
-from abstim.gradient.parameter_vector import base_values, check_names
+from abstim.gradient.parameter_vector import base_values, check_names, gpu_at
 from abstim.gradient.timed_kernel import TimedKernel, kernel_of
 from functional.errors import InputError
-
-if TYPE_CHECKING:
-    from jax import Array
-    from jax.typing import ArrayLike
 
 KERNELS = 32  # targets kept ready
 
 
 def kernel_time(
-    params: Mapping[str, ArrayLike],
+    params: Mapping[str, jax.typing.ArrayLike],
     target: Any,
     gpu: str | Gpu = "gtx480",
     *,
@@ -57,8 +54,6 @@ def kernel_time(
             raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
     kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches), model, box)
     if not any(isinstance(value, jax.core.Tracer) for value in values):
-        from abstim.gradient.parameter_vector import gpu_at
-
         gpu_at(kernel.gpu, base_values(kernel.gpu, {n: float(v) for n, v in zip(names, values, strict=True)}))
     return cycles_of(kernel)(jnp.stack(values))
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from abstim.gradient.occupancy_kernel import MEMORY_LATENCIES, OccupancyKernel
 from abstim.gradient.parameter_vector import is_whole, step_of
@@ -18,10 +17,7 @@ from abstim.occupancy_vector.lanes import chosen
 from abstim.occupancy_vector.records import LANE_ITEM, NUMBERS, TERMS, TICKS, Lanes
 from functional.arrays import Float
 
-if TYPE_CHECKING:
-    from jax import Array
-
-WithGradient = Callable[["Array"], tuple["Array", "Array"]]  # values [..., name] -> cycles [...], slopes [..., name]
+WithGradient = Callable[[Array], tuple[Array, Array]]  # values [..., name] -> cycles [...], slopes [..., name]
 
 
 def cycles_at_points(kernel: OccupancyKernel, with_gradient: WithGradient) -> Callable[[Array], Array]:

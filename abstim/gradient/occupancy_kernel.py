@@ -10,7 +10,7 @@ import numpy as np
 
 from abstim.gpu.spec import INSTRUCTION_CLASSES, Params
 from abstim.gradient.parameter_vector import gpu_at
-from abstim.gradient.timed_kernel import TimedKernel
+from abstim.gradient.timed_kernel import Slopes, TimedKernel
 from abstim.occupancy_vector.design_points import machine_of_lanes, queue_of
 from abstim.occupancy_vector.items import LATENCIES, cut, units_of, work_a_cycle
 from abstim.occupancy_vector.lanes import cycles_of, run_with_derivatives
@@ -48,10 +48,7 @@ class OccupancyKernel(TimedKernel):
         instructions = self.session.launch(number).program.instructions
         return np.array([LATENCIES.index(latency_class(i)) for i in instructions], np.int64)
 
-    def with_own_slopes(
-        self, values: Float64[np.ndarray, " name"]
-    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
-        """Cycles of each launch, and their gradient."""
+    def with_own_slopes(self, values: Float64[np.ndarray, " name"]) -> Slopes:
         base = np.array(list(self.base(values).values()), float)
         found = [self._with_slopes(self.point(number, values)) for number in self.launches]
         cycles, gradient = (np.array(column, float) for column in zip(*found, strict=True))
@@ -62,7 +59,6 @@ class OccupancyKernel(TimedKernel):
         return self._timed[number].design_point(gpu_at(self.gpu, self.base(values)))
 
     def engine_cycles(self, values: Float64[np.ndarray, " name"]) -> Float64[np.ndarray, " launch"]:
-        """What the model says at the base point of some values."""
         found = [self._timed[number].times([self.point(number, values)])[0].cycles for number in self.launches]
         return np.array(found, float)
 

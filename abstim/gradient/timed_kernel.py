@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from abstim.gpu.config import Gpu, load_gpu, nearest, refuse_machine_code
 from abstim.gradient.parameter_vector import INDEX, base_values, check_names, gpu_at, refuse_times, step_of, values_of
 from abstim.progress import in_parallel
 from abstim.session.session import Session, open_session
+from abstim.targets.resolve import Target
 from functional.arrays import Float64
 from functional.errors import InputError
 
-if TYPE_CHECKING:
-    from abstim.targets.resolve import Target
-
+# Cycles of each launch, and their gradient
+Slopes = tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]
 BESIDE = 0.1  # of a value to either side: what a box is
 MOST_KEPT = 1 << 16  # points whose cycles are kept
 
@@ -67,23 +67,17 @@ class TimedKernel:
         moved = [name for name, value in zip(self.names, values, strict=True) if value != base[name]]
         return float(self._beside(values, moved)[0].sum())
 
-    def by_launch(
-        self, values: Float64[np.ndarray, " name"], names: Sequence[str] | None = None
-    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+    def by_launch(self, values: Float64[np.ndarray, " name"], names: Sequence[str] | None = None) -> Slopes:
         """Cycles of each launch, and their gradient; in a box that to others than `names` need not be worked out."""
         if not self.box:
             return self.with_own_slopes(values)
         return self._beside(values, self.names if names is None else names)
 
-    def with_own_slopes(
-        self, values: Float64[np.ndarray, " name"]
-    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+    def with_own_slopes(self, values: Float64[np.ndarray, " name"]) -> Slopes:
         """The same with the derivatives that the model carries along."""
         raise NotImplementedError
 
-    def _beside(
-        self, values: Float64[np.ndarray, " name"], names: Sequence[str]
-    ) -> tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]:
+    def _beside(self, values: Float64[np.ndarray, " name"], names: Sequence[str]) -> Slopes:
         """Cycles of each launch, and their gradient, of the mean over a box; that to others than `names` is 0."""
         base = self.base(values)
         points = [base] + [point for name in names for point in self._points_beside(base, name)]
