@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 import numpy as np  # noqa: TC002  is loaded anyway
 
@@ -15,10 +15,9 @@ from abstim.gpu.config import Gpu, Overrides, gpu_of, gpus_of, nearest
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult
 from abstim.session.session import Session, open_session
-from abstim.targets.execution import execute_in_turn
+from abstim.targets.execution import How, execute_in_turn
 from abstim.targets.resolve import Target, open_target
 from functional.errors import InputError
-from functional.execution.executor import Executor
 
 # Model -> the module that is it; imported when it is asked for.
 MODELS = {
@@ -56,72 +55,42 @@ def model_named(name: str) -> Model:
     return cast(Model, import_module(MODELS[name]))
 
 
+class Options(How, total=False):
+    """What may be said of a run besides its target and GPUs, and how it is executed."""
+
+    model: str  # one of MODELS
+    flush: str  # caches invalidated before each launch: all, data, l1, l1d, none
+    coupled: bool  # where the order of thread blocks matters, the engine's clock says it while the kernel is executed
+    serial: bool  # launches run one after the other, whatever their streams allow
+
+
 def run(
-    target: Target | Session,
-    gpu: str | Gpu = "gtx480",
-    overrides: Overrides = (),
-    *,
-    model: str = DETAILED,
-    executor: Executor | None = None,
-    instruction_budget: int | None = None,
-    flush: str = "all",
-    coupled: bool = False,
-    serial: bool = False,
-    progress: Progress = silent,
+    target: Target | Session, gpu: str | Gpu = "gtx480", overrides: Overrides = (), **options: Unpack[Options]
 ) -> RunResult:
     """Every launch of a target on one GPU.
 
     `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session;
-    `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`; `progress(what, done, total)` is told how far it is.
-    `model`: one of MODELS; `flush`: caches invalidated before each launch (all, l1, l1d, none). `coupled`: which thread
-    block comes first, where that matters, the engine's clock says while the kernel is executed. `serial`: launches run
-    one after the other, whatever their streams allow. Raises InputError for
-    anything a user got wrong; then there is no result.
-    """
-    return run_many(
-        target, [gpu_of(gpu, overrides)], model=model, executor=executor, instruction_budget=instruction_budget,
-        flush=flush, coupled=coupled, serial=serial, progress=progress,
-    )[0]  # fmt: skip
+    `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`. Raises InputError for anything a user got wrong; then there
+    is no result."""
+    return run_many(target, [gpu_of(gpu, overrides)], **options)[0]
 
 
-def run_many(
-    target: Target | Session,
-    gpus: Sequence[str | Gpu],
-    *,
-    model: str = DETAILED,
-    executor: Executor | None = None,
-    instruction_budget: int | None = None,
-    flush: str = "all",
-    coupled: bool = False,
-    serial: bool = False,
-    progress: Progress = silent,
-) -> list[RunResult]:
+def run_many(target: Target | Session, gpus: Sequence[str | Gpu], **options: Unpack[Options]) -> list[RunResult]:
     """Every launch of a target on several GPUs: executed once, timed on each. Where what thread blocks do depends on
-    their order, it is executed for each GPU. Options and errors as of `run`."""
-    gpus = gpus_of(gpus)
-    session = open_for(
-        model, target, gpus, executor=executor, instruction_budget=instruction_budget, flush=flush, coupled=coupled,
-        serial=serial, progress=progress,
-    )  # fmt: skip
-    time = model_named(model).time
+    their order, it is executed for each GPU. Errors as of `run`."""
+    points = gpus_of(gpus)
+    session = open_for(target, points, **options)
+    time = model_named(options.get("model", DETAILED)).time
+    flush, progress = options.get("flush", "all"), options.get("progress", silent)
     if not session.is_ordered:
-        return time(session, gpus, flush, progress)
-    return [time(session.on(gpu), [gpu], flush, progress)[0] for gpu in gpus]
+        return time(session, points, flush, progress)
+    return [time(session.on(gpu), [gpu], flush, progress)[0] for gpu in points]
 
 
 def open_for(
-    model: str,
-    target: Target | Session,
-    gpus: Sequence[Gpu],
-    *,
-    executor: Executor | None = None,
-    instruction_budget: int | None = None,
-    flush: str = "all",
-    coupled: bool = False,
-    serial: bool = False,
-    progress: Progress = silent,
-    refused: list[tuple[Gpu, str]] | None = None,
-) -> Session:
+    target: Target | Session, gpus: Sequence[Gpu], *, refused: list[tuple[Gpu, str]] | None = None,
+    model: str = DETAILED, flush: str = "all", coupled: bool = False, serial: bool = False, **how: Unpack[How],
+) -> Session:  # fmt: skip
     """What `run_many` times, for callers who ask more of it. Raises InputError as that does: for what the model cannot
     do, before anything is executed. `refused`: as of `Session.check_fit`."""
     model_named(model).refuse(gpus, flush)
@@ -132,7 +101,5 @@ def open_for(
 
         target = open_target(target)
         refuse_coupled(target, flush)
-    return open_session(
-        target, gpus, executor=executor, instruction_budget=instruction_budget, executing=execute_in_turn,
-        progress=progress, refused=refused, coupled=coupled, serial=serial,
-    )  # fmt: skip
+    how_opened: dict[str, Any] = {"refused": refused, "coupled": coupled, "serial": serial}
+    return open_session(target, gpus, executing=execute_in_turn, **how_opened, **how)

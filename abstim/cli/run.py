@@ -178,37 +178,23 @@ def run(
     whole = target.lower().endswith((".ptx", ".cu")) or o.model != "detailed"  # nothing estimates it from a part
     shorter = "" if whole else f"abstim sample {target} (simulates a part, gives an interval)"
     with progress(quiet=as_json, shorter=shorter) as report, o.lanes():
-        session = open_for(
-            o.model,
-            prechecked(launch.of(target), o.check, o.strict),
-            gpus,
-            executor=chosen_executor(strict=True) if o.strict else None,
-            instruction_budget=instruction_budget,
-            flush=o.flush,
-            coupled=o.coupled,
-            serial=o.serial,
-            progress=report,
-            refused=refused if len(gpus) > 1 else None,
-        )
-        found = _found(session, gpus, o, old, refused, report)
+        said: dict[str, Any] = {name: getattr(o, name) for name in ("model", "flush", "coupled", "serial")}
+        said |= {"executor": chosen_executor(strict=True) if o.strict else None, "progress": report}
+        opened, several = prechecked(launch.of(target), o.check, o.strict), refused if len(gpus) > 1 else None
+        session = open_for(opened, gpus, refused=several, instruction_budget=instruction_budget, **said)
+        fitting = [gpu for gpu in gpus if gpu not in [other for other, _ in refused]]
+        found = Found(*_found(session, fitting, o, old, report), refused)
     print_json(_as_json(found)) if as_json else _print(found)
     _write_timeline(o.timeline, session, gpus[0], o.flush, quiet=as_json)
     _end(found, o.check)
 
 
 def _found(
-    session: Session,
-    gpus: list[Gpu],
-    options: RunOptions,
-    old: dict[str, Any] | None,
-    refused: list[tuple[Gpu, str]],
-    report: Progress,
-) -> Found:
-    """What is printed of the GPUs that were not refused."""
+    session: Session, gpus: list[Gpu], options: RunOptions, old: dict[str, Any] | None, report: Progress
+) -> tuple[list[RunResult], list[HotSpot], Baseline | None, Energy | None]:
+    """What is printed of these GPUs: results, hot spots, what an earlier result is beside them, energy."""
     from abstim.models import run_many
 
-    without = [gpu for gpu, _ in refused]
-    gpus = [gpu for gpu in gpus if gpu not in without]
     if options.limits:
         from abstim.study.counterfactual import counterfactual
 
@@ -217,11 +203,11 @@ def _found(
     else:
         results = run_many(session, gpus, model=options.model, flush=options.flush, progress=report)
     spots: list[HotSpot] = []
+    beside = energy = None
     if options.hot:
         from abstim.session.issue_logs import hot_spots
 
         spots = hot_spots(session, gpus[0], options.flush, report)
-    beside = energy = None
     if old:
         from abstim.study.baseline import compare
 
@@ -232,7 +218,7 @@ def _found(
         energy = energy_of(results[0], gpus[0])
         if results[0].overlap:
             note("abstim: --energy is of kernels one after the other, not side by side")
-    return Found(results, spots, beside, energy, refused)
+    return results, spots, beside, energy
 
 
 def _write_timeline(path: Path | None, session: Session, gpu: Gpu, flush: str, quiet: bool) -> None:

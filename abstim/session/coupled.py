@@ -14,9 +14,9 @@ import numpy as np
 from abstim.engine.coupling import COLUMNS
 from abstim.engine.simulation import LaunchInputs, Simulation
 from abstim.gpu.config import Gpu
-from abstim.progress import Progress
+from abstim.progress import Progress, silent
 from abstim.session.turns import Launches
-from abstim.targets.execution import Execution, came_along, execute_case, is_ordered
+from abstim.targets.execution import Execution, came_along, chosen_executor, execute_case, is_ordered
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
 from functional.errors import ExecutionError, InputError
 from functional.execution.executor import Executor, Request
@@ -54,7 +54,6 @@ class CoupledExecutor(Executor):
             return stepped.trace()
 
     def chunked(self, request: Request) -> Iterator[Trace]:
-        """See `Executor.stream`."""
         return iter([self.whole(request)])
 
 
@@ -67,16 +66,14 @@ class _Streams:
 
     def append(self, part: StreamPart) -> tuple[int, int, int, int]:
         """Where its events begin and end, its records and its bank passes begin."""
-        begins = {name: self._append(name, getattr(part, name)) for name in self._arrays}
+        begins = dict(self.used)
+        for name, array in self._arrays.items():
+            values = getattr(part, name)
+            self.used[name] = end = begins[name] + len(values)
+            if end > len(array):
+                self._arrays[name] = array = np.concatenate([array, np.zeros(end, DTYPES[name])])
+            array[begins[name] : end] = values
         return begins["blocks"], self.used["blocks"], begins["records"], begins["conflicts"]
-
-    def _append(self, name: str, values: np.ndarray) -> int:
-        begin = self.used[name]
-        self.used[name] = end = begin + len(values)
-        if end > len(self._arrays[name]):
-            self._arrays[name] = np.concatenate([self._arrays[name], np.zeros(end, DTYPES[name])])
-        self._arrays[name][begin:end] = values
-        return begin
 
     def of(self, trace: Trace) -> Trace:
         """A trace that reads from here."""
@@ -138,11 +135,8 @@ class _Coupled:
                 for part in self.stepped.new():
                     self.pending.setdefault(part.warp, deque()).append(self.streams.append(part))
         going = [warp for warp in parked.tolist() if self.pending.get(warp)]
-        if going:
-            self._resume(going)
-        return bool(going) or not len(parked)
-
-    def _resume(self, going: list[int]) -> None:
+        if not going:
+            return not len(parked)
         simulation, per_block = self.simulation, self.trace.warps_per_block
         simulation.extend(replace(simulation.inputs, trace=self.streams.of(self.trace)))
         parts = np.zeros((len(going), len(COLUMNS)), np.int64)
@@ -152,14 +146,16 @@ class _Coupled:
             self.warps["parked_cycle"][warp] = -1
             self._say_more(warp)
         simulation.resume(parts, simulation.paused_cycle + 1)
+        return True
 
 
 def execute_coupled(
-    session: Launches, gpu: Gpu, executor: Executor, instruction_budget: int | None, progress: Progress
-) -> Execution:
+    session: Launches, gpu: Gpu, executor: Executor | None = None, instruction_budget: int | None = None,
+    progress: Progress = silent,
+) -> Execution:  # fmt: skip
     """Every launch of a session, none of it kept. Raises InputError for a GPU that is timed from machine code, which is
     not executed, for an executor that runs kernels elsewhere, and for a target that is a trace."""
-    started = perf_counter()
+    started, executor = perf_counter(), executor or chosen_executor()
     if gpu.spec.timed_code != "ptx":
         raise InputError(f"--coupled executes what it times, and {gpu.name} times machine code; add --timed-code ptx")
     if isinstance(executor, IsolatedExecutor) and all(came_along(one.program) for one in session.case.launches):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from abstim.brief import grouped
-from abstim.engine import LaunchInputs, Simulation
+from abstim.engine import Simulation
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.memory_accesses import accesses_of
@@ -190,17 +190,12 @@ class HotSpot:
         return asdict(self) | derived | {"source": self.source._asdict() if self.source else None}
 
 
-@dataclass
 class _Kernel:
     """Sums of a kernel, an element an instruction."""
 
-    program: Program
-    size: int
-    stalls: Int64[np.ndarray, "instr reason"] = field(init=False)
-    counts: dict[str, Int64[np.ndarray, " instr"]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.stalls = np.zeros((self.size, len(STALLS)), np.int64)
+    def __init__(self, program: Program) -> None:
+        self.program, self.size = program, len(program.instructions)
+        self.stalls: Int64[np.ndarray, "instr reason"] = np.zeros((self.size, len(STALLS)), np.int64)
         self.counts = {name: np.zeros(self.size, np.int64) for name in COUNTS}
 
     def add(self, name: str, instruction: np.ndarray, weights: np.ndarray | None = None) -> None:
@@ -214,27 +209,21 @@ def hot_spots(session: Session, gpu: Gpu, flush: str = "all", progress: Progress
     kernels: dict[str, _Kernel] = {}
     for launch, code, run, log in _logged(session, gpu, flush, "hot spots of", "--hot", progress):
         program = launch.program
-        kernel = kernels.setdefault(program.name, _Kernel(program, len(program.instructions)))
+        kernel = kernels.setdefault(program.name, _Kernel(program))
         origins = np.arange(kernel.size) if code is None else code.origins.astype(np.int64)
         instruction = origins[log["instruction"]]
         add_stalls(log, run.inputs.table, instruction, kernel.stalls)
         kernel.add("issues", instruction)
         for name, column in LOGGED.items():
             kernel.add(name, instruction, log[column])
-        _add_accesses(kernel, run.inputs, origins)
+        found, passes = accesses_of(run.inputs), run.inputs.trace.conflicts
+        bits = np.bitwise_count(sectors_of(run.inputs.trace.records)).astype(np.int64)
+        sectors = np.add.reduceat(bits, found.first) if len(found.first) else np.zeros(0, np.int64)
+        kernel.add("requests", origins[found.instruction[sectors > 0]])
+        kernel.add("sectors", origins[found.instruction], sectors)
+        kernel.add("shared_requests", origins[found.shared[passes > 0]])
+        kernel.add("bank_passes", origins[found.shared], passes)
     return [spot for kernel in kernels.values() for spot in _spots(kernel)]
-
-
-def _add_accesses(kernel: _Kernel, inputs: LaunchInputs, origins: np.ndarray) -> None:
-    records, found = inputs.trace.records, accesses_of(inputs)
-    bits = np.bitwise_count(sectors_of(records)).astype(np.int64)
-    sectors = np.add.reduceat(bits, found.first) if len(found.first) else np.zeros(0, np.int64)
-    touched = sectors > 0
-    kernel.add("requests", origins[found.instruction[touched]])
-    kernel.add("sectors", origins[found.instruction], sectors)
-    passes = inputs.trace.conflicts
-    kernel.add("shared_requests", origins[found.shared[passes > 0]])
-    kernel.add("bank_passes", origins[found.shared], passes)
 
 
 def _spots(kernel: _Kernel) -> Iterator[HotSpot]:

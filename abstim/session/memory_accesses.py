@@ -55,11 +55,9 @@ def first_records(trace: Trace) -> Bool[np.ndarray, " record"]:
 
 
 def executed(
-    trace: Trace,
-    block_start: Int[np.ndarray, " block"],
-    block_stop: Int[np.ndarray, " block"],
+    trace: Trace, block_start: Int[np.ndarray, " block"], block_stop: Int[np.ndarray, " block"],
     chosen: Bool[np.ndarray, " instr"],
-) -> Int64[np.ndarray, " execution"]:
+) -> Int64[np.ndarray, " execution"]:  # fmt: skip
     """The chosen instructions as they were executed, warp by warp."""
     before = np.concatenate([[0], np.cumsum(chosen)])  # chosen ones before each instruction
     first, count = before[block_start], before[block_stop] - before[block_start]
@@ -117,11 +115,9 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
 
 
 def _kept(
-    trace: Trace,
-    records: UInt32[np.ndarray, " record"],
-    owner: Int64[np.ndarray, " record"],
+    trace: Trace, records: UInt32[np.ndarray, " record"], owner: Int64[np.ndarray, " record"],
     keep: Bool[np.ndarray, " record"],
-) -> Trace:
+) -> Trace:  # fmt: skip
     """A trace with some of its records, one at least of each access."""
     kept = owner[keep]
     more = np.append(kept[1:] == kept[:-1], False)
@@ -141,9 +137,7 @@ def halved_atomics(inputs: LaunchInputs) -> LaunchInputs:
     owner, mine = found.owner, atomics[found.instruction]
     count = np.diff(found.first, append=len(trace.records))
     several = (mine & (count > 1))[owner]
-    keep = ~several | (
-        (found.place + owner) % 2 == 0
-    )  # now the even ones, now the odd: no line is spared more than others
+    keep = ~several | ((found.place + owner) % 2 == 0)  # now the even ones, now the odd: no line is spared more
     records = trace.records.copy()
     single = found.first[mine & (count == 1)]
     records[single] = _half_of_the_sectors(records[single])

@@ -127,15 +127,13 @@ class RunResult:
             totals |= {"seconds": totals["seconds"] / self.overlap.speed_up, "cycles": self.overlap.cycles}
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
-        object.__setattr__(self, "rates", self._rates())
-
-    def _rates(self) -> dict[str, float]:
         work, memory = Counter[str](), Counter[str]()
         for launch in self.launches:
             work.update(launch.work)
             memory.update({name: int(launch.memory[name]) for name in TRAFFIC if name in launch.memory})
-        peaks = self.launches[0].peaks if self.launches else {}
-        return rates(work, memory, self.totals["seconds"], peaks) if self.totals["seconds"] else {}
+        most = self.launches[0].peaks if self.launches else {}
+        reached = rates(work, memory, totals["seconds"], most) if totals["seconds"] else {}
+        object.__setattr__(self, "rates", reached)
 
     def __repr__(self) -> str:
         launches = f"{len(self.launches)} launch{'es' if len(self.launches) != 1 else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 import numpy as np
 
@@ -12,14 +12,12 @@ from abstim.engine import Caches, EngineResult, LaunchInputs, simulate_point
 from abstim.engine.simulation import Simulation, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, check_cluster, occupancy
-from abstim.progress import Progress, silent
 from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
-from abstim.targets.execution import Execution, Traces, chosen_executor, execute, in_block_order, is_ordered
+from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
 from functional.errors import InputError
-from functional.execution.executor import Executor
 from functional.launches.case import Case
 from functional.launches.launch import Launch, may_overlap, places
 from functional.launches.streamed import StreamedCase
@@ -93,9 +91,8 @@ class Session:
     @property
     def may_overlap(self) -> bool:
         """May any of its launches run side by side?"""
-        return not isinstance(self.case, StreamedCase) and self.once(
-            ("overlap",), lambda: may_overlap(self.case.launches)
-        )
+        launches = () if isinstance(self.case, StreamedCase) else self.case.launches
+        return self.once(("overlap",), lambda: may_overlap(launches))
 
     @property
     def in_clusters(self) -> bool:
@@ -157,12 +154,9 @@ class Session:
 
     def first_launch_of(self, number: int) -> int:
         """The first launch of the same kernel."""
-
-        def firsts() -> dict[str, int]:
-            names = [launch.program.name for launch in self.case.launches]
-            return {name: place for place, name in reversed([*enumerate(names)])}
-
-        return self.once(("firsts",), firsts)[self.launch(number).program.name]
+        launches = self.case.launches
+        firsts = self.once(("firsts",), lambda: {x.program.name: k for k, x in reversed([*enumerate(launches)])})
+        return firsts[launches[number].program.name]
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
@@ -231,9 +225,8 @@ class Session:
         """What the engine needs of a launch. `trace`: of some of its thread blocks; None: of all."""
         found = self.traces.trace(number) if trace is None else trace
         launch, code = self.launch(number), self.timed_code(number, gpu)
-        table, timed = (
-            (self.table(number, gpu), found) if code is None else (code.table, self.projected(found, code).trace)
-        )
+        table = self.table(number, gpu) if code is None else code.table
+        timed = found if code is None else self.projected(found, code).trace
         size = launch.cluster.total
         order = np.lexsort(places(launch, timed.thread_blocks)[::-1]) if size > 1 else None
         return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order)
@@ -290,20 +283,11 @@ class Session:
 
 
 def open_session(
-    target: Target | Session,
-    gpus: Sequence[Gpu] = (),
-    *,
-    executor: Executor | None = None,
-    instruction_budget: int | None = None,
-    executing: Callable[..., Traces] = execute,
-    progress: Progress = silent,
-    refused: list[tuple[Gpu, str]] | None = None,
-    coupled: bool = False,
-    serial: bool = False,
-) -> Session:
+    target: Target | Session, gpus: Sequence[Gpu] = (), *, executing: Callable[..., Traces] = execute,
+    refused: list[tuple[Gpu, str]] | None = None, coupled: bool = False, serial: bool = False, **how: Unpack[How],
+) -> Session:  # fmt: skip
     """A target, executed as `executing` does it (`execute`, `execute_in_turn`); a session as it is. `refused`: as of
-    `Session.check_fit`. `coupled`: the engine's clock says which thread block comes first where that matters.
-    `serial`: launches run one after the other, whatever their streams allow.
+    `Session.check_fit`; the rest: as of `abstim.models.Options`.
 
     Raises InputError for anything a user got wrong; among it a thread block that an SM of `gpus` cannot hold, before
     minutes of execution."""
@@ -320,15 +304,15 @@ def open_session(
 
     def execute_on(session: Session, gpu: Gpu | None) -> Traces:
         if gpu is None or not session.is_ordered:
-            return executing(case, executor, instruction_budget, progress, in_block_order)
+            return executing(case, **how)
         session.order_note = order_note(session.case, BY_CLOCK if coupled else BY_ESTIMATE)
         if coupled:
             from abstim.session.coupled import execute_coupled
 
-            return execute_coupled(session, gpu, executor or chosen_executor(), instruction_budget, progress)
+            return execute_coupled(session, gpu, **how)
         turns = turns_of(session, gpu)
-        first = executing(case, executor, instruction_budget, progress, turns)
-        return executing(case, executor, instruction_budget, progress, timed_turns_of(session, gpu, turns, first.trace))
+        first = executing(case, turns=turns, **how)
+        return executing(case, turns=timed_turns_of(session, gpu, turns, first.trace), **how)
 
     session.execute_on(fitting[0] if fitting else None, execute_on)
     return session

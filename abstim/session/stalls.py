@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from functional.arrays import Int64
 from functional.jit.machine_code import compiled
 from precharacterize.classify import Kind
-
-if TYPE_CHECKING:
-    from precharacterize.table import LatencyTable
+from precharacterize.table import LatencyTable
 
 # Columns of `stalls`, cycles between a warp's issues: for a load, for an arithmetic result, at a barrier, and the rest:
 # for its turn, its unit, its port, its fetch

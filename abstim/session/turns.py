@@ -145,24 +145,14 @@ def queue_notes(program: Program, trace: Trace) -> list[str]:
     first = int(work.argmax()) if len(work) > 1 else 0
     if len(work) < 2 or work[first] < MOST * work.sum() or work[first] < UNLIKE * np.median(work):
         return []
-    lines = _taken_in_loops(program)
-    if not lines:
+    loops = [(to, block.index) for block in program.blocks for to in block.successors if to <= block.index]
+    looped = {k for first, last in loops for k in range(first, last + 1)}  # between a branch backwards and its target
+    inside = [program.instructions[block.start : block.stop] for block in program.blocks if block.index in looped]
+    taken = [i for own in inside for i in own if i.opcode == "atom" and i.space in ("global", "generic", "")]
+    if not taken:
         return []
     return [
-        f"thread blocks are executed one after another; the queue at PTX line {lines[0]} (atom) was emptied by block "
-        f"{first} of {len(work):,}, which did {work[first] / work.sum():.0%} of the work; on a GPU they share it "
+        f"thread blocks are executed one after another; the queue at PTX line {taken[0].line} (atom) was emptied by "
+        f"block {first} of {len(work):,}, which did {work[first] / work.sum():.0%} of the work; on a GPU they share it "
         "and take less time"
-    ]
-
-
-def _taken_in_loops(program: Program) -> list[int]:
-    """Lines of atomics on global memory, with a result, that lie between a branch backwards and where it leads."""
-    loops = [(to, block.index) for block in program.blocks for to in block.successors if to <= block.index]
-    looped = {k for first, last in loops for k in range(first, last + 1)}
-    return [
-        i.line
-        for block in program.blocks
-        if block.index in looped
-        for i in program.instructions[block.start : block.stop]
-        if i.opcode == "atom" and i.space in ("global", "generic", "")
     ]

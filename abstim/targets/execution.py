@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
@@ -31,7 +31,7 @@ from functional.traces.trace import Trace, concatenate
 
 if TYPE_CHECKING:
     from functional.execution.default_executor import StrictExecutor
-    from functional.execution.executor import Executor, Interleaving
+    from functional.execution.executor import Interleaving
     from functional.launches.launch import Launch
     from functional.launches.memory import Memory
     from functional.llvm_executor import LlvmExecutor
@@ -106,12 +106,8 @@ def _isolated(which: str, strict: bool) -> Executor:
     return IsolatedExecutor(_inner(strict), came_along if which == FOREIGN else lambda program: False)
 
 
-MODULES: tuple[str, ...] = (
-    "functional.launches.case",
-    "functional.execution.default_executor",
-    "functional.ptx.parser",
-)
-MODULES += ("functional.traces.coding", "abstim.targets.isolation.isolated_executor")
+MODULES: tuple[str, ...] = ("functional.launches.case", "functional.execution.default_executor")
+MODULES += ("functional.ptx.parser", "functional.traces.coding", "abstim.targets.isolation.isolated_executor")
 
 
 class Traces:
@@ -199,23 +195,20 @@ def execution_key(
 
 def load(key: str) -> Execution | None:
     """The execution kept under `key`, if any. A damaged file is deleted and said so on stderr."""
-    return Kept("traces").load(key, _decode)
+
+    def decoded(content: bytes) -> Execution:
+        *traces, rest = msgspec.msgpack.decode(content)
+        outputs = msgspec.convert(rest["outputs"], tuple[OutputCheck, ...])
+        return Execution(tuple(map(decode, traces)), outputs, rest["printed"])
+
+    return Kept("traces").load(key, decoded)
 
 
 def save(key: str, execution: Execution) -> None:
     """Keep an execution, and throw away what has been unused longest if the folder is over its cap."""
-    Kept("traces").save(key, _encode(execution), trace_cache_bytes())
-
-
-def _encode(execution: Execution) -> bytes:
     rest = {"outputs": execution.outputs, "printed": execution.printed}
-    return msgspec.msgpack.encode([*map(encode, execution.traces), rest])
-
-
-def _decode(content: bytes) -> Execution:
-    *traces, rest = msgspec.msgpack.decode(content)
-    outputs = msgspec.convert(rest["outputs"], tuple[OutputCheck, ...])
-    return Execution(tuple(map(decode, traces)), outputs, rest["printed"])
+    content = msgspec.msgpack.encode([*map(encode, execution.traces), rest])
+    Kept("traces").save(key, content, trace_cache_bytes())
 
 
 LARGE_THREADS = 1 << 20  # of a launch that takes so long that one wants to see how far it is
@@ -243,7 +236,12 @@ def execute(
         return _checked(case, Execution(case.traces))
     started = perf_counter()
     if isinstance(case, StoredCase):
-        return replace(_checked(case, _stored(case, progress)), seconds=perf_counter() - started)
+        traces = list[Trace]()
+        for number in range(len(case.launches)):
+            progress(f"read {case.name}", number, len(case.launches))
+            traces.append(case.trace(number))
+        stored = Execution(tuple(traces), case.manifest.outputs, case.manifest.printed)
+        return replace(_checked(case, stored), seconds=perf_counter() - started)
     key = execution_key(case, name_of(executor), instruction_budget, turns)
     execution = kept_execution(case, key)
     if execution is None:
@@ -268,46 +266,53 @@ def _checked(case: Case, execution: Execution) -> Execution:
     return execution
 
 
-def execute_in_turn(
-    case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress, turns: Turns
-) -> Execution | Streaming:
+class How(TypedDict, total=False):
+    """How a target is executed."""
+
+    executor: Executor | None  # None: `chosen_executor`
+    instruction_budget: int | None  # of thread instructions, after which a launch counts as endless; `default_budget`
+    progress: Progress  # (what, done, total): told how far it is
+
+
+def execute_in_turn(case: Case, turns: Turns = in_block_order, **how: Unpack[How]) -> Execution | Streaming:
     """`execute`, but of a StreamedCase each launch when it is its turn."""
     if isinstance(case, StreamedCase):
-        return Streaming(case, executor, instruction_budget, progress, turns)
-    return execute(case, executor, instruction_budget, progress, turns)
+        return Streaming(case, turns, **how)
+    return execute(case, turns=turns, **how)
 
 
+@dataclass(eq=False)
 class Streaming(Traces):
-    """Executes the launches of a StreamedCase when it is their turn, and holds none of their traces."""
+    """Executes the launches of a StreamedCase when it is their turn, as `How` says, and holds none of their traces."""
 
-    def __init__(
-        self, case: Case, executor: Executor | None, instruction_budget: int | None, progress: Progress, turns: Turns
-    ) -> None:
-        self._case, self._executor, self._budget, self._progress = case, executor, instruction_budget, progress
-        self._turns = turns
-        self._memory: Memory | None = None
-        self.seconds = 0.0
+    case: Case
+    turns: Turns
+    executor: Executor | None = None
+    instruction_budget: int | None = None
+    progress: Progress = silent
+    memory: Memory | None = None
+    seconds: float = 0.0
 
     @property
     def printed(self) -> str:  # type: ignore[override]
         """As the kernels are executed, more."""
-        return "" if self._memory is None else self._memory.printed.text()
+        return "" if self.memory is None else self.memory.printed.text()
 
     def trace(self, number: int) -> Trace:
         """Raises InputError: a launch reads what those before it wrote."""
-        raise InputError(f"{self._case.name} is executed launch by launch; launch {number} cannot be had by itself")
+        raise InputError(f"{self.case.name} is executed launch by launch; launch {number} cannot be had by itself")
 
     def in_order(self) -> Iterator[Trace]:
-        executor = self._executor or chosen_executor()
-        self._memory, count = self._case.memory.copy(), len(self._case.launches)
-        for number, launch in enumerate(self._case.launches):
+        executor = self.executor or chosen_executor()
+        self.memory, count = self.case.memory.copy(), len(self.case.launches)
+        for number, launch in enumerate(self.case.launches):
             started = perf_counter()
-            budget, turns = self._budget or default_budget(launch), self._turns(number)
+            budget, turns = self.instruction_budget or default_budget(launch), self.turns(number)
             if turns is None:
                 say_block_order(launch)
-            trace = execute_launch(executor, launch, self._memory, budget, interleaving=turns)
+            trace = execute_launch(executor, launch, self.memory, budget, interleaving=turns)
             self.seconds += perf_counter() - started
-            self._progress(f"run {self._case.name}", number, count)
+            self.progress(f"run {self.case.name}", number, count)
             yield trace
 
 
@@ -323,20 +328,15 @@ def execute_case(
     """Run every launch of a case, in order, on a copy of its memory, and compare its outputs."""
     memory, told, traces = _memory_of(case), _telling(f"execute {case.name}", case, progress), []
     for number, launch in enumerate(case.launches):
-        budget = instruction_budget or default_budget(launch)
+        how: dict[str, Any] = {"instruction_budget": instruction_budget or default_budget(launch)}
+        how["interleaving"] = turns(number)
         with naming_source(launch.program):
-            chunks = list(told(_chunks(launch, memory, executor, budget, turns(number))))
+            if launch.thread_blocks * launch.threads_per_block < LARGE_THREADS:
+                chunks = list(told([executor.run(launch, memory, **how)]))
+            else:
+                chunks = list(told(executor.stream(launch, memory, chunk_bytes=LARGE_CHUNK_BYTES, **how)))
         traces.append(chunks[0] if len(chunks) == 1 else concatenate(chunks, launch.warps_per_block))
     return Execution(tuple(traces), _checked_outputs(case, memory), memory.printed.text())
-
-
-def _chunks(
-    launch: Launch, memory: Memory, executor: Executor, budget: int, turns: Interleaving | None
-) -> Iterable[Trace]:
-    """The trace of a launch; of a large one in pieces."""
-    if launch.thread_blocks * launch.threads_per_block < LARGE_THREADS:
-        return [executor.run(launch, memory, instruction_budget=budget, interleaving=turns)]
-    return executor.stream(launch, memory, None, budget, LARGE_CHUNK_BYTES, turns)
 
 
 def _telling(what: str, case: Case, progress: Progress) -> Callable[[Iterable[Trace]], Iterator[Trace]]:
@@ -355,13 +355,9 @@ def _telling(what: str, case: Case, progress: Progress) -> Callable[[Iterable[Tr
 
 
 def write_store(
-    case: Case,
-    folder: Path,
-    executor: Executor,
-    instruction_budget: int | None = None,
-    overwrite: bool = False,
+    case: Case, folder: Path, executor: Executor, instruction_budget: int | None = None, overwrite: bool = False,
     progress: Progress = silent,
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     """Run every launch of a case and write its trace to a store in `folder`, a chunk at a time.
 
     Raises InputError if the folder cannot be used (see `StoreWriter`) and for whatever executing raises."""
@@ -373,15 +369,6 @@ def write_store(
         with naming_source(launch.program):
             writer.launch(launch, case.registers(launch), told(chunks))
     return writer.finish(case.name, _checked_outputs(case, memory), memory.printed.text())
-
-
-def _stored(case: StoredCase, progress: Progress) -> Execution:
-    """What a trace store holds."""
-    traces = []
-    for number in range(len(case.launches)):
-        progress(f"read {case.name}", number, len(case.launches))
-        traces.append(case.trace(number))
-    return Execution(tuple(traces), case.manifest.outputs, case.manifest.printed)
 
 
 def _memory_of(case: Case) -> Memory:
