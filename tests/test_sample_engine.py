@@ -260,3 +260,12 @@ def test_a_launch_that_is_no_longer_watched_ends_as_it_would() -> None:
     last = simulator.result()
     assert last.clock_cycles == seen[-1].clock_cycles and len(last.basic_blocks) == 0
     assert last.dispatched_instructions == opened.launches.trace(0).warp_instructions.sum()
+
+
+def test_a_launch_that_was_dropped_can_be_asked_for_again() -> None:
+    """As `--control` does: each launch is estimated, and some are simulated afterwards."""
+    launches = program("gaussian_elimination").launches
+    first = launches.trace(1)
+    launches.drop(1)
+    again = launches.trace(1)
+    assert again is not first and np.array_equal(again.records, first.records)

@@ -40,9 +40,12 @@ class Baseline:
 def read_baseline(path: Path) -> dict[str, Any]:
     """What `abstim run --json` printed. Raises InputError for anything else."""
     found = read_result(path)
-    if not isinstance(found, dict) or found.get("kind") != "run" or not _is_whole(found):
+    parts = found if isinstance(found, dict) and found.get("kind") == "run" else {}
+    launches, totals, keys = parts.get("launches"), parts.get("totals"), {"kernel", "cycles", "seconds", "limit"}
+    whole = isinstance(totals, dict) and {"cycles", "seconds"} <= totals.keys() and isinstance(launches, list)
+    if not whole or not all(isinstance(x, dict) and keys <= x.keys() for x in launches or ()):
         raise InputError(f"{path}: not a result of `abstim run --json` with one GPU")
-    return found
+    return parts
 
 
 def read_result(path: Path) -> Any:
@@ -53,14 +56,6 @@ def read_result(path: Path) -> Any:
         raise InputError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON: {error}") from None
-
-
-def _is_whole(found: Mapping[str, Any]) -> bool:
-    launches, totals = found.get("launches"), found.get("totals")
-    if not isinstance(totals, dict) or not {"cycles", "seconds"} <= totals.keys() or not isinstance(launches, list):
-        return False
-    keys = {"kernel", "cycles", "seconds", "limit"}
-    return all(isinstance(launch, dict) and keys <= launch.keys() for launch in launches)
 
 
 def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:

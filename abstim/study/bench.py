@@ -123,11 +123,8 @@ class Rate:
 
     def merged(self, later: Rate) -> Rate:
         """The same work, measured again."""
-        return replace(
-            self,
-            round_seconds=self.round_seconds + later.round_seconds,
-            round_cpu_seconds=self.round_cpu_seconds + later.round_cpu_seconds,
-        )
+        both = {name: getattr(self, name) + getattr(later, name) for name in ("round_seconds", "round_cpu_seconds")}
+        return replace(self, **both)
 
     def to_json(self) -> dict[str, Any]:
         """Figures and rates."""
@@ -199,9 +196,8 @@ class BenchResult:
             "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},
             "against": [asdict(row) for row in self.against],
             "scaling": [
-                {"threads": threads, "speedup": self.scaled(threads)}
-                | {"benchmarks": {name: rate.to_json() for name, rate in rates.items()}}
-                for threads, rates in self.scaling.items()
+                {"threads": n, "speedup": self.scaled(n), "benchmarks": {b: r.to_json() for b, r in rates.items()}}
+                for n, rates in self.scaling.items()
             ],
         }
 
@@ -307,13 +303,9 @@ def read_rows(path: Path, variants: Sequence[str], benchmarks: Sequence[str]) ->
 
 
 def against(
-    reference: Reference,
-    sessions: Mapping[str, Session],
-    rates: Mapping[str, Mapping[str, Rate]],
-    rounds: int,
-    model: str,
-    progress: Progress,
-) -> Iterator[Against]:
+    reference: Reference, sessions: Mapping[str, Session], rates: Mapping[str, Mapping[str, Rate]], rounds: int,
+    model: str, progress: Progress,
+) -> Iterator[Against]:  # fmt: skip
     """Every benchmark on every variant. Raises InputError for a stage not measured, or a launch not in the table."""
     gpus = known_variants()
     for number, entry in enumerate(reference.measured):
@@ -347,23 +339,20 @@ MOST_ROUNDS = 1000
 
 
 def bench(
-    names: Sequence[str],
-    stages: Sequence[str] = STAGES,
-    gpu: Gpu | None = None,
-    points: int = 1,
-    rounds: int = 1,
-    reference: Reference | None = None,
-    progress: Progress = silent,
-    model: str = DETAILED,
-    threads: Sequence[int] = (),
-) -> BenchResult:
+    names: Sequence[str], stages: Sequence[str] = STAGES, gpu: Gpu | None = None, points: int = 1, rounds: int = 1,
+    reference: Reference | None = None, progress: Progress = silent, model: str = DETAILED, threads: Sequence[int] = (),
+) -> BenchResult:  # fmt: skip
     """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`), and
     once more on each number of `threads`.
 
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
     With `reference` every benchmark is also timed on its variants.
     """
-    _check(stages, rounds, model)
+    model_named(model)
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
     gpu = gpu or load_gpu("gtx480")
     gpus = design_points(gpu, points)
     found = BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model)
@@ -386,16 +375,6 @@ def bench(
     if reference is not None:
         found.against.extend(against(reference, sessions, found.rates, rounds, model, progress))
     return found
-
-
-def _check(stages: Sequence[str], rounds: int, model: str) -> None:
-    """Raises InputError for what `bench` does not measure."""
-    model_named(model)
-    for stage in stages:
-        if stage not in STAGES:
-            raise InputError(f"no stage {stage!r}; there are {', '.join(STAGES)}")
-    if not 1 <= rounds <= MOST_ROUNDS:
-        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
 
 
 def design_points(gpu: Gpu, count: int) -> list[Gpu]:
@@ -489,12 +468,8 @@ def _verdict(stage: str, benchmarks: int, old: Sequence[float], new: Sequence[fl
     speed, ends, verdict = fmean(old) - fmean(new), None, TOO_FEW
     if min(len(old), len(new)) >= LEAST_ROUNDS:
         ends = _interval(old, new)
-        clear = ends[0] > 0 or ends[1] < 0
-        told = (
-            ("faster" if speed > 0 else "slower")
-            if clear and abs(speed) > log(1 + LEAST_CHANGE)
-            else "same within noise"
-        )
+        clear = (ends[0] > 0 or ends[1] < 0) and abs(speed) > log(1 + LEAST_CHANGE)
+        told = "same within noise" if not clear else "faster" if speed > 0 else "slower"
         verdict = told if steady else UNSTEADY
     low, high = (exp(ends[0]), exp(ends[1])) if ends else (None, None)
     return Verdict(stage, benchmarks, len(old), len(new), mad(old), mad(new), exp(speed), low, high, verdict)

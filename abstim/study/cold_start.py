@@ -132,8 +132,9 @@ class Study:
 
     @cached_property
     def references(self) -> list[Int64[np.ndarray, " reference"]]:
-        """Lines of global and local memory each launch touches, in the trace's order."""
-        return [lines_of(trace.records) for trace in self.traces]
+        """Lines of global and local memory in which a lane of each launch was active, in the trace's order."""
+        lines = [(line_of(t.records).astype(np.int64), sectors_of(t.records) != 0) for t in self.traces]
+        return [own[is_data(own) & active] for own, active in lines]
 
     @cached_property
     def footprints(self) -> list[Int64[np.ndarray, " line"]]:
@@ -198,9 +199,3 @@ class Study:
             previous = float(reuse[number - 1]) if number else float("nan")
             found.append(factor.apply(flushed, read, even, previous))
         return np.array(found)
-
-
-def lines_of(records: np.ndarray) -> Int64[np.ndarray, " reference"]:
-    """Global and local lines of trace records in which a lane was active."""
-    lines = line_of(records).astype(np.int64)
-    return lines[is_data(lines) & (sectors_of(records) != 0)]

@@ -22,15 +22,7 @@ from abstim.progress import Progress, in_parallel, silent
 from abstim.session.detailed import launch_result
 from abstim.session.issue_logs import HotSpot, hot_spots
 from abstim.session.memory_accesses import coalesced, halved_atomics, halved_conflicts, without_conflicts
-from abstim.session.result import (
-    COUNTERFACTUAL,
-    LEAST_GAIN,
-    RunResult,
-    limit_named,
-    ranked,
-    run_result,
-    target_note,
-)
+from abstim.session.result import COUNTERFACTUAL, LEAST_GAIN, RunResult, limit_named, ranked, run_result, target_note
 from abstim.session.session import Session, open_session
 from abstim.session.warm_up import Flushed, check_flush
 from abstim.targets.resolve import Target

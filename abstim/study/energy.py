@@ -107,7 +107,11 @@ def fitted(kernels: Sequence[MeasuredKernel]) -> PowerModel:
     """To kernels of which each relative error counts alike."""
     of_duty = float(np.median([k.instructions_of_duty for k in kernels if k.warp_instructions is not None]))
     rates, watts = np.array([k.rates(of_duty) for k in kernels]), np.array([k.watts for k in kernels])
-    errors = [abs(_left_out(rates, watts, k)) for k in range(len(kernels))]
+    errors = []  # relative ones, of a kernel's power by a fit to all others
+    for k in range(len(kernels)):
+        others = np.arange(len(watts)) != k
+        idle, *each = _fit(rates[others], watts[others]).tolist()
+        errors.append(abs((idle + float(rates[k] @ [*each, DRAM_SECTOR_JOULES])) / float(watts[k]) - 1))
     idle, *each = _fit(rates, watts).tolist()
     known = float(np.mean(errors)), float(np.max(errors)), len(kernels)
     return PowerModel(idle, Rates._make([*each, DRAM_SECTOR_JOULES]), *known)
@@ -121,13 +125,6 @@ def _fit(rates: Float64[np.ndarray, "kernel rate"], watts: Float64[np.ndarray, "
     scale = terms.mean(0)
     found, _ = nnls(terms / scale / watts[:, None], 1 - rates[:, -1] * DRAM_SECTOR_JOULES / watts)
     return found / scale
-
-
-def _left_out(rates: Float64[np.ndarray, "kernel rate"], watts: Float64[np.ndarray, " kernel"], k: int) -> float:
-    """Relative error of a kernel's power by a fit to all others."""
-    others = np.arange(len(watts)) != k
-    idle, *each = _fit(rates[others], watts[others]).tolist()
-    return (idle + float(rates[k] @ [*each, DRAM_SECTOR_JOULES])) / float(watts[k]) - 1
 
 
 SAME_CLOCK = 0.01
@@ -170,10 +167,8 @@ class Energy:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        rows = [
-            {"launch": x.launch, "joules": x.joules, "watts": x.watts, "watts_by_term": x.watts_by_term}
-            for x in self.launches
-        ]
+        names = ("launch", "joules", "watts", "watts_by_term")
+        rows = [{name: getattr(launch, name) for name in names} for launch in self.launches]
         return {"joules": self.joules, "known_error": self.known, "unlike": self.unlike, "launches": rows}
 
 

@@ -10,7 +10,6 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -68,7 +67,11 @@ class Space:
     def case(self, values: Values) -> Case:
         """A variant's launch. Raises InputError for one that cannot be compiled or launched."""
         shape = {option: [_whole(part, values) for part in parts] for option, parts in self.extents.items()}
-        arguments = [re.sub(r"\{([^{}]*)\}", partial(_filled, values), text) for text in self.arguments]
+
+        def filled(part: re.Match[str]) -> str:  # an expression in braces
+            return f"{float(Expression(part[1], f'--arg {part[0]}')(_lookup(values))):.17g}"
+
+        arguments = [re.sub(r"\{([^{}]*)\}", filled, text) for text in self.arguments]
         shared = _whole(self.dynamic_shared, values)
         defined = values if self.source.lower().endswith(".cu") else {}
         return ptx_case(self.source, self.kernel, shape["--grid"], shape["--block"], arguments, shared, defined)
@@ -110,11 +113,6 @@ def _whole(expression: Expression, values: Values) -> int:
     if not found.is_integer():
         raise InputError(f"{expression.where}: is {found:g}; round it, as in ceil(n / tile)")
     return int(found)
-
-
-def _filled(values: Values, part: re.Match[str]) -> str:
-    """An expression in braces, worked out."""
-    return f"{float(Expression(part[1], f'--arg {part[0]}')(_lookup(values))):.17g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,17 +203,11 @@ def tune(
         interrupted = True
     if not interrupted and not any(one.cycles for one in found):
         raise InputError(f"none of {len(found):,} variants could be timed; the first: {found[0].reason}")
+    gpu_said = {"gpu": point.name, "memory_model": point.memory_model, "known_error": known_error}
     return Tuning(
-        source=space.source,
-        gpu=point.name,
-        memory_model=point.memory_model,
-        model=model,
-        candidates=candidates,
-        known_error=known_error,
-        notes=tuple(notes),
-        variants=found,
-        interrupted=interrupted,
-    )
+        source=space.source, model=model, candidates=candidates, notes=tuple(notes), variants=found,
+        interrupted=interrupted, **gpu_said,
+    )  # fmt: skip
 
 
 def _told(variants: Sequence[Variant], what: str, progress: Progress) -> Iterator[Variant]:

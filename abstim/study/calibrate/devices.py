@@ -32,9 +32,8 @@ def facts_of(gpu: Gpu) -> Facts:
     """What experiments need to know of a description. Raises InputError for one with perfect memory."""
     spec = gpu.spec
     if spec.perfect_memory:
-        raise InputError(
-            f"{gpu.name}: calibrate measures memory, and perfect_memory is true; --set perfect_memory=false"
-        )
+        what_to_do = "calibrate measures memory, and perfect_memory is true; --set perfect_memory=false"
+        raise InputError(f"{gpu.name}: {what_to_do}")
     target = 70 if spec.architecture == "none" else int(spec.architecture.removeprefix("sm_"))
     if not spec.tensor_units:
         target = min(target, 70)
@@ -88,9 +87,7 @@ class Modelled(Device):
 REPEATS = 5
 TICK_ROUNDS = 1 << 16
 WARM_UPS = 8  # of the longer kernel of ticks: a GPU that did nothing takes milliseconds to come to its clock
-BEFORE_ROUNDS = (
-    1 << 12
-)  # of ticks, during which the host starts what is timed; else its own time would be measured, too
+BEFORE_ROUNDS = 1 << 12  # of ticks, while the host starts what is timed; else its own time would be measured, too
 
 
 class OnGpu(Device):
@@ -128,12 +125,12 @@ class OnGpu(Device):
             addresses = {name: held.enter_context(self._buffer(contents)) for name, contents in buffers.items()}
             for call in experiment.before[:-1]:  # what makes a chain of addresses must not do so twice
                 self._launch(call, addresses)
-            return median(self._repeat(experiment, addresses) for _ in range(REPEATS))
-
-    def _repeat(self, experiment: Experiment, addresses: dict[str, int]) -> float:
-        for call in experiment.before[-1:]:
-            self._launch(call, addresses)
-        return self._timed(experiment.timed, addresses)
+            found = []
+            for _ in range(REPEATS):
+                for call in experiment.before[-1:]:
+                    self._launch(call, addresses)
+                found.append(self._timed(experiment.timed, addresses))
+        return median(found)
 
     def _timed(self, call: KernelCall, addresses: dict[str, int]) -> float:
         self._launch(KernelCall("ticks", 1, 32, ("count",), (BEFORE_ROUNDS,)), {"count": self._count})

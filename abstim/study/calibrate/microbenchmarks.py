@@ -177,10 +177,8 @@ def _bandwidths(facts: Facts, effort: int) -> Iterator[Measurement]:
             run, rate = partial(_read_chunks, kib // CHUNK_KIB, facts), _gigabytes(2 * facts.sm_count * CHUNK_KIB * KIB)
             yield Measurement("bandwidth", "chunks", kib, "GB/s", run, (effort, 2 * effort), rate)
     # 8 bytes a lane: LOADS of 256 bytes a warp and round
-    run, rate = (
-        partial(_alone, "read_shared", facts.sm_count, 1024),
-        _gigabytes(ptx_text.LOADS * 1024 * ELEMENT * facts.sm_count),
-    )
+    run = partial(_alone, "read_shared", facts.sm_count, 1024)
+    rate = _gigabytes(ptx_text.LOADS * 1024 * ELEMENT * facts.sm_count)
     yield Measurement("bandwidth", "shared", 0, "GB/s", run, (16 * effort, 80 * effort), rate)
 
 

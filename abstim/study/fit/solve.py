@@ -207,6 +207,7 @@ def _grid_steps(unit: Float64[np.ndarray, " name"], free: Bool[np.ndarray, " nam
 
 FACTOR = 4.0  # a parameter is searched for between start / FACTOR and start x FACTOR
 POLISH_ROUNDS = 4
+DESCENTS = 6  # of least squares, at most, one from where the last ended: each has its own noise
 
 
 def fit(
@@ -234,13 +235,19 @@ def fit(
     InputError for unknown names, variants of several GPUs, or a target that cannot run.
     """
     started = perf_counter()
-    names = _checked(table, names, factor)
+    if not table:
+        raise InputError("the table has nothing to fit")
+    if factor <= 1:
+        raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
+    names = check_names(names)
     read: Any = partial(of_times, programs) if isinstance(table[0], MeasuredTime) else of_table
     name, gpus, found = read(table, gpu, overrides)
     everything = observations(found, names, gpus, model, progress)
     parts = split(programs_of(everything), fraction, seed)
     data, held_out = (Observations([everything.entries[k] for k in part]) for part in parts)
-    start = _start_of(everything, names)
+    start = everything.entries[0].kernel.defaults()
+    if (start <= 0).any():
+        raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
     low, high = np.array([bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]).T
     problem = Problem(data, start, (low, high), deviations_of(next(iter(gpus.values())), names), progress)
     value, known = _solve(problem, polish_rounds)
@@ -266,21 +273,6 @@ def _no_better(errors: Sequence[ErrorSummary]) -> bool:
     return found.mean_error >= start.mean_error or found.median_error > start.median_error
 
 
-def _checked(table: Sequence[object], names: Sequence[str], factor: float) -> tuple[str, ...]:
-    if not table:
-        raise InputError("the table has nothing to fit")
-    if factor <= 1:
-        raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
-    return check_names(names)
-
-
-def _start_of(data: Observations, names: Sequence[str]) -> np.ndarray:
-    start = data.entries[0].kernel.defaults()
-    if (start <= 0).any():
-        raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
-    return start
-
-
 def _solve(problem: Problem, rounds: int) -> tuple[np.ndarray, Knowledge]:
     """The solution, and what is known of it: least squares and pattern search in turn, for as long as that helps. What
     changes no cycles is held at the start."""
@@ -289,26 +281,17 @@ def _solve(problem: Problem, rounds: int) -> tuple[np.ndarray, Knowledge]:
     for number in range(1 + rounds):
         if not (free := ~known.unseen).any() or problem.losses([value])[0] == 0:
             break
-        value, known = _descend(problem, value, known)
+        for _ in range(DESCENTS):
+            found = least_squares(problem, value, ~known.unseen)
+            if np.array_equal(found, value):
+                break
+            value, known = found, problem.look(found)
         if number == rounds:
             break
         better = polish(problem, value, free, known.directions, f"polish, round {number + 1}")
         if np.array_equal(better, value):
             break
         value, known = better, problem.look(better)
-    return value, known
-
-
-DESCENTS = 6  # of least squares, at most: each has its own noise
-
-
-def _descend(problem: Problem, value: np.ndarray, known: Knowledge) -> tuple[np.ndarray, Knowledge]:
-    """Least squares from where the last one ended, until that stays."""
-    for _ in range(DESCENTS):
-        found = least_squares(problem, value, ~known.unseen)
-        if np.array_equal(found, value):
-            break
-        value, known = found, problem.look(found)
     return value, known
 
 

@@ -1,9 +1,8 @@
 """The table of sampling methods: what each needs, how it selects launches, and how their cycles make an estimate.
 
 A method is composed: `select` says which launches to take, and `inside` how each of them is simulated
-(`inside.INSIDE`). Help, docs and tests read this table, and nothing slow is imported before a
-method is used.
-"""
+(`inside.INSIDE`). Help, docs and tests read this table, `methods.toml`; nothing slow is imported before a method is
+used."""
 
 from __future__ import annotations
 
@@ -11,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from functional.errors import InputError
+from functional.files import toml_beside
 
 if TYPE_CHECKING:
     from abstim.study.sample.automatic import Aim
@@ -135,65 +135,18 @@ def _in_two_levels(program: SampledProgram, known: Known) -> Known:
     return replace(known, profile=known.profile.first(max(20, len(program) // 10)), light=light_profile_of(program))
 
 
-def _ideal(name: str, what: str) -> Method:
-    """A baseline over units of the full simulation, which it needs."""
-    return Method(name=name, what=f"ideal: {what}", source="TBPoint, section V-A",
-                  needs=Needs.FULL_SIMULATION, inside="", whole="ideal.estimate")  # fmt: skip
+def _read(name: str, said: dict[str, Any]) -> Method:
+    """A row of `methods.toml`."""
+    how: dict[str, Any] = {"needs": Needs(said.pop("needs", Needs.PROFILE))}
+    select, guesses = said.pop("select", ""), said.pop("guesses", False)
+    if select == "two levels":
+        how |= {"select": _by_two_levels, "completed": _in_two_levels}
+    elif select:
+        how["select"] = _by(select, guesses)
+    return Method(name=name, **how, **said)
 
 
-_ALL = (
-    Method(name="auto", what="as much of launches and inside of them as the error asked for takes",
-           assumes="launches whose counted work is alike last alike, as far as those that were simulated say",
-           random=True,
-           source="sampling.md", needs=Needs.ANY_ORDER, inside="",
-           whole="automatic.automatic"),
-    Method(name="photon", what="online: like launches, then warps or basic blocks that have settled",
-           assumes="a kernel whose warps or basic blocks have settled goes on as it is, and like launches last alike",
-           source="MICRO 2023", needs=Needs.NOTHING,
-           inside="", whole="inside.photon_of_program"),
-    Method(name="tbpoint", what="like launches, then like regions of thread blocks",
-           assumes="thread blocks of as many requests an instruction go on at the pace of those simulated",
-           source="IPDPS 2014", select=_by("tbpoint.InterLaunch"), inside="tbpoint"),
-    Method(name="pka", what="principal launches, each stopped when IPC has settled",
-           assumes="launches of like counts last alike, and each goes on at the pace at which it settled",
-           random=True,
-           source="MICRO 2021", select=_by("pka.Pks", guesses=True), inside="pkp"),
-    Method(name="pks", what="principal launches",
-           assumes="launches of like counts last alike", random=True,
-           source="MICRO 2021", select=_by("pka.Pks", guesses=True)),
-    Method(name="pkp", what="every launch, stopped when IPC has settled",
-           assumes="a launch goes on at the pace at which it settled",
-           source="MICRO 2021",
-           needs=Needs.NOTHING, inside="pkp"),
-    Method(name="two-level", what="as pks; a classifier places launches not profiled in detail",
-           assumes="launches of like names, shapes and sizes are in one group, and last alike", random=True,
-           source="MICRO 2021", select=_by_two_levels, completed=_in_two_levels),
-    Method(name="sieve", what="strata of instruction counts, one launch each",
-           assumes="launches of one kernel with as many instructions last alike",
-           source="ISPASS 2023",
-           select=_by("sieve.Sieve")),
-    Method(name="stem", what="as many launches of a kind as the error bound asks for",
-           assumes="launches of one kernel and like expected time are drawn from one distribution", random=True,
-           source="MICRO 2025", select=_by("stem.Stem", guesses=True)),
-    Method(name="simpoint", what="clusters of basic-block vectors, one launch each",
-           assumes="launches of like basic blocks need as many cycles an instruction", random=True,
-           source="ASPLOS 2002; TBPoint, Equation 1", select=_by("simpoint.SimPoint")),
-    Method(name="full", what="every launch", needs=Needs.NOTHING, select=_by("baselines.Full")),
-    Method(name="first", what="the first billion warp instructions",
-           assumes="what comes later is like the beginning",
-           select=_by("baselines.FirstInstructions")),
-    Method(name="random", what="a tenth of the launches at random",
-           assumes="the launches drawn are like the others, and none is alone in its size", random=True,
-           select=_by("baselines.RandomUnits")),
-    Method(name="systematic", what="one launch of every ten",
-           assumes="nothing recurs with the period that is drawn", random=True,
-           select=_by("baselines.Systematic")),
-    _ideal("ideal-first", "the first tenth of the instructions"),
-    _ideal("ideal-random", "a tenth of the units at random"),
-    _ideal("ideal-systematic", "one unit of every ten"),
-    _ideal("ideal-simpoint", "clusters of basic-block vectors, one unit each"),
-)  # fmt: skip
-METHODS = {method.name: method for method in _ALL}
+METHODS = {name: _read(name, said) for name, said in toml_beside(__file__, "methods.toml").items()}
 
 
 def method_named(name: str) -> Method:

@@ -143,7 +143,10 @@ class OnDemand(Traces):
         return trace
 
     def thread_blocks(self, number: int) -> ThreadBlocks:
-        """A launch, ready to be executed."""
+        """A launch, ready to be executed; one that was dropped, and can be executed alone, is anew."""
+        known = self._opened.get(number)
+        if known is not None and self.signatures is not None and known.ever and known.trace is None:
+            del self._opened[number]
         if number not in self._opened:
             if not self.alone:  # it may read what those before it write
                 for earlier in range(self._finished, number):
