@@ -1,7 +1,6 @@
 """A target on GPUs, by one of the models.
 
-target --open_session--> Session --model.time--> RunResult (one a GPU)
-"""
+target --open_session--> Session --model.time--> RunResult (one a GPU)"""
 
 from __future__ import annotations
 

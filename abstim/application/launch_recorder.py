@@ -93,8 +93,7 @@ class LaunchTimer:
     ) -> Future[float]:
         """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result.
 
-        `key`: its likeness; `trace`: None if one that it is like was given before, and caches are empty.
-        """
+        `key`: its likeness; `trace`: None if one that it is like was given before, and caches are empty."""
         if key in self._known and not self.in_order:  # nothing to wait for
             future = answered(self._result(key, number, launch))
         else:

@@ -22,9 +22,7 @@ def advise(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json:
     What each would save is found by timing the launches without it, not by a rule of thumb.
 
     Examples:
-
     `abstim advise transpose`
-
     `abstim advise hist.cu --kernel hist --grid 120 --block 256 --arg buf:i32:65536:random --arg 65536 --arg
     buf:i32:256`"""
     from abstim.session.rates import grid_notes
@@ -66,11 +64,8 @@ def coldstart(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_js
     Accuracy is that of a launch's IPC against the launch with the caches as all before it left them.
 
     Examples:
-
     `abstim coldstart dct8x8`
-
-    `abstim coldstart gaussian_elimination --gpu rtx3070 --json`
-    """
+    `abstim coldstart gaussian_elimination --gpu rtx3070 --json`"""
     from abstim.session.session import open_session
     from abstim.study.cold_start import cold_start
 

@@ -45,8 +45,7 @@ class ProgramOptions:
     --flush all|data|l1|l1d|none  Caches emptied before each launch. Default: none, as on a GPU (by models that keep
         none: all).
     --serial  Kernels one at a time, whatever their streams allow.
-    --pass-options  The program's own options may look like abstim's.
-    """
+    --pass-options  The program's own options may look like abstim's."""
 
     only: str = ""
     launches: str = ""
@@ -75,17 +74,11 @@ def app(*, command: list[str], gpu: ProgramGpus, options: ProgramOptions, as_jso
     Its events read simulated times. Options for abstim stand before the program's name.
 
     Examples:
-
     `abstim app ./vector_add`
-
     `abstim app --gpu rtx3070 --gpu a100 ./reduce --n=100000`
-
     `abstim app --only gemm --launches 10:20 ./train 3`
-
     `abstim app --sample pks ./train 3`
-
-    `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`
-    """
+    `abstim app --record traces ./train 3`, then `abstim sample traces/module-1`"""
     from abstim.application.run_application import run_application
 
     refuse_options("with --sample", flush=options.sample and options.flush)

@@ -31,8 +31,7 @@ class BenchOptions:
     --variant  Only this variant; repeatable; else GTX480_a to _d.
 
     Beside an earlier result:
-    --compare JSON  What `--json` printed earlier; says faster, slower or same.
-    """
+    --compare JSON  What `--json` printed earlier; says faster, slower or same."""
 
     group: list[str] | None = None
     stage: list[str] | None = None
@@ -60,17 +59,11 @@ def bench(
     Represented instructions are those a result stands for; stepped ones are those the engine really walked.
 
     Examples:
-
     `abstim bench hotspot`
-
     `abstim bench --stage time --points 64`
-
     `abstim bench hotspot --gpu h100 --stage time --threads 1 --threads 2`
-
     `abstim bench --rounds 5 --reference tests/data/cycles.csv --json > now.json`
-
-    `abstim bench --rounds 5 --compare before.json`
-    """
+    `abstim bench --rounds 5 --compare before.json`"""
     o = options
     refuse_options("beside names of benchmarks", group=o.group and names)
     refuse_options("without --reference", variant=o.variant and not o.reference)

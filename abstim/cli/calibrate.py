@@ -29,8 +29,7 @@ class CalibrateOptions:
 
     --only GROUP[/QUANTITY]  Only these micro-benchmarks, as in stream/read; repeatable.
     --native  Run on this computer's GPU, through its driver, in place of a model.
-    --output, -o TOML  With --native: describe the GPU in this file.
-    """
+    --output, -o TOML  With --native: describe the GPU in this file."""
 
     overrides: Overrides = None
     only: list[str] | None = None
@@ -104,8 +103,7 @@ class FitOptions:
     --split  Part of the programs to fit; the others are held out, and decide whether the start is kept.
     --seed  Chooses which are held out.
     --factor  Search from start / FACTOR to start x FACTOR.
-    --output, -o TOML  Write the fitted GPU here.
-    """
+    --output, -o TOML  Write the fitted GPU here."""
 
     params: str
     reference: Path | None = None
@@ -132,10 +130,8 @@ def fit(*, options: FitOptions, as_json: Json = False) -> None:
     cannot tell apart. If the error of the programs held out does not fall, the start is kept.
 
     Examples:
-
     `abstim fit --reference tests/data/cycles.csv --variant GTX480_d --group micro --params
     l1d_latency_cycles,dram_latency_cycles -o fitted.toml`
-
     `abstim fit --silicon times.csv --programs my_kernels --params l1d_latency_cycles,l2_request_cycles`"""
     from abstim.study.fit import solve as library
 

@@ -52,8 +52,7 @@ class ExploreOptions:
     --plot FILE.html  Also draw the Pareto front, heat maps, parallel coordinates and what matters.
 
     How:
-    --cluster tcp://HOST:PORT  Time on the workers of this dask scheduler.
-    """
+    --cluster tcp://HOST:PORT  Time on the workers of this dask scheduler."""
 
     vary: list[str]
     define: list[str] | None = None
@@ -120,16 +119,11 @@ def explore(
     `docs/explore.md`.
 
     Examples:
-
     `abstim explore hotspot --vary sm_count=8:64:8 --vary schedulers_per_sm=1,2,4 -o results.parquet`
-
     `abstim explore hotspot nn_euclid --vary sm_count=8:64:8 --vary l1d_kib=8:64:log2 --define
     "area=sm_count*(4+l1d_kib/16)" --objective area --objective time`
-
     `abstim explore hotspot --vary sm_count=4:32:4 --vary scheduler=gto,lrr --vary dram_gbps=60:240:20 --error 3%`
-
-    `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`
-    """
+    `abstim explore resnet50 --vary sm_count=8:64:8 --sample auto --error 3%`"""
     from abstim.study.explore import explore as run
 
     sweep = options.sweep(gpu.load())

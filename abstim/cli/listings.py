@@ -88,8 +88,7 @@ def suite(*, group: str | None = None, as_json: Json = False) -> None:
 
     --group  Only this group: table1, apps, micro, programs, 16x or 256x.
 
-    Example: `abstim suite --group table1`
-    """
+    Example: `abstim suite --group table1`"""
     from abstim.targets.resolve import names_in
     from functional import suite as benchmarks
     from functional.suite import workloads

@@ -63,8 +63,7 @@ class LaunchOptions:
     --block  Threads a block, likewise.
     --arg ARG  The next argument: `5`, `0.5`, `u32:7`, `npy:data.npy`, `buf:f32:1024` (zeros), `buf:f32:1024:random`,
         `struct(f32:1,f32:2)`; repeatable.
-    --dynamic-shared BYTES  Dynamic shared memory a block.
-    """
+    --dynamic-shared BYTES  Dynamic shared memory a block."""
 
     kernel: str = ""
     grid: str = ""
@@ -91,8 +90,7 @@ class SizedLaunchOptions(LaunchOptions):
     gpt and llama:
     --prompt N  Tokens that are known at the start (16).
     --steps N  Tokens after these, one at a time (64).
-    --batch N  Sequences at once, 1 to 8 (1).
-    """
+    --batch N  Sequences at once, 1 to 8 (1)."""
 
     prompt: int | None = None
     steps: int | None = None
@@ -170,7 +168,7 @@ def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose parameters that are dataclasses have become one option a field, in the fields' order. What an
     option or argument is for stands in the docstring of its class, or of the command; a line of a class that ends in a
-    colon is the heading of those below it.
+    colon is the heading of those below it. A line that begins with a command, as examples do, is shown by itself.
 
     @dataclass
     class Sizes:
@@ -243,7 +241,7 @@ class _Said:
             else:
                 panel, latest = line[:-1] if line.endswith(":") else None, None
                 rest.append(line)
-        self.rest = re.sub(r"\n{3,}", "\n\n", "\n".join(rest))
+        self.rest = re.sub(r"\n{3,}", "\n\n", "\n".join(rest).replace("\n`abstim ", "\n\n`abstim "))
 
 
 def _options_said(kind: type) -> dict[str, Any]:

@@ -85,8 +85,7 @@ class RunOptions:
     --hot  Also say where in the source time goes, by CUDA line (`nvcc -lineinfo`) and PTX line.
     --energy  Also estimate energy and power (v100).
     --against JSON  Also compare with what `abstim run --json` printed earlier.
-    --timeline FILE  Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks.
-    """
+    --timeline FILE  Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks."""
 
     flush: str = "all"
     check: bool = False
@@ -155,19 +154,12 @@ def run(
         Accel-Sim trace directory.
 
     Examples:
-
     `abstim run hotspot`
-
     `abstim run hotspot --gpu gtx480 --gpu rtx3070 --set schedulers_per_sm=1`
-
     `abstim run hotspot --gpu v100 --hot --energy --limits`
-
     `abstim run hotspot --timeline hotspot-timeline.json`
-
     `abstim run hotspot --model analytic`
-
-    `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
-    """
+    `abstim run k.ptx --kernel add --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`"""
     from abstim.models import open_for
     from abstim.targets.execution import chosen_executor
 

@@ -58,8 +58,7 @@ class SampleOptions:
         -f csv`).
     --traces  With --select-only: Accel-Sim's traces of the selected launches, too.
     --times CSV  TARGET is the selection.json of --select-only: the total from times measured elsewhere, in columns
-        launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`.
-    """
+        launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`."""
 
     method: Annotated[
         list[str] | None,
@@ -123,21 +122,13 @@ def sample(
     """Estimate a target's cycles from a sample: with a 95 % interval, the share simulated, and how each part was found.
 
     Examples:
-
     `abstim sample spmv_csr`
-
     `abstim sample resnet50 --error 1%`
-
     `abstim sample gaussian_elimination --method pks`
-
     `abstim sample resnet50 --model occupancy --gpu qv100`
-
     `abstim sample hotspot --compare --plot methods.svg`
-
     `abstim sample kernelslist.g --method pks --profile ncu.csv --select-only -o reduced`
-
-    `abstim sample reduced/selection.json --times measured.csv`
-    """
+    `abstim sample reduced/selection.json --times measured.csv`"""
     from abstim.study.sample.files import known_from, write_selection
 
     if options.times is not None:

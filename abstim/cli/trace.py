@@ -23,8 +23,7 @@ def export_trace(*, target: str, output: Path, xz: bool = False, launch: LaunchO
     -o, --output DIR  A directory without a trace.
     --xz  Compress the kernels: `.traceg.xz`.
 
-    Example: `abstim export-trace hotspot -o traces/hotspot --xz`
-    """
+    Example: `abstim export-trace hotspot -o traces/hotspot --xz`"""
     from abstim.targets.resolve import open_target, sass_opcode
     from functional.accelsim import write
 
@@ -57,11 +56,8 @@ def trace(
     The folder holds the PTX, the launches and their compressed traces. A damaged or incomplete one is refused.
 
     Examples:
-
     `abstim trace hotspot -o hotspot.trace`, then `abstim run hotspot.trace --gpu gtx480`
-
-    `abstim trace k.ptx -o k.trace --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`
-    """
+    `abstim trace k.ptx -o k.trace --grid 64 --block 256 --arg buf:f32:16384 --arg 16384`"""
     from abstim.targets.execution import chosen_executor, write_store
 
     case = launch.of(target)()

@@ -38,8 +38,7 @@ class TuneOptions:
 
     How it is timed:
     --error PERCENT  Simulate a part of each launch, as `abstim sample` does, until the interval is within this.
-    -o, --output FILE  All variants: .csv, .json or .parquet.
-    """
+    -o, --output FILE  All variants: .csv, .json or .parquet."""
 
     vary: list[str]
     constraint: list[str] | None = None
@@ -71,15 +70,11 @@ def tune(*, source: str, options: TuneOptions, gpu: TimedGpuOptions, as_json: Js
     SOURCE  A .cu file, which nvcc compiles for each variant, or a .ptx file, whose launch alone varies.
 
     Examples:
-
     `abstim tune conv.cu --vary bx=16:128:16 --vary tile=1,2,4 --grid "ceil(4096 / (bx * tile)), 64" --block bx --arg
     buf:f32:4194304 --arg buf:f32:4194304 --gpu a100`
-
     `abstim tune conv.cu --vary bx=16:128:16 --vary tile=1,2,4 --grid "ceil(4096 / (bx * tile)), 64" --block bx --arg
     buf:f32:4194304 --arg buf:f32:4194304 --strategy multi-fidelity --points 5`
-
-    `abstim tune k.ptx --vary block=64,128,256 --grid "ceil(16384 / block)" --block block --arg buf:f32:16384`
-    """
+    `abstim tune k.ptx --vary block=64,128,256 --grid "ceil(16384 / block)" --block block --arg buf:f32:16384`"""
     from abstim.study.explore.result import check_format
     from abstim.study.tune import Space
     from abstim.study.tune import tune as run

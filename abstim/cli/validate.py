@@ -29,8 +29,7 @@ class ValidateOptions:
     --flush all|none  Which rows of the table: caches invalidated before launches, or kept.
     --silicon CSV  Times measured on hardware: target, gpu, core_clock_hz, flush, time_ns, class; where known, launch,
         fp32_operations, fp64_operations, integer_operations.
-    --programs DIR  Where --silicon's targets lie: launches.json, recorded traces.
-    """
+    --programs DIR  Where --silicon's targets lie: launches.json, recorded traces."""
 
     reference: Path | None = None
     variant: list[str] | None = None
@@ -62,13 +61,9 @@ def validate(*, options: ValidateOptions, as_json: Json = False) -> None:
     listed in `configs/validation/variants.toml`; others are skipped.
 
     Examples:
-
     `abstim validate --reference tests/data/cycles.csv --variant GTX480_a --group table1`
-
     `abstim validate --silicon times.csv --programs my_kernels`
-
-    `abstim validate --points 1000 --benchmark hotspot --benchmark srad`
-    """
+    `abstim validate --points 1000 --benchmark hotspot --benchmark srad`"""
     from abstim.study import validate as library
 
     o = options

@@ -117,8 +117,7 @@ Settings = dict[str, Setting]  # "sm_count" or "latency_cycles.int_add" -> Setti
 class Gpu(HashedOnce):
     """A design point. Equal and hashed by its values, not by where they come from.
 
-    `settings` has every value with its source, `labels` what the first word of a source stands for.
-    """
+    `settings` has every value with its source, `labels` what the first word of a source stands for."""
 
     __repr__ = brief
     __hash__ = HashedOnce.__hash__

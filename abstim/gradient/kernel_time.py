@@ -45,8 +45,7 @@ def kernel_time(
 
     `model`: detailed, occupancy, or analytic, the formula, whose cycles are not rounded. Raises InputError for another
     one, an unknown name, a value that is no scalar or out of range, or a launch that is not there; inside a transformed
-    function a value out of range is JAX's own runtime error.
-    """
+    function a value out of range is JAX's own runtime error."""
     names = check_names(params)
     values = [jnp.asarray(params[name], float) for name in names]
     for name, value in zip(names, values, strict=True):

@@ -35,8 +35,7 @@ class OccupancyKernel(TimedKernel):
     """By the occupancy model.
 
     At whole cycles (64ths of one for service times) it is exactly what that model says. In between it is linear: the
-    schedule is that of the nearest such point, frozen, and so is what each time was the latest of.
-    """
+    schedule is that of the nearest such point, frozen, and so is what each time was the latest of."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

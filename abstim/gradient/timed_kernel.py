@@ -29,8 +29,7 @@ class TimedKernel:
     `launches`: positions in the target's list; all of them if None. `box`: the derivative to a parameter is the
     difference between BESIDE more and BESIDE less of it, a step of the grid at least: a schedule turns with single
     cycles, so a slope at a point would say little of what a designer can change. Raises InputError for a launch that is
-    not there, a name that is no parameter, or, without `box`, a GPU that times machine code.
-    """
+    not there, a name that is no parameter, or, without `box`, a GPU that times machine code."""
 
     def __init__(
         self,

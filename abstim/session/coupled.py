@@ -35,8 +35,7 @@ _LONGEST_WAIT = 1 << 16  # windows in which no warp that waits can go on: nobody
 class CoupledExecutor(Executor):
     """Executes the launches of a session as a GPU's clock says; those whose outcome depends on no order as `inner`.
 
-    `cycles`: of each coupled launch, by that clock, to be held against the cycles of the trace that came of it.
-    """
+    `cycles`: of each coupled launch, by that clock, to be held against the cycles of the trace that came of it."""
 
     def __init__(self, inner: LlvmExecutor, session: Launches, gpu: Gpu) -> None:
         self.inner, self.session, self.gpu = inner, session, gpu

@@ -31,8 +31,7 @@ class RetiredBlocks:
     """Counts the thread blocks of a session's launches on some GPUs, and tells `progress` of them.
 
     Of launches that are made when it is their turn nobody knows how many thread blocks they will have: launches are
-    counted there.
-    """
+    counted there."""
 
     def __init__(self, session: Session, gpus: Sequence[Gpu], what: str, progress: Progress) -> None:
         self._what, self._progress, launches = what, progress, session.case.launches
@@ -107,8 +106,7 @@ def timed(
     threads are under way at once, and a launch is dropped with its trace once its results are out.
 
     Flushed, launches share no state, and the engine releases the interpreter: one GPU's launches can fill the CPUs.
-    Threads that have no launch and no GPU of their own share the SMs of one.
-    """
+    Threads that have no launch and no GPU of their own share the SMs of one."""
     threads = default_threads()
     policies = [Flushed(flush) for _ in gpus]
     in_turn = len(gpus) > 1 or any(policy.in_order for policy in policies)

@@ -1,8 +1,7 @@
 """Launches whose outcome depends on the order of their thread blocks: how those take turns on a GPU.
 
 A warp's turn comes by what the basic blocks take that it has run: first a lone warp's cycles, then, once more, what
-they took on average when the detailed engine timed the execution that came of that.
-"""
+they took on average when the detailed engine timed the execution that came of that."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A stage is repeated within a round until it has taken `MIN_SECONDS`; the fastest repetition is the round's figure.
 Rounds go over all benchmarks, so that those of one benchmark lie far enough apart to show the machine's other work.
-Results are plain data; `to_json` is the contract of `abstim bench --json`.
-"""
+Results are plain data; `to_json` is the contract of `abstim bench --json`."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ def processor_name() -> str:
 def yardstick_seconds() -> float:
     """Time of a fixed piece of work that is none of abstim's: how fast the machine is just now.
 
-    Interpreted code, a sort and a pass over memory, about 30 ms together; the fastest of three.
-    """
+    Interpreted code, a sort and a pass over memory, about 30 ms together; the fastest of three."""
     values = np.random.default_rng(0).random(200_000)
 
     def work() -> float:
@@ -90,8 +88,7 @@ class Rate:
     """One stage of one benchmark. Instructions are dynamic ones of all launches, times the design points in `time`.
 
     A *represented* instruction is one the result stands for, on every design point; a *stepped* one is one the stage
-    really walked: it may treat equal SMs, launches or points once. Both are reported, never mixed.
-    """
+    really walked: it may treat equal SMs, launches or points once. Both are reported, never mixed."""
 
     round_seconds: tuple[float, ...]  # the fastest repetition of each round
     round_cpu_seconds: tuple[float, ...]  # processor time, of all threads: the least of a repetition of each round
@@ -346,8 +343,7 @@ def bench(
     once more on each number of `threads`.
 
     Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
-    With `reference` every benchmark is also timed on its variants.
-    """
+    With `reference` every benchmark is also timed on its variants."""
     model_named(model)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")

@@ -31,8 +31,7 @@ class MeasuredTime:
     or not.
 
     `target` is a suite benchmark, or the path in the user's folder of a `launches.json` or of a recorded trace.
-    `operations` of all threads, by kind, where they were counted.
-    """
+    `operations` of all threads, by kind, where they were counted."""
 
     target: str
     gpu: str

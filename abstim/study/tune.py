@@ -1,8 +1,7 @@
 """Variants of a kernel, compiled with other definitions or launched in another shape, side by side on a GPU.
 
 found = tune(Space("conv.cu", ["tile=1,2,4"], grid="ceil(4096 / tile), 64", block="64"), "a100")
-found.best()[0].values
-"""
+found.best()[0].values"""
 
 from __future__ import annotations
 

@@ -121,8 +121,7 @@ class DeviceProgram(Case):
     ) -> None:
         """What an array must hold after all launches, from element `first` on; `compared`: which of these values count.
 
-        `abstim.run` says whether it does. Raises InputError for values that do not fit.
-        """
+        `abstim.run` says whether it does. Raises InputError for values that do not fit."""
         name = self._buffer(array, "array")
         flat = np.asarray(values, self.arrays[name].dtype).reshape(-1)
         mask = None if compared is None else np.asarray(compared, bool).reshape(-1)

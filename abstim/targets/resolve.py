@@ -205,8 +205,7 @@ def ptx_case(
     """One launch of an entry of a PTX file or a CUDA source (`kernel` may be "" if it has only one).
 
     `arguments` are texts, see `loading.parse_argument`; `defined`: macros of a CUDA source. A resources.json beside the
-    file gives the registers a thread.
-    """
+    file gives the registers a thread."""
     from functional.launches.launches_json import read_resources
 
     loaded = _loaded(path, defined).kernel(kernel or None)

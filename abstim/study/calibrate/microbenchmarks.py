@@ -75,8 +75,7 @@ class Measurement:
     """One number: from the seconds that the longer of two experiments takes beyond the shorter (or all it takes).
 
     `at`: footprint in KiB, or threads an SM; 0 where there is no such axis. `experiment`: of a number of rounds.
-    `value`: of the seconds of one more round.
-    """
+    `value`: of the seconds of one more round."""
 
     group: str
     quantity: str

@@ -48,8 +48,7 @@ def knowledge(
 
     A kernel counts as one observation however many launches it has. An interval is that of the linearised problem,
     symmetric in logarithms, Student's t. A direction is unidentified if moving along it by a factor of two changes no
-    kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two.
-    """
+    kernel's cycles by more than about NEGLIGIBLE, or if its own standard error is beyond a factor of two."""
     # fewer launches than parameters leave some unseen
     _, singular, directions = np.linalg.svd(jacobian, full_matrices=len(jacobian) < len(names))
     singular = np.pad(singular, (0, len(names) - len(singular)))
@@ -80,8 +79,7 @@ class FittedParameter:
     bound it. `value`: that, or the start where this was kept.
 
     `prior`: by what factor the start was taken to be right at most, before any data; None: by any. `identified`: the
-    data tells this parameter from the others. `at_bound`: it stopped where it was told to.
-    """
+    data tells this parameter from the others. `at_bound`: it stopped where it was told to."""
 
     name: str
     start: float

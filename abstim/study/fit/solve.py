@@ -148,8 +148,7 @@ def polish(
     smaller steps, and at last by a few grid steps of one parameter and single ones of two, while that helps.
 
     No step is much larger or smaller than what the errors leave open: of a parameter that is not known to a few grid
-    steps these are not tried.
-    """
+    steps these are not tried."""
     spreads = problem.spreads(point)
     sharp = free & (spreads * point < REACH * problem.unit)
     best, still = problem.losses([point])[0], np.zeros(len(point))
@@ -232,8 +231,7 @@ def fit(
     variants' own. Parameters start at the GPU's values, `overrides` included, stay within `factor` of there, and near
     there as far as their sources are trusted (`DEVIATIONS`). `fraction` of the programs are fitted, the others held
     out, chosen by `seed`; if the error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
-    InputError for unknown names, variants of several GPUs, or a target that cannot run.
-    """
+    InputError for unknown names, variants of several GPUs, or a target that cannot run."""
     started = perf_counter()
     if not table:
         raise InputError("the table has nothing to fit")

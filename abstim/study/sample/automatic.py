@@ -46,8 +46,7 @@ class Iterations:
 
     Where there are barriers, an iteration begins with the one that is passed most often: warps of a thread block must
     go on meeting at the same ones. 0 is what comes before the first, the last one includes what comes after it.
-    Elsewhere each event is one: nothing else need stay together.
-    """
+    Elsewhere each event is one: nothing else need stay together."""
 
     number: Int64[np.ndarray, " event"]
     count: Int64[np.ndarray, " event"]
@@ -237,8 +236,7 @@ class Aim:
     """What a sample is to reach: half of the interval, at this confidence, is at most `error` of the cycles.
     `control`: a quick estimate, of CONTROLS, that cycles of launches are fitted to besides their work.
 
-    Raises InputError for what none can.
-    """
+    Raises InputError for what none can."""
 
     error: float = 0.02
     confidence: float = CONFIDENCE

@@ -76,8 +76,7 @@ def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " ins
     Compute counts them on hardware, and the other columns of a Profile.
 
     Loads, stores and atomics are warp instructions, "coalesced" ones 32-byte sectors; a generic access counts where it
-    went; `kinds` are the program's.
-    """
+    went; `kinds` are the program's."""
     blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
     often = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
     kind, first = kinds_of_records(program, trace, kinds)
@@ -107,8 +106,7 @@ def kinds_of_records(
 ) -> tuple[Int64[np.ndarray, " record"], Bool[np.ndarray, " record"]]:
     """The `Kind` of the instruction that made each line record, and whether it is the first of its instruction.
 
-    Records are in the order of the instructions that made them, one or more each.
-    """
+    Records are in the order of the instructions that made them, one or more each."""
     starts, stops = np.array([(b.start, b.stop) for b in program.blocks]).T
     first = first_records(trace)
     accesses = kinds[executed(trace, starts, stops, np.isin(kinds, list(ON_LINES)))]  # a kind an executed instruction

@@ -1,8 +1,7 @@
 """Baselines over the units of a full simulation, which is cut into pieces of equally many warp instructions.
 
 They cost all of it: only how few units they need says anything. Their intervals are ideal, too: the spread is that of
-all units. A launch's last ones hold far more cycles than others, and a sample of a tenth may not meet them.
-"""
+all units. A launch's last ones hold far more cycles than others, and a sample of a tenth may not meet them."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Units:
     """Units in chronological order, over the launches as if they were one stream; the last one may be shorter.
 
     A unit ends with the cycle in which its last instruction issues, the last one with the program: all `cycles`
-    together are exactly those of the full simulation. `seconds`: what that took, its log included.
-    """
+    together are exactly those of the full simulation. `seconds`: what that took, its log included."""
 
     instructions: Int64[np.ndarray, " unit"]
     cycles: Int64[np.ndarray, " unit"]
@@ -93,8 +91,7 @@ def unit_instructions(instructions: int) -> int:
 def simulate_units(program: SampledProgram, each: int = 0) -> Units:
     """Simulate every launch in full, and cut. `each`: warp instructions a unit (0: `unit_instructions`).
 
-    The log is read piece by piece; at most what the GPU has in flight is held (InputError where that is too much).
-    """
+    The log is read piece by piece; at most what the GPU has in flight is held (InputError where that is too much)."""
     started = perf_counter()
     numbers = range(len(program))
     whole = sum(int(program.launches.trace(number).warp_instructions.sum()) for number in numbers)
@@ -117,8 +114,7 @@ def issues(
 ) -> Iterator[tuple[Int64[np.ndarray, " issue"], Int64[np.ndarray, " issue"]]]:
     """Run a launch; cycle and instruction of every issue, in order of cycle, then SM, in pieces.
 
-    SMs run ahead of each other, but all have come as far as the last dispatch when a step returns.
-    """
+    SMs run ahead of each other, but all have come as far as the last dispatch when a step returns."""
     trace = launch.inputs.trace
     sizes = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)[order]
     unissued, pending = 0, np.zeros((0, 3), np.int64)

@@ -35,8 +35,7 @@ class Needs(Enum):
 class Known:
     """What a method may know beforehand. `light`: of all launches, where `profile` holds only the first.
 
-    `measured`: the profile's cycles are a machine's, not `expected_cycles`.
-    """
+    `measured`: the profile's cycles are a machine's, not `expected_cycles`."""
 
     profile: Profile
     light: LightProfile | None = None
@@ -49,8 +48,7 @@ class Method:
     """One row. `select`: launches by a profile (without it: all). `inside`: a name of `INSIDE`, which may be replaced
     where it is "full". `whole`: a function, `module.name` of this package, that does it all itself.
 
-    `completed`: adds to a profile what no file gave.
-    """
+    `completed`: adds to a profile what no file gave."""
 
     name: str
     what: str

@@ -25,8 +25,7 @@ class ThreadBlocks:
 
     Kernels may change what they read, so no block is executed twice: what one part of a method has executed serves the
     others. Blocks may be executed in another order than the GPU's (`in_order` says so), which only a kernel whose
-    blocks race can tell. `run` executes some; `complete` is given: the launch was executed before.
-    """
+    blocks race can tell. `run` executes some; `complete` is given: the launch was executed before."""
 
     def __init__(
         self, launch: Launch, run: Callable[[Launch, Sequence[int]], Trace], complete: Trace | None = None
@@ -93,8 +92,7 @@ class OnDemand(Traces):
     `signatures` tell which are equal. Elsewhere a launch reads what those before it wrote: before one is opened, those
     before it are executed to their end, unless `partial`, where what a method skips is not executed at all: right where
     values decide no control flow and no address, wrong elsewhere. `keep`: traces, once executed; otherwise each is
-    dropped with its launch. `seconds` is wall-clock time of all threads.
-    """
+    dropped with its launch. `seconds` is wall-clock time of all threads."""
 
     def __init__(self, case: Case, given: Sequence[Trace] = (), partial: bool = False, keep: bool = False) -> None:
         self.case, self.keep = case, keep or bool(given)

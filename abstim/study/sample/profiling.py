@@ -1,6 +1,5 @@
 """The profile of a program's launches before any is timed: from all of its traces or, where launches can be executed
-alone, from a few thread blocks of one launch of each kind.
-"""
+alone, from a few thread blocks of one launch of each kind."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class SomeBlocks:
     def lines(self) -> float:
         """Distinct cache lines in global and local memory that the launch touches.
 
-        They grow with the thread blocks not executed as they did over the last half of those that were.
-        """
+        They grow with the thread blocks not executed as they did over the last half of those that were."""
         *before, inner = [_lines(trace) for trace, _ in self.pieces]
         distinct = len(np.unique(np.concatenate([*before, inner])))
         if self.all_of_it:
@@ -109,8 +107,7 @@ def of_each_kind(
 ) -> tuple[list[Any], Int64[np.ndarray, " launch"]]:
     """A `row` of one launch of each kind, from thread blocks of it that are executed; the kind of every launch.
 
-    All are executed where data decide what they do, and of a launch of less than `cheap` warp instructions.
-    """
+    All are executed where data decide what they do, and of a launch of less than `cheap` warp instructions."""
     kind, rows = kinds_of_launches(program), list[Any]()
     for number in range(len(program)):
         if kind[number] == len(rows):
@@ -200,8 +197,7 @@ def expected_cycles(executed: SomeBlocks, gpu: Gpu) -> float:
 
     It stands for the time a profiler would have measured, where none has: to tell long launches from short ones. Waves
     of thread blocks and the latency of one are left out: they are steps, so that launches which grow alike would
-    not look alike, and STEM's errors doubled.
-    """
+    not look alike, and STEM's errors doubled."""
     spec, params = gpu.spec, gpu.params
     instructions = executed.total(lambda trace: float(trace.warp_instructions.sum()))
     issue = instructions / (min(spec.sm_count, executed.thread_blocks) * spec.schedulers_per_sm)

@@ -43,8 +43,7 @@ class SampleResult:
 
     `seconds` are wall-clock: execute (functionally), time (in detail), analyse (the method itself). `stability`: of
     each launch that was stepped, in their order, (cycle, warp instructions a cycle since the step before). `memory`:
-    hit rates, traffic and use (`limits.memory_use`) projected to the whole; empty where only cycles are projected.
-    """
+    hit rates, traffic and use (`limits.memory_use`) projected to the whole; empty where only cycles are projected."""
 
     __repr__ = brief
 
@@ -84,8 +83,7 @@ class Row:
     """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions.
 
     `half_width` of the interval, `own_half_width` of the one that the method itself states; of the estimate. Without a
-    bound there is no half_width, and nothing is `covered`.
-    """
+    bound there is no half_width, and nothing is `covered`."""
 
     target: str
     method: str
@@ -124,21 +122,21 @@ class Comparison:
 
     def _row(self, result: SampleResult) -> Row:
         estimate = result.estimate
+        names = ("basis", "detailed_fraction", "functional_fraction")
+        said: dict[str, Any] = {name: getattr(estimate, name) for name in names}
         return Row(
             target=result.target,
             method=result.method,
             cycles=estimate.total,
             error=estimate.relative_error(self.true_cycles),
             covered=estimate.bounded and estimate.covers(self.true_cycles),
-            basis=estimate.basis,
             half_width=estimate.relative_half_width if estimate.bounded else None,
             own_half_width=result.own_half_width,
-            detailed_fraction=estimate.detailed_fraction,
-            functional_fraction=estimate.functional_fraction,
             seconds=result.total_seconds,
             speed_up=_ratio(self.full.total_seconds, result.total_seconds),
             timing_speed_up=_ratio(self.full.seconds["time"], result.seconds["time"]),
             instruction_speed_up=_ratio(1.0, estimate.detailed_fraction),
+            **said,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.execution import execute, execution_key, kept_execution
-from abstim.targets.resolve import open_target
+from abstim.targets.resolve import Target, open_target
 from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.streamed import StreamedCase
@@ -37,7 +37,6 @@ from sampling.statistics import t_quantile
 
 if TYPE_CHECKING:
     from abstim.application.run_application import ApplicationResult
-    from abstim.targets.resolve import Target
 
 
 MODELLED = "stem"  # the method where another model than the detailed one times whole launches, and none is named
@@ -66,28 +65,25 @@ def sample(
     was, and so does one that aims at less error. `warm_up`: what each finds in the caches (`warm_up_named`; nothing by
     default). `known`: a profile made elsewhere. `aim`: the error that auto is to reach. `partial`: what is skipped is
     not executed either, though later launches might read it (`SampledProgram`). `seed`: of what is chosen at random.
-    Raises InputError for anything a user got wrong.
-    """
+    Raises InputError for anything a user got wrong."""
     point, case = gpu_of(gpu, overrides), open_target(target)
     alone = model != DETAILED or known is not None or _in_turn(case)  # one by one, or by a profile that is there
     chosen, before = method_named(method or (MODELLED if alone else "auto")).with_inside(inside), warm_up_named(warm_up)
-    _refuse_idle(chosen, known, aim, seed)
+    wrong = {  # what was given and this method has no use for
+        f"{chosen.name} aims at no error; leave out --error and --confidence, or --method auto":
+            aim and chosen.needs is not Needs.ANY_ORDER,
+        f"{chosen.name} chooses nothing at random; leave out --seed": seed is not None and not chosen.random,
+        f"{chosen.name} looks at each launch itself; leave out the profile":
+            known is not None and chosen.needs is not Needs.PROFILE,
+    }  # fmt: skip
+    for why in (why for why, so in wrong.items() if so):
+        raise InputError(why)
     _refuse(chosen, case, point, model, before, warm_up)
     program = opened(case, point, chosen.online, partial, warm_up=before, model=model, progress=progress)
     program.prepare()
     program.keeps = True
     with kept_parts(case, point, before.name, model) as program.in_part:
         return run_method(chosen, program, known, aim=replace(aim or Aim(), seed=seed or 0))
-
-
-def _refuse_idle(method: Method, known: Known | None, aim: Aim | None, seed: int | None) -> None:
-    """Raises InputError for what was given and this method has no use for."""
-    if aim and method.needs is not Needs.ANY_ORDER:
-        raise InputError(f"{method.name} aims at no error; leave out --error and --confidence, or --method auto")
-    if seed is not None and not method.random:
-        raise InputError(f"{method.name} chooses nothing at random; leave out --seed")
-    if method.needs is not Needs.PROFILE and known is not None:
-        raise InputError(f"{method.name} looks at each launch itself; leave out the profile")
 
 
 def _in_turn(case: Case) -> bool:
@@ -167,19 +163,20 @@ def run_method(
         raise InputError(f"{method.name}: {error}") from None
     estimate, spent = bounded(stated, method.name), program.seconds
     spent["analyse"] = max(perf_counter() - started - sum(spent.values()), 0.0)
-    spec, params, counted = program.gpu.spec, program.gpu.params, estimate.counters
-    note = target_code_note(program.session, program.gpu, program.model)
+    gpu, counted = program.gpu, estimate.counters
+    note = target_code_note(program.session, gpu, program.model)
     timed_code = {"": "", FORMULA_TIMES_PTX: "ptx"}.get(note, "hoisted")  # where it is not what the GPU asks for
+    uses = memory_use(counted, estimate.total, gpu.spec, gpu.params) if counted and not gpu.spec.perfect_memory else {}
     return SampleResult(
         target=program.case.name,
-        gpu=program.gpu.name,
-        memory_model=program.gpu.memory_model,
+        gpu=gpu.name,
+        memory_model=gpu.memory_model,
         method=method.name,
         model=program.model,
-        known_error=known_error_of(program.gpu, program.model, timed_code),
+        known_error=known_error_of(gpu, program.model, timed_code),
         estimate=replace(estimate, functional_fraction=_executed(method, program, known, estimate)),
         seconds={stage: seconds + already.get(stage, 0.0) for stage, seconds in spent.items()},
-        memory={} if spec.perfect_memory or not counted else memory_use(counted, estimate.total, spec, params),
+        memory=uses,
         earlier_seconds=program.earlier_seconds,
         own_half_width=stated.relative_half_width,
         kernels=by_kernel(program.kernels, estimate.unit_cycles or (estimate.total,)),
@@ -235,10 +232,8 @@ def compare(
     point, case, before = gpu_of(gpu, overrides), open_target(target), warm_up_named(warm_up)
     asked = (case, point, model, before, warm_up)
     default = [m.name for m in METHODS.values() if not (inside and m.inside != "full") and not why_not(m, *asked)]
-    chosen = [
-        method_named(name).with_inside(inside)
-        for name in methods or [name for name in default if name != "full"] or METHODS
-    ]
+    names = methods or [name for name in default if name != "full"] or METHODS
+    chosen = [method_named(name).with_inside(inside) for name in names]
     for method in chosen:
         _refuse(method, *asked)
     options: dict[str, Any] = {"progress": progress, "model": model}
@@ -250,7 +245,7 @@ def compare(
     whole.prepare()
     full = run_method(METHODS["full"], whole)
     measured = [whole.asked[number, "full"] for number in range(len(whole))]
-    profiled, found = cache(lambda: _profiled(whole)), []
+    found, profile = list[SampleResult](), cache(lambda: _profiled(whole))
     for method in chosen:
         if method is METHODS["full"]:
             continue
@@ -260,7 +255,7 @@ def compare(
         program = SampledProgram(case, point, traces=traces, **as_alone)
         program.in_part = {} if kept else {n: InPart(found={"full": each}) for n, each in enumerate(measured)}
         without = method.needs is not Needs.PROFILE or whole.launches.signatures is not None
-        known, already = (None, {}) if without else profiled()
+        known, already = (None, {}) if without else profile()
         found.append(run_method(method, program, known, already))
     return Comparison(full=full, results=found, cycles=[int(each.estimate.total) for each in measured])
 
@@ -285,8 +280,7 @@ def sample_application(
     module with kernels that were launched, and each GPU.
 
     `record`: where traces are kept (default: nowhere, afterwards). `options` are those of `run_application`. Raises
-    InputError for a method that is not there, before anything runs.
-    """
+    InputError for a method that is not there, before anything runs."""
     from abstim.application.run_application import run_application
 
     method_named(method)

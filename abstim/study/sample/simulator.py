@@ -96,8 +96,7 @@ class EngineSimulator(Simulator):
 
     `basic_blocks`: observe these too, from a log of every issue. All cycles include the launch latency. `spent` is told
     the seconds of a stage; `caches` says what the launch finds in them (None: nothing). The window of the `shape` is
-    one of WINDOWS. Positions are those of the trace.
-    """
+    one of WINDOWS. Positions are those of the trace."""
 
     launch: Simulation
     watch: Watch | None

@@ -119,8 +119,7 @@ def count_work(
     OWN_LINES: distinct lines of the block, all but exactly. NEW_LINES: no block before had them. L1D_MISSES: from an
     empty cache. L2_MISSES: those of OWN_LINES that a cache of L2's size lacks; ROWS: and that do not lie in the row
     that is open. BUSIEST_SLICE: lines, as many as there would be if all slices had as many as the busiest, CROWD at a
-    time. WANTED: lines that more thread blocks read than L2 merges. BANK_PASSES: here of generic accesses alone.
-    """
+    time. WANTED: lines that more thread blocks read than L2 merges. BANK_PASSES: here of generic accesses alone."""
     blocks, clock = len(found), 0
     apart = -(-blocks // resident)
     for together in range(apart):
@@ -210,8 +209,7 @@ def summed(pieces: Sequence[BlockWork], executed: SomeBlocks, wave_blocks: int) 
     """WORK of a launch on a GPU that holds `wave_blocks` thread blocks of it at once.
 
     A path is that of the longest warp of a thread block, times the rounds of thread blocks that follow each other on
-    one slot; at least that of the longest warp of all.
-    """
+    one slot; at least that of the longest warp of all."""
     weights = [weight for _, weight in executed.pieces]
     rounds = max(1.0, executed.thread_blocks / wave_blocks)
     totals = sum(weight * work.columns.sum(0) for work, weight in zip(pieces, weights, strict=True))
