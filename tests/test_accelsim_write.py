@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from abstim.gpu.config import load_gpu
 from abstim.session.detailed import time
 from abstim.session.session import Session
 from abstim.targets.execution import Execution
-from abstim.targets.resolve import opcodes, sass_opcode, table_path, trace_case
+from abstim.targets.resolve import opcodes, sass_opcode, sass_table, trace_case
 from functional import suite
 from functional.accelsim import write
 from functional.accelsim.static_code import StaticInstruction
@@ -133,7 +132,7 @@ def test_synchronisation_comes_back_as_what_it_is(text):
 
 def test_only_opcodes_that_accel_sim_knows_are_written():
     """AMPERE: what of Accel-Sim's opcode map for binary version 80 abstim writes."""
-    written = {opcode.partition(".")[0] for opcode in tomllib.loads(table_path().read_text())["write"].values()}
+    written = {opcode.partition(".")[0] for opcode in sass_table()[1]["write"].values()}
     assert written <= set(AMPERE.split())
 
 

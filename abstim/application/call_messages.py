@@ -37,15 +37,12 @@ class Message:
         return struct.Struct(f"<{len(self.reply or ())}Q")
 
 
-MESSAGES = tuple(
-    Message(
-        name,
-        tuple(said.get("request", "").split()),
-        tuple(said["reply"].split()) if "reply" in said else None,
-        said.get("payload", ""),
-    )
-    for name, said in toml_beside(__file__, "messages.toml").items()
-)
+def _read(name: str, said: dict[str, str]) -> Message:
+    reply = tuple(said["reply"].split()) if "reply" in said else None
+    return Message(name, tuple(said.get("request", "").split()), reply, said.get("payload", ""))
+
+
+MESSAGES = tuple(_read(name, said) for name, said in toml_beside(__file__, "messages.toml").items())
 
 
 def takes_payload(message: Message) -> bool:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from abstim.application.call_messages import Request, receive, reply, takes_payload
 from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
+from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
 from abstim.application.stream_clock import StreamClock
 from abstim.gpu.occupancy import occupancy
 from functional.errors import ExecutionError, InputError, PtxError
-from functional.execution.device_launches import DeviceLaunch, DeviceLaunches
+from functional.execution.device_launches import DeviceLaunches
 from functional.launches.launch import Dim3, Launch, check_shape, cuda_shape, open_regions, static_bytes
 from functional.launches.views import Texture, driver_map
 from functional.programs.link import LAUNCH_FUNCTIONS, calls_any
+from functional.programs.program import Program
 from functional.terminal import note
-
-if TYPE_CHECKING:
-    from abstim.application.launch_recorder import LaunchRecorder
-    from functional.programs.program import Program
 
 # Numbers of CUDA's errors
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONFIGURATION, INVALID_FUNCTION, NO_BINARY, INVALID_PTX = 1, 2, 9, 98, 209, 218
@@ -260,19 +258,13 @@ class CallServer:
         launched in turn. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the
         executor raises."""
         text = self._execute_grid(loaded, program, shape, parameters, stream)
-        if calls_any(program, LAUNCH_FUNCTIONS):
-            for child in DeviceLaunches(loaded.memory(self.memory)).take():
-                text += self._execute_child(loaded, child, stream)
+        for child in DeviceLaunches(loaded.memory(self.memory)).take() if calls_any(program, LAUNCH_FUNCTIONS) else ():
+            kernel = loaded.program_at(child.kernel)
+            if (given := len(child.parameters)) < max((p.offset + p.bytes for p in kernel.parameters), default=0):
+                raise ExecutionError(f"a kernel launches '{kernel.name}' with {given} bytes of parameters: too few")
+            extents = cuda_shape(kernel, Dim3(*child.grid), Dim3(*child.block), child.dynamic_shared_bytes)
+            text += self.execute(loaded, kernel, Shape(*extents, child.dynamic_shared_bytes), child.parameters, stream)
         return text
-
-    def _execute_child(self, loaded: LoadedModule, child: DeviceLaunch, stream: int) -> str:
-        """A grid that a kernel launched, and what that launches."""
-        program = loaded.program_at(child.kernel)
-        if (given := len(child.parameters)) < max((p.offset + p.bytes for p in program.parameters), default=0):
-            raise ExecutionError(f"a kernel launches '{program.name}' with {given} bytes of parameters: too few")
-        extents = Dim3(*child.grid), Dim3(*child.block)
-        shape = Shape(*cuda_shape(program, *extents, child.dynamic_shared_bytes), child.dynamic_shared_bytes)
-        return self.execute(loaded, program, shape, child.parameters, stream)
 
     def _execute_grid(
         self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int

@@ -60,10 +60,7 @@ class PythonDevice:
         threading.Thread(target=self.server.serve, args=(requests, replies), daemon=True).start()
 
 
-@cache
-def python_device() -> PythonDevice:
-    """The one of this process. Raises InputError where memory cannot be shared."""
-    return PythonDevice()
+python_device = cache(PythonDevice)  # the one of this process
 
 
 def attach(device: PythonDevice) -> None:

@@ -96,7 +96,12 @@ class HostRanges:
             for undo in self._undo:
                 undo()
             for part in self._ranges if kind is None else ():
-                self._write_back(part)
+                host, device = _on_host(part), self._on_device(part)
+                if np.array_equal(host, device):
+                    continue
+                if not part.writeable:
+                    raise InputError("a kernel wrote to an array that is read-only")
+                host[:] = device
         finally:
             for address in (*(part.allocation for part in self._ranges), *self._scratch):
                 self._memory.release(address)
@@ -121,14 +126,6 @@ class HostRanges:
         assert region is not None
         return self._memory.memory.bytes_of(region)[part.device - part.allocation :][: part.bytes]
 
-    def _write_back(self, part: _Range) -> None:
-        host, device = _on_host(part), self._on_device(part)
-        if np.array_equal(host, device):
-            return
-        if not part.writeable:
-            raise InputError("a kernel wrote to an array that is read-only")
-        host[:] = device
-
 
 def _words(data: UInt8[np.ndarray, " byte"]) -> UInt64[np.ndarray, " word"]:
     return data[: len(data) // 8 * 8].view(np.uint64)
@@ -148,9 +145,8 @@ def _range_of(argument: Any) -> _Range:
         first, after = np.lib.array_utils.byte_bounds(owner)
         return _Range(first, after - first, array.flags.writeable)
     if not hasattr(argument, "untyped_storage"):
-        raise InputError(
-            f"an argument of type {type(argument).__name__} is neither a NumPy array nor a tensor of torch"
-        )
+        kind = type(argument).__name__
+        raise InputError(f"an argument of type {kind} is neither a NumPy array nor a tensor of torch")
     if argument.device.type != "cpu":
         raise InputError(f"a tensor lies on '{argument.device}': abstim.capture takes those of the CPU")
     storage = argument.untyped_storage()

@@ -129,10 +129,9 @@ class LaunchTimer:
         policy = self._policies[0]
         overlaps = overlapping(operations)
         if overlaps:
-            caches = None
             if self.in_order:
                 self._before.flush(policy.flush)
-                caches = self._before
+            caches = self._before if self.in_order else None
             time_together(operations, self._kernel, self.gpus[0], caches)
         elif self.in_order:
             self._before = replace(policy.caches)
@@ -155,15 +154,14 @@ class LaunchTimer:
             assert trace is not None  # the one that came first
             self._session.case.launches = (launch,)
             self._session.traces = Execution((trace,))
-            self._known[key] = self._in_order(launch, trace) if self.in_order else self._alone()
+            self._known[key] = self._time(launch, trace)
         return self._result(key, number, launch)
 
-    def _alone(self) -> tuple[LaunchResult, ...]:
-        return tuple(run.launches[0] for run in self._model.time(self._session, self.gpus, "all", silent))
-
-    def _in_order(self, launch: Launch, trace: Trace) -> tuple[LaunchResult, ...]:
-        """By the detailed model, which alone keeps caches."""
-        session, found = self._session, []
+    def _time(self, launch: Launch, trace: Trace) -> tuple[LaunchResult, ...]:
+        """What is to be timed is in the session; by the detailed model, which alone keeps caches, in order."""
+        session, found = self._session, list[LaunchResult]()
+        if not self.in_order:
+            return tuple(run.launches[0] for run in self._model.time(session, self.gpus, "all", silent))
         for gpu, policy in zip(self.gpus, self._policies, strict=True):
             engine = session.simulate(0, gpu, trace, policy.before(session, 0, gpu), default_threads())
             found.append(launch_result(session, 0, launch, trace, gpu, engine))

@@ -62,24 +62,15 @@ class ApplicationResult:
             runs.append({"gpu": gpu, "known_error": known, "note": text, "launches": launches})
         said = ("program", "status", "executed", "seconds", "busy_seconds", "kernels_waited_seconds", "problems")
         own = {name: getattr(self, name) for name in (*said, "interrupted", "model")}
-        overlap = None if self.overlap is None else asdict(self.overlap)
-        return {"kind": "application"} | own | {"overlap": overlap, "runs": runs}
+        return {"kind": "application"} | own | {"overlap": self.overlap and asdict(self.overlap), "runs": runs}
 
 
 def run_application(
-    command: Sequence[str],
-    gpus: Sequence[Gpu],
-    *,
-    model: str = "detailed",
-    flush: str = "",
-    selection: Selection = EVERYTHING,
-    instruction_budget: int | None = None,
-    record: Path | None = None,
-    timed: bool = True,
-    told: Callable[[Timed], None] = lambda timed: None,
-    output: int | None = None,
+    command: Sequence[str], gpus: Sequence[Gpu], *, model: str = "detailed", flush: str = "",
+    selection: Selection = EVERYTHING, instruction_budget: int | None = None, record: Path | None = None,
+    timed: bool = True, told: Callable[[Timed], None] = lambda timed: None, output: int | None = None,
     serial: bool = False,
-) -> ApplicationResult:
+) -> ApplicationResult:  # fmt: skip
     """Run a program whose CUDA runtime is a shared library, and time its launches on GPUs.
 
     `flush`: caches emptied before each launch; "": none, as on a GPU, or all where the model keeps none. The first GPU
@@ -88,7 +79,10 @@ def run_application(
     selected; `output`: an open file that takes the program's standard output; `serial`: kernels one at a time, whatever
     streams allow. An interrupt ends the program and keeps what is done. Raises InputError for a program that cannot be
     run."""
-    path = _found(command[0])
+    found = shutil.which(command[0]) or shutil.which(f"./{command[0]}")
+    if found is None:
+        raise InputError(f"{command[0]}: there is no such program, or it may not be executed")
+    path = Path(found).resolve()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abstim-app-")))
         modules, memory = LoadedModules(scratch), DeviceMemory()
@@ -158,11 +152,3 @@ def _end_with(process: subprocess.Popen[bytes], ours: socket.socket) -> None:
     process.wait()
     with suppress(OSError):  # closed already
         ours.shutdown(socket.SHUT_RD)
-
-
-def _found(name: str) -> Path:
-    """The file of a program. Raises InputError for one that is not there or cannot be run."""
-    found = shutil.which(name) or shutil.which(f"./{name}")
-    if found is None:
-        raise InputError(f"{name}: there is no such program, or it may not be executed")
-    return Path(found).resolve()

@@ -126,9 +126,14 @@ def runtime_environment(program: Path, scratch: Path) -> dict[str, str]:
     environment = _environment(file, scratch)
     if any(name.startswith("libnvrtc.so") for name in file.needed()):
         environment |= _preload(nvrtc_library(), environment)
-    if file.needed() and (absent := _absent_libraries(program, os.environ | environment)):
-        what = "; ".join(f"{name}{_where_from(name)}" for name in absent)
-        raise InputError(f"{program.name} needs libraries that are not on this machine: {what}")
+    if file.needed():  # the dynamic linker, asked to list and not to run, says what it does not find
+        listing = os.environ | environment | {"LD_TRACE_LOADED_OBJECTS": "1"}
+        listed = subprocess.run([str(program)], env=listing, capture_output=True, text=True, check=False)
+        lines = [line.partition("=>") for line in listed.stdout.splitlines()]
+        absent = [name.strip() for name, _, where in lines if where.strip() == "not found"]
+        if absent:
+            what = "; ".join(f"{name}{_where_from(name)}" for name in absent)
+            raise InputError(f"{program.name} needs libraries that are not on this machine: {what}")
     return environment
 
 
@@ -138,20 +143,12 @@ def _environment(file: ElfFile, scratch: Path) -> dict[str, str]:
         folder = library_folder(set(RUNTIMES))
         linked = next((name for name in file.needed() if name in RUNTIMES), max(RUNTIMES, key=RUNTIMES.__getitem__))
         return _search_path(driver_folder(linked), folder)
-    name = _version(set(static))
+    later, earlier = "cudaGetDeviceProperties_v2" in static, "cudaBindTexture" in static  # some came and went
+    name = "libcudart.so.12" if later else "libcudart.so.11.0" if earlier else "libcudart.so.13"
     folder = library_folder({name})
     places = scratch / "functions"
     places.write_text("".join(f"{function} {address:x}\n" for function, address in static.items()))
     return _preload(folder / name, {}) | {FUNCTIONS: str(places)} | _search_path(driver_folder(name))
-
-
-def _absent_libraries(program: Path, environment: dict[str, str]) -> list[str]:
-    """What the dynamic linker, asked to list and not to run, does not find."""
-    listed = subprocess.run(
-        [str(program)], env=environment | {"LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True, text=True, check=False
-    )
-    lines = (line.partition("=>") for line in listed.stdout.splitlines())
-    return [name.strip() for name, _, where in lines if where.strip() == "not found"]
 
 
 def _where_from(library: str) -> str:
@@ -172,18 +169,9 @@ def _static_functions(file: ElfFile) -> dict[str, int]:
     if "__cudaRegisterFatBinary" not in found and DRIVER in file.needed():
         return {}  # linked by nvcc, but by the driver API alone
     if "__cudaRegisterFatBinary" not in found:
-        raise InputError(
-            "the program holds CUDA's runtime, but no symbol table to find it by: build it with `nvcc -cudart shared`, "
-            "or do not strip it"
-        )
+        what_to_do = "build it with `nvcc -cudart shared`, or do not strip it"
+        raise InputError(f"the program holds CUDA's runtime, but no symbol table to find it by: {what_to_do}")
     return found
-
-
-def _version(functions: set[str]) -> str:
-    """The runtime that has these functions: some came and went."""
-    if "cudaGetDeviceProperties_v2" in functions:
-        return "libcudart.so.12"
-    return "libcudart.so.11.0" if "cudaBindTexture" in functions else "libcudart.so.13"
 
 
 def _search_path(*folders: Path) -> dict[str, str]:

@@ -58,11 +58,8 @@ def _tensor_map(descriptor: Any, about: Mapping[str, Any]) -> TensorMap:
         swizzle_bytes=SWIZZLES_BYTES[swizzle],
         fill_nan=descriptor.padding == "nan",
     )
-    return _of_images(tiles, descriptor) if about.get("is_im2col") else tiles
-
-
-def _of_images(tiles: TensorMap, descriptor: Any) -> TensorMap:
-    """The same for im2col, whose block is pixels and channels."""
+    if not about.get("is_im2col"):
+        return tiles
     channels, pixels = tiles.box
     lower, upper = map(_inwards, (descriptor.pixel_box_lower_corner, descriptor.pixel_box_upper_corner))
     box, steps = (channels, *[1] * (len(tiles.size) - 1)), _inwards(descriptor.element_strides or ())

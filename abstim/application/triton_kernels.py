@@ -181,20 +181,18 @@ class AbstimDriver(DriverBase):
 
     def get_benchmarker(self) -> Callable[..., list[float] | float]:
         """How `triton.autotune` finds the fastest: by simulated times, which do not vary."""
-        return self._benchmark
+
+        def found(call: Callable[[], object], *, quantiles: Sequence[float] | None = None, **_: Any) -> Any:
+            milliseconds = 1e3 * self._trial(call)  # as often as quantiles are asked for
+            return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
+
+        return found
 
     def map_python_to_cpp_type(self, ty: str) -> str:
         """The C type of one of Triton's."""
         from triton.backends.nvidia.driver import ty_to_cpp
 
         return str(ty_to_cpp(ty))
-
-    def _benchmark(
-        self, kernel_call: Callable[[], object], *, quantiles: Sequence[float] | None = None, **_: Any
-    ) -> Any:
-        """Milliseconds; as often as quantiles are asked for."""
-        milliseconds = 1e3 * self._trial(kernel_call)
-        return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
     def _load(self, name: str, ptx: bytes, shared_bytes: int, device: int) -> tuple[Any, ...]:
         """Module, function, registers a thread, spills, and the most threads of a block."""

@@ -15,17 +15,8 @@ from functional.errors import InputError
 from functional.launches.case import Case
 from functional.launches.launch import Launch, places
 from functional.programs.program import Program
-from functional.traces.line_record import (
-    BARRIERS,
-    PHASES,
-    away_of,
-    barrier_of,
-    count_of,
-    in_phases,
-    line_of,
-    more_follow,
-    phase_of,
-)
+from functional.traces import line_record
+from functional.traces.line_record import BARRIERS, PHASES, count_of, in_phases, line_of, more_follow
 from functional.traces.trace import OFFSETS, STREAMS, Trace
 from precharacterize.classify import Kind, kinds_of
 
@@ -58,7 +49,7 @@ def check_traces(case: Case, traces: Sequence[Trace]) -> None:
 
 def problem(trace: Trace, launch: Launch, counts: BlockCounts, thread_blocks: Int64[np.ndarray, " tb"]) -> str:
     """What shows that a trace is not one of these thread blocks of a launch, "" if nothing does."""
-    return _shape(trace, launch, thread_blocks) or _offsets(trace) or _contents(trace, launch, counts)
+    return _shape(trace, launch, thread_blocks) or _contents(trace, launch, counts)
 
 
 def block_counts(program: Program) -> BlockCounts:
@@ -79,10 +70,6 @@ def _shape(trace: Trace, launch: Launch, thread_blocks: Int64[np.ndarray, " tb"]
     lengths += [len(trace.warp_instructions), len(trace.thread_instructions)]
     if set(lengths) != {warps} or len(trace.masks) != len(trace.blocks):
         return f"not every array is as long as {warps} warps need"
-    return ""
-
-
-def _offsets(trace: Trace) -> str:
     for stream, name in STREAMS.items():
         offsets = getattr(trace, name)
         if offsets[0] != 0 or offsets[-1] != len(getattr(trace, stream)) or (offsets[1:] < offsets[:-1]).any():
@@ -114,12 +101,12 @@ def _phases(trace: Trace, launch: Launch) -> str:
     chosen = np.flatnonzero(in_phases(trace.records))
     lines = line_of(trace.records[chosen].astype(np.int64))
     warp = np.searchsorted(trace.record_offsets, chosen, side="right") - 1
-    away = away_of(trace.records[chosen].astype(np.int64))
+    away = line_record.away_of(trace.records[chosen].astype(np.int64))
     if (away >= launch.cluster.total).any():
         return "a warp arrives in a thread block that is not in its cluster"
     cluster, rank = (place[warp // trace.warps_per_block] for place in places(launch, trace.thread_blocks))
     block = cluster * launch.cluster.total + (rank + away) % launch.cluster.total
-    phase = (block * BARRIERS + barrier_of(lines)) * PHASES + phase_of(lines)
+    phase = (block * BARRIERS + line_record.barrier_of(lines)) * PHASES + line_record.phase_of(lines)
     _, number = np.unique(phase, return_inverse=True)
     arrivals = np.bincount(number[count_of(lines) == 0], minlength=len(chosen) + 1)
     return "a warp waits for arrivals that nobody makes" if (count_of(lines) > arrivals[number]).any() else ""

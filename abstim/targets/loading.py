@@ -134,11 +134,13 @@ class DeviceProgram(Case):
         """What an array holds after all launches, which are executed. Raises InputError for one that no launch has."""
         if id(array) not in self._names:
             raise InputError(f"{self.name}: no launch was given this array")
-        return self._read(self._names[id(array)][0])
+        name = self._names[id(array)][0]
+        return self.buffer(name, self._executed()).reshape(self.arrays[name].shape)
 
     def outputs(self) -> tuple[np.ndarray, ...]:
         """What the launches leave in each array, in the order in which arrays were given: executes them."""
-        return tuple(self._read(name) for name in self.arrays)
+        after = self._executed()
+        return tuple(self.buffer(name, after).reshape(array.shape) for name, array in self.arrays.items())
 
     def variable(self, name: str, dtype: np.dtype | type) -> np.ndarray:
         """What a `.global` variable holds after all launches, one-dimensional. Raises InputError if there is none."""
@@ -175,9 +177,6 @@ class DeviceProgram(Case):
             self.arrays[free], self.dtypes[free], self._after = array, array.dtype, None
             self._names[id(argument)] = free, argument  # itself: as long as it is held, no other has its id
         return self._names[id(argument)][0]
-
-    def _read(self, name: str) -> np.ndarray:
-        return self.buffer(name, self._executed()).reshape(self.arrays[name].shape)
 
     def _executed(self) -> Memory:
         from abstim.targets.execution import chosen_executor
@@ -311,7 +310,15 @@ def parse_argument(text: str, parameter: Parameter) -> np.ndarray | Scalar | Str
     if kind == "buf":
         return _buffer(rest, parameter, where)
     if kind == "npy":
-        return _npy(rest, where)
+        try:
+            found = np.load(rest, allow_pickle=False)
+        except OSError as error:
+            raise InputError(f"{where}: cannot read {rest}: {error.strerror or error}") from None
+        except (ValueError, EOFError):  # NumPy takes it for a pickle, and says how to load one
+            found = None
+        if not isinstance(found, np.ndarray):
+            raise InputError(f"{where}: {rest} is no .npy file of numbers; write one with numpy.save")
+        return found
     if kind not in SCALARS:
         types = ", ".join(SCALARS)
         raise InputError(f"{where}: expected buf:TYPE:COUNT, npy:FILE, a number, or TYPE:VALUE with {types}")
@@ -365,15 +372,3 @@ def _buffer(rest: str, parameter: Parameter, where: str) -> np.ndarray:
         return generator.integers(0, min(max(length, 1), np.iinfo(dtype).max), length).astype(dtype)
     except (MemoryError, ValueError):
         raise InputError(f"{where}: {length} elements do not fit in this computer's memory") from None
-
-
-def _npy(file: str, where: str) -> np.ndarray:
-    try:
-        found = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{where}: cannot read {file}: {error.strerror or error}") from None
-    except (ValueError, EOFError):  # NumPy takes it for a pickle, and says how to load one
-        found = None
-    if not isinstance(found, np.ndarray):
-        raise InputError(f"{where}: {file} is no .npy file of numbers; write one with numpy.save")
-    return found

@@ -31,14 +31,11 @@ if TYPE_CHECKING:
 Target: TypeAlias = "str | Case | Callable[[], Case]"
 
 
-def table_path() -> Path:
-    """The table of opcodes that comes with abstim."""
-    return config_dir() / "opcodes" / "sass.toml"
-
-
 @cache
-def _table(path: Path) -> dict[str, Any]:
-    return read_toml(path)
+def sass_table() -> tuple[Path, dict[str, Any]]:
+    """Where the table of opcodes that comes with abstim is, and what it holds."""
+    path = config_dir() / "opcodes" / "sass.toml"
+    return path, read_toml(path)
 
 
 @cache
@@ -46,9 +43,8 @@ def opcodes() -> Opcodes:
     """The table for reading. Raises InputError for a group that lacks a part and for an opcode named twice."""
     from functional.accelsim import Opcodes
 
-    path = table_path()
-    found: dict[str, str] = {}
-    for number, group in enumerate(_table(path).get("group", [])):
+    (path, table), found = sass_table(), dict[str, str]()
+    for number, group in enumerate(table.get("group", [])):
         if set(group) != {"operation", "source", "opcodes"}:
             raise InputError(f"{path}: group {number} needs operation, source and opcodes")
         for opcode in group["opcodes"]:
@@ -72,7 +68,7 @@ def trace_case(target: str) -> Case:
 
 def sass_opcode(instruction: Instruction, in_entry: bool) -> str:
     """The SASS opcode that stands for a PTX instruction in a trace, without the width of a memory access."""
-    names = _table(table_path())["write"]
+    names = sass_table()[1]["write"]
     if instruction.is_memory:
         return names.get(f"{instruction.opcode}.{instruction.space}", names["other"])
     if instruction.opcode == "ret" and not in_entry:
@@ -96,10 +92,8 @@ def ptx_of(source: str, defined: Mapping[str, Any] = MappingProxyType({})) -> Pa
     compiler = tool("nvcc")
     if compiler is None:
         made = Path(source).with_suffix(".ptx").name
-        raise InputError(
-            f"{source}: there is no nvcc here to compile it; where there is, type `nvcc {' '.join(OPTIONS)} "
-            f"{Path(source).name} -o {made}` and give {made}"
-        )
+        typed = f"`nvcc {' '.join(OPTIONS)} {Path(source).name} -o {made}`"
+        raise InputError(f"{source}: there is no nvcc here to compile it; where there is, type {typed} and give {made}")
     with TemporaryDirectory() as folder:
         ptx = Path(folder) / f"{Path(source).stem}.ptx"
         macros = [f"-D{name}={value}" for name, value in defined.items()]
@@ -190,8 +184,13 @@ def resolve(
                 raise InputError(f"{target}: no such file")
             example = "as in --grid 64 --block 256, and an --arg for each argument of the kernel"
             raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}, {example}")
-        extents = {option: _extents(option, text) for option, text in shape.items()}
-        return ptx_case(target, kernel, extents["--grid"], extents["--block"], arguments, dynamic_shared_bytes)
+        extents = []
+        for option, text in shape.items():
+            parts = re.split(r"\s*[x,\s]\s*", text.strip().lower())
+            if not 1 <= len(parts) <= 3 or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
+                raise InputError(f"{option} {text}: write one to three whole numbers, as in 64, 64x64 or 8x8x8")
+            extents.append([int(part) for part in parts])
+        return ptx_case(target, kernel, extents[0], extents[1], arguments, dynamic_shared_bytes)
     options = {"--kernel": kernel, **shape, "--arg": arguments, "--dynamic-shared": dynamic_shared_bytes}
     if used := [option for option, value in options.items() if value]:
         raise InputError(f"{', '.join(used)}: only for a .ptx or .cu target, which {target!r} is not")
@@ -230,10 +229,3 @@ def _loaded(path: str, defined: Mapping[str, Any] = MappingProxyType({})) -> Loa
     from abstim.targets.loading import load
 
     return load(path) if path.lower().endswith(".ptx") else replace(load(str(ptx_of(path, defined))), source=path)
-
-
-def _extents(option: str, text: str) -> list[int]:
-    parts = re.split(r"\s*[x,\s]\s*", text.strip().lower())
-    if not 1 <= len(parts) <= 3 or not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
-        raise InputError(f"{option} {text}: write one to three whole numbers, as in 64, 64x64 or 8x8x8")
-    return [int(part) for part in parts]

@@ -210,20 +210,11 @@ DESCENTS = 6  # of least squares, at most, one from where the last ended: each h
 
 
 def fit(
-    table: Sequence[Measured] | Sequence[MeasuredTime],
-    names: Sequence[str],
-    *,
-    gpu: str | None = None,
-    overrides: Sequence[str] = (),
-    programs: Path = Path(),
-    fraction: float = 1.0,
-    seed: int = 0,
-    factor: float = FACTOR,
-    polish_rounds: int = POLISH_ROUNDS,
-    reference: str = "a table of cycles",
-    model: str = "detailed",
-    progress: Progress = silent,
-) -> Fit:
+    table: Sequence[Measured] | Sequence[MeasuredTime], names: Sequence[str], *, gpu: str | None = None,
+    overrides: Sequence[str] = (), programs: Path = Path(), fraction: float = 1.0, seed: int = 0,
+    factor: float = FACTOR, polish_rounds: int = POLISH_ROUNDS, reference: str = "a table of cycles",
+    model: str = "detailed", progress: Progress = silent,
+) -> Fit:  # fmt: skip
     """Values of some parameters of a GPU with which it takes the cycles of a table (`validate.read_reference`), or the
     times on hardware of one (`silicon.read_measured_times`), whose targets lie in `programs`.
 

@@ -105,16 +105,14 @@ def receive(file: IO[bytes]) -> Trace | Done | Failed:
         message = _decoder.decode(exactly(file, length))
     except msgspec.MsgspecError:  # whose text may hold anything
         raise ValueError("a message of another form") from None
-    return _trace(file, message) if isinstance(message, TraceFollows) else message
-
-
-def _trace(file: IO[bytes], head: TraceFollows) -> Trace:
-    sizes = [np.dtype(dtype).itemsize * n for dtype, n in zip(DTYPES.values(), head.lengths, strict=True)]
+    if not isinstance(message, TraceFollows):
+        return message
+    sizes = [np.dtype(dtype).itemsize * n for dtype, n in zip(DTYPES.values(), message.lengths, strict=True)]
     if sum(sizes) > memory_bytes():
         raise ValueError("a trace larger than memory")
     pairs = zip(DTYPES.items(), sizes, strict=True)
     arrays = {name: np.frombuffer(exactly(file, size), dtype) for (name, dtype), size in pairs}
-    return Trace(warps_per_block=head.warps_per_block, **arrays)
+    return Trace(warps_per_block=message.warps_per_block, **arrays)
 
 
 def exactly(file: IO[bytes], count: int) -> bytearray:
@@ -289,12 +287,12 @@ class IsolatedExecutor(Executor):
         return traces[0]
 
     def chunked(self, request: Request) -> Iterator[Trace]:
-        """See `Executor.stream`."""
         trusted = self._trusted(request.launch.program)
         return self.inner.chunked(request) if trusted else self._traces(request, False)
 
     def _traces(self, given: Request, whole: bool) -> Iterator[Trace]:
-        """What the process answers, looked at; what else it leaves is put where it belongs."""
+        """What the process answers, looked at; what else it leaves is put where it belongs. Raises the error that it
+        met."""
         launch, memory, done = given.launch, given.memory, 0
         request = replace(given, memory=memory.unprinted())
         process, counts = self._process_for(request, whole)
@@ -309,7 +307,13 @@ class IsolatedExecutor(Executor):
             process.end()
             raise
         self._idle.append(process)
-        _leave(message, memory)
+        for line in message.notes:
+            note(line)
+        if isinstance(message, Failed):
+            raise message.error()
+        memory.printed.add(message.printed)
+        memory.printed.dropped_calls += message.dropped[0]
+        memory.printed.dropped_bytes += message.dropped[1]
         if done != len(request.thread_blocks):
             raise Nonsense(launch, f"{done} of {len(request.thread_blocks)} thread blocks")
 
@@ -334,17 +338,6 @@ class IsolatedExecutor(Executor):
                 self._programs.pop(next(iter(self._programs)))
             self._programs[id(program)] = program, block_counts(program)
         return self._programs[id(program)][1]
-
-
-def _leave(message: Done | Failed, memory: Memory) -> None:
-    """Notes and what was printed. Raises the error that the process met."""
-    for line in message.notes:
-        note(line)
-    if isinstance(message, Failed):
-        raise message.error()
-    memory.printed.add(message.printed)
-    memory.printed.dropped_calls += message.dropped[0]
-    memory.printed.dropped_bytes += message.dropped[1]
 
 
 class Nonsense(ExecutionError):
