@@ -159,11 +159,9 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
     if not result.executed:
         say(f"{result.program} launched no kernel.")
     groups = grouped(result.launches, lambda timed: timed.launch.program.name)
-    short = [shown_name(kernel) for kernel in groups]  # the whole name where two would look alike
-    names = [name if short.count(name) == 1 else kernel for kernel, name in zip(groups, short, strict=True)]
+    names = _names(list(groups))
     for k, gpu in enumerate(result.gpus if result.executed else ()):
-        of_gpu = ([timed.results[k] for timed in found] for found in groups.values())
-        rows = [_row(name, own) for name, own in zip(names, of_gpu, strict=True)]
+        rows = [_row(names[kernel], [timed.results[k] for timed in found]) for kernel, found in groups.items()]
         title = f"{result.program} on {gpu}, {len(result.launches):,} of {result.executed:,} launches timed"
         print_table(title, ("kernel", "launches", "cycles", "time", "shortest", "longest", "IPC"), rows)
     if result.overlap:
@@ -181,6 +179,12 @@ def _print(result: ApplicationResult, samples: Sequence[SampleResult] | None) ->
         say(f"Error on {gpu}: {known}")
     if result.executed > len(result.launches) and not result.interrupted:
         print("Launches that were not timed count as no time, in events too.")
+
+
+def _names(kernels: Sequence[str]) -> dict[str, str]:
+    """What each is shown as; its whole name where two would look alike."""
+    shown = [shown_name(kernel) for kernel in kernels]
+    return {kernel: name if shown.count(name) == 1 else kernel for kernel, name in zip(kernels, shown, strict=True)}
 
 
 def _row(name, launches):
