@@ -12,9 +12,11 @@ from nightly import of
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.study.calibrate import at_measured_clock, calibrate, ptx_text
+from abstim.study.calibrate import ptx_text
 from abstim.study.calibrate.calibration import (
     as_toml,
+    at_measured_clock,
+    calibrate,
     changes,
     figures_of,
     measure,

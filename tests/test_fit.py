@@ -14,10 +14,9 @@ from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.gradient.timed_kernel import kernel_of
 from abstim.session.session import open_session
-from abstim.study.fit import fit
 from abstim.study.fit.data import observations, of_table, of_times, programs_of, split
 from abstim.study.fit.fitted import ErrorSummary, knowledge
-from abstim.study.fit.solve import OUTLIER, _no_better, damped, deviations_of
+from abstim.study.fit.solve import OUTLIER, _no_better, damped, deviations_of, fit
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured, choose, known_variants, read_reference
 from functional.errors import InputError

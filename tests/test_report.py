@@ -16,9 +16,8 @@ from abstim.gpu.config import load_gpu
 from abstim.models import run_many
 from abstim.session.result import SLOT_REASONS
 from abstim.show.report import page as page_module
-from abstim.show.report import write_report
 from abstim.show.report.chart import Section
-from abstim.show.report.page import Source, charts_of, read_source, render, section_of
+from abstim.show.report.page import Source, charts_of, read_source, render, section_of, write_report
 from abstim.show.report.sweep import pareto_front, sweep_section
 from abstim.study.bench import Against, BenchResult, Rate
 from abstim.study.sample.sampler import sample

@@ -16,8 +16,7 @@ from sampling_bench_page import sample_bench_section
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.show.report import sampling as cold_start_page
-from abstim.show.report import write_report
-from abstim.show.report.page import KINDS, Source, charts_of, read_source, section_of
+from abstim.show.report.page import KINDS, Source, charts_of, read_source, section_of, write_report
 from abstim.study.cold_start import cold_start
 from abstim.study.sample.sampler import compare, sample
 from functional.errors import InputError

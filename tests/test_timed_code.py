@@ -13,7 +13,7 @@ from abstim.cli import main
 from abstim.cli.run_tables import print_results
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
-from abstim.show.report import write_report
+from abstim.show.report.page import write_report
 from functional.errors import InputError
 from precharacterize.build_timed import assembly_of
 from precharacterize.machine_code import assemble

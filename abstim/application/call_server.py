@@ -257,18 +257,6 @@ class CallServer:
         """Launch a kernel, and then what it launches itself, each grid when the one before has ended, with all that it
         launched in turn. Returns what was printed. Raises CudaError for what a GPU would refuse, and what the
         executor raises."""
-        text = self._execute_grid(loaded, program, shape, parameters, stream)
-        for child in DeviceLaunches(loaded.memory(self.memory)).take() if calls_any(program, LAUNCH_FUNCTIONS) else ():
-            kernel = loaded.program_at(child.kernel)
-            if (given := len(child.parameters)) < max((p.offset + p.bytes for p in kernel.parameters), default=0):
-                raise ExecutionError(f"a kernel launches '{kernel.name}' with {given} bytes of parameters: too few")
-            extents = cuda_shape(kernel, Dim3(*child.grid), Dim3(*child.block), child.dynamic_shared_bytes)
-            text += self.execute(loaded, kernel, Shape(*extents, child.dynamic_shared_bytes), child.parameters, stream)
-        return text
-
-    def _execute_grid(
-        self, loaded: LoadedModule, program: Program, shape: Shape, parameters: bytes, stream: int
-    ) -> str:
         self._check(program, shape)
         workspace = self._grid_workspace() if shape.cooperative else 0
         open_regions(program, self.memory.memory)
@@ -276,7 +264,14 @@ class CallServer:
         launch = Launch(program, shape.grid, shape.block, parameters, dynamic, "", (), workspace, shape.cluster)
         timed = self.recorder.launch(launch, memory, self.clock.may_overlap or shape.programmatic)
         self.clock.kernel(stream, *timed, shape.programmatic)
-        return memory.printed.text()
+        text = memory.printed.text()
+        for child in DeviceLaunches(loaded.memory(self.memory)).take() if calls_any(program, LAUNCH_FUNCTIONS) else ():
+            kernel = loaded.program_at(child.kernel)
+            if (given := len(child.parameters)) < max((p.offset + p.bytes for p in kernel.parameters), default=0):
+                raise ExecutionError(f"a kernel launches '{kernel.name}' with {given} bytes of parameters: too few")
+            extents = cuda_shape(kernel, Dim3(*child.grid), Dim3(*child.block), child.dynamic_shared_bytes)
+            text += self.execute(loaded, kernel, Shape(*extents, child.dynamic_shared_bytes), child.parameters, stream)
+        return text
 
     def _grid_workspace(self) -> int:
         """Where the blocks of a cooperative launch count who has come: two words, the first of them its size."""

@@ -20,7 +20,7 @@ def report(
     --title  Its heading.
 
     Example: `abstim run hotspot --json > hotspot.json && abstim report hotspot.json -o hotspot.html`"""
-    from abstim.show.report import write_report
+    from abstim.show.report.page import write_report
 
     with progress(quiet=as_json) as shown:
         write_report(results, output, title, shown)

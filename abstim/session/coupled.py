@@ -53,6 +53,7 @@ class CoupledExecutor(Executor):
             return stepped.trace()
 
     def chunked(self, request: Request) -> Iterator[Trace]:
+        """See `Executor.stream`."""
         return iter([self.whole(request)])
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar, Unpack
+from types import SimpleNamespace
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -32,12 +33,6 @@ from precharacterize.timed_code import TimedCode, why_not_machine
 
 Made = TypeVar("Made")
 MOST_PROJECTED = 4  # traces of timed code that a session holds
-
-
-class OneLaunch(NamedTuple):
-    """What stands for the case of a session that was sent elsewhere."""
-
-    launches: tuple[Launch, ...]
 
 
 class Session:
@@ -120,7 +115,8 @@ class Session:
         which may come from tools and files that are not there."""
         launch = self.launch(number)
         self.registers(number), self.tensor_columns(number)
-        found = Session(OneLaunch((launch,)), Execution((self.traces.trace(number),)))  # type: ignore[arg-type]
+        case: Any = SimpleNamespace(launches=(launch,))
+        found = Session(case, Execution((self.traces.trace(number),)))
         own = (launch.program.name, launch.program.digest)
         kinds = ("registers", "tensor columns", "descriptors", "table", "timed code")
         found._made = {key: made for key, made in self._made.items() if key[0] in kinds and key[1] in own}

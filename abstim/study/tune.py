@@ -188,7 +188,13 @@ def tune(
         drawn = np.random.default_rng(seed).permutation(candidates)[:count]
         variants = [variants[k] for k in sorted(drawn.tolist())]
     elif strategy == "multi-fidelity":
-        screened = [_screened(space, one, point) for one in _told(variants, "variants by the formula", progress)]
+        screened = []
+        for one in _told(variants, "variants by the formula", progress):
+            try:
+                seconds = run(space.case(one.values), point, model=FORMULA).totals["seconds"]
+                screened.append(replace(one, screened_seconds=seconds))
+            except InputError as error:
+                screened.append(replace(one, reason=str(error)))
         ranked = sorted(screened, key=lambda one: one.screened_seconds or np.inf)
         variants = ranked[: count or max(1, candidates // 10)]
     found, known_error, notes, interrupted = list[Variant](), "", dict[str, None](), False
@@ -213,14 +219,6 @@ def _told(variants: Sequence[Variant], what: str, progress: Progress) -> Iterato
     for done, one in enumerate(variants):
         progress(what, done, len(variants))
         yield one
-
-
-def _screened(space: Space, variant: Variant, gpu: Gpu) -> Variant:
-    """The variant with what the formula says of it; without, if it has a reason not to run."""
-    try:
-        return replace(variant, screened_seconds=run(space.case(variant.values), gpu, model=FORMULA).totals["seconds"])
-    except InputError as error:
-        return replace(variant, reason=str(error))
 
 
 def _timed(space: Space, variant: Variant, gpu: Gpu, model: str, aim: Aim | None) -> tuple[Variant, str, Sequence[str]]:

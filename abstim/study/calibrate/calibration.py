@@ -182,8 +182,12 @@ def numbers_of(found: Calibration) -> Numbers:
 
 
 def changes(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
-    """Keys of the description with the values that close the gaps."""
-    return _latencies(base, measured, modelled) | _bandwidths(base, measured, modelled) | _rates(base, measured)
+    """Keys of the description with the values that close the gaps, and cycles that an instruction of a warp holds its
+    sub-core's unit."""
+    rates = {kind: measured.get(("throughput", quantity, 0)) for kind, quantity in RATES.items()}
+    lanes = 32 * base.spec.schedulers_per_sm
+    held = {f"initiation_cycles.{kind}": max(1, round(lanes / rate)) for kind, rate in rates.items() if rate}
+    return _latencies(base, measured, modelled) | _bandwidths(base, measured, modelled) | held
 
 
 def _latencies(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
@@ -219,13 +223,6 @@ def _bandwidths(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, fl
         rate = 32 * base.spec.dram_channels * base.spec.core_clock_hz / base.params.dram_sector_cycles
         values["dram_bytes_per_second"] = round(rate * measured[full] / modelled[full], -9)
     return values
-
-
-def _rates(base: Gpu, measured: Numbers) -> dict[str, float]:
-    """Cycles that an instruction of a warp holds its sub-core's unit."""
-    lanes = 32 * base.spec.schedulers_per_sm
-    rates = {kind: measured.get(("throughput", quantity, 0)) for kind, quantity in RATES.items()}
-    return {f"initiation_cycles.{kind}": max(1, round(lanes / rate)) for kind, rate in rates.items() if rate}
 
 
 def as_toml(base: Gpu, values: dict[str, float], facts: Facts) -> str:

@@ -149,16 +149,6 @@ def large(program: SampledProgram, instructions: Float64[np.ndarray, " launch"])
     return np.asarray(instructions >= program.gpu.spec.sm_count * LARGE_INSTRUCTIONS)
 
 
-def lasting_alike(
-    program: SampledProgram, kinds: Int64[np.ndarray, " launch"], instructions: Float64[np.ndarray, " launch"]
-) -> Int64[np.ndarray, " launch"]:
-    """Equal where launches of one of the `kinds`, which do the same, last as long too: not where the launch before
-    decides what they find in the caches."""
-    alike = regular(program, large(program, instructions) & (program.warm_up.name == EMPTY))
-    own = kinds.max() + 1 + np.arange(len(kinds))
-    return np.unique(np.where(alike, kinds, own), return_inverse=True)[1].reshape(-1)
-
-
 MOST_COST = 0.05  # of simulating the whole program: beyond, it is no help but a burden
 FEWEST = 6  # kinds of launches: fewer are simulated as soon
 
@@ -204,22 +194,19 @@ _WAYS = ("photon", "pkp", "tbpoint")  # of INSIDE
 CONTROLS = (*_WAYS, *(name for name in MODELS if name != DETAILED))
 
 
-def _quick(program: SampledProgram, number: int, name: str) -> Timed:
-    """An estimate of a launch, and the warp instructions that were simulated in detail for it."""
-    if name not in _WAYS:
-        return Timed(0.0, float(model_named(name).launch_on(program.session, number, [program.gpu])[0].cycles))
-    found = INSIDE[name](program, number)
-    return Timed(found.detailed_fraction * sum(part.instructions for part in found.parts), found.total)
-
-
 def with_control(program: SampledProgram, work: ProgramWork, name: str) -> tuple[ProgramWork, float]:
-    """The work with a column more, and the share of all instructions that was simulated for it. Of launches with
-    equal traces one is estimated."""
+    """The work with a column more, and the share of all instructions that was simulated in detail for it. Of launches
+    with equal traces one is estimated."""
     kind = kinds_of_launches(program)
     found: list[Timed] = []
     for number in np.unique(kind, return_index=True)[1].tolist():  # in their order, which numbers kinds
         program.progress("control", number, len(program))
-        found.append(_quick(program, number, name))
+        if name in _WAYS:
+            own = INSIDE[name](program, number)
+            found.append(Timed(own.detailed_fraction * sum(part.instructions for part in own.parts), own.total))
+        else:
+            row = model_named(name).launch_on(program.session, number, [program.gpu])[0]
+            found.append(Timed(0.0, float(row.cycles)))
         program.launches.drop(number)
     column = np.array([quick.cycles for quick in found])[kind]
     spent = sum(quick.instructions for quick in found) / float(work.instructions.sum())
@@ -315,9 +302,15 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
             sampling = SegmentSampling(error=aim.error, confidence=aim.confidence)
             found = sampling.launch(program.simulator(number), columns, longest, program.part(number).segments)
         elif not many_waves and not uneven(longest):
-            all_of = iterations_of(launch.program, program.launches.trace(number))
-            latency, timed = program.gpu.params.launch_latency_cycles, partial(_iterations, program, number, all_of)
-            found = iterations.launch(float(columns[:, 0].sum()), float(latency), timed)
+            trace = program.launches.trace(number)
+            all_of = iterations_of(launch.program, trace)
+
+            def timed(share: float) -> Timed | None:  # a share of its iterations; None where warps no longer meet
+                what, kept = f"{share} of the iterations", partial(all_of.kept, share, SHARES[0])
+                return program.timed(number, what, program.gpu, lambda: thinned(launch.program, trace, kept()))
+
+            latency = float(program.gpu.params.launch_latency_cycles)
+            found = iterations.launch(float(columns[:, 0].sum()), latency, timed)
     return found or full(program, number)
 
 
@@ -342,13 +335,6 @@ def _equal_blocks(program: SampledProgram, number: int) -> float | None:
     return float(columns[:, 0].mean()) * launch.thread_blocks if alike else None
 
 
-def _iterations(program: SampledProgram, number: int, all_of: Iterations, share: float) -> Timed | None:
-    """A launch that does a share of its iterations; None where its warps would no longer meet."""
-    kernel, trace = program.session.launch(number).program, program.launches.trace(number)
-    what = f"{share} of the iterations"
-    return program.timed(number, what, program.gpu, lambda: thinned(kernel, trace, all_of.kept(share, SHARES[0])))
-
-
 def work_of(program: SampledProgram) -> ProgramWork:
     """A row a launch; of launches with equal traces one is executed, and of regular ones PROFILED_BLOCKS."""
     return work_on(program, [program.gpu])[0]
@@ -360,7 +346,10 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
     names = [launch.program.name for launch in program.case.launches]
     kernels = np.unique(names, return_inverse=True)[1].reshape(-1)
     columns = [np.array([each[k] for each in rows])[kind] for k in range(len(gpus))]
-    kinds = lasting_alike(program, kind, columns[0][:, 1])
+    # launches of one kind last as long, too, but where the launch before decides what they find in the caches
+    alike = regular(program, large(program, columns[0][:, 1]) & (program.warm_up.name == EMPTY))
+    alone = kind.max() + 1 + np.arange(len(kind))
+    kinds = np.unique(np.where(alike, kind, alone), return_inverse=True)[1].reshape(-1)
     # equal for launches whose arguments, but for where buffers are, are the same
     given = numbered(tuple(a for a in x.arguments if not isinstance(a, Pointer)) for x in program.case.launches)
     return [

@@ -22,7 +22,7 @@ from functional.files import table_rows
 from functional.programs.dependence import signatures
 from sampling import Estimate, Profile, SamplingError, Selection, selection_files
 from sampling.bounds import bounded
-from sampling.nsight import LightProfile, read_nsight_compute, read_nsight_systems, read_nsight_times
+from sampling.nsight import read_nsight_compute, read_nsight_systems, read_nsight_times
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:
@@ -36,26 +36,22 @@ def known_from(profile: Path | None, light: Path | None) -> Known | None:
         every = None if light is None else read_nsight_systems(light)
     except SamplingError as error:
         raise InputError(str(error)) from None
-    if detailed is None and every is None:
+    if profile is None and light is None:
         return None
-    if detailed is None:
-        assert every is not None
-        return Known(_from_light(every), measured=True)
+    if detailed is None and every is not None:  # threads stand for instructions, which nobody counted
+        blocks, threads = every.dimensions[:, :3].prod(1), every.dimensions[:, 3:].prod(1)
+        light_alone = Profile(
+            instructions=np.maximum(blocks * threads / 32, 1.0),
+            kernels=np.unique(every.names, return_inverse=True)[1].reshape(-1),
+            thread_blocks=blocks.astype(np.int64),
+            threads_per_block=threads.astype(np.int64),
+            cycles=every.nanoseconds,
+        )
+        return Known(light_alone, measured=True)
+    assert detailed is not None
     if every is not None and len(every.names) == len(detailed):
         return Known(replace(detailed, cycles=every.nanoseconds), measured=True)
     return Known(detailed, every, measured=detailed.cycles is not None)
-
-
-def _from_light(light: LightProfile) -> Profile:
-    """Threads stand for instructions, which nobody counted."""
-    blocks, threads = light.dimensions[:, :3].prod(1), light.dimensions[:, 3:].prod(1)
-    return Profile(
-        instructions=np.maximum(blocks * threads / 32, 1.0),
-        kernels=np.unique(light.names, return_inverse=True)[1].reshape(-1),
-        thread_blocks=blocks.astype(np.int64),
-        threads_per_block=threads.astype(np.int64),
-        cycles=light.nanoseconds,
-    )
 
 
 def write_selection(

@@ -287,6 +287,7 @@ class IsolatedExecutor(Executor):
         return traces[0]
 
     def chunked(self, request: Request) -> Iterator[Trace]:
+        """See `Executor.stream`."""
         trusted = self._trusted(request.launch.program)
         return self.inner.chunked(request) if trusted else self._traces(request, False)
 
