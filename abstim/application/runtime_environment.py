@@ -179,6 +179,5 @@ def _search_path(*folders: Path) -> dict[str, str]:
 
 
 def _preload(library: Path, environment: dict[str, str]) -> dict[str, str]:
-    """With what is loaded first already."""
     before = environment.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
     return {"LD_PRELOAD": ":".join(filter(None, (str(library), before)))}

@@ -225,7 +225,6 @@ class StreamClock:
             self._closed.append(self.run(lambda: self._find_times(operations)))
 
     def _find_times(self, operations: Sequence[Operation]) -> None:
-        """Of a part, those before it done with."""
         if self.beside is not None and self.may_overlap:
             self.is_overlapping |= self.beside(operations)
         for one in operations:

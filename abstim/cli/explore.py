@@ -172,7 +172,6 @@ def _print(found: Exploration, top: int, output: Path | None, plot: Path | None)
 
 
 def _print_points(found: Exploration, top: int) -> None:
-    """The front if there are several objectives, else the best points."""
     best = found.best()
     several = len(found.objectives) > 1
     rows = _spread(best, top) if several else best[:top]

@@ -245,7 +245,6 @@ class _Said:
 
 
 def _options_said(kind: type) -> dict[str, Any]:
-    """Options that the docstrings of a class and its bases tell of."""
     classes = reversed(kind.__mro__)
     return {name: option for base in classes for name, option in _Said(base.__dict__.get("__doc__")).options.items()}
 

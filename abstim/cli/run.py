@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from abstim.study.energy import Energy
     from functional.launches.case import Case
 
+_PASSED_ON = ("model", "flush", "coupled", "serial", "instruction_budget")  # options, as they are called
 MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
 
@@ -87,6 +88,7 @@ class RunOptions:
     --against JSON  Also compare with what `abstim run --json` printed earlier.
     --timeline FILE  Also write a timeline for Perfetto or chrome://tracing: SMs, warps, basic blocks."""
 
+    instruction_budget: InstructionBudget = None
     flush: str = "all"
     check: bool = False
     strict: bool = False
@@ -144,7 +146,6 @@ def run(
     target: str,
     gpu: GpusOptions,
     launch: SizedLaunchOptions,
-    instruction_budget: InstructionBudget = None,
     options: RunOptions,
     as_json: Json = False,
 ) -> None:
@@ -170,10 +171,10 @@ def run(
     whole = target.lower().endswith((".ptx", ".cu")) or o.model != "detailed"  # nothing estimates it from a part
     shorter = "" if whole else f"abstim sample {target} (simulates a part, gives an interval)"
     with progress(quiet=as_json, shorter=shorter) as report, o.lanes():
-        said: dict[str, Any] = {name: getattr(o, name) for name in ("model", "flush", "coupled", "serial")}
+        said: dict[str, Any] = {name: getattr(o, name) for name in _PASSED_ON}
         said |= {"executor": chosen_executor(strict=True) if o.strict else None, "progress": report}
         opened, several = prechecked(launch.of(target), o.check, o.strict), refused if len(gpus) > 1 else None
-        session = open_for(opened, gpus, refused=several, instruction_budget=instruction_budget, **said)
+        session = open_for(opened, gpus, refused=several, **said)
         fitting = [gpu for gpu in gpus if gpu not in [other for other, _ in refused]]
         found = Found(*_found(session, fitting, o, old, report), refused)
     print_json(_as_json(found)) if as_json else _print(found)

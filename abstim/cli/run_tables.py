@@ -120,7 +120,6 @@ def print_overlap(overlap: Overlap, unit: str, shown: Callable[[int], str]) -> N
 
 
 def _bar(launches: Sequence[StreamedLaunch], cycles: int) -> str:
-    """When they run."""
     places = set[int]()
     for x in launches:
         first = min(BAR - 1, x.start_cycle * BAR // cycles)
@@ -238,7 +237,6 @@ def _print_bounds(result: RunResult) -> None:
 
 
 def _print_comparison(results: list[RunResult], refused: Sequence[Gpu]) -> None:
-    """One row a GPU, the first one the yardstick."""
     first = results[0].totals["seconds"]
     mixed = len({r.timed_code for r in results}) > 1
     rows: list[tuple[Any, ...]] = []

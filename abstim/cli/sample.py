@@ -156,7 +156,6 @@ def _refuse_beside(option: str, but: set[str], *groups: Any) -> None:
 def _found(
     target: str, gpu: TimedGpuOptions, launch: SizedLaunchOptions, o: SampleOptions, known: Any, report: Any
 ) -> Any:
-    """A comparison, drawn if that is asked for, or one result."""
     from abstim.study.sample import sampler as library
     from abstim.study.sample.sample_result import PICTURES, draw
 

@@ -126,7 +126,6 @@ def _but_interrupts(unraisable: Any) -> None:
 
 
 def _at_work() -> str:
-    """What the threads of this process are doing."""
     from traceback import walk_stack
 
     frames = [frame for top in sys._current_frames().values() for frame, _ in walk_stack(top)]

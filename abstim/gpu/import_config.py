@@ -45,7 +45,6 @@ def _threads(option: Option, _: Options) -> Values:
 
 
 def _clocks_hz(options: Options) -> tuple[float, float]:
-    """Core and DRAM clock."""
     option = options.get("clock_domains")
     if option is None:
         raise InputError("no -gpgpu_clock_domains; DRAM timings cannot be turned into core cycles")
@@ -74,7 +73,6 @@ def _pipeline_widths(option: Option, _: Options) -> Values:
 
 
 def _generic_collectors(option: Option, options: Options) -> Values:
-    """Collectors of any unit, shared."""
     specialised = options.get("enable_specialized_operand_collector")
     return {} if specialised is None or specialised.whole() else {"shared_collectors": option.whole()}
 
@@ -214,7 +212,6 @@ NAMED: dict[str, Rule] = {rule.__name__.removeprefix("_"): rule for rule in _FUN
 
 
 def _rule_of(said: Mapping[str, Any]) -> Rule:
-    """What an entry of the table means."""
     match said:
         case {"same": key}:
             return lambda option, _: {key: option.whole()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -51,26 +52,17 @@ def kernel_time(
     for name, value in zip(names, values, strict=True):
         if value.shape:
             raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
-    kernel = _kernel(_Target(target), names, gpu, None if launches is None else tuple(launches), model, box)
+    named = _Target(target if isinstance(target, str) else id(target), target)
+    kernel = _kernel(named, names, gpu, None if launches is None else tuple(launches), model, box)
     if not any(isinstance(value, jax.core.Tracer) for value in values):
         gpu_at(kernel.gpu, base_values(kernel.gpu, {n: float(v) for n, v in zip(names, values, strict=True)}))
     return cycles_of(kernel)(jnp.stack(values))
 
 
+@dataclass(frozen=True)
 class _Target:
-    """A target as a key: text by value, anything else by identity."""
-
-    def __init__(self, target: Any) -> None:
-        self.target = target
-
-    def __hash__(self) -> int:
-        return hash(self.target) if isinstance(self.target, str) else id(self.target)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Target):
-            return False
-        same_text = isinstance(self.target, str) and isinstance(other.target, str) and self.target == other.target
-        return same_text or self.target is other.target
+    key: str | int  # text by value, anything else by identity
+    target: Any = field(compare=False)
 
 
 @lru_cache(KERNELS)

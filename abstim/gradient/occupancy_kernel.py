@@ -62,7 +62,6 @@ class OccupancyKernel(TimedKernel):
         return np.array(found, float)
 
     def _with_slopes(self, point: DesignPoint) -> tuple[int, Float64[np.ndarray, " name"]]:
-        """Cycles of a launch, and their gradient."""
         gradient = np.array([float(name == "launch_latency_cycles") for name in self.names])
         last, lanes = np.zeros(0), point.lanes
         for first in range(0, len(self.names), AT_ONCE):

@@ -102,7 +102,6 @@ class TimedKernel:
         return points
 
     def _cycles(self, base: Mapping[str, int | float]) -> Float64[np.ndarray, " launch"]:
-        """What the model says at a base point."""
         key = tuple(base.values())
         if key not in self._kept:
             if len(self._kept) == MOST_KEPT:

@@ -175,7 +175,6 @@ def _lasting(waves: float) -> float:
 def _observed(
     session: Session, number: int, inputs: LaunchInputs, gpu: Gpu, result: EngineResult, memory: Mapping[str, float]
 ) -> limits.Observed:
-    """What the limit of a launch is estimated from."""
     resident, slots = int(result.resident_warp_cycles.sum()), result.issue_slots.sum(0)
     active_cycles = int(result.sm_cycles[result.resident_warp_cycles > 0].sum())
     code_waits = result.counters["l1i_misses"] * resident / max(1, active_cycles)

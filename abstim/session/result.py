@@ -154,7 +154,6 @@ class RunResult:
         return pandas.DataFrame([{k: v for k, v in row if isinstance(v, (str, int, float))} for row in rows])
 
     def _repr_html_(self) -> str:
-        """As notebooks show it."""
         from html import escape
 
         import pandas

@@ -42,24 +42,20 @@ LIBRARIES = ("numpy", "llvmlite", "jax", "jaxlib")
 def describe_machine() -> dict[str, Any]:
     """Processor, CPUs this process may use, threads that it uses, Python, abstim and the libraries that decide its
     speed."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
+            processor = next(names, platform.machine())
+    except OSError:
+        processor = platform.processor() or platform.machine()
     return {
-        "processor": processor_name(),
+        "processor": processor,
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "threads": default_threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "abstim": __version__,
     } | {name: metadata.version(name) for name in LIBRARIES}
-
-
-def processor_name() -> str:
-    """As the kernel calls it; the architecture where it does not say."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-            return next(names, platform.machine())
-    except OSError:
-        return platform.processor() or platform.machine()
 
 
 def yardstick_seconds() -> float:
@@ -181,14 +177,8 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as what `json.dumps` takes."""
-        return {
-            "kind": "bench",
-            "machine": self.machine,
-            "gpu": self.gpu,
-            "memory_model": self.memory_model,
-            "points": self.points,
-            "model": self.model,
-            "yardstick_seconds": self.yardstick_seconds,
+        said = ("machine", "gpu", "memory_model", "points", "model", "yardstick_seconds")
+        return {"kind": "bench"} | {name: getattr(self, name) for name in said} | {
             "benchmarks": {n: {s: r.to_json() for s, r in found.items()} for n, found in self.rates.items()},
             "geomean": {s: {figure: self.geomean(s, figure) for figure in FIGURES} for s in self.stages()},
             "against": [asdict(row) for row in self.against],
@@ -196,7 +186,7 @@ class BenchResult:
                 {"threads": n, "speedup": self.scaled(n), "benchmarks": {b: r.to_json() for b, r in rates.items()}}
                 for n, rates in self.scaling.items()
             ],
-        }
+        }  # fmt: skip
 
 
 def geomean(values: Sequence[float]) -> float | None:

@@ -113,7 +113,6 @@ def _phases(trace: Trace, launch: Launch) -> str:
 
 
 def _by_warp(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"]) -> Int64[np.ndarray, " warp"]:
-    """Sums of the values of each warp."""
     sums, some = np.zeros(len(offsets) - 1, np.int64), offsets[1:] > offsets[:-1]
     if some.any():
         sums[some] = np.add.reduceat(values, offsets[:-1][some], dtype=np.int64)

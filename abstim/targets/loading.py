@@ -158,7 +158,6 @@ class DeviceProgram(Case):
             raise InputError(f"{self.name}: set {what} before the first launch")
 
     def _argument(self, argument: Any, name: str) -> Argument:
-        """An argument whose arrays are buffers."""
         if isinstance(argument, Struct):
             return Struct(tuple(self._argument(member, f"{name}_{k}") for k, member in enumerate(argument.members)))
         if id(argument) not in self._names and as_array(argument) is None:

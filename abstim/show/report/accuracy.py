@@ -99,7 +99,6 @@ def _share_chart(data: Bench) -> Chart:
 
 
 def _against_charts(rows: Rows) -> list[Chart]:
-    """Error and speed beside the reference."""
     columns = (
         "benchmark | variant | measured: {measured_cycles} | predicted: {predicted_cycles} | error: {error:+.2%} "
         "| reference: {reference_seconds:time} | abstim: {seconds:time} "

@@ -201,7 +201,6 @@ def _streams_chart(overlap: dict[str, Any] | None) -> Chart | None:
 
 
 def _limit(run: Run) -> str:
-    """Old results name none."""
     return f"{run['limit']} ({run['limit_basis']})" if run.get("limit") else "not said"
 
 

@@ -176,7 +176,6 @@ def comparison_of_methods_section(data: Comparison) -> Section:
 
 
 def _error_chart(rows: list[dict[str, Any]], ideal: list[str]) -> Chart:
-    """Error against a speed-up that can be chosen."""
     first = next(iter(SPEED_UPS))
     options = [Option(name, f"speed-up of {name}", AXIS) for name in SPEED_UPS]
     tooltips = [*TOOLTIPS, ("speed-up", "@x{0.00}x")]
@@ -295,7 +294,6 @@ def _mean(shares: list[float | None]) -> str:
 
 
 def _launches_chart(data: ColdStart) -> Chart:
-    """A cell for every launch and policy."""
     instructions, policies = data["instructions"], data["policies"]
     most = sorted(range(len(instructions)), key=lambda k: -instructions[k])[:SHOWN_LAUNCHES]
     shown, names = sorted(most), [policy["name"] for policy in policies]
@@ -318,7 +316,6 @@ def _launches_chart(data: ColdStart) -> Chart:
 
 
 def _cost_chart(policies: list[dict[str, Any]]) -> Chart:
-    """What a policy walks against what it gives."""
     tooltips = [("warm-up", "@label"), ("warmed", "@x{0.00} %"), ("accuracy", "@y{0.00} %"), ("of", "@of")]
     plot = figure("warmed a launch (% of all instructions)", PER_CENT, tooltips)
     drawn = []

@@ -362,7 +362,6 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
-    """What is counted of a launch, a row a GPU."""
     session, pieces = program.session, [trace for trace, _ in executed.pieces]
     counted: dict[bytes, list[BlockWork]] = {}
     found = []

@@ -101,7 +101,6 @@ def write_selection(
 
 
 def _of_launches(target: str, selection: Selection, folder: Path, traces: bool, progress: Progress) -> list[Path]:
-    """What takes the target's own launches."""
     from functional.accelsim import write
 
     case = open_target(target)

@@ -134,7 +134,6 @@ def _in_two_levels(program: SampledProgram, known: Known) -> Known:
 
 
 def _read(name: str, said: dict[str, Any]) -> Method:
-    """A row of `methods.toml`."""
     how: dict[str, Any] = {"needs": Needs(said.pop("needs", Needs.PROFILE))}
     select, guesses = said.pop("select", ""), said.pop("guesses", False)
     if select == "two levels":

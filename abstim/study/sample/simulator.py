@@ -225,7 +225,6 @@ class EngineSimulator(Simulator):
         )
 
     def _windows(self, clock: int) -> np.ndarray:
-        """Those that are over since the last observation."""
         width = self.shape.window_cycles
         whole = min(clock // width, self.windows - 1)
         counts = self.launch.windows[self.told : whole].astype(float)

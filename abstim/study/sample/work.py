@@ -195,7 +195,6 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_s
 
 
 def _by_block(values: np.ndarray, offsets: Int64[np.ndarray, " warp_plus_1"], each: int) -> Int64[np.ndarray, " tb"]:
-    """Sums over the `each` warps of a thread block."""
     return np.diff(offsets_of(values.astype(np.int64))[offsets[::each]])
 
 

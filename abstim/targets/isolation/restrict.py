@@ -67,7 +67,6 @@ def _landlock(number: int, *arguments: object) -> int:
 
 
 def _checked(what: str, found: int) -> int:
-    """What a call has returned. Raises OSError where it failed."""
     if found < 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
     return found
