@@ -26,6 +26,11 @@ class Message:
     reply: tuple[str, ...] | None
     payload: str = ""
 
+    @property
+    def takes_payload(self) -> bool:
+        """Does a request have one?"""
+        return bool(self.payload.partition("reply:")[0])
+
     @cached_property
     def request_layout(self) -> struct.Struct:
         """Of the fields, each of 64 bits."""
@@ -43,11 +48,6 @@ def _read(name: str, said: dict[str, str]) -> Message:
 
 
 MESSAGES = tuple(_read(name, said) for name, said in toml_beside(__file__, "messages.toml").items())
-
-
-def takes_payload(message: Message) -> bool:
-    """Does a request have one?"""
-    return bool(message.payload.partition("reply:")[0])
 
 
 def header() -> str:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from abstim.application.call_messages import Request, receive, reply, takes_payload
+from abstim.application.call_messages import Request, receive, reply
 from abstim.application.device_memory import DeviceMemory, compute_capability, described, most_shared_bytes
 from abstim.application.launch_recorder import LaunchRecorder
 from abstim.application.loaded_modules import LoadedModule, LoadedModules, ProgramCase
@@ -79,7 +79,7 @@ class CallServer:
 
     def answer(self, request: Request) -> bytes:
         """The reply to one message (nothing is sent where it has none)."""
-        name, payload = request.message.name, [request.payload] if takes_payload(request.message) else []
+        name, payload = request.message.name, [request.payload] if request.message.takes_payload else []
         act: Callable[..., Answer | None] = getattr(self, f"_{name}", None) or getattr(self.clock, name)
         try:
             found = act(*request.values.values(), *payload)

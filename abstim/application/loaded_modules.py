@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from abstim.application.device_memory import DeviceMemory
@@ -33,28 +34,25 @@ class LoadedModule:
     architecture: int  # of its PTX; 0: none
     programs: dict[str, Program] = field(default_factory=dict)
     constants_at: int = 0  # where the program finds them
-    _module: Module | None = None
     _memory: Memory | None = None
 
-    @property
+    @cached_property
     def module(self) -> Module:
         """The parsed PTX. Raises InputError if there is none, or it does not parse."""
-        if self._module is None:
-            if not self.texts:
-                names = sorted({name for image in self.machine_code for name in registers_of(image.contents)})
-                held = ", ".join(f"sm_{image.architecture}" for image in self.machine_code)
-                raise InputError(
-                    f"the program holds no PTX of {', '.join(names[:3]) or 'a module'}, only machine code for {held}; "
-                    "compile with PTX in it (nvcc -arch=sm_80, or -gencode arch=compute_80,code=compute_80)"
-                )
-            text = self.texts[0]
-            if len(self.texts) > 1:
-                text = joined_parts([text_of(part, "a part of the program") for part in self.texts]).encode()
-            path = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}.ptx"
-            if not path.exists():
-                path.write_bytes(text)
-            self._module = open_bytes(text, str(path))
-        return self._module
+        if not self.texts:
+            names = sorted({name for image in self.machine_code for name in registers_of(image.contents)})
+            held = ", ".join(f"sm_{image.architecture}" for image in self.machine_code)
+            raise InputError(
+                f"the program holds no PTX of {', '.join(names[:3]) or 'a module'}, only machine code for {held}; "
+                "compile with PTX in it (nvcc -arch=sm_80, or -gencode arch=compute_80,code=compute_80)"
+            )
+        text = self.texts[0]
+        if len(self.texts) > 1:
+            text = joined_parts([text_of(part, "a part of the program") for part in self.texts]).encode()
+        path = self.folder / f"{hashlib.sha256(text).hexdigest()[:16]}.ptx"
+        if not path.exists():
+            path.write_bytes(text)
+        return open_bytes(text, str(path))
 
     def program(self, kernel: str) -> Program:
         """A kernel, linked. Raises InputError."""

@@ -139,7 +139,7 @@ def _block(program: Program, values: Sequence[np.generic | np.ndarray]) -> bytes
     return bytes(block)
 
 
-class AbstimDriver(DriverBase):
+class _Driver(DriverBase):
     """Triton's view of the GPU."""
 
     def __init__(self, server: CallServer, gpu: Gpu, trial: Trial) -> None:
@@ -150,7 +150,6 @@ class AbstimDriver(DriverBase):
 
     @classmethod
     def is_active(cls) -> bool:
-        """Only where a capture makes it so."""
         return False
 
     def get_current_target(self) -> GPUTarget:
@@ -159,22 +158,18 @@ class AbstimDriver(DriverBase):
         return GPUTarget("cuda", 10 * major + minor, 32)
 
     def get_current_device(self) -> int:
-        """A number that is this capture's alone."""
         return self._number
 
     def set_current_device(self, device: int) -> None:
         """There is one."""
 
     def get_current_stream(self, device: int) -> int:
-        """The default stream."""
         return 0
 
     def get_device_capability(self, device: int = 0) -> tuple[int, int]:
-        """Major and minor."""
         return compute_capability(self._gpu, 80)
 
     def get_active_torch_device(self) -> Any:
-        """Where tensors lie that kernels can take: the CPU."""
         import torch
 
         return torch.device("cpu")
@@ -189,7 +184,6 @@ class AbstimDriver(DriverBase):
         return found
 
     def map_python_to_cpp_type(self, ty: str) -> str:
-        """The C type of one of Triton's."""
         from triton.backends.nvidia.driver import ty_to_cpp
 
         return str(ty_to_cpp(ty))
@@ -239,7 +233,7 @@ def attached(server: CallServer, gpu: Gpu, trial: Trial) -> Iterator[None]:
 
     backends["nvidia"] = type(original)(compiler=_ptx_compiler(original.compiler), driver=original.driver)
     JITFunction.run = run_on_arrays
-    drivers.set_active(AbstimDriver(server, gpu, trial))
+    drivers.set_active(_Driver(server, gpu, trial))
     try:
         yield
     finally:

@@ -9,7 +9,6 @@ sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count 
 
 from __future__ import annotations
 
-import csv
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,7 +34,7 @@ from abstim.gpu.spec import (
     why_idle,
 )
 from functional.errors import InputError
-from functional.files import read_text
+from functional.files import read_text, table_rows
 from functional.hashed_once import HashedOnce
 from precharacterize.table import Operation, PipelineParameters
 
@@ -72,9 +71,8 @@ class KnownError:
 @cache
 def known_errors() -> tuple[KnownError, ...]:
     """The table."""
-    with (config_dir() / "known_errors.csv").open(newline="", encoding="utf-8") as file:
-        numbers = ("clock_mhz", "kernels", "worst_percent")
-        rows = [row | {name: row[name] or None for name in numbers} for row in csv.DictReader(file)]
+    table, numbers = table_rows(config_dir() / "known_errors.csv"), ("clock_mhz", "kernels", "worst_percent")
+    rows = [dict[str, str | None](row) | {name: row[name] or None for name in numbers} for _, row in table]
     return msgspec.convert(rows, tuple[KnownError, ...], strict=False)
 
 

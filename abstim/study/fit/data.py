@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from abstim.progress import Progress, in_parallel, silent
 from abstim.session.session import Session, open_session
 from abstim.study.silicon import MeasuredTime, target_in
 from abstim.study.validate import Measured
-from functional.arrays import Bool, Float64, Int64
+from functional.arrays import Bool, Float64
 from functional.errors import InputError
 
 
@@ -102,31 +101,17 @@ class Observed:
         return of_launches.sum(0, keepdims=True) if self.measurement.launches is None else of_launches
 
 
-@dataclass(frozen=True)
 class Observations:
-    """Measurements, one after the other. A launch weighs 1 / sqrt(launches of its measurement): these weigh alike."""
+    """Measurements, one after the other. `cycles` were measured, a launch each; `entry`: the measurement that a launch
+    belongs to; `weights`, of its error in log cycles: 1 / sqrt(launches of its measurement), so that these weigh alike;
+    `benchmarks`: names, each once."""
 
-    entries: list[Observed]
-
-    @property
-    def cycles(self) -> Float64[np.ndarray, " launch"]:
-        """Measured."""
-        return np.concatenate([np.array(each.measurement.cycles, float) for each in self.entries])
-
-    @property
-    def entry(self) -> Int64[np.ndarray, " launch"]:
-        """The measurement that each launch belongs to."""
-        return np.repeat(np.arange(len(self.entries)), [len(each.measurement.cycles) for each in self.entries])
-
-    @property
-    def weights(self) -> Float64[np.ndarray, " launch"]:
-        """Of each launch's error in log cycles."""
-        return np.asarray(1 / np.sqrt(np.bincount(self.entry)[self.entry]))
-
-    @property
-    def benchmarks(self) -> list[str]:
-        """Names, each once."""
-        return list(dict.fromkeys(each.measurement.benchmark for each in self.entries))
+    def __init__(self, entries: list[Observed]) -> None:
+        self.entries, measured = entries, [np.array(each.measurement.cycles, float) for each in entries]
+        self.cycles: Float64[np.ndarray, " launch"] = np.concatenate([np.zeros(0), *measured])
+        self.entry = np.repeat(np.arange(len(entries)), np.array(list(map(len, measured)), int))
+        self.weights = np.asarray(1 / np.sqrt(np.bincount(self.entry)[self.entry]))
+        self.benchmarks = list(dict.fromkeys(each.measurement.benchmark for each in entries))
 
     def engine_cycles(self, points: Sequence[np.ndarray], exactly: bool = False) -> Float64[np.ndarray, "point launch"]:
         """The engine's cycles at some parameter vectors."""
