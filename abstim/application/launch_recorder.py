@@ -185,25 +185,13 @@ _BYTES_AN_INSTRUCTION = 16  # to compare so many takes about as long as to execu
 _MOST_CHANGES = 2  # a launch that changed something so often is no longer watched
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Global memory at a moment."""
+Snapshot = dict[Region, UInt8[np.ndarray, " byte"]]  # global memory at a moment
 
-    regions: tuple[Region, ...]
-    contents: tuple[UInt8[np.ndarray, " byte"], ...]
 
-    @classmethod
-    def of(cls, memory: Memory) -> Snapshot:
-        """A copy."""
-        regions = tuple(memory.regions)
-        return cls(regions, tuple(memory.bytes_of(region).copy() for region in regions))
-
-    def equals(self, memory: Memory) -> bool:
-        """Is memory as it was then?"""
-        if self.regions != tuple(memory.regions):
-            return False
-        pairs = zip(self.regions, self.contents, strict=True)
-        return all(np.array_equal(memory.bytes_of(region), then) for region, then in pairs)
+def _is_as_then(memory: Memory, then: Snapshot | None) -> bool:
+    if then is None or [*then] != [*memory.regions]:
+        return False
+    return all(np.array_equal(memory.bytes_of(region), content) for region, content in then.items())
 
 
 @dataclass
@@ -229,9 +217,7 @@ class IdleLaunches:
     def likeness(self, launch: Launch, memory: Memory) -> str | None:
         """If a launch would change nothing, what `ended` was told of the one like it; else None."""
         key = _key(launch, memory)
-        if key not in self._idle or self._state is None or not self._state.equals(memory):
-            return None
-        return self._idle[key]
+        return self._idle[key] if key in self._idle and _is_as_then(memory, self._state) else None
 
     def before(self, launch: Launch, memory: Memory) -> Snapshot | None:
         """Memory before a launch that is executed, if that is worth while; `ended` is told of it."""
@@ -241,7 +227,9 @@ class IdleLaunches:
             return None
         if size_bytes > _BYTES_AN_INSTRUCTION * kind.instructions:
             return None
-        return self._state if self._state is not None and self._state.equals(memory) else Snapshot.of(memory)
+        if _is_as_then(memory, self._state):
+            return self._state
+        return {region: memory.bytes_of(region).copy() for region in memory.regions}
 
     def ended(
         self, launch: Launch, memory: Memory, before: Snapshot | None, instructions: int, likeness: str = ""
@@ -252,7 +240,7 @@ class IdleLaunches:
         kind.instructions = instructions
         if before is None or memory.printed.calls:
             return
-        if not before.equals(memory):
+        if not _is_as_then(memory, before):
             kind.changes += 1
             return
         if before is not self._state:

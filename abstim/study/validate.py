@@ -229,25 +229,20 @@ def known_variants() -> dict[str, Gpu]:
     return {name: load_gpu(entry["gpu"], entry["set"]) for name, entry in table.items()}
 
 
-def choose(
-    table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
-) -> list[Measured]:
-    """The part of a table with these names; none of a kind: all. Raises InputError for a name the table has not."""
-    asked = {"variant": variants, "group": groups, "benchmark": benchmarks}
-    for kind, wanted in asked.items():
+def choose(table: Sequence[Measured], *asked: Sequence[str]) -> list[Measured]:
+    """The part of a table with the names that are `asked` for: variants, groups, benchmarks; none of a kind: all.
+    Raises InputError for a name the table has not."""
+    wanted = dict(zip(("variant", "group", "benchmark"), asked, strict=True))
+    for kind, names in wanted.items():
         present = {getattr(entry, kind) for entry in table}
-        for name in wanted:
-            if name not in present:
-                raise InputError(f"the table has no {kind} {name!r}{nearest(name, present)}")
-    return [e for e in table if all(not wanted or getattr(e, kind) in wanted for kind, wanted in asked.items())]
+        if unknown := [name for name in names if name not in present]:
+            raise InputError(f"the table has no {kind} {unknown[0]!r}{nearest(unknown[0], present)}")
+    return [e for e in table if all(not names or getattr(e, kind) in names for kind, names in wanted.items())]
 
 
-def select(
-    table: Sequence[Measured], variants: Sequence[str], groups: Sequence[str], benchmarks: Sequence[str]
-) -> tuple[list[Measured], list[str]]:
-    """What of a table to validate, and what is skipped and why. Raises InputError for a name the table has not."""
-    chosen = choose(table, variants, groups, benchmarks)
-    known = known_variants()
+def select(table: Sequence[Measured], *asked: Sequence[str]) -> tuple[list[Measured], list[str]]:
+    """What of a table to validate (`choose`), and what is skipped and why."""
+    chosen, known = choose(table, *asked), known_variants()
     unknown = dict.fromkeys(entry.variant for entry in chosen if entry.variant not in known)
     return [e for e in chosen if e.variant in known], [f"variant {v}: not supported yet" for v in unknown]
 
