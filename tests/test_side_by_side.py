@@ -16,8 +16,7 @@ from ptx_kernels import HEADER, REGISTERS
 from test_timeline import check_trace_events
 
 import abstim
-from abstim.application.overlapping_kernels import overlapping, time_together
-from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock
+from abstim.application.stream_clock import COPY_SECONDS, PICOSECONDS, StreamClock, overlapping, time_together
 from abstim.engine.side_by_side import Kernel, _joined, simulate_side_by_side
 from abstim.engine.simulation import Simulation
 from abstim.engine.state import RESOURCES

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
-from abstim.application.overlapping_kernels import overlapping, time_together
-from abstim.application.stream_clock import Operation, answered
+from abstim.application.stream_clock import Operation, answered, overlapping, time_together
 from abstim.engine.kept_caches import Caches
 from abstim.engine.side_by_side import Kernel
 from abstim.gpu.config import Gpu
