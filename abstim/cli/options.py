@@ -154,9 +154,6 @@ class NoEffect:
     without: str = ""
 
 
-OF_DETAILED, OF_ONE_GPU = "of the detailed model", "of one GPU"  # in a field's `Annotated`: marks (`refuse_marked`)
-
-
 def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:
     """Raises InputError, if it is so, for an option given whose field bears a mark."""
     hints = get_type_hints(type(options), include_extras=True)

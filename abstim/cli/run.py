@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from abstim.cli.options import (
-    OF_DETAILED,
-    OF_ONE_GPU,
-    GpusOptions,
-    InstructionBudget,
-    Json,
-    Model,
-    SizedLaunchOptions,
-    expanded,
-    refuse_marked,
-)
+from abstim.cli.options import GpusOptions, InstructionBudget, Json, Model, SizedLaunchOptions, expanded, refuse_marked
 from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 from abstim.show.tables import counted, print_json, progress, say
 from functional.errors import InputError
@@ -37,6 +27,7 @@ if TYPE_CHECKING:
     from abstim.study.energy import Energy
     from functional.launches.case import Case
 
+OF_DETAILED, OF_ONE_GPU = "of the detailed model", "of one GPU"  # in a field's `Annotated`: marks (`refuse_marked`)
 _PASSED_ON = ("model", "flush", "coupled", "serial", "instruction_budget")  # options, as they are called
 MOST_NOTES = 5  # findings that are said of a target; the others are counted
 
@@ -102,14 +93,6 @@ class RunOptions:
     against: Annotated[Path | None, OF_ONE_GPU] = None
     timeline: Annotated[Path | None, OF_DETAILED, OF_ONE_GPU] = None
 
-    def earlier(self) -> dict[str, Any] | None:
-        """The result to compare with. Raises InputError for a file that holds none."""
-        if self.against is None:
-            return None
-        from abstim.study.baseline import read_baseline
-
-        return read_baseline(self.against)
-
     def lanes(self) -> AbstractContextManager[None]:
         """Within it they are run on the device."""
         if self.device == RunOptions.device:
@@ -167,7 +150,11 @@ def run(
     o, gpus = options, gpu.load()
     o.check_together(gpus)
     refused: list[tuple[Gpu, str]] = []
-    old = o.earlier()
+    old: dict[str, Any] | None = None
+    if o.against is not None:
+        from abstim.study.baseline import read_baseline
+
+        old = read_baseline(o.against)
     whole = target.lower().endswith((".ptx", ".cu")) or o.model != "detailed"  # nothing estimates it from a part
     shorter = "" if whole else f"abstim sample {target} (simulates a part, gives an interval)"
     with progress(quiet=as_json, shorter=shorter) as report, o.lanes():

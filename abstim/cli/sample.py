@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,13 +61,13 @@ class SampleOptions:
         launch and cycles (or nanoseconds, microseconds, seconds), or `ncu --csv`."""
 
     method: Annotated[
-        list[str] | None,
+        list[str],
         typer.Option(
             metavar="NAME",
             help=f"{names_for_help()}; with --compare repeatable. Default: auto (with another model or a profile "
             "stem), or all.",
         ),
-    ] = None
+    ] = field(default_factory=list)
     error: Annotated[str, _SIMULATING] = ""
     confidence: Annotated[str, _SIMULATING] = ""
     control: Annotated[str, _SIMULATING] = ""
@@ -85,16 +85,11 @@ class SampleOptions:
     traces: Annotated[bool, _SELECTING] = False
     times: Path | None = None
 
-    @property
-    def names(self) -> list[str]:
-        """Of methods."""
-        return self.method or []
-
     def check(self) -> None:
         """Raises InputError for options that have no effect together, or none but in company."""
         aimed, profiled = self.error or self.confidence or self.control, self.profile or self.light_profile
         wrong = {
-            "several methods need --compare": len(self.names) > 1 and not self.compare,
+            "several methods need --compare": len(self.method) > 1 and not self.compare,
             "--plot needs --compare": self.plot and not self.compare,
             "--compare makes its own profile; leave out --profile and --light-profile": self.compare and profiled,
             "--compare takes every method as it is; leave out --error, --confidence, --control and --seed":
@@ -139,7 +134,7 @@ def sample(
     with progress(quiet=as_json) as report:
         if options.select_only:
             _refuse_beside("--select-only", {"gpu", "overrides"}, gpu, launch)
-            chosen = (options.names or ["pks"])[0]
+            chosen = (options.method or ["pks"])[0]
             written = write_selection(target, gpu.load, chosen, known, options.output, report, options.traces)
             return _say_written(written, as_json)
         found = _found(target, gpu, launch, options, known, report)
@@ -164,12 +159,12 @@ def _found(
     common |= {"partial": o.partial_functional, "progress": report}
     if not o.compare:
         common["seed"] = o.seed
-        aim, method = aim_of(o.error, o.confidence, o.control), (o.names or [""])[0]
+        aim, method = aim_of(o.error, o.confidence, o.control), (o.method or [""])[0]
         return library.sample(opened, point, method, known=known, aim=aim, **common)
     if o.plot is not None:
         o.plot.parent.mkdir(parents=True, exist_ok=True)
         check_output(o.plot, *PICTURES)
-    found = library.compare(opened, point, o.names, **common)
+    found = library.compare(opened, point, o.method, **common)
     if o.plot is not None:
         draw(found, o.plot)
     return found

@@ -21,18 +21,7 @@ from typing import Any
 import msgspec
 
 from abstim.brief import brief
-from abstim.gpu.spec import (
-    ALL_CLASSES,
-    FROM_TIME,
-    SECTIONS,
-    Domain,
-    Params,
-    Spec,
-    WallTime,
-    check,
-    check_together,
-    why_idle,
-)
+from abstim.gpu.spec import ALL_CLASSES, FROM_TIME, SECTIONS, Domain, Params, Spec, WallTime, check, why_idle
 from functional.errors import InputError
 from functional.files import read_text, table_rows
 from functional.hashed_once import HashedOnce
@@ -471,7 +460,7 @@ def _build(name: str, title: str, settings: Settings, labels: dict[str, str]) ->
     for key in FROM_TIME:
         if (value := getattr(params, key)) != getattr(own, key):  # what [time] says can be too much in cycles
             check(key, domains()[key], value, f"GPU {name}, from [time] at its core clock")
-    check_together(spec, f"GPU {name}")
+    spec.check(f"GPU {name}")
     # memory latencies here run from the start of an access on its unit
     latency, initiation, unit = (values(section) for section in ("latency_cycles", "initiation_cycles", "unit"))
     pipeline = PipelineParameters(

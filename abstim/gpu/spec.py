@@ -231,6 +231,11 @@ class Spec(HashedOnce):
         """Those that L2 has room for."""
         return self.dram_channels * self.l2_slices_per_channel * self.l2_sets * self.l2_ways
 
+    def check(self, where: str) -> None:
+        """Raises InputError for values that are each in range and contradict each other."""
+        for problem in _contradictions(self):
+            raise InputError(f"{where}: {problem}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -295,12 +300,6 @@ def check(name: str, domain: Domain, value: Any, where: str) -> Any:
     if not right_type or not domain.accepts(value):
         raise InputError(f"{where}: {name} = {value!r} is not {domain.text}")
     return value
-
-
-def check_together(spec: Spec, where: str) -> None:
-    """Raises InputError for values that are each in range and contradict each other."""
-    for problem in _contradictions(spec):
-        raise InputError(f"{where}: {problem}")
 
 
 def _contradictions(spec: Spec) -> Iterator[str]:

@@ -13,13 +13,7 @@ from abstim.engine.simulation import Simulation
 from abstim.engine.state import NEVER
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
-from abstim.study.sample.counts import (
-    initial_latencies,
-    instruction_classes,
-    kinds_of_records,
-    part_of,
-    warps_of,
-)
+from abstim.study.sample import counts
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Float64, Int64
 from functional.traces.trace import Trace
@@ -126,8 +120,8 @@ class EngineSimulator(Simulator):
         self.watch, self.initial_latency_cycles = None, np.empty(0)
         if self.basic_blocks:
             program, table = self.thread_blocks.launch.program, self.launch.inputs.table
-            self.watch = Watch(table.block_start, instruction_classes(program), self.shape.warps)
-            self.initial_latency_cycles = initial_latencies(program, table, self.gpu.params)
+            self.watch = Watch(table.block_start, counts.instruction_classes(program), self.shape.warps)
+            self.initial_latency_cycles = counts.initial_latencies(program, table, self.gpu.params)
 
     def forget(self) -> None:
         """See the protocol: the log of issues is what costs."""
@@ -152,10 +146,10 @@ class EngineSimulator(Simulator):
                 some = np.asarray(thread_blocks[max(last - BLOCKS_AT_ONCE, 0) : last], np.int64)
                 positions = np.sort(self.thread_blocks.at(some))  # those that have not been are executed
                 assert self.thread_blocks.trace is not None
-                pieces.append(part_of(self.thread_blocks.trace, positions))
+                pieces.append(counts.part_of(self.thread_blocks.trace, positions))
         for piece in reversed(pieces):
-            written = np.isin(kinds_of_records(program, piece, kinds)[0], (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
-            self.launch.leave_out(piece.records, written)
+            made_by, _ = counts.kinds_of_records(program, piece, kinds)
+            self.launch.leave_out(piece.records, np.isin(made_by, (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC)))
         self._spent("time", perf_counter() - started)
 
     def advance(self, cycles: int) -> Observation:
@@ -178,7 +172,7 @@ class EngineSimulator(Simulator):
     def _run(self, positions: Int64[np.ndarray, " tb"], drain: bool) -> None:
         started = perf_counter()
         trace = self.launch.inputs.trace
-        warps = warps_of(trace, positions)
+        warps = counts.warps_of(trace, positions)
         dispatched = int(trace.warp_instructions[warps].sum())
         self.instructions += dispatched
         self.unissued += dispatched
@@ -227,14 +221,14 @@ class EngineSimulator(Simulator):
     def _windows(self, clock: int) -> np.ndarray:
         width = self.shape.window_cycles
         whole = min(clock // width, self.windows - 1)
-        counts = self.launch.windows[self.told : whole].astype(float)
-        if len(counts):
+        issued = self.launch.windows[self.told : whole].astype(float)
+        if len(issued):
             if not self.history:
                 self.history.append((float(self.latency), 0.0))
-            self.history.append((float(clock + self.latency), float(counts.mean()) / width))
+            self.history.append((float(clock + self.latency), float(issued.mean()) / width))
         idle = np.zeros(self.idle_windows if self.told == 0 and whole else 0)
         self.told = max(self.told, whole)
-        return np.concatenate([idle, counts])
+        return np.concatenate([idle, issued])
 
 
 def _retired(positions: np.ndarray, moments: np.ndarray, clock: int) -> tuple[np.ndarray, np.ndarray]:
