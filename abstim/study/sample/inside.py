@@ -90,12 +90,8 @@ def once(name: str, inside: Inside) -> Inside:
     return lambda program, number: program.once(number, name, partial(found, program, number)).estimate
 
 
-INSIDE: dict[str, Inside] = {
-    "full": full,
-    **{name: once(name, way) for name, way in {
-        "photon": photon, "pkp": pkp, "pkp-cycles": pkp_cycles, "tbpoint": tbpoint,
-    }.items()},
-}  # fmt: skip
+_SAMPLED: dict[str, Inside] = {"photon": photon, "pkp": pkp, "pkp-cycles": pkp_cycles, "tbpoint": tbpoint}
+INSIDE: dict[str, Inside] = {"full": full} | {name: once(name, way) for name, way in _SAMPLED.items()}
 
 
 def every_launch(estimates: Sequence[Estimate]) -> Estimate:
