@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_options
 from abstim.show.tables import counted, duration, on_gpu, print_json, print_records, print_table, progress, quantity
@@ -46,15 +44,11 @@ class BenchOptions:
 
 @expanded
 def bench(
-    *,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Suite benchmarks; without any, the whole group.")
-    ] = None,
-    options: BenchOptions,
-    gpu: TimedGpuOptions,
-    as_json: Json = False,
+    *, names: list[str] | None = None, options: BenchOptions, gpu: TimedGpuOptions, as_json: Json = False
 ) -> None:
     """Measure how fast each stage is, in million instructions a second (MIPS), and their geometric mean.
+
+    [NAME]...  Suite benchmarks; without any, the whole group.
 
     Represented instructions are those a result stands for; stepped ones are those the engine really walked.
 

@@ -101,19 +101,11 @@ class ExploreOptions:
 
 @expanded
 def explore(
-    *,
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET...", help="Suite benchmarks (`abstim suite`) or launches.json files; means are geometric."
-        ),
-    ],
-    options: ExploreOptions,
-    gpu: TimedGpuOptions,
-    launch: LaunchOptions,
-    as_json: Json = False,
+    *, targets: list[str], options: ExploreOptions, gpu: TimedGpuOptions, launch: LaunchOptions, as_json: Json = False
 ) -> None:
     """Time targets on many design points of a GPU: best points, Pareto front, what matters how much.
+
+    TARGET...  Suite benchmarks (`abstim suite`) or launches.json files; means are geometric.
 
     Results are kept as they come: killed or interrupted, the same command goes on where it was. The guide is
     `docs/explore.md`.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from inspect import Parameter, Signature, cleandoc, signature
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
@@ -146,14 +146,6 @@ def refuse_options(why: str, **given: object) -> None:
         raise InputError(f"{', '.join(named)}: no effect {why}")
 
 
-@dataclass(frozen=True)
-class NoEffect:
-    """In a field's `Annotated`: the option does nothing where the option `beside` is given, or `without` is not."""
-
-    beside: str = ""
-    without: str = ""
-
-
 def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:
     """Raises InputError, if it is so, for an option given whose field bears a mark."""
     hints = get_type_hints(type(options), include_extras=True)
@@ -175,7 +167,7 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
             at least one.
         \"\"\"
 
-        width: Annotated[int, NoEffect(without="draw")] = 640
+        width: int = 640
 
     @expanded
     def show(name: str, sizes: Sizes, as_json: Json = False) -> None:
@@ -256,20 +248,6 @@ def given_options(options: Any) -> dict[str, Any]:
     """Fields whose value is neither the default nor empty, by name."""
     values = ((own, getattr(options, own.name)) for own in fields(options))
     return {own.name: value for own, value in values if value and value != _default_of(own)}
-
-
-def refuse_without_effect(options: Any) -> None:
-    """Raises InputError for the options given that another one, or the lack of it, makes idle (`NoEffect`)."""
-    given, idle = given_options(options), dict[str, list[str]]()
-    for name, hint in get_type_hints(type(options), include_extras=True).items():
-        for rule in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
-            if isinstance(rule, NoEffect) and name in given:
-                if rule.beside in given:
-                    idle.setdefault(f"with {_flag(rule.beside)}", []).append(name)
-                if rule.without and rule.without not in given:
-                    idle.setdefault(f"without {_flag(rule.without)}", []).append(name)
-    for why, names in idle.items():
-        refuse_options(why, **dict.fromkeys(sorted(names), True))
 
 
 def flags_of(*kinds: type) -> frozenset[str]:

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abstim.cli.options import (
-    Json,
-    Model,
-    NoEffect,
-    SizedLaunchOptions,
-    TimedGpuOptions,
-    expanded,
-    given_options,
-    refuse_options,
-    refuse_without_effect,
-)
+from abstim.cli.options import Json, Model, SizedLaunchOptions, TimedGpuOptions, expanded, given_options, refuse_options
 from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from abstim.study.sample.methods import names_for_help
 from functional.errors import InputError
@@ -30,7 +20,8 @@ if TYPE_CHECKING:
     from abstim.study.sample.sample_result import Comparison, SampleResult
     from sampling import Estimate
 
-_SIMULATING, _SELECTING = NoEffect(beside="select_only"), NoEffect(without="select_only")
+_SELECTING = {"output", "traces"}  # options that have no effect without --select-only, and those that have none with it
+_SIMULATING = {"error", "confidence", "control", "seed", "model", "inside", "warm_up", "compare", "partial_functional"}
 
 
 @dataclass(kw_only=True)
@@ -68,21 +59,21 @@ class SampleOptions:
             "stem), or all.",
         ),
     ] = field(default_factory=list)
-    error: Annotated[str, _SIMULATING] = ""
-    confidence: Annotated[str, _SIMULATING] = ""
-    control: Annotated[str, _SIMULATING] = ""
-    seed: Annotated[int | None, _SIMULATING] = None
-    model: Annotated[Model, _SIMULATING] = "detailed"
-    inside: Annotated[str, _SIMULATING] = ""
-    warm_up: Annotated[str, _SIMULATING] = ""
-    compare: Annotated[bool, _SIMULATING] = False
+    error: str = ""
+    confidence: str = ""
+    control: str = ""
+    seed: int | None = None
+    model: Model = "detailed"
+    inside: str = ""
+    warm_up: str = ""
+    compare: bool = False
     plot: Path | None = None
-    partial_functional: Annotated[bool, _SIMULATING] = False
+    partial_functional: bool = False
     select_only: bool = False
-    output: Annotated[Path | None, _SELECTING] = None
+    output: Path | None = None
     profile: Path | None = None
     light_profile: Path | None = None
-    traces: Annotated[bool, _SELECTING] = False
+    traces: bool = False
     times: Path | None = None
 
     def check(self) -> None:
@@ -98,23 +89,17 @@ class SampleOptions:
         for message, is_so in wrong.items():
             if is_so:
                 raise InputError(message)
-        refuse_without_effect(self)
+        idle = sorted(given_options(self).keys() & (_SIMULATING if self.select_only else _SELECTING))
+        refuse_options(f"{'with' if self.select_only else 'without'} --select-only", **dict.fromkeys(idle, True))
 
 
 @expanded
 def sample(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="A suite benchmark, a launches.json, or, to select only, a kernelslist.g."
-        ),
-    ],
-    gpu: TimedGpuOptions,
-    launch: SizedLaunchOptions,
-    options: SampleOptions,
-    as_json: Json = False,
+    target: str, gpu: TimedGpuOptions, launch: SizedLaunchOptions, options: SampleOptions, as_json: Json = False
 ) -> None:
     """Estimate a target's cycles from a sample: with a 95 % interval, the share simulated, and how each part was found.
+
+    TARGET  A suite benchmark, a launches.json, or, to select only, a kernelslist.g.
 
     Examples:
     `abstim sample spmv_csr`
