@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from functional.errors import InputError
+from functional.errors import refuse
 
 EXTRAS = {
     "sklearn": "sampling", "bokeh": "report", "jinja2": "report", "matplotlib": "report", "pyarrow": "report",
@@ -28,5 +28,4 @@ def need(module: str) -> None:
         found = find_spec(module)
     except ValueError:  # as an import that was forbidden has it
         found = None
-    if found is None:
-        raise InputError(lacking(module))
+    refuse(found is None, lacking(module))

@@ -16,7 +16,7 @@ from abstim.session.result import LaunchResult, RunResult
 from abstim.session.session import Session, open_session
 from abstim.targets.execution import How, execute_in_turn
 from abstim.targets.resolve import Target, open_target
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 # Model -> the module that is it; imported when it is asked for.
 MODELS = {
@@ -93,8 +93,7 @@ def open_for(
     """What `run_many` times, for callers who ask more of it. Raises InputError as that does: for what the model cannot
     do, before anything is executed. `refused`: as of `Session.check_fit`."""
     model_named(model).refuse(gpus, flush)
-    if coupled and model != DETAILED:
-        raise InputError(f"the {model} model has no clock to couple to; leave out coupled, or model")
+    refuse(coupled and model != DETAILED, f"the {model} model has no clock to couple to; leave out coupled, or model")
     if coupled and not isinstance(target, Session):
         from abstim.session.coupled import refuse_coupled
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import BinaryIO
 
-from functional.errors import InputError
+from functional.errors import refuse
 from functional.files import toml_beside
 
 HEAD = struct.Struct("<II")
@@ -80,8 +80,7 @@ def receive(stream: BinaryIO) -> Request | None:
     if len(head) < HEAD.size:
         return None
     number, payload_bytes = HEAD.unpack(head)
-    if number >= len(MESSAGES):
-        raise InputError("the program wrote to the socket that its CUDA calls go through; it cannot run")
+    refuse(number >= len(MESSAGES), "the program wrote to the socket that its CUDA calls go through; it cannot run")
     message = MESSAGES[number]
     values = stream.read(message.request_layout.size)
     payload = stream.read(payload_bytes) if payload_bytes else b""

@@ -21,7 +21,7 @@ from abstim.application.run_application import ApplicationResult, application_re
 from abstim.application.runtime_environment import DRIVER, MEMORY, SOCKET, driver_folder
 from abstim.application.stream_clock import PICOSECONDS
 from abstim.gpu.config import Gpu, load_gpu
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.execution.default_executor import default_executor
 
 
@@ -113,11 +113,9 @@ class Capture:
 
     def __enter__(self) -> Capture:
         """Raises InputError if another one is active, or neither Triton nor numba.cuda is imported."""
-        if _active:
-            raise InputError("abstim.capture: another capture is active; end it first")
+        refuse(_active, "abstim.capture: another capture is active; end it first")
         found = [name for name in ("triton", "numba.cuda") if name in sys.modules]
-        if not found:
-            raise InputError("abstim.capture: import triton or numba.cuda before the capture begins")
+        refuse(not found, "abstim.capture: import triton or numba.cuda before the capture begins")
         with ExitStack() as stack:
             device = python_device()
             self.server = device.begin(self.gpus, self._model, self._flush, **self._options)

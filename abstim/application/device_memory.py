@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from abstim.gpu.config import Gpu
-from functional.errors import InputError
+from functional.errors import refuse
 from functional.files import rows_beside
 from functional.launches.memory import CONST_LIMIT_BYTES, GLOBAL_BASE, GLOBAL_LIMIT, Memory, Region
 from functional.ptx.ir import Variable
@@ -89,8 +89,7 @@ class DeviceMemory:
 
     def __init__(self) -> None:
         """Raises InputError if this system cannot share memory without a file."""
-        if not hasattr(os, "memfd_create"):
-            raise InputError("programs can be run on Linux only")
+        refuse(not hasattr(os, "memfd_create"), "programs can be run on Linux only")
         self.file = os.memfd_create("abstim device memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.file, self.bytes)
         fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)  # the program has it too
@@ -132,8 +131,7 @@ class DeviceMemory:
         """Memory as a new module sees it, and where the program finds the module's first constant.
 
         Raises InputError for too many modules, or constants or variables that do not fit."""
-        if self._modules == _MODULES:
-            raise InputError(f"the program loads more than {_MODULES} modules")
+        refuse(self._modules == _MODULES, f"the program loads more than {_MODULES} modules")
         first = self._modules * CONST_LIMIT_BYTES
         self._modules += 1
         memory = self.memory.of_another_module(variables)

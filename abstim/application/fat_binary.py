@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import zstandard
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 _SYMBOL = np.dtype("<u4, u1, u1, <u2, <u8, <u8")
 _SYMBOL.names = ("name", "info", "other", "section", "value", "size")
@@ -92,11 +92,9 @@ class Image:
 
 def images(data: bytes) -> Iterator[Image]:
     """The entries of a fat binary. Raises InputError for what is none, or is compressed in a way not known."""
-    if len(data) < _HEADER.size:
-        raise InputError("a fat binary of the program is cut short")
+    refuse(len(data) < _HEADER.size, "a fat binary of the program is cut short")
     magic, _, start, size = _HEADER.unpack_from(data)
-    if magic != _MAGIC or start + size > len(data):
-        raise InputError("a fat binary of the program is damaged")
+    refuse(magic != _MAGIC or start + size > len(data), "a fat binary of the program is damaged")
     at, end = start, start + size
     while at + _ENTRY.size <= end:
         kind, _, header, size, compressed, _, _, _, architecture, _, _, flags, _, plain = _ENTRY.unpack_from(data, at)

@@ -14,7 +14,7 @@ import numpy as np
 
 from abstim.application.device_memory import DeviceMemory
 from functional.arrays import UInt8, UInt64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 _LOWEST = 1 << 32  # numbers below are no addresses of the host
 
@@ -99,8 +99,7 @@ class HostRanges:
                 host, device = _on_host(part), self._on_device(part)
                 if np.array_equal(host, device):
                     continue
-                if not part.writeable:
-                    raise InputError("a kernel wrote to an array that is read-only")
+                refuse(not part.writeable, "a kernel wrote to an array that is read-only")
                 host[:] = device
         finally:
             for address in (*(part.allocation for part in self._ranges), *self._scratch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.fat_binary import Image, best_ptx, images, plain_image, registers_of
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.case import Case
 from functional.launches.launch import Launch
 from functional.launches.memory import Memory, function_address
@@ -63,8 +63,7 @@ class LoadedModule:
     def program_at(self, address: int) -> Program:
         """The kernel that kernels know by an address. Raises InputError if there is none, or more than one."""
         named = [name for name in self.module.entries if function_address(name) == address]
-        if len(named) != 1:
-            raise InputError(f"{self.module.path}: {len(named)} kernels have the address {address:#x}")
+        refuse(len(named) != 1, f"{self.module.path}: {len(named)} kernels have the address {address:#x}")
         return self.program(named[0])
 
     def memory(self, device: DeviceMemory) -> Memory:
@@ -91,8 +90,7 @@ class LoadedModules:
         self._modules: list[LoadedModule] = []
 
     def __getitem__(self, number: int) -> LoadedModule:
-        if not 1 <= number <= len(self._modules):
-            raise InputError("the program names a module that it did not load")
+        refuse(not 1 <= number <= len(self._modules), "the program names a module that it did not load")
         return self._modules[number - 1]
 
     def of_digest(self, digest: str) -> LoadedModule:

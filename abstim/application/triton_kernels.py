@@ -25,7 +25,7 @@ from abstim.application.host_ranges import HostRanges
 from abstim.application.loaded_modules import LoadedModule
 from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import Gpu
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.launch import Dim3
 from functional.launches.views import placed
 from functional.programs.program import Program
@@ -123,8 +123,7 @@ def _number(type_: str, value: Any, ranges: HostRanges, kernel: str) -> np.gener
         return np.uint64(ranges.address(value))
     if type_ == "bf16":
         return np.uint16(np.float32(value).view(np.uint32) >> 16)
-    if type_ not in _NUMBERS:
-        raise InputError(f"Triton kernel '{kernel}': an argument of type {type_} is not there")
+    refuse(type_ not in _NUMBERS, f"Triton kernel '{kernel}': an argument of type {type_} is not there")
     return np.dtype(_NUMBERS[type_]).type(value)
 
 

@@ -18,7 +18,7 @@ from abstim.cli.options import GpuNames, GpusOptions, InstructionBudget, Json, M
 from abstim.cli.run_tables import print_overlap
 from abstim.cli.sample import print_sample
 from abstim.show.tables import duration, print_json, print_table, progress, say
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.ptx.source import shown_name
 from functional.terminal import note
 
@@ -129,8 +129,7 @@ def _stretch(text: str) -> tuple[int, int | None]:
     first, separator, after = text.partition(":")
     if text and (not separator or not all(part.isdecimal() or not part for part in (first, after))):
         raise InputError(f"--launches {text}: expected two numbers with a colon between them, like 10:20")
-    if after and int(after) < int(first or 0):
-        raise InputError(f"--launches {text}: ends before it begins")
+    refuse(after and int(after) < int(first or 0), f"--launches {text}: ends before it begins")
     return int(first or 0), int(after) if after else None
 
 

@@ -11,7 +11,7 @@ import typer
 
 from abstim.cli.options import Json, Model, Overrides, expanded, refuse_options
 from abstim.show.tables import duration, print_json, print_records, print_table, progress, say
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def calibrate(*, name: str | None = None, options: CalibrateOptions, as_json: Js
     from abstim.study.calibrate.devices import Modelled, OnGpu
 
     o = options
-    if o.native == (name is not None):
-        raise InputError("calibrate needs a GPU's name, or --native, and not both")
-    if o.output is not None and not o.native:
-        raise InputError("--output describes what --native measured")
+    refuse(o.native == (name is not None), "calibrate needs a GPU's name, or --native, and not both")
+    refuse(o.output is not None and not o.native, "--output describes what --native measured")
     if o.native:
         device: Device = OnGpu()
     else:

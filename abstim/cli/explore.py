@@ -13,7 +13,7 @@ from abstim.cli.sample import aim_of
 from abstim.extras import need
 from abstim.show import tables
 from abstim.show.tables import duration, known, on_gpu, print_json, print_records, print_table, progress, quantity, say
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.terminal import note
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class ExploreOptions:
         for text in self.vary:  # which replaces the key's value at every point
             key = key_of(text.partition("=")[0])
             source = base.settings[DERIVED[key].base if key in DERIVED else key].source
-            if source.startswith("--set"):
-                raise InputError(f"{source}: no effect beside --vary {text}")
+            refuse(source.startswith("--set"), f"{source}: no effect beside --vary {text}")
         return found
 
 
@@ -140,8 +139,7 @@ def _aim(sample: str, error: str, confidence: str) -> Aim | None:
     if not (sample or error):
         refuse_options("without --error or --sample auto", confidence=confidence)
         return None
-    if sample not in ("", "auto"):
-        raise InputError(f"--sample {sample}: a sweep is sampled by auto alone, which aims at an error")
+    refuse(sample not in ("", "auto"), f"--sample {sample}: a sweep is sampled by auto alone, which aims at an error")
     from abstim.study.sample.automatic import Aim
 
     return aim_of(error, confidence) or Aim()

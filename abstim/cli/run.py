@@ -13,7 +13,7 @@ import typer
 from abstim.cli.options import GpusOptions, InstructionBudget, Json, Model, SizedLaunchOptions, expanded, refuse_marked
 from abstim.cli.run_tables import print_baseline, print_energy, print_hot, print_results
 from abstim.show.tables import counted, print_json, progress, say
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.keep.folder import check_output
 from functional.terminal import note
 
@@ -240,8 +240,7 @@ def _as_json(found: Found) -> dict[str, Any]:
 def _end(found: Found, check: bool) -> None:
     """Raises Exit for a wrong output, if that is to be, and InputError if the target does not fit some of the GPUs."""
     result = found.results[0]
-    if check and not result.outputs:
-        raise InputError(f"--check: nothing of {result.target} was checked; it has no expected outputs")
+    refuse(check and not result.outputs, f"--check: nothing of {result.target} was checked; it has no expected outputs")
     wrong = [output for output in result.outputs or () if output.mismatches]
     for output in wrong:
         note(f"abstim: output {output.message}")
@@ -249,5 +248,4 @@ def _end(found: Found, check: bool) -> None:
         raise typer.Exit(1)
     if check:
         note(f"abstim: {counted(len(result.outputs or ()), 'output is', 'outputs are')} as expected")
-    if found.refused:
-        raise InputError("; ".join(why for _, why in found.refused))
+    refuse(found.refused, "; ".join(why for _, why in found.refused))

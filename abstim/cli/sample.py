@@ -12,7 +12,7 @@ import typer
 from abstim.cli.options import Json, Model, SizedLaunchOptions, TimedGpuOptions, expanded, given_options, refuse_options
 from abstim.show.tables import duration, on_gpu, print_json, print_records, print_table, progress, quantity, say
 from abstim.study.sample.methods import names_for_help
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.keep.folder import check_output
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ class SampleOptions:
                 self.compare and (aimed or self.seed is not None),
         }  # fmt: skip
         for message, is_so in wrong.items():
-            if is_so:
-                raise InputError(message)
+            refuse(is_so, message)
         idle = sorted(given_options(self).keys() & (_SIMULATING if self.select_only else _SELECTING))
         refuse_options(f"{'with' if self.select_only else 'without'} --select-only", **dict.fromkeys(idle, True))
 

@@ -11,7 +11,7 @@ import typer
 from abstim.cli.options import Json, Model, TimedCode, expanded, refuse_options
 from abstim.extras import need
 from abstim.show.tables import print_json, print_records, progress, say
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.keep.folder import check_output
 from functional.terminal import note
 
@@ -135,8 +135,7 @@ _RANKINGS = (
 def _rank(benchmarks: list[str], points: int, model: str, as_json: bool) -> None:
     from abstim.study.validate import pooled, rank_random
 
-    if not benchmarks:
-        raise InputError("--points needs at least one --benchmark")
+    refuse(not benchmarks, "--points needs at least one --benchmark")
     with progress(quiet=as_json) as report:
         found = rank_random(benchmarks, points, model=model, progress=report)
     if as_json:

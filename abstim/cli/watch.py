@@ -41,15 +41,14 @@ _AT_WORK = (
 
 def seconds_allowed() -> float | None:
     """The command's wall-clock time, None if it may take any. Raises InputError for a value that is no number."""
-    from functional.errors import InputError
+    from functional.errors import refuse
 
     text = os.environ.get(SECONDS, "")
     try:
         seconds = float(text) if text else None
     except ValueError:
         seconds = 0.0
-    if seconds is not None and not 0 < seconds < 1e9:
-        raise InputError(f"{SECONDS} = {text!r} is not a number of seconds above 0")
+    refuse(seconds is not None and not 0 < seconds < 1e9, f"{SECONDS} = {text!r} is not a number of seconds above 0")
     return seconds
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from abstim.brief import brief
 from abstim.gpu.spec import ALL_CLASSES, FROM_TIME, SECTIONS, Domain, Params, Spec, WallTime, check, why_idle
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import read_text, table_rows
 from functional.hashed_once import HashedOnce
 from precharacterize.table import Operation, PipelineParameters
@@ -180,8 +180,7 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
     `timed_code`: "ptx" or "machine", whatever the description says; machine code then has to be there, where PTX is
     timed in its place otherwise. Raises InputError for an unknown GPU or key (with the nearest name), a value out of
     range, a missing value, or a file that is not TOML."""
-    if not isinstance(name, str):
-        raise InputError(f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
+    refuse(not isinstance(name, str), f"a GPU is given by its name or file, not as {type(name).__name__}: {name!r:.60}")
     overrides = as_texts(overrides)
     path = _path_of(name)
     own = path.stem if path.parent == config_dir() else ""
@@ -215,8 +214,7 @@ def _asked_code(settings: Settings, code: str, overrides: Sequence[str]) -> Sequ
     """Sets what is timed; overrides as the GPU's name has them. Raises InputError for no such code."""
     old, where = settings["timed_code"], f"{TIMED_CODE} {code}"
     settings["timed_code"] = Setting(check("timed_code", domains()["timed_code"], code, where), where)
-    if old.source.startswith(SET) and old.value != code:
-        raise InputError(f"{where}: {old.source} says otherwise")
+    refuse(old.source.startswith(SET) and old.value != code, f"{where}: {old.source} says otherwise")
     return overrides if old.value == code else [*overrides, f"timed_code={code}"]
 
 
@@ -267,8 +265,7 @@ def gpu_of(gpu: str | Gpu, overrides: Overrides = ()) -> Gpu:
     latter."""
     if not isinstance(gpu, Gpu):
         return load_gpu(gpu, overrides)
-    if overrides:
-        raise InputError("overrides need a GPU by name; use load_gpu(name, overrides)")
+    refuse(overrides, "overrides need a GPU by name; use load_gpu(name, overrides)")
     return gpu
 
 
@@ -324,28 +321,23 @@ def _path_of(name: str, beside: Path | None = None) -> Path:
         return config_dir() / f"{name}.toml"
     path = (beside or Path()) / name
     if name.endswith(".toml"):
-        if not path.is_file():
-            raise InputError(f"{path}: no such GPU description")
+        refuse(not path.is_file(), f"{path}: no such GPU description")
         return path
-    if name and path.exists():
-        raise InputError(f"{name}: no GPU description; the name of one ends in .toml")
+    refuse(name and path.exists(), f"{name}: no GPU description; the name of one ends in .toml")
     raise InputError(f"unknown GPU {name!r}{nearest(name, gpu_names())}")
 
 
 def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[str, str]]:
     """Title, settings and source labels of a file, those of its bases included."""
-    if path.resolve() in seen:
-        raise InputError(f"{path}: `base` leads back to this file")
+    refuse(path.resolve() in seen, f"{path}: `base` leads back to this file")
     document = read_toml(path)
     settings: Settings = {}
     labels: dict[str, str] = {}
     if base := document.pop("base", None):
-        if not isinstance(base, str):
-            raise InputError(f"{path}: base = {base!r} is not the name of a GPU")
+        refuse(not isinstance(base, str), f"{path}: base = {base!r} is not the name of a GPU")
         _, settings, labels = _load_file(_path_of(base, path.parent), (*seen, path.resolve()))
     title = str(document.pop("title", path.stem))
-    if not isinstance(document.pop("known_error", ""), str):
-        raise InputError(f"{path}: known_error needs a text")
+    refuse(not isinstance(document.pop("known_error", ""), str), f"{path}: known_error needs a text")
     sources = document.pop("sources", {})
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
@@ -427,8 +419,7 @@ def _full_key(section: str, key: str) -> str:
 def _parse_override(override: str) -> tuple[str, Any]:
     """`key=value` of `--set` as (full key, checked value)."""
     key, equals, text = (part.strip() for part in override.partition("="))
-    if not equals or not key or not text:
-        raise InputError(f"--set {override}: write it as key=value")
+    refuse(not equals or not key or not text, f"--set {override}: write it as key=value")
     try:
         key = full_key(key)
     except InputError as error:

@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import read_text
 
 _TOKEN = re.compile(r'"(?P<quoted>[^"]*)"|#[^\n]*|(?P<open>")|(?P<word>[^\s"#]+)')
@@ -81,8 +81,7 @@ def read_options(path: Path) -> dict[str, Option]:
         if len(words) != 1:
             count = f"{len(words)} values: {' '.join(words)[:60]}" if words else "no value"
             raise InputError(f"{where}: option {name} has {count}")
-    if not said:
-        raise InputError(f"{path}: no options in this file")
+    refuse(not said, f"{path}: no options in this file")
     return {name: Option(name, words[0], where) for name, where, words in said}
 
 
@@ -92,8 +91,7 @@ def _words(path: Path, text: str) -> Iterator[tuple[int, str, bool]]:
     for match in _TOKEN.finditer(text):
         line += text.count("\n", at, match.start())
         at = match.start()
-        if match["open"]:
-            raise InputError(f"{path}:{line}: a quotation mark that is never closed")
+        refuse(match["open"], f"{path}:{line}: a quotation mark that is never closed")
         if match["quoted"] is not None:
             yield line, "".join(match["quoted"].split()), True
         elif match["word"]:

@@ -18,7 +18,7 @@ from abstim.gradient.occupancy_cycles import cycles_at_points
 from abstim.gradient.occupancy_kernel import OccupancyKernel
 from abstim.gradient.parameter_vector import base_values, check_names, gpu_at
 from abstim.gradient.timed_kernel import TimedKernel, kernel_of
-from functional.errors import InputError
+from functional.errors import refuse
 
 KERNELS = 32  # targets kept ready
 
@@ -50,8 +50,7 @@ def kernel_time(
     names = check_names(params)
     values = [jnp.asarray(params[name], float) for name in names]
     for name, value in zip(names, values, strict=True):
-        if value.shape:
-            raise InputError(f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
+        refuse(value.shape, f"{name} has the shape {value.shape}; kernel_time takes scalars, jax.vmap does arrays")
     named = _Target(target if isinstance(target, str) else id(target), target)
     kernel = _kernel(named, names, gpu, None if launches is None else tuple(launches), model, box)
     if not any(isinstance(value, jax.core.Tracer) for value in values):

@@ -12,7 +12,7 @@ from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.gpu.config import Gpu, nearest, with_values
 from abstim.gpu.spec import FROM_TIME, INSTRUCTION_CLASSES, SECTIONS, Params
 from functional.arrays import Float64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 # In cycles, so that models may carry derivatives to them along
 PARAMETERS = (
@@ -63,18 +63,15 @@ def check_names(names: Iterable[str]) -> tuple[str, ...]:
         if name not in INDEX:
             near = nearest(name, INDEX) or "; `abstim gpus gtx480` lists them"
             raise InputError(f"{name!r} is no latency or service time of a GPU{near}")
-        if found.count(name) > 1:
-            raise InputError(f"parameter {name!r} is named twice")
-    if not found:
-        raise InputError("name at least one parameter")
+        refuse(found.count(name) > 1, f"parameter {name!r} is named twice")
+    refuse(not found, "name at least one parameter")
     return found
 
 
 def refuse_times(names: Iterable[str]) -> None:
     """Raises InputError for a name of [time], for whoever carries derivatives along."""
     for name in names:
-        if name in TIMES:
-            raise InputError(f"{name}: derivatives to times are differences, of the detailed model, or box=True")
+        refuse(name in TIMES, f"{name}: derivatives to times are differences, of the detailed model, or box=True")
 
 
 def base_values(gpu: Gpu, values: Mapping[str, float]) -> dict[str, int | float]:
@@ -82,8 +79,7 @@ def base_values(gpu: Gpu, values: Mapping[str, float]) -> dict[str, int | float]
     same. Raises InputError for a value that is not finite."""
     base: dict[str, int | float] = {}
     for name, value in values.items():
-        if not np.isfinite(value):
-            raise InputError(f"{name} = {value} is not a number of cycles")
+        refuse(not np.isfinite(value), f"{name} = {value} is not a number of cycles")
         own, step = gpu.settings[name].value, step_of(name)
         if is_whole(name):
             base[name] = int(np.floor(value + 0.5))

@@ -18,7 +18,7 @@ from abstim.progress import Progress, silent
 from abstim.session.turns import Launches
 from abstim.targets.execution import Execution, came_along, chosen_executor, execute_case, is_ordered
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
-from functional.errors import ExecutionError, InputError
+from functional.errors import ExecutionError, InputError, refuse
 from functional.execution.executor import Executor, Request
 from functional.launches.case import Case
 from functional.launches.streamed import StreamedCase
@@ -171,7 +171,6 @@ def refuse_coupled(case: Case, flush: str) -> None:
     if case.traces or isinstance(case, StreamedCase | StoredCase):
         what = "is made launch by launch" if isinstance(case, StreamedCase) else "is a trace, nothing is executed"
         raise InputError(f"--coupled: {case.name} {what}")
-    if flush != "all":
-        raise InputError("--coupled executes each launch with empty caches; leave out --flush")
+    refuse(flush != "all", "--coupled executes each launch with empty caches; leave out --flush")
     if not any(map(is_ordered, case.launches)):
         raise InputError(f"--coupled: no effect on {case.name}, where no order of thread blocks decides anything")

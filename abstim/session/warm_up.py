@@ -11,15 +11,14 @@ from abstim.engine.kept_caches import FLUSHES, Caches
 from abstim.engine.simulation import Simulation
 from abstim.gpu.config import Gpu
 from abstim.session.session import Session
-from functional.errors import InputError
+from functional.errors import refuse
 
 EMPTY, KEPT = "empty", "perfect"  # what `--warm-up` calls a flush of everything, and of nothing
 
 
 def check_flush(flush: str) -> None:
     """Raises InputError for a way to flush caches that is not there."""
-    if flush not in FLUSHES:
-        raise InputError(f"caches cannot be flushed {flush!r}; there are {', '.join(FLUSHES)}")
+    refuse(flush not in FLUSHES, f"caches cannot be flushed {flush!r}; there are {', '.join(FLUSHES)}")
 
 
 class WarmUp:
@@ -113,6 +112,5 @@ def warm_up_named(name: str) -> WarmUp:
         return Flushed("all")
     if name in (ALL, KEPT):
         return MemoryOfAll() if name == ALL else Flushed("none")
-    if not name.isdigit():
-        raise InputError(f"--warm-up {name!r}: give a number of launches, all, perfect or empty")
+    refuse(not name.isdigit(), f"--warm-up {name!r}: give a number of launches, all, perfect or empty")
     return MemoryOf(int(name))

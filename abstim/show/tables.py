@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from abstim.brief import grouped
-from functional.errors import InputError
+from functional.errors import refuse
 from functional.terminal import note, plain
 
 if TYPE_CHECKING:
@@ -269,8 +269,7 @@ def _lines(shorter: str) -> Iterator[Any]:
     """Progress as lines, by a thread of its own: who works may be silent for long. Raises InputError if the
     environment's value is no number of seconds."""
     text = os.environ.get("ABSTIM_PROGRESS_SECONDS", "")
-    if text and not text.isdecimal():
-        raise InputError(f"ABSTIM_PROGRESS_SECONDS = {text!r} is not a whole number of seconds")
+    refuse(text and not text.isdecimal(), f"ABSTIM_PROGRESS_SECONDS = {text!r} is not a whole number of seconds")
     seconds = min(float(text or LINE_SECONDS), 1e6)
     over, pace, latest, started = Event(), Pace(shorter), list[tuple[str, str, float | None]](), monotonic()
 

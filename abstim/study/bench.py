@@ -29,7 +29,7 @@ from abstim.session.session import Session, open_session
 from abstim.study.baseline import read_result
 from abstim.study.validate import Measured, known_variants, read_reference, select
 from abstim.targets.execution import execute_case
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.execution.computer import default_threads, so_many_threads
 from functional.files import number_in, table_rows
 from functional.programs.link import link
@@ -279,8 +279,7 @@ def read_rows(path: Path, variants: Sequence[str], benchmarks: Sequence[str]) ->
     """The rows of a table that are to be compared. Raises InputError as `read_reference` does, and without seconds."""
     chosen, _ = select(read_reference(path), variants or VARIANTS, (), ())
     chosen = [entry for entry in chosen if entry.benchmark in benchmarks]
-    if not chosen:
-        raise InputError(f"{path}: has none of the benchmarks to be measured")
+    refuse(not chosen, f"{path}: has none of the benchmarks to be measured")
     seconds: dict[tuple[str, str], float] = {}
     for where, row in table_rows(path):
         if row.get("flush") in (None, "", "all"):
@@ -337,8 +336,7 @@ def bench(
     model_named(model)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")
-    if not 1 <= rounds <= MOST_ROUNDS:
-        raise InputError(f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
+    refuse(not 1 <= rounds <= MOST_ROUNDS, f"rounds = {rounds} is not a whole number from 1 to {MOST_ROUNDS}")
     gpu = gpu or load_gpu("gtx480")
     gpus = design_points(gpu, points)
     found = BenchResult(gpu.name, points, {}, model=model, memory_model=gpu.memory_model)
@@ -365,8 +363,7 @@ def bench(
 
 def design_points(gpu: Gpu, count: int) -> list[Gpu]:
     """`gpu` itself, then variations of SM count, schedulers, policy and blocks an SM: up to 1,024 different points."""
-    if not 1 <= count <= 1024:
-        raise InputError(f"points = {count} is not a whole number from 1 to 1024")
+    refuse(not 1 <= count <= 1024, f"points = {count} is not a whole number from 1 to 1024")
     choices = {
         "sm_count": (15, 8, 24, 30, 12, 20, 4, 48),
         "schedulers_per_sm": (2, 1, 4, 3),
@@ -412,8 +409,7 @@ class Verdict:
 def read_old(path: Path, model: str) -> dict[str, Any]:
     """An earlier `abstim bench --json`. Raises InputError if it is none, or of another model."""
     data = read_result(path)
-    if not isinstance(data, dict) or data.get("kind") != "bench":
-        raise InputError(f"{path}: not a result of `abstim bench --json`")
+    refuse(not isinstance(data, dict) or data.get("kind") != "bench", f"{path}: not a result of `abstim bench --json`")
     if (before := data.get("model", DETAILED)) != model:
         raise InputError(f"{path}: measured the {before} model; compare it with --model {before}")
     return data
@@ -438,8 +434,7 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Verdict]:
         if shared:
             before, after = _rounds(old, stage, shared), _rounds(new, stage, shared)
             found.append(_verdict(stage, len(shared), before, after, steady))
-    if not found:
-        raise InputError("the two results have no benchmark and stage in common")
+    refuse(not found, "the two results have no benchmark and stage in common")
     return found
 
 

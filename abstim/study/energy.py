@@ -18,7 +18,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.session.result import LaunchResult, RunResult
 from functional.arrays import Float64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import rows_beside
 
 CLOCK_HZ = 1_417_000_000  # at which the powers were measured
@@ -174,8 +174,7 @@ class Energy:
 
 def refuse_energy(gpu: Gpu, model: str) -> PowerModel:
     """The power model of a GPU. Raises InputError where none was fitted, or another model than the detailed counts."""
-    if model != "detailed":
-        raise InputError(f"--energy is of the detailed model, which counts events; leave out --model {model}")
+    refuse(model != "detailed", f"--energy is of the detailed model, which counts events; leave out --model {model}")
     return power_model(gpu.name)
 
 

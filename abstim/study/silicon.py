@@ -16,7 +16,7 @@ from abstim.models import run
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult
 from abstim.study.validate import scatter
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import number_in, table_rows
 from sampling.statistics import spearman
 
@@ -105,13 +105,11 @@ def read_measured_times(path: Path) -> list[MeasuredTime]:
 
 def _row(where: str, row: dict[str, str]) -> MeasuredTime:
     clock, time = (number_in(where, row, column) for column in ("core_clock_hz", "time_ns"))
-    if not (time > 0 and clock > 0):
-        raise InputError(f"{where}: core_clock_hz and time_ns must be above 0")
+    refuse(not (time > 0 and clock > 0), f"{where}: core_clock_hz and time_ns must be above 0")
     counted = {kind: f"{kind}_operations" for kind in OPERATIONS if row.get(f"{kind}_operations")}
     operations = {kind: number_in(where, row, column) for kind, column in counted.items()}
     launch = row.get("launch") or None
-    if launch is not None and not launch.isdecimal():
-        raise InputError(f"{where}: launch = {launch!r} is not the number of a launch")
+    refuse(launch is not None and not launch.isdecimal(), f"{where}: launch = {launch!r} is not the number of a launch")
     number = None if launch is None else int(launch)
     return MeasuredTime(row["target"], row["gpu"], clock, row["flush"], time, row["class"], number, operations)
 

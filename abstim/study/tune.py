@@ -26,7 +26,7 @@ from abstim.study.explore.result import save_table
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampler import sample
 from abstim.targets.resolve import ptx_case
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.case import Case
 
 FORMULA = "analytic"
@@ -59,8 +59,7 @@ class Space:
         """Those that keep all constraints, the last name's values running fastest. Raises InputError if none does."""
         every: list[Values] = [dict(zip(self.axes, own, strict=True)) for own in product(*self.axes.values())]
         kept = [values for values in every if all(rule(_lookup(values)) for rule in self.constraints)]
-        if not kept:
-            raise InputError(f"none of {len(every):,} variants keeps every --constraint")
+        refuse(not kept, f"none of {len(every):,} variants keeps every --constraint")
         return kept
 
     def case(self, values: Values) -> Case:
@@ -93,8 +92,7 @@ def _extents(option: str, text: str) -> list[Expression]:
     except SyntaxError:
         raise InputError(f"{option} {text}: write one to three expressions, as in ceil(4096 / tile), 16") from None
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    if not 1 <= len(parts) <= 3:
-        raise InputError(f"{option} {text}: write one to three expressions, not {len(parts)}")
+    refuse(not 1 <= len(parts) <= 3, f"{option} {text}: write one to three expressions, not {len(parts)}")
     return [Expression(ast.unparse(part), f"{option} {text}") for part in parts]
 
 
@@ -109,8 +107,7 @@ def _lookup(values: Values) -> Callable[[str], Any]:
 
 def _whole(expression: Expression, values: Values) -> int:
     found = float(expression(_lookup(values)))
-    if not found.is_integer():
-        raise InputError(f"{expression.where}: is {found:g}; round it, as in ceil(n / tile)")
+    refuse(not found.is_integer(), f"{expression.where}: is {found:g}; round it, as in ceil(n / tile)")
     return int(found)
 
 
@@ -180,8 +177,7 @@ def tune(
     point, variants = gpu_of(gpu), [Variant(values=values) for values in space.variants()]
     if strategy not in STRATEGIES:
         raise InputError(f"no strategy {strategy!r}{nearest(strategy, STRATEGIES)}")
-    if aim and model != DETAILED:
-        raise InputError(f"the {model} model times whole launches; leave out --error")
+    refuse(aim and model != DETAILED, f"the {model} model times whole launches; leave out --error")
     model_named(model).refuse([point], "all")
     candidates = len(variants)
     if strategy == "random":

@@ -20,7 +20,7 @@ from abstim.progress import Progress, silent
 from abstim.session.detailed import engine_results
 from abstim.session.session import open_session
 from abstim.targets.resolve import Target
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import table_rows
 from sampling.statistics import spearman
 
@@ -207,8 +207,7 @@ def read_reference(path: Path, flush: str = "all") -> list[Measured]:
         key = (row["benchmark"], row["variant"])
         entry = found.setdefault(key, Measured(*key, row.get("group") or "all", {}, {}))
         launch, cycles = (_whole(where, row, column) for column in ("launch", "cycles"))
-        if launch in entry.cycles:
-            raise InputError(f"{path}: {' on '.join(key)} has launch {launch} twice")
+        refuse(launch in entry.cycles, f"{path}: {' on '.join(key)} has launch {launch} twice")
         entry.cycles[launch] = cycles
         for name in MISSES:
             if row.get(name):

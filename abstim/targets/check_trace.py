@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from functional.arrays import Int32, Int64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.case import Case
 from functional.launches.launch import Launch, places
 from functional.programs.program import Program
@@ -36,8 +36,7 @@ class BlockCounts(NamedTuple):
 def check_traces(case: Case, traces: Sequence[Trace]) -> None:
     """Raises InputError, saying what is wrong, unless there is one trace a launch, of all of its thread blocks: every
     warp with its basic blocks, and of each access as many records and conflicts as the engine will ask for."""
-    if len(traces) != len(case.launches):
-        raise InputError(f"{case.name}: {len(traces)} traces of {len(case.launches)} launches")
+    refuse(len(traces) != len(case.launches), f"{case.name}: {len(traces)} traces of {len(case.launches)} launches")
     counts: dict[int, BlockCounts] = {}  # by program
     for number, (launch, trace) in enumerate(zip(case.launches, traces, strict=True)):
         program = launch.program

@@ -16,7 +16,7 @@ import msgspec
 
 from abstim.progress import Progress, silent
 from abstim.targets.check_trace import check_traces
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.execution.executor import Executor
 from functional.keep.folder import trace_cache_bytes
 from functional.keep.kept import Kept, key
@@ -50,8 +50,7 @@ def chosen_executor(strict: bool = False) -> Executor:
 
     Raises InputError if isolation is asked for and impossible."""
     which = isolated()
-    if which not in (NONE, ALL, FOREIGN):
-        raise InputError(f"{ISOLATE} = {which!r} is none of {NONE}, {ALL}, {FOREIGN}")
+    refuse(which not in (NONE, ALL, FOREIGN), f"{ISOLATE} = {which!r} is none of {NONE}, {ALL}, {FOREIGN}")
     return _inner(strict) if which == NONE else _isolated(which, strict)
 
 

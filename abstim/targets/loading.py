@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from functional.arrays import Bool
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
 from functional.launches.launch import Argument, Launch, Order, Pointer, Scalar, Struct, device_address, make_launch
 from functional.launches.launches_json import DTYPES, SCALARS
@@ -132,8 +132,7 @@ class DeviceProgram(Case):
 
     def output(self, array: Any) -> np.ndarray:
         """What an array holds after all launches, which are executed. Raises InputError for one that no launch has."""
-        if id(array) not in self._names:
-            raise InputError(f"{self.name}: no launch was given this array")
+        refuse(id(array) not in self._names, f"{self.name}: no launch was given this array")
         name = self._names[id(array)][0]
         return self.buffer(name, self._executed()).reshape(self.arrays[name].shape)
 
@@ -154,8 +153,7 @@ class DeviceProgram(Case):
         return tuple(self._executed().printed.calls)
 
     def _refuse_after_launch(self, what: str) -> None:
-        if self.launches:
-            raise InputError(f"{self.name}: set {what} before the first launch")
+        refuse(self.launches, f"{self.name}: set {what} before the first launch")
 
     def _argument(self, argument: Any, name: str) -> Argument:
         if isinstance(argument, Struct):
@@ -170,8 +168,7 @@ class DeviceProgram(Case):
             if array is None:
                 raise InputError(f"{self.name}: a {type(argument).__name__} is no array")
             free = name if name not in self.arrays else f"{name} of launch {len(self.launches)}, {len(self.arrays)}"
-            if array.dtype.kind not in "biufc":
-                raise InputError(f"{free}: an array of {array.dtype} cannot be passed to a kernel")
+            refuse(array.dtype.kind not in "biufc", f"{free}: an array of {array.dtype} cannot be passed to a kernel")
             self.memory.allocate(free, array.nbytes, array)
             self.arrays[free], self.dtypes[free], self._after = array, array.dtype, None
             self._names[id(argument)] = free, argument  # itself: as long as it is held, no other has its id
@@ -337,8 +334,7 @@ def _split(text: str) -> list[str]:
 
 
 def _plain(text: str, parameter: Parameter, where: str) -> Scalar:
-    if parameter is _MEMBER:
-        raise InputError(f"{where}: a member needs its type, like f32:1.5")
+    refuse(parameter is _MEMBER, f"{where}: a member needs its type, like f32:1.5")
     if parameter.bytes != TYPE_BYTES.get(parameter.type):
         raise InputError(f"{where}: a structure of {parameter.bytes} bytes is given as struct(f32:1,f32:2,...)")
     if parameter.type.startswith("b"):  # untyped: the number's form decides
@@ -357,8 +353,7 @@ def _number(text: str, floating: bool, where: str) -> int | float:
 def _buffer(rest: str, parameter: Parameter, where: str) -> np.ndarray:
     type_, _, size = rest.partition(":")
     count, _, fill = size.partition(":")
-    if type_ not in DTYPES:
-        raise InputError(f"{where}: expected buf:TYPE:COUNT with a type of {', '.join(DTYPES)}")
+    refuse(type_ not in DTYPES, f"{where}: expected buf:TYPE:COUNT with a type of {', '.join(DTYPES)}")
     if not count.isdecimal() or fill not in ("", "zero", "random"):
         raise InputError(f"{where}: expected buf:{type_}:COUNT or buf:{type_}:COUNT:random")
     dtype, length = np.dtype(DTYPES[type_]), int(count)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from abstim.gpu.config import config_dir, nearest, read_toml
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.keep.folder import cache_dir, write_atomic
 from functional.ptx.ir import Module
 from functional.terminal import note
@@ -48,8 +48,7 @@ def opcodes() -> Opcodes:
         if set(group) != {"operation", "source", "opcodes"}:
             raise InputError(f"{path}: group {number} needs operation, source and opcodes")
         for opcode in group["opcodes"]:
-            if opcode in found:
-                raise InputError(f"{path}: {opcode} is there twice")
+            refuse(opcode in found, f"{path}: {opcode} is there twice")
             found[opcode] = group["operation"]
     return Opcodes(found, str(path))
 
@@ -85,8 +84,7 @@ OPTIONS = ("-ptx", "-lineinfo", "-arch=sm_75")  # with the source's lines in the
 def ptx_of(source: str, defined: Mapping[str, Any] = MappingProxyType({})) -> Path:
     """The path of the PTX, which is kept, compiled with macros `defined`. Raises InputError without a compiler, with
     what to type where there is one, and with the compiler's first error for a source that it refuses."""
-    if not Path(source).is_file():
-        raise InputError(f"{source}: no such file")
+    refuse(not Path(source).is_file(), f"{source}: no such file")
     from precharacterize.machine_code.assemble import tool
 
     compiler = tool("nvcc")
@@ -106,8 +104,7 @@ def ptx_of(source: str, defined: Mapping[str, Any] = MappingProxyType({})) -> Pa
         content = ptx.read_bytes()
     kept = cache_dir("ptx") / sha256(content).hexdigest()[:32] / ptx.name
     write_atomic(kept, lambda file: file.write(content))
-    if not kept.is_file():
-        raise InputError(f"{source}: its PTX cannot be written to {kept.parent}")
+    refuse(not kept.is_file(), f"{source}: its PTX cannot be written to {kept.parent}")
     return kept
 
 
@@ -124,8 +121,7 @@ def open_target(target: Target) -> Case:
             given = f"{type(case).__name__}: {case!r:.60}"
             raise InputError(f"a target is a name, a path, or what `kernel.launch(...)` gives, not {given}")
         return case
-    if not target:
-        raise InputError("the target is empty; name a benchmark (`abstim suite`), a file or a folder")
+    refuse(not target, "the target is empty; name a benchmark (`abstim suite`), a file or a folder")
     if target.endswith(".json"):
         from functional.launches.launches_json import load_case
 
@@ -180,8 +176,7 @@ def resolve(
     shape = {"--grid": grid, "--block": block}
     if _is_source(target):
         if missing := [option for option, value in shape.items() if not value]:
-            if not Path(target).exists():
-                raise InputError(f"{target}: no such file")
+            refuse(not Path(target).exists(), f"{target}: no such file")
             example = "as in --grid 64 --block 256, and an --arg for each argument of the kernel"
             raise InputError(f"{target}: a {Path(target).suffix} target also needs {' and '.join(missing)}, {example}")
         extents = []

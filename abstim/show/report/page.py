@@ -16,7 +16,7 @@ from abstim.progress import Progress, silent
 from abstim.show.report.chart import Chart, Section
 from abstim.show.tables import quantity
 from abstim.study.baseline import read_result
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.keep.folder import check_output, write_output
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def write_report(
     results: Sequence[Path], output: Path, title: str = "abstim report", progress: Progress = silent
 ) -> None:
     """Write one HTML file that shows result files. Raises InputError for a file that is none."""
-    if not results:
-        raise InputError("a report needs at least one result file; write one with --json")
+    refuse(not results, "a report needs at least one result file; write one with --json")
     if output.resolve() in [path.resolve() for path in results]:
         raise InputError(f"-o {output}: it is one of the results; choose another name")
     check_page(output)

@@ -16,7 +16,7 @@ from abstim.session.session import Session, open_session
 from abstim.study.silicon import MeasuredTime, target_in
 from abstim.study.validate import Measured
 from functional.arrays import Bool, Float64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 
 class Measurement(NamedTuple):
@@ -66,8 +66,7 @@ def of_times(
 
 
 def _only(names: set[str], what_to_do: str) -> str:
-    if len(names) != 1:
-        raise InputError(f"the table's variants are of several GPUs ({', '.join(sorted(names))}); {what_to_do}")
+    refuse(len(names) != 1, f"the table's variants are of several GPUs ({', '.join(sorted(names))}); {what_to_do}")
     return names.pop()
 
 
@@ -175,8 +174,7 @@ def split(programs: Sequence[int], fraction: float, seed: int) -> tuple[list[int
     """Positions to fit and positions held out; all measurements of a program are on the same side.
 
     Raises InputError for a fraction that leaves nothing to fit."""
-    if not 0 < fraction <= 1:
-        raise InputError(f"split {fraction:g}: the part to fit is above 0 and at most 1")
+    refuse(not 0 < fraction <= 1, f"split {fraction:g}: the part to fit is above 0 and at most 1")
     different = list(dict.fromkeys(programs))
     order = np.random.default_rng(seed).permutation(len(different))
     fitted = {different[k] for k in order[: max(1, round(fraction * len(different)))]}

@@ -20,7 +20,7 @@ from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParamet
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured
 from functional.arrays import Bool, Float64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 STEPS = (0.16, 0.08, 0.04, 0.03, 0.02, 0.01)  # of the pattern search, in logarithms
 OUTLIER = 0.02  # error in log cycles; or half of a usual one, while they are larger
@@ -224,10 +224,8 @@ def fit(
     out, chosen by `seed`; if the error of these does not fall, the start is kept. `model`: what predicts cycles. Raises
     InputError for unknown names, variants of several GPUs, or a target that cannot run."""
     started = perf_counter()
-    if not table:
-        raise InputError("the table has nothing to fit")
-    if factor <= 1:
-        raise InputError(f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
+    refuse(not table, "the table has nothing to fit")
+    refuse(factor <= 1, f"factor {factor:g}: parameters need room on both sides; choose a number above 1")
     names = check_names(names)
     read: Any = partial(of_times, programs) if isinstance(table[0], MeasuredTime) else of_table
     name, gpus, found = read(table, gpu, overrides)

@@ -20,7 +20,7 @@ from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_deci
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, WORK, BlockWork, block_work, dram_cycles, summed
 from functional.arrays import Bool, Float64, Int64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.launch import Pointer
 from functional.programs.program import Program
 from functional.traces.line_record import in_phases, more_follow
@@ -231,8 +231,7 @@ class Aim:
     seed: int = 0  # of what is chosen at random, by any method
 
     def __post_init__(self) -> None:
-        if self.control not in ("", *CONTROLS):
-            raise InputError(f"--control {self.control}: there are {', '.join(CONTROLS)}")
+        refuse(self.control not in ("", *CONTROLS), f"--control {self.control}: there are {', '.join(CONTROLS)}")
         if not 0.0 < self.error < 1.0:
             said = f"an error of {100 * self.error:.4g} %"
             raise InputError(f"{said} cannot be aimed at; give more than 0 % and less than 100 %")

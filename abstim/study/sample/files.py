@@ -17,7 +17,7 @@ from abstim.study.sample.sample_result import plain_estimate
 from abstim.study.sample.sampler import opened
 from abstim.targets.resolve import open_target, sass_opcode
 from functional.arrays import Float64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import table_rows
 from functional.programs.dependence import signatures
 from sampling import Estimate, Profile, SamplingError, Selection, selection_files
@@ -73,8 +73,7 @@ def write_selection(
     if chosen.select is None:
         raise InputError(f"{method} does not select launches beforehand; choose another method")
     is_list = target.endswith(".g")
-    if is_list and traces:
-        raise InputError(f"{target}: its traces are there already; leave out --traces")
+    refuse(is_list and traces, f"{target}: its traces are there already; leave out --traces")
     if known is None and is_list:
         raise InputError(f"{target}: a list of traces has no profile; give one with --profile or --light-profile")
     if known is None:
@@ -160,8 +159,7 @@ def _times(path: Path, selection: Selection) -> tuple[str, Float64[np.ndarray, "
         found = _times_of(path, rows, unit, selection)
     if len(found) != len(selection.units):
         raise InputError(f"{path}: {len(found)} times for {len(selection.units)} selected launches")
-    if not (np.isfinite(found) & (found > 0)).all():
-        raise InputError(f"{path}: a time is not a positive number")
+    refuse(not (np.isfinite(found) & (found > 0)).all(), f"{path}: a time is not a positive number")
     return unit, found
 
 
@@ -169,8 +167,7 @@ def _times_of(
     path: Path, rows: list[dict[str, str]], unit: str, selection: Selection
 ) -> Float64[np.ndarray, " sample"]:
     """In the order of the selection; a launch may be there several times, and counts with its mean."""
-    if not unit:
-        raise InputError(f"{path}: no column of times; name one {', '.join(UNITS)}")
+    refuse(not unit, f"{path}: no column of times; name one {', '.join(UNITS)}")
     try:
         launches, times = np.array([int(row["launch"]) for row in rows]), np.array([float(row[unit]) for row in rows])
     except (TypeError, ValueError) as error:

@@ -12,7 +12,7 @@ from enum import Enum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.files import toml_beside
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class Method:
             return self
         if inside not in INSIDE:
             raise InputError(f"launches cannot be simulated {inside!r}{nearest(inside, INSIDE)}")
-        if self.inside != "full":
-            raise InputError(f"{self.name} has its own way to simulate a launch; leave out --inside")
+        refuse(self.inside != "full", f"{self.name} has its own way to simulate a launch; leave out --inside")
         return self if inside == "full" else replace(self, name=f"{self.name}+{inside}", inside=inside)
 
     def run(self, program: SampledProgram, known: Known | None, aim: Aim) -> Estimate:

@@ -25,7 +25,7 @@ from abstim.study.sample.sample_result import Comparison, SampleResult, by_kerne
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.execution import execute, execution_key, kept_execution
 from abstim.targets.resolve import Target, open_target
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 from functional.launches.case import Case
 from functional.launches.streamed import StreamedCase
 from functional.programs.dependence import signatures
@@ -156,8 +156,7 @@ def run_method(
         if known is None and method.needs is Needs.PROFILE:
             known = Known(profile_of(program))
         rows = len(program) if known is None else len(known.light.names if known.light else known.profile)
-        if rows != len(program):
-            raise InputError(f"the profile has {rows} launches, {program.case.name} has {len(program)}")
+        refuse(rows != len(program), f"the profile has {rows} launches, {program.case.name} has {len(program)}")
         stated = method.run(program, known, aim or Aim())
     except SamplingError as error:
         raise InputError(f"{method.name}: {error}") from None
