@@ -69,8 +69,8 @@ def run(
     """Every launch of a target on one GPU.
 
     `target`: a suite benchmark's name, the path of a launches.json, a Case, a function that makes one, or a Session;
-    `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`. Raises InputError for anything a user got wrong; then there
-    is no result."""
+    `overrides`: `["sm_count=30"]` or `{"sm_count": 30}`; `options`: see `Options`. Raises InputError for anything a
+    user got wrong; then there is no result."""
     return run_many(target, [gpu_of(gpu, overrides)], **options)[0]
 
 

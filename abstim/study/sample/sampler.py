@@ -76,8 +76,8 @@ def sample(
         f"{chosen.name} looks at each launch itself; leave out the profile":
             known is not None and chosen.needs is not Needs.PROFILE,
     }  # fmt: skip
-    for why in (why for why, so in wrong.items() if so):
-        raise InputError(why)
+    for why, so in wrong.items():
+        refuse(so, why)
     _refuse(chosen, case, point, model, before, warm_up)
     program = opened(case, point, chosen.online, partial, warm_up=before, model=model, progress=progress)
     program.prepare()
