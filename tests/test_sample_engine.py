@@ -19,6 +19,7 @@ from abstim.study.sample.counts import (
     part_of,
     warp_types,
 )
+from abstim.study.sample.kept import Finished
 from abstim.study.sample.on_demand import ThreadBlocks
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.study.sample.simulator import WINDOW_CYCLES, Watch
@@ -26,6 +27,7 @@ from abstim.targets.resolve import open_target
 from functional.execution.default_executor import default_executor
 from precharacterize.classify import kinds_of
 from sampling import Pkp
+from sampling.estimate import exact
 
 REAL = load_gpu("gtx480")
 PERFECT = load_gpu("gtx480_perfect")
@@ -269,3 +271,12 @@ def test_a_launch_that_was_dropped_can_be_asked_for_again() -> None:
     launches.drop(1)
     again = launches.trace(1)
     assert again is not first and np.array_equal(again.records, first.records)
+
+
+def test_histories_are_in_the_order_of_the_launches_whichever_thread_ended_first() -> None:
+    opened = program("gaussian_elimination")
+    found = Finished(
+        estimate=exact("x", 1.0, (), {}), executed_instructions=1.0, time_seconds=0.0, history=[(0.0, 0.0)]
+    )
+    opened.asked = {(3, "x"): found, (1, "x"): found}
+    assert [name.split()[0] for name in opened.stability()] == ["1", "3"]

@@ -112,10 +112,10 @@ class SampledProgram:
             return self.in_part.setdefault(number, InPart())
 
     def stability(self) -> dict[str, tuple[tuple[float, float], ...]]:
-        """Of each launch that was stepped, its history."""
+        """Of each launch that was stepped, in their order, its history."""
         earlier = {number: found.history for (number, _), found in self.asked.items() if found.history}
-        stepped = {number: each.history for number, each in sorted(self.simulators.items()) if each.history}
-        return {self.name(number): tuple(history) for number, history in (earlier | stepped).items() if history}
+        stepped = {number: each.history for number, each in self.simulators.items() if each.history}
+        return {self.name(number): tuple(history) for number, history in sorted((earlier | stepped).items())}
 
     def name(self, number: int) -> str:
         """For people."""
