@@ -1,7 +1,7 @@
 """The table of sampling methods: what each needs, how it selects launches, and how their cycles make an estimate.
 
 A method is composed: `select` says which launches to take, and `inside` how each of them is simulated
-(`inside.INSIDE`). Help, docs and tests read this table, `methods.toml`; nothing slow is imported before a method is
+(`inside.INSIDE`). Help, docs and tests read this table, `methods.csv`; nothing slow is imported before a method is
 used."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from functional.errors import InputError, refuse
-from functional.files import toml_beside
+from functional.files import rows_beside
 
 if TYPE_CHECKING:
     from abstim.study.sample.automatic import Aim
@@ -132,17 +132,19 @@ def _in_two_levels(program: SampledProgram, known: Known) -> Known:
     return replace(known, profile=known.profile.first(max(20, len(program) // 10)), light=light_profile_of(program))
 
 
-def _read(name: str, said: dict[str, Any]) -> Method:
-    how: dict[str, Any] = {"needs": Needs(said.pop("needs", Needs.PROFILE))}
-    select, guesses = said.pop("select", ""), said.pop("guesses", False)
-    if select == "two levels":
+def _read(row: dict[str, str]) -> Method:
+    """`select`: a class of `sampling` that chooses launches, by cycles that nobody has measured too where it `guesses`;
+    or "two levels"."""
+    how: dict[str, Any] = {name: row[name] for name in ("name", "what", "assumes", "source", "inside", "whole")}
+    how |= {"needs": Needs(row["needs"]), "random": row["random"] == "yes"}
+    if row["select"] == "two levels":
         how |= {"select": _by_two_levels, "completed": _in_two_levels}
-    elif select:
-        how["select"] = _by(select, guesses)
-    return Method(name=name, **how, **said)
+    elif row["select"]:
+        how["select"] = _by(row["select"], guesses=row["guesses"] == "yes")
+    return Method(**how)
 
 
-METHODS = {name: _read(name, said) for name, said in toml_beside(__file__, "methods.toml").items()}
+METHODS = {row["name"]: _read(row) for row in rows_beside(__file__, "methods.csv")}
 
 
 def method_named(name: str) -> Method:
