@@ -67,13 +67,12 @@ _FAMILY = {
     **dict.fromkeys(("div", "rem"), "div"),
 }
 _SFU = frozenset({"sqrt", "sin", "cos", "ex2", "lg2", "rsqrt", "rcp", "tanh"})
-_TENSOR = frozenset({"mma", "wmma", "wgmma"})
-_TCGEN05 = {"mma": "tensor", "cp": "tensor", "ld": "int_shfl", "st": "int_shfl"}
+_TCGEN05 = {"mma": "wgmma", "cp": "wgmma", "ld": "int_shfl", "st": "int_shfl"}
 _PAST_L1D = frozenset({"cg", "cv", "volatile", "relaxed", "acquire", "mmio"})
 
 
 def latency_class(instruction: Instruction) -> str:
-    """Name of the latency class: `int_add`, `fp32_mad`, `fp64_div`, `sfu`, `int_shfl`, `tensor` or `other`."""
+    """Name of the latency class: `int_add`, `fp32_mad`, `fp64_div`, `sfu`, `int_shfl`, `tensor`, `wgmma` or `other`."""
     opcode = instruction.opcode
     if opcode in _SFU:
         return "sfu"
@@ -81,8 +80,10 @@ def latency_class(instruction: Instruction) -> str:
         return "int_shfl"
     if opcode == "tcgen05":
         return _TCGEN05.get(instruction.modifiers[0], "other")
-    if opcode in _TENSOR and not instruction.is_memory:
-        return "tensor" if opcode != "wgmma" or instruction.is_warpgroup_product else "other"
+    if opcode in ("mma", "wmma") and not instruction.is_memory:
+        return "tensor"
+    if instruction.is_warpgroup_product:
+        return "wgmma"
     family = _FAMILY.get(opcode)
     type_name = next((m for m in instruction.modifiers if m in TYPE_BYTES), "b32")
     return f"{_number_class(type_name)}_{family}" if family else "other"
@@ -163,7 +164,7 @@ _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
 def ptx_operations_of(instruction: Instruction) -> Operations:
     """A PTX instruction's, where no machine code says what it became; of `tcgen05` the text does not say how many."""
-    shape = _SHAPE.search(instruction.name) if instruction.opcode in _TENSOR else None
+    shape = _SHAPE.search(instruction.name) if instruction.opcode in ("mma", "wmma", "wgmma") else None
     if shape is None or (instruction.opcode == "wmma" and ".mma" not in instruction.name):
         halves = any(m in _HALVES for m in instruction.modifiers)  # timed as fp32, and none
         return NO_OPERATIONS if halves else _OPERATIONS.get(latency_class(instruction), NO_OPERATIONS)

@@ -41,9 +41,10 @@ from precharacterize.machine_code.assemble import (
     functions_of,
     toolkits,
 )
+from precharacterize.machine_code.timed_blocks import _row
 from precharacterize.machine_code.timing_classes import tensor_share
 from precharacterize.projection import project
-from precharacterize.table import decoded, encoded
+from precharacterize.table import UNITS, decoded, encoded
 from precharacterize.timed_code import TimedCode, consumes
 
 GPU = load_gpu("rtx3080", ["sm_count=4"])
@@ -407,11 +408,20 @@ def test_parameters_come_from_a_line_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("opcode", "share"),
     [("HMMA.16816.F32", 1), ("HMMA.1688.F32.BF16", 0.5), ("HMMA.1688.F32.TF32", 1), ("IMMA.16832.S8.S8", 1),
-     ("IMMA.16864.S4.S4", 1), ("DMMA.884", 2)],
+     ("IMMA.16864.S4.S4", 1), ("DMMA.884", 2), ("DMMA.16816", 64 / 6)],
 )  # fmt: skip
 def test_a_matrix_unit_is_held_for_products_times_bits(opcode: str, share: float) -> None:
-    """On an A100 (8 cycles of a sub-core) these are 1,024 products of fp16 a cycle an SM, and 64 of fp64."""
-    assert tensor_share(MachineInstruction(0, "", "", opcode, "", 0, 1, 7, 7, 0)) == share
+    """On an A100 (8 cycles of a sub-core) these are 1,024 products of fp16 a cycle an SM, and 64 of fp64; on an H100
+    (6) 128 of fp64."""
+    assert tensor_share(MachineInstruction(0, "", "", opcode, "", 0, 1, 7, 7, 0)) == pytest.approx(share, rel=0.002)
+
+
+def test_an_h100_multiplies_faster_by_warpgroups_than_by_warps() -> None:
+    """6 cycles of a sub-core (measured 6.5) where a part of `wgmma` as large takes 4."""
+    pipeline = load_gpu("h100").pipeline
+    times = [MachineInstruction(0, "", "", op, "", 0, 1, 7, 7, 0) for op in ("HMMA.16816.F32", "HGMMA.64x8x16.F32")]
+    rows = [_row(code, None, None, pipeline, 8) for code in times]
+    assert [(row.initiation_cycles, UNITS[row.unit]) for row in rows] == [(6, "tensor"), (4, "tensor")]
 
 
 @needs_tools

@@ -73,11 +73,12 @@ POLICIES = {
 NUMBER_OF_POLICY = {name: number for number, name in enumerate(POLICIES)}
 
 # Classes of arithmetic instructions, those of GPGPU-Sim's `ptx_opcode_latency_*` options. `sfu` is sin, cos, ex2, lg2,
-# rcp, rsqrt, sqrt and tanh; `tensor` is mma; `other` everything else (mov, setp, selp, cvt, logic, shifts, bra, ret).
+# rcp, rsqrt, sqrt and tanh; `tensor` is mma, `wgmma` that of warpgroups and tcgen05; `other` all else (mov, setp,
+# selp, cvt, logic, shifts, bra, ret).
 INSTRUCTION_CLASSES = (
     *(f"int_{op}" for op in ("add", "max", "mul", "mad", "div", "shfl")),
     *(f"{kind}_{op}" for kind in ("fp32", "fp64") for op in ("add", "max", "mul", "mad", "div")),
-    *("sfu", "tensor", "other"),
+    *("sfu", "tensor", "wgmma", "other"),
 )
 # What timed_code = machine tells apart besides: arithmetic on pairs of fp16; conversions not of integers alone (and
 # popc, special registers, warp reductions); those from and to 64-bit types; branches and the uniform datapath.

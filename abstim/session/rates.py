@@ -33,11 +33,12 @@ def work_of(trace: Trace, by_block: Int64[np.ndarray, "block kind"]) -> dict[str
 
 @lru_cache(128)
 def peaks(gpu: Gpu) -> dict[str, float]:
-    """What a GPU's description allows at most, a second: fused multiply-adds, `mma` of fp16, bytes."""
+    """What a GPU's description allows at most, a second: fused multiply-adds, `mma` or `wgmma` of fp16, bytes."""
     spec, params = gpu.spec, gpu.params
     issued = spec.schedulers_per_sm * spec.issues_per_turn
     found = {}
-    for kind, name, flop in (("fp32", "fp32_mad", 64), ("fp64", "fp64_mad", 64), ("tensor", "tensor", TENSOR_FLOP)):
+    products = min("tensor", "wgmma", key=lambda name: gpu.pipeline.operation(name).initiation_cycles)
+    for kind, name, flop in (("fp32", "fp32_mad", 64), ("fp64", "fp64_mad", 64), ("tensor", products, TENSOR_FLOP)):
         own = gpu.pipeline.operation(name)
         warps = min(issued, getattr(spec, f"{own.unit}_units") / own.initiation_cycles)
         if kind != "tensor" or spec.tensor_units:

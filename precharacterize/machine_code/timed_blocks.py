@@ -132,7 +132,7 @@ def _row(
     else:
         name = "convert" if kind == Kind.CONST_LOAD else classes.latency_class(instruction)
         row = row_of(Kind.ALU if kind == Kind.CONST_LOAD else kind, pipeline.operation(name))
-        if name == "tensor":
+        if name in classes.PRODUCTS:
             one = row.initiation_cycles
             row.initiation_cycles = max(1, round(one * classes.tensor_share(instruction)))
             row.latency_cycles += max(0, row.initiation_cycles - one) if instruction.name in _PRODUCTS else 0

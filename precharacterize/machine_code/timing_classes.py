@@ -19,6 +19,7 @@ _OPERATIONS = {
     for count, opcodes in by_count.items()
     for opcode in opcodes.split()
 }
+PRODUCTS = ("tensor", "wgmma")
 _64_BITS = {"F64", "S64", "U64"}
 _SHAPES, _BITS, _WIDE = _TABLE["matrix_shape"], _TABLE["matrix_bits"], _TABLE["access_bytes"]
 
@@ -34,7 +35,8 @@ def tensor_share(instruction: MachineInstruction) -> float:
     their bits go."""
     m, n, k = _matrix_shape(instruction)
     said = (_BITS["modifier"][x] for x in instruction.modifiers if x in _BITS["modifier"])
-    bits = next(said, _BITS["opcode"].get(instruction.name, 16))
+    by_opcode = _BITS["opcode"] | (_BITS["sixteen_rows"] if m == 16 else {})
+    bits = next(said, by_opcode.get(instruction.name, 16))
     sparse = 2 if "SP" in instruction.modifiers else 1  # half of its products are made
     return m * n * k * bits / (16 * 8 * 16 * 16) / sparse
 
@@ -84,7 +86,7 @@ def falls_through(instruction: MachineInstruction) -> bool:
 
 def operations_of(instruction: MachineInstruction) -> Operations:
     """Operations of a thread that executes it."""
-    if latency_class(instruction) == "tensor":
+    if latency_class(instruction) in PRODUCTS:
         m, n, k = _matrix_shape(instruction)
         return Operations(tensor=2 * m * n * k // 32)
     return _OPERATIONS.get(instruction.name, NO_OPERATIONS)
