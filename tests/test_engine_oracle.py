@@ -25,7 +25,7 @@ from functional.traces.line_record import SHARED_PASS
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMIT, COPY, NONE
 
-EXAMPLES = examples(8, 25)
+EXAMPLES = examples(6, 25)
 
 
 def one(launch: Launch, gpu=None) -> EngineResult:
@@ -57,7 +57,7 @@ def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> 
     assert_follows_the_rules(data.draw(launches((policy,))))
 
 
-@pytest.mark.parametrize("name", gpu_names()[:: of(2, 1)])
+@pytest.mark.parametrize("name", gpu_names()[:: of(3, 1)])
 @examples(3, 12)
 @given(st.data())
 def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
@@ -71,7 +71,7 @@ def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.Data
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))
 
 
-@pytest.mark.parametrize("name", of(gpu_names()[1::2], gpu_names()))
+@pytest.mark.parametrize("name", of(gpu_names()[1::3], gpu_names()))
 @examples(1, 4)
 @given(st.integers(0, 2**32))
 def test_engine_follows_the_rules_with_real_memory_on_every_gpu(name: str, seed: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nightly import examples
 from random_launches import launches
 
 from abstim.engine import Simulation
@@ -47,6 +48,7 @@ def moved(trace, lines):
     return replace(trace, records=np.where(data, trace.records + np.uint32(lines << LINE_SHIFT), trace.records))
 
 
+@examples(40, 100)
 @given(launches(most_blocks=3), st.lists(st.integers(0, 40), min_size=2, max_size=16), st.integers(2, 9))
 def test_random_launches_of_thread_blocks_that_are_alike(launch, lines, sms):
     spec, params = replace(launch.gpu.spec, sm_count=sms), replace(launch.gpu.params, dispatch_interval_cycles=0)

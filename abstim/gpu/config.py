@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -184,8 +184,8 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
     overrides = as_texts(overrides)
     path = _path_of(name)
     own = path.stem if path.parent == config_dir() else ""
-    title, settings, labels = _load_file(path, ())
-    known = str(read_toml(path).get("known_error", ""))
+    title, as_file, labels = _merged(*_chain(path))
+    settings, known = dict(as_file), str(read_toml(path).get("known_error", ""))
     as_described = {key: setting.value for key, setting in settings.items()}
     given: dict[str, str] = {}
     for override in overrides:
@@ -274,7 +274,8 @@ def gpus_of(gpus: str | Gpu | Sequence[str | Gpu]) -> list[Gpu]:
     return [gpu_of(gpu) for gpu in ([gpus] if isinstance(gpus, str | Gpu) else gpus)]
 
 
-def domains() -> dict[str, Domain]:
+@cache
+def domains() -> Mapping[str, Domain]:
     """What every key of `--set` accepts: "sm_count", "latency_cycles.int_add", ..."""
     return {_full_key(s, k): domain for s, found in SECTIONS.items() for k, domain in found.items()}
 
@@ -317,8 +318,8 @@ def _altered(known_error: str) -> str:
 
 
 def _path_of(name: str, beside: Path | None = None) -> Path:
-    if name in gpu_names():
-        return config_dir() / f"{name}.toml"
+    if Path(name).name == name and (known := config_dir() / f"{name}.toml").is_file():
+        return known
     path = (beside or Path()) / name
     if name.endswith(".toml"):
         refuse(not path.is_file(), f"{path}: no such GPU description")
@@ -327,30 +328,34 @@ def _path_of(name: str, beside: Path | None = None) -> Path:
     raise InputError(f"unknown GPU {name!r}{nearest(name, gpu_names())}")
 
 
-def _load_file(path: Path, seen: tuple[Path, ...]) -> tuple[str, Settings, dict[str, str]]:
-    """Title, settings and source labels of a file, those of its bases included."""
-    refuse(path.resolve() in seen, f"{path}: `base` leads back to this file")
-    document = read_toml(path)
-    settings: Settings = {}
-    labels: dict[str, str] = {}
-    if base := document.pop("base", None):
+def _chain(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
+    """A file and its bases, as they are now, each with its text."""
+    refuse(path.resolve() in above, f"{path}: `base` leads back to this file")
+    base = read_toml(path).get("base")
+    yield path, read_text(path)
+    if base:
         refuse(not isinstance(base, str), f"{path}: base = {base!r} is not the name of a GPU")
-        _, settings, labels = _load_file(_path_of(base, path.parent), (*seen, path.resolve()))
-    title = str(document.pop("title", path.stem))
-    refuse(not isinstance(document.pop("known_error", ""), str), f"{path}: known_error needs a text")
-    sources = document.pop("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
-        raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
-    _keep_apart(settings, labels, sources, Path(str(base)).stem)
-    labels |= sources
-    return title, settings | _own_settings(path, read_text(path)), labels
+        yield from _chain(_path_of(base, path.parent), (*above, path.resolve()))
 
 
 @lru_cache(maxsize=64)
-def _own_settings(path: Path, text: str) -> Settings:
+def _merged(own: tuple[Path, str], *bases: tuple[Path, str]) -> tuple[str, Settings, dict[str, str]]:
+    """Title, settings and source labels of a file, those of its bases included; nobody may change them."""
+    path, document = own[0], _parsed(own[1])
+    _, settings, labels = _merged(*bases) if bases else ("", Settings(), dict[str, str]())
+    refuse(not isinstance(document.get("known_error", ""), str), f"{path}: known_error needs a text")
+    sources = document.get("sources", {})
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise InputError(f"{path}: [sources] needs a text for each name, not {str(sources)[:40]!r}")
+    settings, labels = dict(settings), dict(labels)
+    _keep_apart(settings, labels, sources, Path(str(document.get("base"))).stem)
+    return str(document.get("title", path.stem)), settings | _own_settings(path, document), labels | sources
+
+
+def _own_settings(path: Path, document: Mapping[str, Any]) -> Settings:
     """What a file itself says, by sections: `key = value`, or `key = { value, source }`."""
     found: Settings = {}
-    for section, values in _parsed(text).items():
+    for section, values in document.items():
         if section in ("base", "title", "known_error", "sources"):
             continue
         if section not in SECTIONS or not isinstance(values, dict):

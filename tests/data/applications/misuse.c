@@ -61,7 +61,7 @@ int main(int count, char **words) {
     if (!strcmp(way, "many")) {
         int failed = 0;
         void *a;
-        for (int k = 0; k < 20000; k++) failed += cudaMalloc(&a, 16) != 0;
+        for (int k = 0; k < 5000; k++) failed += cudaMalloc(&a, 16) != 0;
         printf("%d\n", failed);
     }
     if (!strcmp(way, "daemon") && !one() && !fork()) setsid(), sleep(100);
