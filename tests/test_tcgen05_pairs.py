@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from oracle.array_executor import ArrayExecutor
 from nightly import of
+from oracle.array_executor import ArrayExecutor
 from ptx_kernels import module
 from tcgen05_kernels import B_AT, COMMIT_PAIR, SHARED_BYTES, laid_out, pair_memory_after, pair_text_of
 from test_tcgen05 import BYTES, KIND, columns_of, described, matrix_of, words_of
