@@ -12,6 +12,8 @@ from abstim.engine.kernel_queue import choose_kernel, follow_kernels, is_any_com
 from abstim.engine.memory_pipe import next_memory_event
 from abstim.engine.memory_side import exchange, is_all_served, serve_requests
 from abstim.engine.one_sm import aim, launch_block
+from abstim.engine.operand_collectors import waits_at_port
+from abstim.engine.port_queues import next_collector
 from abstim.engine.room import next_dispatch
 from abstim.engine.rules import UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.state import NEVER, OVER, TWO_LEVEL
@@ -197,6 +199,8 @@ def is_at_rest(c, time):
     """Can nothing happen on an SM after `time` unless something comes from outside?"""
     sm = c.sm
     if sm.live and (sm.visitable or sm.wheel_used or next_fetch(sm, time) < NEVER):
+        return False
+    if waits_at_port(c.machine) and sm.at_port and next_collector(c, time) < NEVER:
         return False
     return sm.live == 0 or c.machine.perfect_memory or next_memory_event(c, time) >= NEVER
 

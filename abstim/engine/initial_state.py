@@ -149,6 +149,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         # as many as miss registers take, a sector each, and accesses that a constant or texture line keeps waiting
         "waiter": (m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
+        "unit_kind": state.KINDS * real * (m["shared_collectors"] > 0), "port_place": state.PORT_WIDTH,
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
         **{f"{what}_word": -(-places >> state.BOOKED_LOG2) for what, places in booked.items()},

@@ -79,16 +79,31 @@ def execute(c, i, w, time):
     pool = collectors.pool_of(m, port, w)
     if kind == MEM and not m.perfect_memory:
         return issue_access(c, i, w, port, pool, time)
-    allocated = collectors.collect(sm, m, kind, port, pool, time)
+    place, waits = sm.ports[port].position, collectors.waits_at_port(m) and row.copies == NONE
+    if waits and not collectors.has_collector(sm, m, kind, pool, time):
+        collectors.wait_at_port(c, kind, i, w, port, pool)
+        sm.warps.outstanding[w] += 1
+        result = NEVER
+    else:
+        allocated = collectors.collect(sm, m, kind, port, pool, time)
+        result = with_collector(c, i, w, port, pool, place, allocated)
+    sm.ports[port].position = place + 1 if place + 1 < m.port_width[kind] else 0
+    return result
+
+
+@jit
+def with_collector(c, i, w, port, pool, place, allocated):
+    """An instruction that has its port's `place` and an operand collector from step `allocated` on; returns when its
+    result can be used."""
+    sm, m, row = c.sm, c.machine, c.code[i]
+    kind = row.unit
     operands = collectors.read_operands(c, row, w, allocated)
-    place = sm.ports[port].position
     step = max(operands, sm.ports[port].start[place] * m.register_file_ports)
     dispatched = collectors.cycle_of(m, step)
     start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
     collectors.write_back(c, row, w, result)
     sm.ports[port].alloc[place] = collectors.cycle_of(m, allocated)
     sm.ports[port].start[place] = start
-    sm.ports[port].position = place + 1 if place + 1 < m.port_width[kind] else 0
     collectors.leave_collector(sm, pool, step)
     return result
 
@@ -184,7 +199,9 @@ def note(c, w, i, time, result, missed):
     if launch.logged < len(record.log):
         write_log(c, record.log[launch.logged], w, i, time, result, missed)
         launch.logged += 1
-        if result >= NEVER:
+        if result >= NEVER and c.code[i].unit != MEM:
+            collectors.latest_at_port(c, c.code[i].unit).row = launch.logged
+        elif result >= NEVER:
             c.l1d.accesses[sm.latest_access - 1].row = launch.logged
         elif c.code[i].unit == MEM and not c.machine.perfect_memory:
             describe(c.l1d.accesses[sm.latest_access - 1], record.log[launch.logged - 1])
@@ -221,7 +238,9 @@ def issue(c, w, time):
         count_up(c, w, row)
     result = execute(c, i, w, time)
     note(c, w, i, time, result, sm.l1d_misses - missed)
-    if not counted:
+    if row.counted and not counted and result >= NEVER:
+        count_up(c, w, row)
+    elif not counted:
         write_results(c, w, row, result)
     if row.release >= 0:
         hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, FROM_ALU))

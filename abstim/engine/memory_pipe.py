@@ -6,7 +6,15 @@ from __future__ import annotations
 from abstim.engine import accesses, state
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
-from abstim.engine.operand_collectors import collect, cycle_of, leave_collector, read_operands
+from abstim.engine.operand_collectors import (
+    collect,
+    cycle_of,
+    has_collector,
+    leave_collector,
+    read_operands,
+    wait_at_port,
+    waits_at_port,
+)
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
@@ -26,10 +34,14 @@ def issue_access(c, i, w, port, pool, time):
     row.access, row.issued, row.pool, row.collected, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
-    sm.at_port += 1
-    if sm.ports[pool].collectors_known:
-        leave_port(c, row)
+    if waits_at_port(m) and has_collector(sm, m, state.MEM, pool, time):
+        with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
+    elif waits_at_port(m):
+        wait_at_port(c, state.MEM, i, w, port, pool).issued = at
+    elif sm.ports[pool].collectors_known:
+        with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
     else:
+        sm.at_port += 1
         sm.ports[port].alloc[place] = state.NEVER
     row.end = accesses.move_past(c, w, i)
     row.lanes = accesses.lanes_a_sector(c, w, row.record, row.end) if c.code[i].fp64_atomic else 0
@@ -39,14 +51,12 @@ def issue_access(c, i, w, port, pool, time):
 
 
 @jit
-def leave_port(c, row):
-    """An instruction gets an operand collector."""
-    sm, m, access = c.sm, c.machine, c.l1d.accesses[row.access - 1]
-    allocated = collect(sm, m, state.MEM, row.port, row.pool, row.issued)
+def with_collector(c, row, allocated):
+    """An instruction has an operand collector from step `allocated` on."""
+    access = c.l1d.accesses[row.access - 1]
     row.collected = 1
     row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
-    sm.ports[row.port].alloc[row.place] = cycle_of(m, allocated)
-    sm.at_port -= 1
+    c.sm.ports[row.port].alloc[row.place] = cycle_of(c.machine, allocated)
 
 
 @jit
@@ -57,7 +67,8 @@ def first_at_port(c, pool):
         row = c.l1d.issued[(sm.issued_first + k) & (state.ISSUED_ACCESSES - 1)]
         if row.collected == 0 and row.pool == pool:
             sm.ports[row.port].alloc[row.place] = row.issued  # those before it are gone from the port since
-            leave_port(c, row)
+            with_collector(c, row, collect(sm, c.machine, state.MEM, row.port, row.pool, row.issued))
+            sm.at_port -= 1
             return
 
 
@@ -72,7 +83,7 @@ def dispatch(c, row):
     sm.ports[row.port].start[row.place] = row.start
     leave_collector(sm, row.pool, step)
     row.started = 1
-    if sm.at_port:
+    if sm.at_port and not waits_at_port(m):
         first_at_port(c, row.pool)
     if access.row:
         c.record.log[access.row - 1].start_cycle = row.start
@@ -228,6 +239,8 @@ def go_on(c, time):
     while sm.issued_count:
         row = c.l1d.issued[sm.issued_first]
         through = False
+        if waits_at_port(c.machine) and row.collected == 0:
+            return
         if not row.started:
             through = begin(c, row, time)
         else:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from abstim.engine.fetch import fetch, next_fetch
 from abstim.engine.issue import enter_block, park
 from abstim.engine.memory_pipe import memory_stage, next_memory_event
+from abstim.engine.operand_collectors import waits_at_port
+from abstim.engine.port_queues import fill_collectors, next_collector
 from abstim.engine.room import first_warp_slot
 from abstim.engine.rules import DECODE_CYCLES
 from abstim.engine.schedulers import take_turn
@@ -26,6 +28,8 @@ def next_event(c, time, issued):
         following = min(following, sm.port_wait)
     if sm.wheel_used:
         following = min(following, next_on_wheel(sm, time))
+    if waits_at_port(m) and sm.at_port:
+        following = min(following, next_collector(c, time))
     return following if m.perfect_memory else min(following, next_memory_event(c, time))
 
 
@@ -54,6 +58,8 @@ def advance(c):
             turn_wheel(sm, time)
         if not m.perfect_memory:
             memory_stage(c, time)
+            if waits_at_port(m) and sm.at_port:
+                fill_collectors(c, time)
         issued = False
         if sm.visitable or not idle or m.policy == TWO_LEVEL:  # else nothing has changed for them
             idle = not sm.visitable and not m.perfect_memory

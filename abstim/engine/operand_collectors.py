@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import BOOKED_LOG2, COLLECTORS
+from abstim.engine.state import BOOKED_LOG2, COLLECTORS, NEVER, PORT_WIDTH
 from functional.jit.marked import jit, ones
 
 HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
@@ -70,13 +70,58 @@ def pool_of(m, port, w):
 
 
 @jit
+def waits_at_port(m):
+    """Is it known only when a collector is free who gets it? Else the instruction that has issued first."""
+    return m.shared_collectors and not m.perfect_memory
+
+
+@jit
+def is_free(sm, pool, step):
+    """Is there a collector of a pool that has been left by a step?"""
+    return sm.ports[pool].collectors_known > 0 and sm.ports[pool].collector[sm.ports[pool].collector_first] <= step
+
+
+@jit
+def has_collector(sm, m, kind, pool, time):
+    """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
+    if sm.at_ports[kind] or sm.ports[pool].waiting:
+        return False
+    return is_free(sm, pool, (time + ALLOCATE_CYCLES) * m.register_file_ports)
+
+
+@jit
+def wait_at_port(c, kind, i, w, port, pool):
+    """An instruction waits at its port for a collector; returns its AT_PORT. The port has no room meanwhile."""
+    sm, place = c.sm, c.sm.ports[port].position
+    row = c.at_ports[kind, (sm.at_ports_first[kind] + sm.at_ports[kind]) & (PORT_WIDTH - 1)]
+    row.instruction, row.warp, row.port, row.pool, row.place, row.row = i, w, port, pool, place, 0
+    sm.at_ports[kind] += 1
+    sm.ports[pool].waiting += 1
+    sm.at_port += 1
+    sm.ports[port].alloc[place] = NEVER
+    return row
+
+
+@jit
+def latest_at_port(c, kind):
+    """The AT_PORT that came last to the ports of a kind."""
+    return c.at_ports[kind, (c.sm.at_ports_first[kind] + c.sm.at_ports[kind] - 1) & (PORT_WIDTH - 1)]
+
+
+@jit
+def take(sm, pool):
+    """The collector of a pool that was left first is taken."""
+    sm.ports[pool].collector_first = (sm.ports[pool].collector_first + 1) & (COLLECTORS - 1)
+    sm.ports[pool].collectors_known -= 1
+
+
+@jit
 def collect(sm, m, kind, port, pool, time):
     """Take the operand collector that is free first for an instruction issued at `time`; returns the step of the
     allocation. When it is free is known of none in which something waits for a load/store unit that is held up."""
     first = sm.ports[pool].collector_first
     allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, sm.ports[pool].collector[first])
-    sm.ports[pool].collector_first = (first + 1) & (COLLECTORS - 1)
-    sm.ports[pool].collectors_known -= 1
+    take(sm, pool)
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
         allocated = max(allocated, sm.last_alloc[kind])
         sm.last_alloc[kind] = allocated

@@ -96,35 +96,49 @@ def describe(access, row):
     row.l1d_misses, row.l2_accesses, row.dram_reads = access.l1d_misses, access.l2_accesses, access.dram_reads
 
 
-@outlined
-def complete(c, place, time):
-    """All of a memory instruction is there, or will be at its result cycle, which is known at `time`."""
-    sm, access = c.sm, c.l1d.accesses[place - 1]
-    w, row = access.warp, c.code[access.instruction]
+@jit
+def know(c, w, row, result):
+    """The result of an instruction of warp `w` that was on its way is known."""
+    sm = c.sm
     if row.counted:
-        count_down(c, w, row, access.result)
+        count_down(c, w, row, result)
     else:
-        write_registers(c, w, row, access.result)
-    if access.row:  # what is now known of an issue that was noted before
-        c.record.log[access.row - 1].result_cycle = access.result
-        describe(access, c.record.log[access.row - 1])
-    sm.warps.settled[w] = max(sm.warps.settled[w], access.result)
+        write_registers(c, w, row, result)
+    sm.warps.settled[w] = max(sm.warps.settled[w], result)
     sm.warps.outstanding[w] -= 1
     if sm.warps.outstanding[w] == 0:
         sm.warps.drained[w] = sm.warps.settled[w]
         if sm.exiting & bit(w):
             sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
+
+
+@jit
+def go_on(c, w, time):
+    """What warp `w` may have waited for is known."""
+    sm = c.sm
+    if sm.fenced & bit(w) and fence_over(c, w) < NEVER:
+        sm.fenced &= ~bit(w)
+        sm.warps.not_before[w] = fence_over(c, w)
+    mbarriers.wake(c, w, time)
+
+
+@outlined
+def complete(c, place, time):
+    """All of a memory instruction is there, or will be at its result cycle, which is known at `time`."""
+    sm, access = c.sm, c.l1d.accesses[place - 1]
+    w, row = access.warp, c.code[access.instruction]
+    know(c, w, row, access.result)
+    if access.row:  # what is now known of an issue that was noted before
+        c.record.log[access.row - 1].result_cycle = access.result
+        describe(access, c.record.log[access.row - 1])
     if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
         sm.warps.not_before[w] = access.result - 1
     if row.copies != NONE:
         if mbarriers.starts_work(row.copies):
             mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
-    if sm.fenced & bit(w) and fence_over(c, w) < NEVER:
-        sm.fenced &= ~bit(w)
-        sm.warps.not_before[w] = fence_over(c, w)
     give_back(c.l1d.accesses, sm.accesses_unused, place)
-    mbarriers.wake(c, w, time)
+    go_on(c, w, time)
 
 
 @jit

@@ -147,6 +147,7 @@ WARP_SLOT = record(  # two lines of the simulating CPU's cache
 PORT = record(  # in front of units, and a pool of operand collectors, which is a port's own or is shared
     "position last_start",  # of the next in the two rings; the latest unit start
     "collector_first collectors_known",  # where the ring of release times begins, and how many there are
+    "waiting",  # instructions at ports for a collector of this pool, if ports share them
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     ("collector", np.int64, COLLECTORS),  # known release times, in steps, ascending
 )
@@ -172,7 +173,7 @@ SM = record(
     "response_free",  # when, in units of rules.py, the next result of a reply may come
     ("accesses_unused waiters_unused", np.int64, 2),  # of L1D: the first given back, how many have ever been used
     "issued_first issued_count",  # of the ring of issued accesses
-    "at_port",  # of them, those that have no operand collector yet
+    "at_port",  # those that have no operand collector yet; where ports share them, of all kinds
     "mshrs_used consts_coming codes_coming latest_access",
     "code_place",  # of the instruction line looked up last, in L1I
     ("fenced", np.uint64),  # warp slots that wait until nothing of theirs is on its way
@@ -238,6 +239,7 @@ SM = record(
     # ports and units
     ("ports", PORT, PORTS),
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
+    ("at_ports_first at_ports", np.int64, KINDS),  # of State.at_ports
     ("unit_free", np.int64, UNITS),
 )
 SM = in_whole_lines(SM)
@@ -283,6 +285,10 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
     ("collected", np.int32),  # 0: waits at the port for a collector
     ("banks", np.int32),  # of L1D that it may use
     ("lanes", np.int32),  # of an atomic on doubles, those that add to a sector
+)
+AT_PORT = record(  # an instruction that waits for one of the operand collectors that ports share
+    "instruction warp port pool place",
+    "issued row",  # of the load/store unit: its place in L1D.issued; of others: their row in the log
 )
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
@@ -544,6 +550,7 @@ class State(NamedTuple):
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
     results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due, each on a bus
     register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
+    at_ports: np.ndarray = of("sm unit_kind port_place", AT_PORT)  # of each kind a ring, by age
     barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
     words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more
     copies: np.ndarray = of("sm copying_warp family group", COPIES)  # none for a program without

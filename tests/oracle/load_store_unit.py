@@ -11,7 +11,7 @@ from functional.traces.trace import LOCAL_WINDOW_LINE
 from oracle.memory import CONST_KINDS, SHARED_KINDS, Access
 from oracle.memory_side import ATOMIC, READ, WRITE, MemorySide
 from oracle.real_memory import ALL, CONST_LINE, L1d, Lines, Link, Results, Whole
-from oracle.resources import MEM, NEVER, Port
+from oracle.resources import MEM, NEVER, AtPort, Port
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
@@ -89,13 +89,22 @@ class LoadStoreUnit:
         """It comes there, and as far as is known now."""
         self.queue.append(pending)
         pending.port.allocations.append(NEVER)
-        if min(pending.port.collectors) < NEVER:
+        if self.sm.waits_at_ports and not self.sm.is_next(pending.port, MEM, time):
+            self.sm.at_ports.append(AtPort(pending.warp, pending.i, MEM, pending.port, pending.place, pending))
+        elif min(pending.port.collectors) < NEVER:
             self._leave_port(pending)
+        self._go_on(time)
+
+    def collected(self, p: Pending, step: int, time: int) -> None:
+        """An instruction that has waited has a collector in a step of cycle `time`."""
+        self._collect(p, step)
         self._go_on(time)
 
     def _leave_port(self, p: Pending) -> None:
         p.port.allocations[p.place] = p.issued
-        allocated = self.sm.allocate(p.port, MEM, p.issued)
+        self._collect(p, self.sm.allocate(p.port, MEM, p.issued))
+
+    def _collect(self, p: Pending, allocated: int) -> None:
         p.collector = p.port.collectors.index(min(p.port.collectors))
         p.operands = self.sm.operands(p.warp, p.i, allocated)
         p.port.allocations[p.place] = allocated // self.spec.register_file_ports
@@ -108,7 +117,7 @@ class LoadStoreUnit:
         p.port.starts.append(p.start)
         p.port.collectors[p.collector] = released
         at_port = [q for q in self.queue if q.collector is None and q.port.collectors is p.port.collectors]
-        if at_port:
+        if at_port and not self.sm.waits_at_ports:
             self._leave_port(at_port[0])
 
     # Through the unit
@@ -116,6 +125,8 @@ class LoadStoreUnit:
     def _go_on(self, time: int) -> None:
         while self.queue:
             p = self.queue[0]
+            if p.collector is None:
+                return
             if p.start is None:
                 self._start(p)
                 if (busy := self._without_caches(p, time)) is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from abstim.gpu.config import Gpu
 
 if TYPE_CHECKING:
+    from oracle.load_store_unit import Pending
     from oracle.sm import Warp
 
 MEM = 2  # place of the load/store unit among the kinds of units
@@ -117,11 +118,23 @@ class Port:
         """Is it known of any collector when it is released?"""
         return min(self.collectors) < NEVER
 
-    def take(self, allocated: int, released: int, start: int) -> None:
+    def take(self, place: int, allocated: int, released: int, start: int) -> None:
         """An instruction went through: allocated and started in these cycles, its collector released in this step."""
         self.collectors[self.collectors.index(min(self.collectors))] = released
-        self.allocations.append(allocated)
+        self.allocations[place : place + 1] = [allocated]
         self.starts.append(start)
+
+
+@dataclass(eq=False)
+class AtPort:
+    """An instruction that waits at its port for an operand collector, and what the load/store unit has of it."""
+
+    warp: Warp
+    i: int
+    kind: int
+    port: Port
+    place: int  # among the port's allocations
+    pending: Pending | None = None
 
 
 def ports_of(gpu: Gpu) -> list[list[Port]]:

@@ -13,7 +13,7 @@ from oracle.memory import RECORD_KINDS, SHARED_KINDS, Access, Loop, Memory
 from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
-from oracle.resources import MEM, NEVER, FrontEnd, Port, first_unbooked, ports_of
+from oracle.resources import MEM, NEVER, AtPort, FrontEnd, Port, first_unbooked, ports_of
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import (
     COMMITS,
@@ -35,6 +35,7 @@ from precharacterize.synchronisation import (
 )
 
 SP = 0
+IN_ORDER = (0, 1, 2, 5, 4, 3)  # SP, SFU, MEM, TENSOR, DP, INT: kinds as they come to shared collectors
 
 
 @dataclass
@@ -154,6 +155,7 @@ class Sm:
         self.last_sp_start: dict[Port, int] = {}
         self.banks: list[set[int]] = [set() for _ in range(spec.register_banks)]  # booked steps
         self.due: dict[int, int] = {}  # cycle -> results due on the buses
+        self.waits_at_ports, self.at_ports = bool(spec.shared_collectors and side), list[AtPort]()  # by age
         self.copying: list = []  # accesses that are `cp.async`, or wait for those before them
         self.later: list[Later] = []
         self.sent: list[tuple[int, int, int, int, int]] = []  # arrivals elsewhere: by whom, ranks on, where, and when
@@ -192,6 +194,9 @@ class Sm:
         count = len(self.schedulers)
         if self.side:
             self.memory.cycle(time)
+        for step in range(*(self.gpu.spec.register_file_ports * t for t in (time, time + 1))):
+            while any([self.leave_port(kind, step, time) for kind in IN_ORDER]):
+                pass
         for k in range(count):
             self.turn(self.schedulers[(time - 1 + k) % count], time)
         for later in reversed(range(self.gpu.spec.fetches_per_cycle)):
@@ -260,10 +265,40 @@ class Sm:
 
     def execute(self, warp: Warp, i: int, time: int) -> int:
         """Send instruction `i`, issued at `time`, down its port; returns its result cycle, NEVER if not known."""
-        steps, kind, port = self.gpu.spec.register_file_ports, self.program.unit(i), self.port_of(warp, i)
+        kind, port = self.program.unit(i), self.port_of(warp, i)
         if kind == MEM and self.side:
             return self.issue_access(warp, i, port, time)
-        allocated = self.allocate(port, kind, time)
+        if self.waits_at_ports and self.program.copies(i) == NONE and not self.is_next(port, kind, time):
+            self.at_ports.append(AtPort(warp, i, kind, port, len(port.allocations)))
+            port.allocations.append(NEVER)
+            warp.outstanding += 1
+            return NEVER
+        return self.collected(warp, i, port, len(port.allocations), self.allocate(port, kind, time))
+
+    def is_next(self, port: Port, kind: int, time: int) -> bool:
+        """Does an instruction issued at `time` have a collector in the next cycle, while no other waits for it?"""
+        before = [w for w in self.at_ports if w.kind == kind or w.port.collectors is port.collectors]
+        return not before and min(port.collectors) <= self.gpu.spec.register_file_ports * (time + 1)
+
+    def leave_port(self, kind: int, step: int, time: int) -> bool:
+        """The oldest of a kind that waits at a port has a collector in a step of cycle `time`, if one is free."""
+        oldest = next((w for w in self.at_ports if w.kind == kind), None)
+        if oldest is None or min(oldest.port.collectors) > step:
+            return False
+        self.at_ports.remove(oldest)
+        if oldest.pending:
+            self.memory.collected(oldest.pending, step, time)
+            return True
+        warp, i = oldest.warp, oldest.i
+        result = self.collected(warp, i, oldest.port, oldest.place, step)
+        self.known(warp, i, result)
+        if warp.fenced and self.fence_over(warp) < NEVER:
+            warp.fenced, warp.not_before = False, self.fence_over(warp)
+        return True
+
+    def collected(self, warp: Warp, i: int, port: Port, place: int, allocated: int) -> int:
+        """The result of an instruction that has a collector from a step on, at a place among the allocations."""
+        steps, kind = self.gpu.spec.register_file_ports, self.program.unit(i)
         released = max(self.operands(warp, i, allocated), steps * port.starts[-port.width])
         dispatched = released // steps
         if kind == MEM:
@@ -273,7 +308,7 @@ class Sm:
             start = self.start(port, earliest, self.program.latency(i), self.program.initiation(i))
             self.last_sp_start[port] = start
             result = start + self.program.latency(i) + 2
-        port.take(allocated // steps, released, start)
+        port.take(place, allocated // steps, released, start)
         for register in self.program.write_banks(i):
             self.bank_of(warp, register).add(steps * result)
         return result
@@ -338,10 +373,7 @@ class Sm:
     def complete(self, p) -> None:
         """Rule 11: all of a memory instruction is there, or will be at its result."""
         warp, i, result, copies = p.warp, p.i, p.result, self.program.copies(p.i)
-        warp.outstanding -= 1
-        warp.complete = max(warp.complete, result)
-        for register in self.program.writes(i):
-            warp.registers[register] = result
+        self.known(warp, i, result)
         if self.program.kind(i) in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
             warp.not_before = result - 1
         if starts_work(copies):
@@ -360,6 +392,13 @@ class Sm:
             self.count_copy(p, result)
         if warp.fenced and self.fence_over(warp) < NEVER:
             warp.fenced, warp.not_before = False, self.fence_over(warp)
+
+    def known(self, warp: Warp, i: int, result: int) -> None:
+        """The result of an instruction that was on its way is known."""
+        warp.outstanding -= 1
+        warp.complete = max(warp.complete, result)
+        for register in self.program.writes(i):
+            warp.registers[register] = result
 
     def fence_over(self, warp: Warp) -> int:
         """When a fence lets its warp go on; NEVER if that is not known."""

@@ -1,0 +1,61 @@
+"""Instructions that wait at their ports for one of the operand collectors that ports share (docs/timing-rules.md,
+rule 13). Who gets one is known when it is free: a kind that comes later in the order may be overtaken for long."""
+
+from __future__ import annotations
+
+from abstim.engine import memory_pipe, pending_accesses
+from abstim.engine.issue import started, with_collector
+from abstim.engine.operand_collectors import cycle_of, is_free, take
+from abstim.engine.state import DP, INT, KINDS, MEM, NEVER, PORT_WIDTH, SFU, SP, TENSOR
+from functional.jit.marked import jit, outlined
+
+
+@jit
+def leave_port(c, kind, row, step, time):
+    """An instruction gets a collector in a step of cycle `time`."""
+    sm, w, i = c.sm, row.warp, row.instruction
+    take(sm, row.pool)
+    sm.at_ports_first[kind] = (sm.at_ports_first[kind] + 1) & (PORT_WIDTH - 1)
+    sm.at_ports[kind] -= 1
+    sm.ports[row.pool].waiting -= 1
+    sm.at_port -= 1
+    if kind == MEM:
+        memory_pipe.with_collector(c, c.l1d.issued[row.issued], step)
+        memory_pipe.go_on(c, time)
+        return
+    result = with_collector(c, i, w, row.port, row.pool, row.place, step)
+    if row.row:
+        log = c.record.log[row.row - 1]
+        log.start_cycle, log.result_cycle = started(sm, c.machine, kind, w), result
+    pending_accesses.know(c, w, c.code[i], result)
+    pending_accesses.go_on(c, w, time)
+
+
+@outlined
+def fill_collectors(c, time):
+    """Collectors that are free in cycle `time` go to instructions issued before, in each step by kinds, of each kind to
+    the oldest; one that finds none free keeps those of its kind behind it waiting, as in GPGPU-Sim 4.2
+    (opndcoll_rfu_t::allocate_cu)."""
+    sm, ports = c.sm, c.machine.register_file_ports
+    for step in range(time * ports, (time + 1) * ports):
+        more = True
+        while more:
+            more = False
+            for kind in (SP, SFU, MEM, TENSOR, DP, INT):
+                if sm.at_ports[kind]:
+                    row = c.at_ports[kind, sm.at_ports_first[kind]]
+                    if is_free(sm, row.pool, step):
+                        leave_port(c, kind, row, step, time)
+                        more = True
+
+
+@jit
+def next_collector(c, time):
+    """The next cycle after `time` in which an instruction may get a collector; NEVER: not known."""
+    sm, following = c.sm, NEVER
+    for kind in range(KINDS):
+        if sm.at_ports[kind]:
+            pool = sm.ports[c.at_ports[kind, sm.at_ports_first[kind]].pool]
+            if pool.collectors_known:
+                following = min(following, cycle_of(c.machine, pool.collector[pool.collector_first]))
+    return max(following, time + 1)
