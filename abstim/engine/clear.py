@@ -17,8 +17,8 @@ def context_of(gpu, n):
 @outlined
 def clear_sm(c, booked):
     """One that had thread blocks; `booked`: cycles from the exit of its last warp to its last booking. A warp that
-    starts clears its part of the scoreboard, a thread block its phases; an access's row is written before it is
-    read."""
+    starts clears its part of the scoreboard, a thread block its phases; rows of accesses and of what waits at
+    ports are written before they are read."""
     sm, m, l1d = c.sm, c.machine, c.l1d
     cycles = m.ring if sm.live else min(m.ring, sm.last_exit + booked)
     zero(c.results, cycles)
