@@ -174,6 +174,8 @@ def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind
     plain = [s for s in instruction.sources if not isinstance(s, Address)]
     row = row_of(kind, operation, access_bytes=TYPE_BYTES.get(instruction.type, 4), pcs=pc)
     row.fp64_atomic = kind == Kind.GLOBAL_ATOMIC and instruction.type == "f64"
+    if instruction.opcode == "atom":  # GPGPU-Sim 4.2 does not see its address register (has_memory_read)
+        instruction = replace(instruction, sources=tuple(plain))
     row.waits, row.writes = waits_of(instruction, ids), [ids[r.name] for r in instruction.writes()]
     row.long_waits = unique(ids[r.name] for s in plain for r in registers_of(s))
     row.read_banks = read_banks_of(instruction)

@@ -66,13 +66,15 @@ def test_bank_passes_equal_the_fullest_bank(warps: list[list[int]]) -> None:
 
 @settings(max_examples=50)
 @given(_PATTERNS, st.integers(0, 2**32 - 1))
-def test_atomics_repeat_a_line_by_contention(words: list[int], mask: int) -> None:
+def test_atomics_have_a_record_of_each_line_and_round(words: list[int], mask: int) -> None:
     active = np.array([[mask >> lane & 1 for lane in range(32)]], bool)
     rows, packed = atomic_records(np.array([words], np.uint64) * np.uint64(4), active, 4)
     chosen = [word for lane, word in enumerate(words) if mask >> lane & 1]
-    expected = []
-    for line, bits, _ in _brute(chosen):
-        expected += [(line, bits)] * max(n for word, n in Counter(chosen).items() if word // 32 == line)
+    named, expected = Counter(chosen), []
+    for line in sorted({word // 32 for word in chosen}):
+        for turn in range(max(n for word, n in named.items() if word // 32 == line)):
+            there = [word for word, n in named.items() if word // 32 == line and n > turn]
+            expected += [(line, bits) for _, bits, _ in _brute(there)]
     got = _unpack(rows, packed, 0)
     assert [(line, bits) for line, bits, _ in got] == expected
     assert [more for *_, more in got] == [1] * (len(got) - 1) + [0] * bool(got)

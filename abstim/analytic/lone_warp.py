@@ -128,7 +128,7 @@ def access_of(node, row, records, reading, record, done_by, constants, cold):
     while True:
         word = records[record]
         line = accesses.line_of(word)
-        segment = accesses.element_segment(row.bytes if action else 2)
+        segment = accesses.element_segment(row.kind, row.bytes if action else 2)
         size = 32 if reading.by_sector and action != NOTHING else segment
         done = accesses.transactions_in(accesses.sectors_of(word), size)
         node.work += done

@@ -96,18 +96,19 @@ def lanes_a_sector(c, w, first, end):
 
 
 @jit
-def element_segment(access_bytes):
-    """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element."""
-    if access_bytes == 1:
+def element_segment(kind, access_bytes):
+    """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element; atomics pass L1D by,
+    and go by sectors."""
+    if access_bytes == 1 or kind == Kind.GLOBAL_ATOMIC:
         return 32
     return 64 if access_bytes == 2 else 128
 
 
 @jit
-def transaction_bytes(m, access_bytes):
+def transaction_bytes(m, kind, access_bytes):
     """Bytes of the segments that a warp's lanes are gathered into: of all accesses the same, or as GPGPU-Sim 4.2's
     Fermi does."""
-    return m.coalesced_bytes if m.coalesced_bytes else element_segment(access_bytes)
+    return m.coalesced_bytes if m.coalesced_bytes else element_segment(kind, access_bytes)
 
 
 @jit
@@ -172,7 +173,7 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     count = shared_hold(m, shared_passes(records, first, end))
     if count:
         return count
-    busy, size, passing = np.int64(-1), transaction_bytes(m, access_bytes), np.int64(0)
+    busy, size, passing = np.int64(-1), transaction_bytes(m, kind, access_bytes), np.int64(0)
     banks = banks_of(m, records, first, end, access_bytes)
     for k in range(end - 1, first - 1, -1):
         line, left = line_and_sectors(records, k)

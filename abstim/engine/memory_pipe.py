@@ -188,7 +188,7 @@ def next_record(c, row):
 def enter_global(c, row, kind):
     """Transactions of a global or local access, last line first; true once the last has entered."""
     m, i = c.machine, c.l1d.accesses[row.access - 1].instruction
-    size = accesses.transaction_bytes(m, c.code[i].access_bytes)
+    size = accesses.transaction_bytes(m, kind, c.code[i].access_bytes)
     while True:
         line, _ = line_and_sectors(c.streams.records, row.record)
         while row.left:

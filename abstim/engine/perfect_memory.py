@@ -143,7 +143,7 @@ def global_result(c, i, first, end, start):
     """The same of a global, local or generic access: a transaction a cycle into the L1D pipeline, last line first, and
     beside them a copy's passes of shared memory."""
     m = c.machine
-    kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].access_bytes)
+    kind, size = c.code[i].kind, accesses.transaction_bytes(m, c.code[i].kind, c.code[i].access_bytes)
     time, done, busy, passing = start + m.l1d_latency_cycles, start, -1, 0
     banks = accesses.banks_of(m, c.streams.records, first, end, c.code[i].access_bytes)
     for k in range(end - 1, first - 1, -1):

@@ -157,7 +157,7 @@ def conflict_atomic(ctx: Context, address: Lanes64, mask: I32, size: I64) -> Non
 
 @routine
 def record_atomic(ctx: Context, address: Lanes64, mask: I32, size: I64) -> None:
-    """A line is repeated as often as its most contended word is named."""
+    """In rounds: of lanes that name one word each is in a round of its own; a line has a record of each round."""
     if mask == 0:
         record(ctx, 0)
         return
@@ -166,19 +166,22 @@ def record_atomic(ctx: Context, address: Lanes64, mask: I32, size: I64) -> None:
     to, rest = ctx.records, mask
     while True:
         line = op.reduce_umin(op.where(Flags(rest), address, -1)) >> 7
-        todo, most, sectors = I32(address >> 7 == line) & rest, I32(0), I32(0)
+        todo = I32(address >> 7 == line) & rest
         rest &= ~todo
-        while True:
-            word = array[I64, op.cttz(todo)]
-            named = I32(address == word) & todo
-            todo &= ~named
-            most = op.umax(most, op.ctpop(named))
-            sectors |= I32(SECTOR) << I32(word >> 5 & 3)
-            if todo == 0:
-                break
-        for _ in range(most):
+        while True:  # a round: the first lane of each word
+            left, sectors = todo, I32(0)
+            while True:
+                first = left & -left
+                word = array[I64, op.cttz(left)]
+                sectors |= I32(SECTOR) << I32(word >> 5 & 3)
+                todo &= ~first
+                left &= ~I32(address == word)
+                if left == 0:
+                    break
             to[I32, 0] = I32(line << LINE_SHIFT) | sectors
             to += 4
+            if todo == 0:
+                break
         if rest == 0:
             break
     close_records(ctx, ctx.records, to)

@@ -160,7 +160,7 @@ def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update,
 
 
 def record_atomic(frame: Frame, space: str, size: int, parts: list[Lanes]) -> None:
-    """Log the accesses of an atomic: in global memory a line as often as its most contended word is named."""
+    """Log the accesses of an atomic: in global memory by rounds, in each of which a word is named once."""
     if space in SHARED or len(parts) != 1 or parts[0].space.name != "global":
         record(frame, space in SHARED, size, parts)
         return

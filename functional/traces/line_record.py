@@ -3,8 +3,8 @@
 A record is a 32-bit word (line number << 5) | (sectors << 1) | more. The line number is address / 128 B, or one of the
 windows of `trace.py`; bit s of the sectors says that bytes 32 s .. 32 s + 31 of the line are touched; `more` is
 1 if the next record is of the same instruction. No sectors: no lane was active, and the line number is 0. Records of
-one instruction ascend by line number; an atomic repeats a line as often as the most contended word of it is named (one
-transaction each, GPGPU-Sim 4.2).
+one instruction ascend by line number; an atomic has one of each line and round: of lanes that name the same word each
+is in a round of its own (GPGPU-Sim 4.2).
 
 Arrivals and waits at `mbarrier`s are records among those of memory. Their line is PHASE_WINDOW_LINE + (barrier << 17 |
 phase << 9 | count). Barriers are numbered within their thread block in the order of their first use, phases from 0
@@ -208,20 +208,21 @@ def repeat_active(
 def atomic_records(
     addresses: Integer[np.ndarray, "row lane"], active: Bool[np.ndarray, "row lane"], size_bytes: int
 ) -> Records:
-    """Like `line_records`, each line repeated as often as its most contended word of `size_bytes` is named."""
+    """Like `line_records`, but in rounds: a lane is in that of its number among those that name its word of
+    `size_bytes`, and a line has a record of each round that comes to it."""
     rows, lanes = np.nonzero(active)
     words = addresses[rows, lanes].astype(np.int64) // size_bytes
     keys, counts = np.unique((rows.astype(np.int64) << 40) | words, return_counts=True)
-    key_rows, byte = keys >> 40, (keys & ((1 << 40) - 1)) * size_bytes
-    lines = byte // LINE_BYTES
-    starts = np.flatnonzero(np.diff((key_rows << 40) | lines, prepend=-1))
+    named = np.repeat(keys, counts)
+    turns = np.arange(len(named)) - np.repeat(np.cumsum(counts) - counts, counts)
+    named_rows, byte = named >> 40, (named & ((1 << 40) - 1)) * size_bytes
+    order = np.lexsort((turns, byte // LINE_BYTES, named_rows))
+    found = np.array([named_rows, byte // LINE_BYTES, turns])[:, order]
+    starts = np.flatnonzero(np.diff(found, prepend=-1).any(0))
     if not starts.size:
-        return key_rows, np.zeros(0, np.uint32)
-    bits = np.bitwise_or.reduceat(1 << (byte // SECTOR_BYTES % SECTORS_A_LINE), starts)
-    repeats = np.maximum.reduceat(counts, starts)
-    repeated = (np.repeat(v, repeats) for v in (key_rows[starts], lines[starts], bits))
-    out_rows, out_lines, out_bits = repeated
-    return out_rows, pack_records(out_rows, out_lines, out_bits)
+        return named_rows, np.zeros(0, np.uint32)
+    bits = np.bitwise_or.reduceat((1 << (byte // SECTOR_BYTES % SECTORS_A_LINE))[order], starts)
+    return found[0, starts], pack_records(found[0, starts], found[1, starts], bits)
 
 
 def bank_passes(words: UInt32[np.ndarray, "row lane"]) -> UInt8[np.ndarray, " row"]:

@@ -100,7 +100,7 @@ class Access:
 
     def transactions(self) -> list[tuple[int, list[int]]]:
         """(line, sectors) of each transaction; of a record the one of the highest sectors first."""
-        of_fermi = {1: 1, 2: 2}.get(self.access_bytes, 4)
+        of_fermi = 1 if self.kind == Kind.GLOBAL_ATOMIC else {1: 1, 2: 2}.get(self.access_bytes, 4)
         size = {"sector": 1, "line": 4}.get(self.gpu.spec.coalescing, of_fermi)
         found = []
         for line, sectors in self.records[self.passes :]:
