@@ -7,6 +7,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from fresh_kernels import cases
 from nightly import of
 
 import abstim
@@ -96,6 +97,20 @@ def test_near_the_engine_on_others(name, gpu):
     assert analytic.totals["cycles"] == pytest.approx(engine.totals["cycles"], rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("erode", "rtx3070"),  # a thread block's last warp alone asks for new rows
+        ("chol16", "qv100"),  # between barriers now one warp is long, now another
+        ("oddeven", "rtx3070"),  # behind a barrier all warps ask for shared memory at once
+        ("gather", "rtx3070"),  # what a warp asks for between two waits comes in one piece
+    ],
+)
+def test_near_the_engine_outside_the_suite(name, gpu):
+    engine, analytic = (run_many(lambda: cases()[name], [load_gpu(gpu)], model=m)[0] for m in ("detailed", "analytic"))
+    assert analytic.totals["cycles"] == pytest.approx(engine.totals["cycles"], rel=0.06)
+
+
 def test_batches_of_a_loop_are_chosen_as_if_by_chance():
     """Of the twelve loads of a thread, one after the other, the first finds no sector of its line."""
     gpu = load_gpu("rtx3070")
@@ -123,7 +138,7 @@ def test_the_first_blocks_of_a_long_launch_stand_for_all(hotspot, monkeypatch):
 def test_thread_blocks_far_apart_stand_for_all(monkeypatch):
     """Of a kernel whose warps do different amounts of work; the longest one is walked always."""
     session, gpu, found = open_session("bfs"), load_gpu("gtx480"), []
-    for least in (1 << 17, 5_000):
+    for least in (1 << 17, 500):
         monkeypatch.setattr("abstim.analytic.summary.LEAST_WALKED", least)
         found.append(summary_of(session, 2, gpu, near=gpu))
     whole, part = found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,9 +30,19 @@ from functional.traces.line_record import ALL_SECTORS
 NO_BATCHES = np.zeros((0, 3), np.int32)
 
 
+class Taken(NamedTuple):
+    """What reuse distances look at of a Reading."""
+
+    drops: int = 1
+    merges: int = 4
+
+
+FOUR_WAIT = Taken()
+
+
 @compiled
-def find_distances(reuse, sm_count, resident, measured, drops):
-    use_caches(reuse.uses, sm_count, resident, measured, drops, reuse.order, reuse.level, reuse.found)
+def find_distances(reuse, sm_count, resident, measured, reading):
+    use_caches(reuse.uses, sm_count, resident, measured, reading, reuse.order, reuse.level, reuse.found)
 
 
 @compiled
@@ -38,8 +50,8 @@ def find_table(reuse, batches, loads, table):
     fill_table(reuse.uses, batches, reuse.found, reuse.counts, loads, table)
 
 
-def distances(launch, sm_count, resident, measured=None, drops=True):
-    find_distances(launch, sm_count, resident, sm_count if measured is None else measured, drops)
+def distances(launch, sm_count, resident, measured=None, reading=FOUR_WAIT):
+    find_distances(launch, sm_count, resident, sm_count if measured is None else measured, reading)
     return Found(*(column[: launch.uses.sizes["uses"][0]] for column in launch.found))
 
 
@@ -104,7 +116,7 @@ def launch_of(lines, actions, first_use, warps=1, scale=1):
     uses.turns[:count] = np.concatenate([np.arange(n) for n in counts])
     uses.lengths[:] = np.maximum(1, counts.reshape(blocks, warps).max(1))
     uses.counted[:] = np.arange(room) % scale == scale // 2
-    uses.sizes[0] = (count, 0, room, blocks, warps, scale, 0)
+    uses.sizes[0] = (count, 0, room, blocks, warps, scale)
     return launch
 
 
@@ -162,6 +174,15 @@ def test_what_all_ask_for_in_a_turn_is_counted():
     assert state["all_asked"] == 4 * (4 + 1 + 4) and state["all_fetched"] == 4 * (2 + 1 + 0)
 
 
+@pytest.mark.parametrize(("sms", "sectors", "jam"), [(4, 0b1111, 0), (5, 0b1111, 3), (5, 0b0110, 1), (5, 0b0001, 0)])
+def test_sectors_of_a_line_that_too_many_sms_want_come_one_after_the_other(sms, sectors, jam):
+    """Each SM asks for line 0, and then for line 1; that they are out of step by then is not looked at."""
+    launch = launch_of([0, 1] * sms, [LOOK_UP] * 2 * sms, np.arange(0, 2 * sms + 1, 2))
+    launch.uses.sectors[: 2 * sms] = [sectors, 0b1111] * sms
+    distances(launch, sms, 1)
+    assert launch.level.state[0]["jam"] == (jam if sms > 4 else 0)
+
+
 @settings(max_examples=60)
 @given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), *SHAPES)
 def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, resident, size):
@@ -178,7 +199,7 @@ def test_a_line_that_is_written_leaves_the_first_level():
     found = distances(launch_of([0] * 3, [LOOK_UP, WRITE, LOOK_UP], [0, 3]), 1, 1)
     assert found.l1.tolist() == [NEVER, -1, NEVER]
     assert found.l2.tolist() == [NEVER, 0, 0]
-    kept = distances(launch_of([0] * 3, [LOOK_UP, WRITE, LOOK_UP], [0, 3]), 1, 1, drops=False)
+    kept = distances(launch_of([0] * 3, [LOOK_UP, WRITE, LOOK_UP], [0, 3]), 1, 1, reading=Taken(drops=0))
     assert kept.l1.tolist() == [NEVER, -1, 0]
 
 

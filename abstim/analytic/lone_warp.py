@@ -20,14 +20,20 @@ _BEYOND = ("shared", "const", "load", "store", "atomic", "fetch_miss", "const_mi
 LATENCIES, CLASSES = (*INSTRUCTION_CLASSES, *_BEYOND), len(INSTRUCTION_CLASSES)
 SHARED, CONST, LOAD, STORE, ATOMIC, FETCH_MISS, CONST_MISS, ONE = (LATENCIES.index(name) for name in _BEYOND)
 
+LONG_CYCLES = 400.0  # of a load, and a miss, beyond a hit, in walks
 
 # What a line record does: nothing, looks up L1D, passes it as a store, or as an atomic
 NOTHING, LOOK_UP, WRITE, UPDATE = 0, 1, 2, 3
 
 CODE = np.dtype(
-    [("latency", "i2"), ("fixed", "i4"), ("times", "i4"), ("kind", "i2"), ("pc", "i4"), ("bytes", "i2")], align=True
-)  # one a static instruction; `fixed`: cycles from issue to result beyond its latency; `times`: as how many it is to
-# its unit, which a product of many rows holds for longer
+    [
+        ("latency", "i2"), ("fixed", "i4"), ("times", "i4"), ("kind", "i2"), ("pc", "i4"), ("bytes", "i2"),
+        ("waits", "i2"),
+    ],
+    align=True,
+)  # fmt: skip
+# One a static instruction; `fixed`: cycles from issue to result beyond its latency; `times`: as how many it is to
+# its unit, which a product of many rows holds for longer; `waits`: may it wait for a load?
 NODE = np.dtype(
     [
         ("instr", "i4"), ("gap", "i4"), ("missed", "i4"), ("latency", "i4"), ("work", "i4"), ("record", "i8"),
@@ -40,7 +46,7 @@ NODE = np.dtype(
 class Reading(NamedTuple):
     """How a GPU takes a trace: instructions that a fetch brings, and of a line; is a transaction a 32 B sector; sectors
     that a load of an absent line asks for besides its own, as bits; does L1D drop a line that is written; does global
-    memory bypass it?"""
+    memory bypass it; how many may wait in L2 for one of a line's sectors that come in requests of their own?"""
 
     fetch_width: int
     fetch_line: int
@@ -48,19 +54,20 @@ class Reading(NamedTuple):
     besides: int
     drops: int
     bypass: int
+    merges: int
     machine: np.ndarray  # MACHINE, of the detailed engine: one element
 
 
 class TimedCode(NamedTuple):
-    """A program on a GPU, and the latencies of walks. The instructions with line records or bank conflicts of basic
-    block b are `accesses` from first_access[b] on."""
+    """A program on a GPU, and the latencies of walks. The instructions with line records, and those that may wait for
+    a load, of basic block b are `steps` from first_step[b] on."""
 
     rows: np.ndarray  # CODE
     waits: Int16[np.ndarray, "instr wait"]
     writes: Int16[np.ndarray, "instr write"]
     latencies: Float64[np.ndarray, " latency"]
-    first_access: Int64[np.ndarray, " block_plus_1"]
-    accesses: Int64[np.ndarray, " access"]
+    first_step: Int64[np.ndarray, " block_plus_1"]
+    steps: Int64[np.ndarray, " step"]
 
 
 class Records(NamedTuple):
@@ -71,23 +78,26 @@ class Records(NamedTuple):
 
 
 class Kinds(NamedTuple):
-    """Kinds of warps: those of one execute the same, and ask the same of the units."""
+    """Kinds of warps: those of one execute the same, and ask the same of the units. A warp's phases lie between its
+    barriers."""
 
-    ends: Float64[np.ndarray, " kind"]  # a warp's cycles
-    paths: Float64[np.ndarray, "kind latency"]  # counts of LATENCIES on its longest path
-    work: Float64[np.ndarray, "kind 3"]  # fetches, accesses, cycles of those
-    batches: Int64[np.ndarray, "kind 2"]  # where its own begin and end in `ranges`: see `longest_path`
+    phases: Int64[np.ndarray, "kind 2"]  # where its own begin and end in the next four
+    work: Float64[np.ndarray, "phase 3"]  # fetches, accesses, cycles of those
+    ends: Float64[np.ndarray, " phase"]  # cycles of a phase
+    paths: Float64[np.ndarray, "phase latency"]  # counts of LATENCIES on its longest path
+    batches: Int64[np.ndarray, "phase 2"]  # where its own begin and end in `ranges`: see `longest_path`
     ranges: Int64[np.ndarray, "batch 2"]  # of line records behind the warp's first
 
 
 class Walking(NamedTuple):
     """Scratch of walks: the instructions of a warp, and one more; the one that wrote each register last; whether a line
-    of code is fetched, and the lines of constants that are."""
+    of code is fetched, and the lines of constants that are; the last instruction of each phase."""
 
     nodes: np.ndarray  # NODE
     writer: Int64[np.ndarray, " register"]
     lines: Int8[np.ndarray, " line"]
     constants: Int64[np.ndarray, " line"]
+    cuts: Int64[np.ndarray, " phase"]
 
 
 @jit
@@ -203,11 +213,12 @@ def wait_for(node, nodes, j):
 
 
 @jit
-def schedule(code, walking, count, latency):
-    """Issue and completion times of a warp's instructions; returns the one that is complete last."""
+def schedule(code, walking, count, latency, most):
+    """Issue and completion times of a warp's instructions; returns (the one that is complete last, how many phases
+    there are between barriers, at most so many)."""
     nodes, writer, waits, writes = walking.nodes, walking.writer, code.waits, code.writes
     writer[:] = -1
-    unit_free, blocker, latest = 0.0, -1, 0
+    unit_free, blocker, latest, phases = 0.0, -1, 0, 0
     for n in range(count):
         node, i = nodes[n], nodes[n].instr
         node.after, node.issue_bound = n - 1, 1
@@ -222,66 +233,82 @@ def schedule(code, walking, count, latency):
             blocker = n
         elif code.rows[i].kind == Kind.FENCE:
             blocker = latest
+        if n == count - 1 or (code.rows[i].kind == Kind.BARRIER and phases < most - 1):
+            walking.cuts[phases] = n
+            phases += 1
         if node.done > nodes[latest].done:
             latest = n
         for k in range(writes.shape[1]):
             if writes[i, k] >= 0:
                 writer[writes[i, k]] = n
-    return latest
+    return latest, phases
 
 
 @jit
-def longest_path(nodes, count, latest, path, batches):
-    """Add the counts of each latency on the longest path to `path`; returns how many rows of `batches` it filled.
+def longest_path(walking, count, latest, phases, kinds, first, begin):
+    """Counts of each latency on the longest path of every phase, the `first` one's and those behind it; returns where
+    the ranges end.
 
     A batch is what a critical load waits for: the loads issued since the use of the critical load before it, as a
-    range of line records.
-    """
-    n, found = count - 1, 0
+    range of line records, from `begin` on. What was issued before a phase costs it what is left then."""
+    nodes, ranges, n, found = walking.nodes, kinds.ranges, count - 1, begin
     waited = nodes[latest].done > nodes[n].time + DRAIN_CYCLES
-    if not waited:
-        path[ONE] += DRAIN_CYCLES
+    end = nodes[latest].done if waited else nodes[n].time + DRAIN_CYCLES
     consumer, n = (count, latest) if waited else (n, n)
-    while n >= 0:
-        node = nodes[n]
-        if waited:  # for this node's result
-            path[ONE] += node.shift
-            path[node.latency] += 1
-            if node.latency == LOAD and found < len(batches):
-                if found:
-                    batches[found - 1, 0] = nodes[consumer].record
-                batches[found, 0], batches[found, 1] = nodes[0].record, nodes[consumer].record
-                found += 1
-        if node.issue_bound:
-            path[ONE] += node.gap
-            path[FETCH_MISS] += node.missed
-        waited = not node.issue_bound
-        consumer, n = n, node.after
+    for k in range(phases):
+        phase, start = first + phases - 1 - k, walking.cuts[phases - 2 - k] if k < phases - 1 else -1
+        path, begun = kinds.paths[phase], nodes[start].time if start >= 0 else 0.0
+        path[:] = 0
+        path[ONE] = 0 if waited or k else DRAIN_CYCLES
+        kinds.ends[phase], kinds.batches[phase, 0] = end - begun, found
+        while n > start or waited:
+            node = nodes[n]
+            if waited:  # for this node's result
+                path[ONE] += node.shift - max(0.0, begun - node.time)
+                path[node.latency] += 1
+                if node.latency == LOAD and found < len(ranges):
+                    if found > begin:
+                        ranges[found - 1, 0] = nodes[consumer].record
+                    ranges[found, 0], ranges[found, 1] = nodes[0].record, nodes[consumer].record
+                    found += 1
+            waited = n > start and not node.issue_bound
+            if n > start:
+                if node.issue_bound:
+                    path[ONE] += node.gap
+                    path[FETCH_MISS] += node.missed
+                consumer, n = n, node.after
+        kinds.batches[phase, 1] = found
+        consumer, n, end = start, start, begun
     return found
 
 
 @jit
-def count_work(code, nodes, count, work):
-    """What a warp asks of units that all instructions share."""
-    work[:] = 0
+def count_work(code, walking, count, work):
+    """What each phase of a warp asks of units that all instructions share."""
+    phase = -1
     for n in range(count):
-        node = nodes[n]
-        work[0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
+        node = walking.nodes[n]
+        if n == 0 or walking.cuts[phase] == n - 1:
+            phase += 1
+            work[phase][:] = 0
+        work[phase, 0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
         if code.rows[node.instr].kind >= Kind.PARAM_LOAD:
-            work[1] += 1
-            work[2] += max(1, node.work)
+            work[phase, 1] += 1
+            work[phase, 2] += max(1, node.work)
 
 
 @jit
-def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, begin, walking, done_by):
-    """Walk a warp that is the first of its kind; `begin`: where its batches do."""
-    first, nodes = offsets.records[warp], walking.nodes
+def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, walking, done_by):
+    """Walk a warp that is the first of its kind; the phases and batches of those before it are kept."""
+    record, first, begin = offsets.records[warp], 0, 0
+    if kind:
+        first = kinds.phases[kind - 1, 1]
+        begin = kinds.batches[kinds.phases[kind - 1, 0], 1]  # the last ones come first
     count = expand(code, streams, offsets, reading, warp, cold, walking, done_by)
-    latest = schedule(code, walking, count, code.latencies)
-    kinds.ends[kind] = max(nodes[latest].done, nodes[count - 1].time + DRAIN_CYCLES)
-    kinds.paths[kind][:] = 0
-    found = longest_path(nodes, count, latest, kinds.paths[kind], kinds.ranges[begin:])
-    kinds.batches[kind, 0], kinds.batches[kind, 1] = begin, begin + found
-    for n in range(begin, kinds.batches[kind, 1]):
-        kinds.ranges[n, 0], kinds.ranges[n, 1] = kinds.ranges[n, 0] - first, kinds.ranges[n, 1] - first
-    count_work(code, nodes, count, kinds.work[kind])
+    most = len(kinds.ends) - first - (len(kinds.phases) - 1 - kind)  # one is left for every other kind
+    latest, phases = schedule(code, walking, count, code.latencies, most)
+    kinds.phases[kind, 0], kinds.phases[kind, 1] = first, first + phases
+    found = longest_path(walking, count, latest, phases, kinds, first, begin)
+    for n in range(begin, found):
+        kinds.ranges[n, 0], kinds.ranges[n, 1] = kinds.ranges[n, 0] - record, kinds.ranges[n, 1] - record
+    count_work(code, walking, count, kinds.work[first:])

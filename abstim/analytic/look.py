@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import Lines, look_at_enough, most_updated, spread_of
 from abstim.analytic.lone_warp import (
     CLASSES,
@@ -21,7 +22,7 @@ from abstim.analytic.lone_warp import (
     walk_kind,
 )
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, Reuse, fill_table, use_caches
-from abstim.engine.accesses import SHARED_LINE, line_of, more_follow, sectors_in, sectors_of, segment
+from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit, zero
@@ -55,9 +56,8 @@ WORK = (
 class Looked(NamedTuple):
     """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
     and SM counts `dealt`, and which are `used`, see Nodes. The others are scratch: instructions of each thread block;
-    is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); kinds of the warps walked; how
-    often each basic block is executed; instructions of SMs; batches of loads as line records, and the warp whose they
-    are."""
+    is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); how often each basic block is
+    executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
     sms: Int64[np.ndarray, " sm"]
@@ -66,7 +66,6 @@ class Looked(NamedTuple):
     used: UInt8[np.ndarray, "sm resident"]
     instructions: Int64[np.ndarray, " tb"]
     chosen: UInt8[np.ndarray, " tb"]
-    kind_of_warp: Int64[np.ndarray, " warp"]
     executed: Int64[np.ndarray, " block"]
     of_sms: Int64[np.ndarray, " sm"]
     batches: Int32[np.ndarray, "batch 3"]
@@ -76,8 +75,8 @@ class Looked(NamedTuple):
     least_lines: int
 
 
-# Of a warp that is the first of those that do the same: how many they are; how many turns of accesses each takes; the
-# kind that it is walked as, + 1 (0: it is not); sums of WORK over its line records
+# Of a warp that is the first of those that do the same: how many they are; how many turns each takes; the kind that it
+# is walked as, + 1 (0: it is not); sums of WORK over its line records
 LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[5:12])])
 
 
@@ -129,19 +128,42 @@ def is_like(streams, offsets, w, other):
 
 
 @jit
-def read_leader(code, streams, offsets, reading, w, read, constants, node):
-    """What the line records of a warp do."""
-    record = offsets.records[w]
+def waits_for(code, i, issued, turn):
+    """Does an instruction wait for a register that a load of this turn writes?"""
+    found = False
+    for k in range(code.waits.shape[1]):
+        found |= code.waits[i, k] >= 0 and issued[code.waits[i, k]] == turn
+    return found
+
+
+@jit
+def read_leader(code, streams, offsets, reading, w, read, walking):
+    """What the line records of a warp do, in which of its turns: one ends where the warp waits for a load of it."""
+    record, turn, issued = offsets.records[w], 0, walking.writer
+    issued[:] = -1
     for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
         block = streams.blocks[event]
-        for n in range(code.first_access[block], code.first_access[block + 1]):
-            row = code.rows[code.accesses[n]]
-            if not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                record = access_of(node, row, streams.records, reading, record, read.done, constants, False)
-    own, turn, asks = read.leaders[w], 0, 0
-    for r in range(offsets.records[w], record):
+        for n in range(code.first_step[block], code.first_step[block + 1]):
+            i, row, first = code.steps[n], code.rows[code.steps[n]], record
+            if row.waits and waits_for(code, i, issued, turn):
+                turn += 1
+            if row.kind >= Kind.PARAM_LOAD and not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
+                record = access_of(
+                    walking.nodes[0], row, streams.records, reading, record, read.done, walking.constants, False
+                )  # fmt: skip
+                add_record_work(streams, reading, read, first, record, turn, read.leaders[w])
+            if row.kind >= Kind.GLOBAL_LOAD:
+                for k in range(code.writes.shape[1]):
+                    if code.writes[i, k] >= 0:
+                        issued[code.writes[i, k]] = turn
+    read.leaders[w].turns = turn + 1
+
+
+@jit
+def add_record_work(streams, reading, read, first, stop, turn, own):
+    """What the line records of an access ask for."""
+    for r in range(first, stop):
         action, transactions, sectors = read.done.actions[r], read.done.transactions[r], sectors_of(streams.records[r])
-        asks |= action != NOTHING
         read.turns[r] = turn
         if action == LOOK_UP:
             own.lookups += transactions
@@ -153,9 +175,6 @@ def read_leader(code, streams, offsets, reading, w, read, constants, node):
             own.store_sectors += sectors_in(segment(reading.machine[0], sectors))
         elif action != NOTHING:
             own.atomics += transactions
-        if not more_follow(streams.records[r]):
-            turn, asks = turn + asks, 0
-    own.turns = turn
 
 
 @jit
@@ -167,7 +186,7 @@ def read_warps(code, streams, offsets, reading, looked, blocks, read, walking, o
             if leader == w and w >= before and is_like(streams, offsets, w, read.of_warps[w - before]):
                 leader = read.of_warps[w - before]
         if leader == w:
-            read_leader(code, streams, offsets, reading, w, read, walking.constants, walking.nodes[0])
+            read_leader(code, streams, offsets, reading, w, read, walking)
         read.of_warps[w] = leader
         read.leaders[leader].members += 1
     for w in range(blocks * looked.warps):
@@ -192,20 +211,30 @@ class Walk(NamedTuple):
 
 
 @jit
-def choose(looked):
-    """Choose thread blocks to be walked; returns (how many are looked at, instructions of the longest warp of a mean
-    one of those over that of the ones spread evenly)."""
-    warps, total, blocks, most = looked.warps, 0, 0, 0
+def count_blocks(looked):
+    """Add up the instructions of thread blocks; returns how many of the first are looked at."""
+    total, blocks = 0, 0
     for b in range(len(looked.instructions)):
-        for w in range(b * warps, (b + 1) * warps):
+        for w in range(b * looked.warps, (b + 1) * looked.warps):
             looked.instructions[b] += looked.warp_instructions[w]
         if total + looked.instructions[b] <= looked.most_instructions or b == 0:
             total, blocks = total + looked.instructions[b], b + 1
+    return blocks
+
+
+@jit
+def choose(looked, blocks, leaders):
+    """Choose thread blocks to be walked; returns the instructions of the longest warp of a mean block over those of
+    the ones spread evenly. What warps have in common is walked once."""
+    warps, total, distinct = looked.warps, 0, 0
+    for w in range(blocks * warps):
+        total += looked.warp_instructions[w]
+        distinct += looked.warp_instructions[w] if leaders[w].members else 0
     walked = min(max(looked.least_walked, total // WALKED), MOST_WALKED)
-    few = max(1, min(blocks, blocks * walked // max(1, total)))
+    few = max(1, min(blocks, min(blocks * walked // max(1, distinct), blocks * MOST_WALKED // max(1, total))))
     for k in range(few):
         looked.chosen[k * blocks // few] = 1
-    every = spread = longest = 0
+    most = every = spread = longest = 0
     for b in range(blocks):
         own = 0
         for w in range(b * warps, (b + 1) * warps):
@@ -215,72 +244,61 @@ def choose(looked):
         if own > most:
             most, longest = own, b
     looked.chosen[longest] |= 2
-    return blocks, every / blocks / (spread / few)
+    return every / blocks / (spread / few)
 
 
 @jit
 def walk_first(code, streams, offsets, reading, warps, read, walk, out):
-    """The path of the first thread block's longest warp where nothing is in caches."""
-    kinds, before = walk.kinds, 0
+    """The path of the first thread block's longest warp where nothing is in caches; returns that warp."""
+    kinds, count, best, latest = walk.kinds, 0, 0, -1.0
     for w in range(warps):
-        walk_kind(code, streams, offsets, reading, w, True, kinds, w, before, walk.walking, read.done)
-        before = kinds.batches[w, 1]
-    best = 0
-    for w in range(1, warps):
-        best = w if kinds.ends[w] > kinds.ends[best] else best
-    add_path(out.cold_path, kinds.paths[best], 1.0)
+        if read.leaders[w].members:
+            walk_kind(code, streams, offsets, reading, w, True, kinds, count, walk.walking, read.done)
+            end = 0.0
+            for phase in range(kinds.phases[count, 0], kinds.phases[count, 1]):
+                end += kinds.ends[phase]
+            if end > latest:
+                best, latest = w, end
+                out.cold_path[:] = 0
+                add_paths(out.cold_path, kinds, count, 1.0)
+            count += 1
+    return best
 
 
 @jit
-def walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk):
-    """Walk the leaders of the warps of the thread blocks chosen, each alone."""
-    count = number = begin = 0
+def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out):
+    """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: by how much the paths of other
+    blocks are longer. Returns how many batches of loads their longest paths have."""
+    count = kept = spread = 0
+    longest, read, kinds = -1.0, scratch.read, scratch.walk.kinds
     for block in range(blocks):
         if looked.chosen[block]:
             for w in range(block * looked.warps, (block + 1) * looked.warps):
                 leader = read.of_warps[w]
                 own = read.leaders[leader]
                 if not own.kind:
-                    kinds, walking = walk.kinds, walk.walking
-                    walk_kind(
-                        code, streams, offsets, reading, leader, False, kinds, count, begin, walking, read.done
-                    )  # fmt: skip
-                    begin, count = walk.kinds.batches[count, 1], count + 1
+                    walking = scratch.walk.walking
+                    walk_kind(code, streams, offsets, reading, leader, False, kinds, count, walking, read.done)
+                    count += 1
                     own.kind = count
-                looked.kind_of_warp[number] = own.kind - 1
-                number += 1
-
-
-@jit
-def longest_of(looked, kinds, first):
-    """Of a thread block's warps the first that takes longest."""
-    best = first
-    for n in range(first + 1, first + looked.warps):
-        if kinds.ends[looked.kind_of_warp[n]] > kinds.ends[looked.kind_of_warp[best]]:
-            best = n
-    return best
-
-
-@jit
-def add_paths(looked, blocks, share, kinds, out):
-    """Paths of the thread blocks that were walked; `share`: by how much those of others are longer."""
-    first = spread = 0
-    longest = -1.0
-    for block in range(blocks):
-        if looked.chosen[block]:
-            kind = looked.kind_of_warp[longest_of(looked, kinds, first)]
-            if block == 0:
-                add_path(out.cold_path, kinds.paths[kind], -1.0)
+            kept = find_path(streams, offsets, reading, looked, block, kept, scratch)
             if looked.chosen[block] & 1:
-                add_path(out.path, kinds.paths[kind], share)
+                add_path(out.path, scratch.path.counts, share)
                 spread += 1
-            if kinds.ends[kind] > longest:
-                longest = kinds.ends[kind]
+            if scratch.path.end[0] > longest:
+                longest = scratch.path.end[0]
                 out.longest_path[:] = 0
-                add_path(out.longest_path, kinds.paths[kind], 1.0)
-            first += looked.warps
+                add_path(out.longest_path, scratch.path.counts, 1.0)
     for k in range(len(LATENCIES)):
         out.path[k] /= spread
+    return kept
+
+
+@jit
+def add_paths(to, kinds, kind, times):
+    """Add those of all phases of a kind of warps."""
+    for phase in range(kinds.phases[kind, 0], kinds.phases[kind, 1]):
+        add_path(to, kinds.paths[phase], times)
 
 
 @jit
@@ -291,18 +309,18 @@ def add_path(to, path, times):
 
 
 @jit
-def add_work(looked, blocks, kinds, out):
+def add_work(looked, blocks, read, kinds, out):
     """What the warps walked ask of the units that all instructions share, as much for all others."""
-    number = instructions = 0
+    instructions = 0
     for block in range(blocks):
         if looked.chosen[block]:
             for w in range(block * looked.warps, (block + 1) * looked.warps):
-                work = kinds.work[looked.kind_of_warp[number]]
-                out.fetches += work[0]
-                out.accesses += work[1]
-                out.access_cycles += work[2]
+                kind = kind_of(read, w)
+                for phase in range(kinds.phases[kind, 0], kinds.phases[kind, 1]):
+                    out.fetches += kinds.work[phase, 0]
+                    out.accesses += kinds.work[phase, 1]
+                    out.access_cycles += kinds.work[phase, 2]
                 instructions += looked.warp_instructions[w]
-                number += 1
     out.instructions = 0
     for block in range(len(looked.instructions)):
         out.instructions += looked.instructions[block]
@@ -313,26 +331,17 @@ def add_work(looked, blocks, kinds, out):
 
 
 @jit
-def collect_batches(looked, blocks, offsets, read, kinds, step):
-    """One of `step` batches of loads of the longest warps, as if by chance, for a loop has a period; as ranges of line
-    records. Returns (how many were collected, how many line records all have)."""
-    first = count = kept = records = turns = 0
-    for block in range(blocks):
-        if looked.chosen[block]:
-            n = longest_of(looked, kinds, first)
-            kind, w = looked.kind_of_warp[n], block * looked.warps + n - first
-            start = offsets.records[w]
-            turns += read.leaders[read.of_warps[w]].turns
-            for k in range(kinds.batches[kind, 0], kinds.batches[kind, 1]):
-                if spread_of(count) * step >> 32 == 0 and kept < len(looked.batches):
-                    looked.batches[kept, 0] = start + kinds.ranges[k, 0]
-                    looked.batches[kept, 1] = start + kinds.ranges[k, 1]
-                    looked.batches[kept, 2] = w
-                    kept += 1
-                records += kinds.ranges[k, 1] - kinds.ranges[k, 0]
-                count += 1
-            first += looked.warps
-    return kept, records, max(0, (turns + count // 2) // max(1, count) - 1)
+def thin_out(batches, kept, most):
+    """Keep so many of some batches that they have `most` line records or so, as if by chance, for a loop has a period;
+    returns how many."""
+    records = left = 0
+    for k in range(kept):
+        records += batches[k, 1] - batches[k, 0]
+    for k in range(kept):
+        if spread_of(k) * (records // most + 1 if records > most else 1) >> 32 == 0:
+            batches[left, 0], batches[left, 1], batches[left, 2] = batches[k, 0], batches[k, 1], batches[k, 2]
+            left += 1
+    return left
 
 
 @jit
@@ -352,14 +361,16 @@ def fill_tables(looked, batches, reading, reuse, out):
             elif looked.used[s, k]:
                 measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
                 found, level = reuse.found, reuse.level
-                loads = use_caches(reuse.uses, busy, held, measured, reading.drops, reuse.order, level, found)
+                loads = use_caches(reuse.uses, busy, held, measured, reading, reuse.order, level, found)
                 fill_table(reuse.uses, looked.batches[:batches], found, reuse.counts, loads, out.misses[s, k])
+                out.jams[s, k] = level.state[0].jam
                 out.crowds[s, k] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
 
 
 @jit
 def copy_node(out, s, k, to_s, to_k):
     """What was found at a node, to another one."""
+    out.jams[to_s, to_k] = out.jams[s, k]
     out.crowds[to_s, to_k] = out.crowds[s, k]
     for row in range(ROWS):
         for column in range(DISTANCE_BINS):
@@ -396,23 +407,21 @@ def count_classes(code, streams, looked, out):
 @compiled
 def look(code, streams, offsets, reading, looked, scratch, out):
     """Fill in a SUMMARY of a launch, but for its shape and nodes, of arrays that are 0."""
-    blocks, share = choose(looked)
+    blocks = count_blocks(looked)
     lines, reuse, read, walk = scratch.lines, scratch.reuse, scratch.read, scratch.walk
     zero(read.leaders[: blocks * looked.warps])
     zero(read.done.actions[: offsets.records[blocks * looked.warps]])
     deal(looked, out)
-    walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
     read_warps(code, streams, offsets, reading, looked, blocks, read, walk.walking, out)
     count_classes(code, streams, looked, out)
-    walk_chosen(code, streams, offsets, reading, looked, blocks, read, walk)
-    add_paths(looked, blocks, share, walk.kinds, out)
-    add_work(looked, blocks, walk.kinds, out)
+    longest = walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
+    share = choose(looked, blocks, read.leaders)
+    kept = walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out)
+    add_paths(out.cold_path, walk.kinds, kind_of(read, longest), -1.0)
+    add_work(looked, blocks, read, walk.kinds, out)
     if out.atomics > 0:
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
-    kept, records, reuse.uses.sizes[0].window = collect_batches(looked, blocks, offsets, read, walk.kinds, 1)
-    most = max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED)
-    if records > most:
-        kept, records, _ = collect_batches(looked, blocks, offsets, read, walk.kinds, records // most + 1)
+    kept = thin_out(looked.batches, kept, max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED))
     look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
     fill_tables(looked, kept, reading, reuse, out)
     stand_for_all(looked, blocks, out)
@@ -444,3 +453,4 @@ class Scratch(NamedTuple):
     reuse: Reuse
     read: Read
     walk: Walk
+    path: BlockPath

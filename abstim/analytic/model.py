@@ -42,7 +42,7 @@ from functional.jit.marked import jit
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 12  # of the p-norm: two equal times cost 2^(1/12) = 1.06 times one
 QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
-DRAIN = 0.5  # part of a warp's path for which a resource that all wait for is half idle, at the end
+DRAIN = 0.4  # part of a warp's path for which a resource that all wait for is half idle, at the end
 SECTOR_BYTES, WARP_THREADS = 32, 32
 BOUNDS = (
     "latency", "SFU", "DP units", "tensor units", "load/store unit", "SP units", "INT units", "front end", "result bus",
@@ -142,14 +142,14 @@ def share_of(s, p, matrix, resident, row, lines, ways):
 
 
 @jit
-def crowd_sectors(s, p, resident):
-    """Sectors that are asked for of the most wanted line of each turn, one after the other."""
+def at_nodes(s, p, resident, table):
+    """A table of SM counts, and of thread blocks on each, between its nodes."""
     sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
     held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
     found = 0.0
     for i in range(2):
         for j in range(2):
-            found = found + corner(sm_part, held_part, i, j) * s.crowds[sm + i, held + j]
+            found = found + corner(sm_part, held_part, i, j) * table[sm + i, held + j]
     return found
 
 
@@ -177,14 +177,15 @@ def predict_one(s, p, matrix, found):
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
     misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
     absent, back = read + written * s.store_sectors, written_back(s, p, l2, written)
-    l2_cycles(s, p, sectors, absent, back, crowd_sectors(s, p, resident), bounds)
+    l2_cycles(s, p, share, sectors, absent, back, at_nodes(s, p, resident, s.crowds), bounds)
     memory_cycles(s, p, share, misses, sectors, read + back, bounds)
     bounds[MEMORY + 5] = (1 - s.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
     alone = path_cycles(s, p, s.path, l1_wait, l2_wait)
     longest = path_cycles(s, p, s.longest_path, l1_wait, l2_wait)
     cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
-    bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone
+    jam = (1 - p.perfect_memory) * at_nodes(s, p, resident, s.jams) * p.dram_latency_cycles
+    bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
     visits = larger(1.0, s.path[LOAD] * l1_wait) * an_sm / resident
     found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
@@ -240,7 +241,7 @@ def together(bounds, alone, cold, visit):
     """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS).
 
     At a visit, which is this part of those a warp makes, all warps are at the slowest part of the memory at once: what
-    they ask for then comes on top of their own path. At other times they are out of step. Units idle for half of a
+    they ask for then comes on top of their own path. At other times they are out of step. Units idle for part of a
     path, since the last warps end one after the other.
     """
     far, drained = largest(bounds, MEMORY, len(bounds)), DRAIN * (alone + cold)
@@ -248,9 +249,7 @@ def together(bounds, alone, cold, visit):
     waits = visit * (bounds[LATENCY] + far) + (1 - visit) * mixed
     most = fixed(larger(waits, largest(bounds, UNITS, MEMORY) + drained))
     total = sharpened(waits / most)
-    for k in range(UNITS, SHARED_OUT):
-        total = total + sharpened(bounds[k] / most)
-    for k in range(SHARED_OUT, MEMORY):
+    for k in range(UNITS, MEMORY):
         total = total + sharpened((bounds[k] + drained) / most)
     return most * power(total, 1 / SHARPNESS)
 
@@ -283,13 +282,14 @@ def busiest(s, p, first):
 def miss_cycles(p):
     """What an L1D miss costs that L2 has, and what it costs more if not (docs/timing-rules.md, rule 11)."""
     l2 = p.l2_request_cycles + p.l2_sector_cycles + p.l2_reply_cycles + SECTORS_A_LINE
-    dram = p.dram_latency_cycles + p.dram_reply_cycles - p.l2_reply_cycles + p.dram_activate_cycles
+    dram = p.dram_latency_cycles + p.dram_reply_cycles - p.l2_reply_cycles
     return l2, dram + SECTORS_A_LINE * p.dram_sector_cycles
 
 
 @jit
 def path_cycles(s, p, path, l1_wait, l2_wait):
-    """Of a path, as counts of LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not."""
+    """Of a path, as counts of LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not.
+    The first of those finds its DRAM row closed."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
     load = (1 - s.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram
@@ -299,7 +299,8 @@ def path_cycles(s, p, path, l1_wait, l2_wait):
     near = path[ONE] + path[SHARED] * p.shared_latency_cycles + path[CONST] * p.const_latency_cycles
     far = path[LOAD] * load + path[STORE] * (p.l1d_latency_cycles + miss) + path[ATOMIC] * atomic
     missed = path[FETCH_MISS] * (1 - p.perfect_instruction_cache) * code + path[CONST_MISS] * const
-    return dot(path[:CLASSES], p.latency_cycles) + near + far + missed
+    opened = real * smaller(1.0, path[LOAD] * l2_wait) * p.dram_activate_cycles
+    return dot(path[:CLASSES], p.latency_cycles) + near + far + missed + opened
 
 
 def _ipc_one_issue(stall_cycles_an_instruction, warps):
@@ -383,7 +384,7 @@ def written_back(s, p, l2, written):
 
 
 @jit
-def l2_cycles(s, p, sectors, absent, back, crowd, bounds):
+def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
     """What L2 needs for the traffic: a slice is busy with what it holds or writes back, and answers one sector a cycle,
     whatever it reads (docs/timing-rules.md, rule 11); the lines that most warps of a turn want are one slice's."""
     real, port = 1 - p.perfect_memory, larger(1.0, p.l2_sector_cycles)
@@ -391,7 +392,7 @@ def l2_cycles(s, p, sectors, absent, back, crowd, bounds):
     held = (sectors - s.atomics - absent) * port + s.atomics * p.l2_atomic_cycles
     served = held + absent + back * p.l2_sector_cycles
     # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
-    switch = sectors * (1 / p.sm_count + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
+    switch = sectors * (share + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
     bounds[MEMORY + 2] = real * larger(larger(served / slices, switch), crowd * port)
     bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 

@@ -1,7 +1,8 @@
 """Reuse distances, the distinct lines touched since the last use of a line, and what caches miss from them.
 
 One pass over the accesses of a launch gives the hit rate of every LRU cache (Mattson et al., 1970). The order of
-accesses is that of thread blocks handed out breadth first, their resident warps taking turns, an instruction each."""
+accesses is that of thread blocks handed out breadth first, their resident warps taking turns: what they ask for between
+two waits for loads."""
 
 from __future__ import annotations
 
@@ -26,18 +27,19 @@ WRITE_ROW = ROWS - 1
 
 # Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, its
 # distance for who waits, and of each sector the line's largest since it was asked for; in its latest turn sectors that
-# were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them
+# were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them, and how many SMs did
 SECTORS_A_LINE = 4
-_LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm"
+_LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm", "askers"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
 # Of a level: lines that are counted in its tree, and the next place; the latest turn, and most that was `asked` and
-# `fetched` of a line in it; the sums of these of all turns before
-LEVEL = np.dtype([(name, "i8") for name in ("live", "next", "turn", "asked", "fetched", "all_asked", "all_fetched")])
+# `fetched` of a line in it; the sums of these of all turns before; what the first jam costs, and its turn
+_LEVEL = "live", "next", "turn", "asked", "fetched", "all_asked", "all_fetched", "jam", "jam_turn"
+LEVEL = np.dtype([(name, "i8") for name in _LEVEL])
 FIRST_PLACE = 2
 MOST_BUSY = 128  # SMs
 
 
-SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale", "window")])
+SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])
 
 
 class Uses(NamedTuple):
@@ -133,7 +135,7 @@ def touch(state, row, bits, sums, turn, uses, n, drops):
     if before:
         distance = 0 if latest else (state.live - up_to(bits, sums, before)) * size.scale
     distance = farthest(row, uses.sectors[n], distance)
-    chained = max(distance, row.chain) if before and turn <= row.begun + size.window else distance
+    chained = max(distance, row.chain) if before and turn == row.begun else distance
     if chained == distance:
         row.begun = turn
     if latest and not drops:
@@ -166,18 +168,25 @@ def farthest(row, sectors, distance):
 
 
 @jit
-def crowd(state, row, turn, sm, sectors, again, first):
-    """Count what is asked of a line in a turn; `again`: by another one before; `first`: a sector that nobody had."""
+def crowd(state, row, turn, sm, sectors, again, first, merges):
+    """Count what is asked of a line in a turn; `again`: by another one before; `first`: a sector that nobody had.
+
+    Behind `merges` that wait for a sector the next one blocks the slice until DRAM has answered, so that the sectors of
+    a line that more SMs want at once come one after the other. That is so where they are in step: the first time."""
     if turn != state.turn:
         end_turn(state)
         state.turn = turn
     if not again:
-        row.asked = row.fetched = 0
+        row.asked = row.fetched = row.askers = 0
         row.sm = -1
     row.asked += sectors
     if (first or row.fetched) and row.sm != sm:
         row.fetched += sectors
+        row.askers += 1
         row.sm = sm
+        if row.askers > merges and (state.jam_turn == 0 or state.jam_turn == turn):
+            state.jam = max(state.jam, row.fetched // row.askers - 1)
+            state.jam_turn = turn
     state.asked = max(state.asked, row.asked)
     state.fetched = max(state.fetched, row.fetched)
 
@@ -251,22 +260,20 @@ def sort_uses(uses, sm_count, resident, order):
 
 
 @jit
-def use_l2(uses, order, level, found):
-    """All uses, in order of turns: the second level keeps what passes. Turns without a wait between them are one phase:
-    what is asked for in it comes to several slices side by side."""
+def use_l2(uses, order, merges, level, found):
+    """All uses, in order of turns: the second level keeps what passes."""
     size, words, state = uses.sizes[0], words_for(uses.sizes[0].uses), level.state[0]
     bits, sums = level.counted[:words], level.sums[: words + 1]
     empty(level, size.lines, words)
-    phase = size.window + 1
     for k in range(size.uses):
         n = order.in_turn[k]
         row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.actions[n] == WRITE
-        again = row.last and row.turn // phase == turn // phase
+        again = row.last and row.turn == turn
         found.l2[n], chained = touch(state, row, bits, sums, turn, uses, n, False)
         row.chain = 0 if writes else chained
         found.l2_wait[n] = -1 if writes else chained
         if not writes:
-            crowd(state, row, turn // phase, order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER)
+            crowd(state, row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER, merges)
     end_turn(state)
 
 
@@ -286,7 +293,7 @@ def use_l1(uses, order, first, stop, drops, level, found):
 
 
 @jit
-def use_caches(uses, sm_count, resident, measured, drops, order, level, found):
+def use_caches(uses, sm_count, resident, measured, reading, order, level, found):
     """Fill in `found`: for L1D of so many SMs far apart, then for L2; returns how many sectors those load."""
     sort_uses(uses, sm_count, resident, order)
     found.l1[: uses.sizes[0].uses] = -1
@@ -294,10 +301,10 @@ def use_caches(uses, sm_count, resident, measured, drops, order, level, found):
     loads = 0
     for m in range(measured):
         sm = m * sm_count // measured
-        use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], drops, level, found)
+        use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], reading.drops, level, found)
         for block in range(sm, uses.sizes[0].blocks, sm_count):
             loads += uses.loads[block]
-    use_l2(uses, order, level, found)
+    use_l2(uses, order, reading.merges, level, found)
     return loads
 
 

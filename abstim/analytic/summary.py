@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from abstim.analytic import lone_warp
+from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, Kinds, Reading, Records, TimedCode, Walking
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
 from abstim.analytic.look import (
     LEADER,
     MOST_SMS,
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
 LEAST_WALKED = 1 << 12  # of them, of those walked one by one
+MOST_PHASES = 1 << 12  # of warps that are walked, from barrier to barrier
 LEAST_LINES = 1 << 8  # whose uses are looked at
-LONG_CYCLES = 400.0  # of a load and a miss beyond a hit, in walks
 
 _SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
@@ -57,6 +58,7 @@ SUMMARY = np.dtype([
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
     ("sm_nodes", "f8", len(SM_NODES)), ("resident_nodes", "f8", len(RESIDENT_NODES)),  # what `misses` are taken for
     ("crowds", "f8", (len(SM_NODES), len(RESIDENT_NODES))),  # sectors asked for of each turn's most wanted line
+    ("jams", "f8", (len(SM_NODES), len(RESIDENT_NODES))),  # times that DRAM is waited for until all have one line
     ("misses", "f4", (len(SM_NODES), len(RESIDENT_NODES), ROWS, DISTANCE_BINS)),  # tables of reuse_distance.fill_table
 ])  # fmt: skip
 Summary = namedtuple("Summary", list(SUMMARY.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
@@ -107,15 +109,17 @@ def _scratch(*sizes: int) -> Held:
         )  # fmt: skip
         done = Records(*np.empty((2, records), np.uint8))
         read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), done, np.empty(records, np.int32))
+        phases = warps + MOST_PHASES
         kinds = Kinds(
-            np.empty(warps), np.empty((warps, len(LATENCIES))), np.empty((warps, 3)), np.empty((warps, 2), np.int64),
-            np.empty((records + 1, 2), np.int64),
+            np.empty((warps, 2), np.int64), np.empty((phases, 3)), np.empty(phases),
+            np.empty((phases, len(LATENCIES))), np.empty((phases, 2), np.int64), np.empty((records + 1, 2), np.int64),
         )  # fmt: skip
         walking = Walking(
             np.empty(longest + 1, lone_warp.NODE), np.empty(registers, np.int64), np.empty(code_lines, np.int8),
-            np.empty(longest + 2, np.int64),
+            np.empty(longest + 2, np.int64), np.empty(longest + 1, np.int64),
         )  # fmt: skip
-        held = Held(Scratch(lines, reuse_of(*room[:3]), read, Walk(kinds, walking)))
+        path = BlockPath(np.empty(len(LATENCIES)), np.empty(1))
+        held = Held(Scratch(lines, reuse_of(*room[:3]), read, Walk(kinds, walking), path))
         _of_thread.scratch = held, room
     held.value.reuse.uses.sizes["places"] = 1 << (2 * sizes[0]).bit_length()
     return held
@@ -133,7 +137,7 @@ def summarize(
     looked = Looked(
         trace.warp_instructions, np.array(nodes.sms), np.array(nodes.residents), np.array(nodes.dealt),
         np.array(nodes.used, np.uint8), np.zeros(blocks, np.int64), np.zeros(blocks, np.uint8),
-        np.empty(warps, np.int64), np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64),
+        np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64),
         np.empty((records + 1, 3), np.int32), trace.warps_per_block,
         MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
     )  # fmt: skip
@@ -160,16 +164,19 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, R
     fetch width, L1I line, and the latencies at which the longest paths are searched."""
     pipeline, base = gpu.pipeline, base_latencies(gpu)
     missing = np.isin(LATENCIES, ("load", "store", "atomic", "fetch_miss", "const_miss"))
-    memory = [np.flatnonzero(table.kind[a:b] >= Kind.PARAM_LOAD) + a
-              for a, b in zip(table.block_start.tolist(), table.block_stop.tolist(), strict=True)]  # fmt: skip
+    rows = _code(program, table, gpu)
+    steps = (table.kind >= Kind.PARAM_LOAD) | (rows["waits"] > 0)
+    of_blocks = [np.flatnonzero(steps[a:b]) + a
+                 for a, b in zip(table.block_start.tolist(), table.block_stop.tolist(), strict=True)]  # fmt: skip
     code = TimedCode(
-        _code(program, table, gpu), table.waits, table.writes, base + LONG_CYCLES * missing,
-        np.cumsum([0, *map(len, memory)]), np.concatenate(memory).astype(np.int64),
+        rows, table.waits, table.writes, base + LONG_CYCLES * missing,
+        np.cumsum([0, *map(len, of_blocks)]), np.concatenate(of_blocks).astype(np.int64),
     )  # fmt: skip
     spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
     besides = 0 if spec.l1d_sectored or spec.l1d_bypass else ALL_SECTORS
     drops = spec.l1d_write in ("local_back", "evict")
-    taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass)
+    merges = spec.l2_mshr_merges if spec.coalescing == "sector" and not spec.l2_coalesces else MOST_SMS
+    taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass), merges
     return Held(code), Reading(*fetched, *taken, caches_machine(gpu, 1, 1))
 
 
@@ -190,6 +197,10 @@ def _code(program: Program, table: LatencyTable, gpu: Gpu) -> np.ndarray:
     code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
     code["fixed"] = table.result_cycles - latency[code["latency"]]
     code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
+    loaded = np.zeros(table.register_count + 1, bool)  # is a register by a load? The last one is none
+    loaded[table.writes[table.kind >= Kind.GLOBAL_LOAD]] = True
+    loaded[-1] = False
+    code["waits"] = loaded[table.waits].any(1)
     held = np.zeros(len(LATENCIES))
     held[:CLASSES] = [gpu.pipeline.operation(n).initiation_cycles for n in INSTRUCTION_CLASSES]
     held = held[code["latency"]]
