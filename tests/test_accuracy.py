@@ -135,7 +135,7 @@ def test_caches_kept_between_launches_change_the_time_as_measured(benchmark, com
     ],
 )
 def test_what_is_said_of_kernels_that_the_suite_lacks_is_so(variant, model):
-    """Nothing was adjusted with them (tests/fresh_kernels.py)."""
+    """Nothing was adjusted with them but the formula (tests/fresh_kernels.py)."""
     (known,) = (e for e in known_errors() if (e.gpu, e.model, e.what) == (GPUS[variant], model, FRESH))
     found = [abs(error) for error in errors(variant, model).values()]
     assert len(found) == known.kernels
