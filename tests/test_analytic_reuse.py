@@ -60,7 +60,8 @@ def table_of(launch, found, batches=NO_BATCHES):
     for column, own in zip(launch.found, found, strict=True):
         column[: len(own)] = own
     table = np.zeros((ROWS, DISTANCE_BINS), np.float32)
-    find_table(launch, batches, int((found.l1 >= 0).sum()), table)
+    asked = launch.uses.sectors[: len(found.l1)][found.l1 >= 0]
+    find_table(launch, batches, int(np.bitwise_count(asked).sum()), table)
     return table
 
 
@@ -233,8 +234,16 @@ def test_written_sectors_miss_with_their_line():
     count = 4
     launch = launch_of(np.arange(count), [WRITE] * count, [0, count])
     nothing, l2 = np.full(count, -1, np.int32), np.array([NEVER] * 3 + [0], np.int32)
-    table = table_of(launch, Found(nothing, nothing, l2, nothing))
+    table = table_of(launch, Found(nothing, nothing, l2, nothing, nothing))
     assert miss_matrix()[-1, -1] @ table[WRITE_ROW] == 0.75 and not table[:WRITE_ROW].any()
+
+
+def test_sectors_that_are_there_do_not_miss_with_the_others():
+    """Two, then one of these and one more."""
+    launch = launch_of([0, 0], [LOOK_UP] * 2, [0, 2])
+    launch.uses.sectors[:2] = 0b0011, 0b0110
+    curve, both = curves(table_of(launch, distances(launch, 1, 1)))
+    assert curve[-1, -1] == both[-1, -1, -1] == 0.75
 
 
 def test_distances_are_counted_in_their_bins_and_batches_by_their_largest():
@@ -242,7 +251,7 @@ def test_distances_are_counted_in_their_bins_and_batches_by_their_largest():
     count, l2 = len(l1), l1[::-1].copy()
     launch = launch_of(np.arange(count), [LOOK_UP] * count, [0, count])
     batches = np.array([[0, 5, 0], [7, 7, 0], [count - 3, count, 0]], np.int32)
-    table = table_of(launch, Found(l1, l1, l2, l2), batches)
+    table = table_of(launch, Found(l1, l1, l2, l2, np.full(count, 4)), batches)
     expected = np.bincount(bins_of(l1), minlength=DISTANCE_BINS) / count
     assert np.abs(table[0] - expected).sum() < 0.01  # large distances are rounded first
     assert table[1, bins_of(l2)].all() and table[0].sum() == pytest.approx(1) and not table[WRITE_ROW].any()

@@ -27,9 +27,10 @@ WRITE_ROW = ROWS - 1
 
 # Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, its
 # distance for who waits, and of each sector the line's largest since it was asked for; in its latest turn sectors that
-# were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them, and how many SMs did
+# were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them, and how many SMs did;
+# sectors at its largest distance
 SECTORS_A_LINE = 4
-_LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm", "askers"
+_LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm", "askers", "far"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
 # Of a level: lines that are counted in its tree, and the next place; the latest turn, and most that was `asked` and
 # `fetched` of a line in it; the sums of these of all turns before; what the first jam costs, and its turn
@@ -63,12 +64,14 @@ class Uses(NamedTuple):
 class Found(NamedTuple):
     """Of every use, for thread blocks resident on SMs: distinct lines touched since its line was last, in its SM, and
     in all of them together; both for who waits, too: a line asked for by another warp in the same turn is still on its
-    way, so that its distance counts. NEVER: not touched before; -1: nothing is read, or asked."""
+    way, so that its distance counts. NEVER: not touched before; -1: nothing is read, or asked. Of its
+    sectors as many are so `far` in its SM; the others are there."""
 
     l1: Int32[np.ndarray, " use"]
     l1_wait: Int32[np.ndarray, " use"]
     l2: Int32[np.ndarray, " use"]
     l2_wait: Int32[np.ndarray, " use"]
+    far: Int32[np.ndarray, " use"]
 
 
 class Order(NamedTuple):
@@ -157,13 +160,15 @@ def touch(state, row, bits, sums, turn, uses, n, drops):
 @jit
 def farthest(row, sectors, distance):
     """The largest distance of a line since all of some sectors were asked for: with one that was driven out in between,
-    or never asked for, they miss."""
-    found = distance
+    or never asked for, they miss. Counted are those that are farther than the line, or all."""
+    found, far = distance, 0
     for k in range(SECTORS_A_LINE):
         since = max(row.since[k], distance)
         if sectors >> k & 1:
+            far += since > distance
             found, since = max(found, since), 0
         row.since[k] = since
+    row.far = far if far else SECTORS_A_LINE
     return found
 
 
@@ -289,7 +294,7 @@ def use_l1(uses, order, first, stop, drops, level, found):
         if uses.actions[n] != UPDATE:
             distance, chained = touch(level.state[0], row, bits, sums, order.at[n], uses, n, writes and drops)
             if not writes:
-                found.l1[n], found.l1_wait[n], row.chain = distance, chained, chained
+                found.l1[n], found.l1_wait[n], found.far[n], row.chain = distance, chained, row.far, chained
 
 
 @jit
@@ -354,22 +359,23 @@ def fill_table(uses, batches, found, counts, loads, table):
     as `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by the SMs whose L1D
     was looked at. Negative distances count for nothing, and so do lines that are not `counted`."""
     zero(counts.rows)
-    total = written = 0
+    total = written = there = 0
     for n in range(uses.sizes[0].uses):
         if uses.counted[uses.lines[n]]:
             own = sectors_in(uses.sectors[n])
             if found.l1[n] >= 0:
-                count_pair(counts, found.l1[n], found.l2[n], own)
-                total += own
+                far = min(own, found.far[n])
+                count_pair(counts, found.l1[n], found.l2[n], far)
+                total, there = total + own, there + own - far
             elif uses.actions[n] == WRITE:
                 counts.rows[WRITE_ROW, bin_of(counts.bins, found.l2[n])] += own
                 written += own
     for k in range(DISTANCE_BINS):
         counts.rows[WRITE_ROW, k] /= max(1, written)
     # where more or fewer `loads` are of lines that are not counted, those are hot ones (SHARDS_adj)
-    others = max(loads // uses.sizes[0].scale - total, -counts.pairs[0, 0])
-    counts.of_l1[0] += others
-    counts.pairs[0, 0] += others
+    others = max(loads // uses.sizes[0].scale - total, -counts.pairs[0, 0] - there)
+    counts.of_l1[0] += there + others
+    counts.pairs[0, 0] += there + others
     fill_rows(counts, 0, max(1, total + others))
     total = 0
     for b in range(len(batches)):
@@ -442,7 +448,7 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
         np.zeros(shape, np.int32), np.zeros(DISTANCE_BINS, np.int64), np.empty((ROWS, DISTANCE_BINS)), *_bins()
     )
     level = Level(np.zeros(1, LEVEL), np.empty(count, LINE), np.empty(words, np.uint64), numbers(words + 1))
-    return Reuse(uses, order, level, Found(*np.empty((4, count), np.int32)), counts)
+    return Reuse(uses, order, level, Found(*np.empty((5, count), np.int32)), counts)
 
 
 @cache
