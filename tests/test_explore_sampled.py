@@ -96,7 +96,7 @@ def test_what_nothing_tells_is_left_after_a_few_looks(noise):
     """A formula that lacks a smooth function of two keys; or noise, which no pairs tell of others."""
     axes = np.meshgrid(np.linspace(-1, 1, 20), np.linspace(-1, 1, 20), indexing="ij")
     features, off = np.stack([axis.ravel() for axis in axes], 1), np.random.default_rng(1).normal(0, noise, 400)
-    rough = interpolation.Rough(np.full(400, 1e6), np.zeros((400, 0)), features, np.arange(2))
+    rough = interpolation.Rough(np.full(400, 1e6), np.zeros((400, 0)), np.zeros((400, 0)), features, np.arange(2))
     true, batches = (rough.cycles * np.exp(0.2 * features[:, 0] * features[:, 1] + off)), []
 
     def time(wanted):

@@ -26,11 +26,13 @@ Some = Sequence[int] | Int64[np.ndarray, " point"]  # points, by number
 
 @dataclass(frozen=True, eq=False)
 class Rough:
-    """All points, of which the first is the GPU that is varied. `cycles` by a formula; `limits`: numbers that say what
-    decides them by it; `features`, about -1 to 1, and the key each belongs to (`keys`)."""
+    """All points, of which the first is the GPU that is varied. `cycles` by a formula; `limits`: what each of its bounds
+    takes alone, over them; `more`: other numbers that decide; `features`, about -1 to 1, and the key each belongs to
+    (`keys`)."""
 
     cycles: Float64[np.ndarray, " point"]
     limits: Float64[np.ndarray, "point limit"]
+    more: Float64[np.ndarray, "point number"]
     features: Float64[np.ndarray, "point feature"]
     keys: Int64[np.ndarray, " feature"]
 
@@ -41,22 +43,38 @@ class Rough:
         return np.asarray(logs - logs.mean())
 
     @cached_property
-    def places(self) -> list[Float64[np.ndarray, "point column"]]:
-        """Where each point is, by each key and by the limits."""
+    def lines(self) -> Float64[np.ndarray, "point line"]:
+        """What the formula may lack in proportion, times deviations: a power of its cycles, a factor of each bound."""
+        sharp = self.limits**SHARPNESS
+        return np.column_stack([SLOPE * self.logs, FACTOR * sharp / np.maximum(sharp.sum(1, keepdims=True), 1e-300)])
+
+    @cached_property
+    def places(self) -> list[tuple[Float64[np.ndarray, "place column"], Int64[np.ndarray, " point"]]]:
+        """Different places by each key and by the limits, and which of them each point is at."""
         keys = [self.features[:, self.keys == key] for key in np.unique(self.keys)]
-        return [*keys, np.column_stack([self.limits, self.logs])]
+        found = [
+            np.unique(columns, axis=0, return_inverse=True)
+            for columns in (*keys, np.column_stack([self.limits, self.more, self.logs]))
+        ]
+        return [(places, at.reshape(-1)) for places, at in found]
 
     def apart(self, a: Some, b: Some) -> Apart:
         """How far points `a` are from points `b`."""
-        squares = np.stack([squared_distances(place[a], place[b]) for place in self.places])
-        return Apart(squares, np.outer(self.logs[a], self.logs[b]))
+        squares, cells = [], []
+        for places, at in self.places:
+            (rows, row), (columns, column) = (np.unique(at[some], return_inverse=True) for some in (a, b))
+            squares.append(squared_distances(places[rows], places[columns]))
+            cells.append(row[:, None] * len(columns) + column)
+        return Apart(squares, cells, self.lines[a] @ self.lines[b].T)
 
 
 class Apart(NamedTuple):
-    """`squares` of distances, by each key; products of the logarithms of the formula's cycles."""
+    """`squares` of distances between different places, by each key; which of them lies between two points (`cells`);
+    products of `lines`."""
 
-    squares: Float64[np.ndarray, "key a b"]
-    logs: Float64[np.ndarray, "a b"]
+    squares: list[Float64[np.ndarray, "place place"]]
+    cells: list[Int64[np.ndarray, "a b"]]
+    lines: Float64[np.ndarray, "a b"]
 
 
 # Logarithms of settings before anything is timed, their deviations, and bounds. Of each key: the inverse square of its
@@ -64,7 +82,8 @@ class Apart(NamedTuple):
 # the share by which values of a key that are not the same differ however near they are.
 REACH, WEIGHT = (-0.7, 2.0, (-8.0, 5.0)), (-1.0, 2.0, (-8.0, 5.0))
 VARIANCE, NUGGET, JUMP = (-5.0, 2.0, (-14.0, 2.0)), (-10.0, 1.0, (-14.0, -3.0)), (-2.0, 1.5, (-6.0, 3.0))
-CONSTANT, SLOPE = 1.0, 0.25  # variances of the mean, and of the power of the formula's cycles
+CONSTANT, SLOPE, FACTOR = 1.0, 0.5, 0.3  # deviations of the mean, of the power of the formula's cycles, of bounds
+SHARPNESS = 4  # of what a bound decides: of two of which one is half of the other it is a sixteenth
 FIRST_STEPS, STEPS = 60, 20  # of the search for settings: at first, and from those before
 FIRST_STRIDE, LARGEST_STRIDE = 0.2, 1.0
 SAME = 1e-9  # squares of distances of equal values, up to rounding
@@ -83,21 +102,26 @@ class Covariance:
 
     def __init__(self, settings: Float64[np.ndarray, " setting"], apart: Apart) -> None:
         self.apart, keys = apart, len(apart.squares)
-        self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))[:, :, None, None]
+        self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))
         self.variance, self.nugget, self.jump = np.exp(settings[-3]), np.exp(settings[-2]), _sigmoid(settings[-1])
-        self.smooth = np.exp(-0.5 * self.reaches * apart.squares)
-        self.of_key = (1.0 - self.jump) * self.smooth + self.jump * (apart.squares < SAME)
-        self.product = self.variance * ((1.0 + self.weights * self.of_key) / (1.0 + self.weights)).prod(0)
-        self.total = CONSTANT + SLOPE * apart.logs + self.product
+        self.smooth = [np.exp(-0.5 * reach * own) for reach, own in zip(self.reaches, apart.squares, strict=True)]
+        jumps = [self.jump * (own < SAME) for own in apart.squares]
+        self.of_key = [(1.0 - self.jump) * own + jump for own, jump in zip(self.smooth, jumps, strict=True)]
+        self.product = np.full(apart.lines.shape, self.variance)
+        for weight, own, cells in zip(self.weights, self.of_key, apart.cells, strict=True):
+            self.product *= ((1.0 + weight * own) / (1.0 + weight)).take(cells)
+        self.total = CONSTANT**2 + apart.lines + self.product
 
     def slopes(self, weight: Float64[np.ndarray, "a a"]) -> Float64[np.ndarray, " setting"]:
         """Sum of `weight` times the derivative of the covariance with its nugget, by each setting."""
-        product = weight * self.product
-        by_key = product * self.weights / (1.0 + self.weights * self.of_key)
-        reaches = -0.5 * (1.0 - self.jump) * (by_key * self.reaches * self.smooth * self.apart.squares).sum((1, 2))
-        weights = (by_key * self.of_key - product * self.weights / (1.0 + self.weights)).sum((1, 2))
-        jump = self.jump * (1.0 - self.jump) * (by_key * ((self.apart.squares < SAME) - self.smooth)).sum()
-        return np.concatenate([reaches, weights, [product.sum(), self.nugget * np.trace(weight), jump]])
+        product, reaches, weights, jump = weight * self.product, [], [], 0.0
+        for k, squares in enumerate(self.apart.squares):
+            summed = np.bincount(self.apart.cells[k].ravel(), product.ravel(), squares.size).reshape(squares.shape)
+            by_key = summed * self.weights[k] / (1.0 + self.weights[k] * self.of_key[k])
+            reaches.append(-0.5 * (1.0 - self.jump) * self.reaches[k] * (by_key * self.smooth[k] * squares).sum())
+            weights.append((by_key * self.of_key[k]).sum() - product.sum() * self.weights[k] / (1.0 + self.weights[k]))
+            jump += self.jump * (1.0 - self.jump) * (by_key * ((squares < SAME) - self.smooth[k])).sum()
+        return np.array([*reaches, *weights, product.sum(), self.nugget * np.trace(weight), jump])
 
 
 def _sigmoid(logit: float) -> float:
@@ -150,7 +174,7 @@ class Process:
     def read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         """What the formula lacks on some points, and its variance."""
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
-        own = CONSTANT + SLOPE * self.rough.logs[points] ** 2 + self.known.variance
+        own = CONSTANT**2 + (self.rough.lines[points] ** 2).sum(1) + self.known.variance
         left = np.maximum(own - ((across @ self.inverse) * across).sum(1), 0.0)  # below 0 by rounding alone
         return self.mean + across @ self.weights, left + self.known.nugget
 

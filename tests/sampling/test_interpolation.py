@@ -26,11 +26,11 @@ from sampling.auto.interpolation import (
 
 GRID = np.array([(x, y) for x in np.linspace(-1, 1, 20) for y in np.linspace(-1, 1, 16)])
 COUNT = len(GRID)
-ROUGH = Rough(cycles=np.ones(COUNT), limits=np.zeros((COUNT, 1)), features=GRID, keys=np.arange(2))
+ROUGH = Rough(cycles=np.ones(COUNT), limits=np.zeros((COUNT, 1)), more=np.zeros((COUNT, 0)), features=GRID, keys=np.arange(2))
 
 
 def part(at) -> Rough:
-    return replace(ROUGH, cycles=ROUGH.cycles[at], limits=ROUGH.limits[at], features=ROUGH.features[at])
+    return replace(ROUGH, cycles=ROUGH.cycles[at], limits=ROUGH.limits[at], more=ROUGH.more[at], features=ROUGH.features[at])
 
 
 def surface(seed: int, noise: float = 0.0) -> np.ndarray:

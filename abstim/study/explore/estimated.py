@@ -18,7 +18,7 @@ from abstim.engine.design_point import refuse_unsupported
 from abstim.gpu.config import Gpu
 from abstim.progress import Progress, silent
 from abstim.session.session import Session
-from abstim.study.explore.formula import analytic_points
+from abstim.study.explore.formula import RESIDENCY, analytic_points
 from abstim.study.explore.jobs import Planner, Timer
 from abstim.study.explore.points import Points
 from abstim.study.explore.search import columns_at
@@ -148,10 +148,12 @@ def _reckoned_seconds(instructions, lines):
 
 
 class Roughly(NamedTuple):
-    """A launch on all points: `cycles`, and what each of the formula's bounds would take alone."""
+    """A launch on all points: `cycles`, what each of the formula's bounds would take alone, and the thread blocks that
+    an SM holds, which is all that RESIDENCY decides."""
 
     cycles: Float64[np.ndarray, " point"]
     bounds_cycles: Float64[np.ndarray, "point bound"]
+    resident_blocks: Float64[np.ndarray, "point number"]
 
 
 class TimedPairs:
@@ -199,12 +201,13 @@ class TimedPairs:
         from abstim.analytic.predictions import summary_of
 
         found = predict(summary_of(self.session, number, self.points.space.gpu), self._columns)
-        return Roughly(found["cycles"], found["bounds_cycles"])
+        return Roughly(found["cycles"], found["bounds_cycles"], found["resident_blocks"][:, None])
 
     def as_on_first(self, number: int) -> Roughly:
         """The same on all points: what the engine says of the first."""
         cycles = self.timed([(0, number)])[0]
-        return Roughly(np.full(len(self.points), cycles), np.zeros((len(self.points), 0)))
+        nothing = np.zeros((len(self.points), 0))
+        return Roughly(np.full(len(self.points), cycles), nothing, nothing)
 
     @cached_property
     def _columns(self) -> np.ndarray:
@@ -214,8 +217,13 @@ class TimedPairs:
         """Of launches together, each so often."""
         cycles = np.sum([count * each.cycles for each, count in zip(launches, often, strict=True)], 0)
         bounds = np.sum([count * each.bounds_cycles for each, count in zip(launches, often, strict=True)], 0)
-        limits = bounds / cycles[:, None]
-        return Rough(cycles, limits[:, (limits > LIMITS).any(0)], *columns_at(self.points))
+        limits, held = bounds / cycles[:, None], np.column_stack([each.resident_blocks for each in launches])
+        held = np.log(np.unique(held, axis=1))
+        features, keys = columns_at(self.points)
+        if held.size:
+            told = [number for number, axis in enumerate(self.points.space.axes) if axis.key in RESIDENCY]
+            features, keys = features[:, ~np.isin(keys, told)], keys[~np.isin(keys, told)]
+        return Rough(cycles, limits[:, (limits > LIMITS).any(0)], held, features, keys)
 
     @cached_property
     def gpus(self) -> list[Gpu]:
