@@ -128,22 +128,29 @@ def _sigmoid(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-logit))
 
 
+class Lacking(NamedTuple):
+    """Of points that were timed: logarithms of what the formula lacks, around their mean, and variances of these."""
+
+    logs: Float64[np.ndarray, " timed"]
+    off: Float64[np.ndarray, " timed"]
+
+
 def loss(
-    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " timed"]
+    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Lacking
 ) -> tuple[float, Float64[np.ndarray, " setting"]]:
     """Less the logarithm of the posterior of settings, and its derivative (equation 5.9 of the book)."""
     found = Covariance(settings, apart)
-    full = found.total + found.nugget * np.eye(len(lacking))
+    full = found.total + np.diag(found.nugget + lacking.off)
     inverse, root = np.linalg.inv(full), 0.5 * np.linalg.slogdet(full)[1]
-    weights = inverse @ lacking
+    weights = inverse @ lacking.logs
     means, deviations, _ = before(len(apart.squares))
     off = (settings - means) / deviations
     slopes = found.slopes(0.5 * (inverse - np.outer(weights, weights)))
-    return 0.5 * float(lacking @ weights) + root + 0.5 * float(off @ off), slopes + off / deviations
+    return 0.5 * float(lacking.logs @ weights) + root + 0.5 * float(off @ off), slopes + off / deviations
 
 
 def likelier(
-    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " timed"], steps: int
+    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Lacking, steps: int
 ) -> Float64[np.ndarray, " setting"]:
     """After so many steps towards those of the largest posterior: each setting by a stride of its own, which grows
     while its slope keeps its sign (Igel and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
@@ -162,14 +169,13 @@ class Process:
     """On the points that were timed (`at`): logarithms of what the formula lacks there."""
 
     def __init__(
-        self, rough: Rough, at: Sequence[int], lacking: Float64[np.ndarray, " timed"],
-        settings: Float64[np.ndarray, " setting"],
-    ) -> None:  # fmt: skip
-        self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.mean())
-        self.lacking, self.apart = lacking - self.mean, rough.apart(at, at)
+        self, rough: Rough, at: Sequence[int], lacking: Lacking, settings: Float64[np.ndarray, " setting"]
+    ) -> None:
+        self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.logs.mean())
+        self.lacking, self.apart = lacking._replace(logs=lacking.logs - self.mean), rough.apart(at, at)
         self.known = Covariance(settings, self.apart)
-        self.inverse = np.linalg.inv(self.known.total + self.known.nugget * np.eye(len(at)))
-        self.weights = self.inverse @ self.lacking
+        self.inverse = np.linalg.inv(self.known.total + np.diag(self.known.nugget + lacking.off))
+        self.weights = self.inverse @ self.lacking.logs
 
     def read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         """What the formula lacks on some points, and its variance."""
@@ -226,7 +232,15 @@ class ReadOff:
         return self.reading.found()
 
 
+class Timed(NamedTuple):
+    """Cycles of points, and how far off each is, as a relative deviation: 0 where it was timed in full."""
+
+    cycles: Float64[np.ndarray, " point"]
+    off: Float64[np.ndarray, " point"]
+
+
 Time = Callable[[Sequence[int]], "Float64[np.ndarray, ' point']"]
+Quick = Callable[[Sequence[int]], Timed]
 # Of half intervals, and the errors seen over them: by what factor these are too wide; 1 or less: narrow enough
 TooWide = Callable[["Float64[np.ndarray, ' point']", "Float64[np.ndarray, ' timed']"], float]
 
@@ -248,15 +262,15 @@ def few_points(count: int, keys: int) -> bool:
 
 def read_off(
     time: Time, rough: Rough, too_wide: TooWide, confidence: float, seconds: float = math.inf,
-    first: Sequence[int] = (0,),
+    first: Sequence[int] = (0,), quick: Quick | None = None,
 ) -> ReadOff:  # fmt: skip
-    """`time` says the cycles of points, which takes `seconds` of all. Points are added to the `first` until the half
+    """`time` says the cycles of points, which takes `seconds` of all; `quick` more quickly and not as exactly. Points are added to the `first` until the half
     intervals are what is asked for; or all of them, where half would not do, or looking costs too much of what it can
     save. The first point of all, over which speed-ups are, is timed."""
     count = len(rough.cycles)
     if few_points(count, len(rough.places) - 1):
         return all_timed(time, count, "few points")
-    reading = Reading(time, rough, confidence, first)
+    reading = Reading(time, rough, confidence, first, quick)
     while reading.needed <= WORTH * count and reading.looked_seconds <= OVERHEAD * seconds:
         reading.go_on()
         wide = too_wide(reading.half_widths(reading.some), reading.seen)
@@ -274,15 +288,18 @@ def all_timed(time: Time, count: int, why: str) -> ReadOff:
 
 
 class Reading:
-    """Points timed so far (`known`: cycles of each), and what they say. `needed`: points to be timed, at most;
+    """Points timed so far (`known`: cycles of each, and how far off), and what they say. `needed`: points to be timed, at most;
     `wider`: half of an interval, over the deviation that the process expects; `seen`: errors over half intervals."""
 
     wider: float
     seen: Float64[np.ndarray, " error"]
 
-    def __init__(self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None
+    ) -> None:
         self._time, self.rough, self.confidence = time, rough, confidence
-        self.known: dict[int, float] = {}
+        self._quick = quick or self._exactly
+        self.known: dict[int, tuple[float, float]] = {}
         self.rng, self.needed, self.looked_seconds, self._least_wide = np.random.default_rng(0), 0.0, 0.0, math.inf
         self.some = self.rng.permutation(len(rough.cycles))[:LOOKED]
         self.settings, self._settled = before(len(rough.places))[0], 0
@@ -291,10 +308,17 @@ class Reading:
         self._condition()
 
     def timed(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
-        """Cycles of points, each timed once."""
-        if new := [point for point in dict.fromkeys(points) if point not in self.known]:
-            self.known |= dict(zip(new, self._time(new).tolist(), strict=True))
-        return np.array([self.known[point] for point in points])
+        """Cycles of points, timed in full, each once."""
+        open_points = [point for point in points if point not in self.known or self.known[point][1]]
+        self._keep(open_points, self._exactly)
+        return np.array([self.known[point][0] for point in points])
+
+    def _exactly(self, points: Sequence[int]) -> Timed:
+        return Timed(self._time(points), np.zeros(len(points)))
+
+    def _keep(self, points: Sequence[int], how: Quick) -> None:
+        if points:
+            self.known |= dict(zip(points, zip(*(each.tolist() for each in how(points)), strict=True), strict=True))
 
     @property
     def too_few(self) -> float:
@@ -302,12 +326,13 @@ class Reading:
         return ENOUGH * len(self.settings) / len(self.known)
 
     def _condition(self) -> None:
-        at = list(self.known)
-        self.process = Process(self.rough, at, np.log(self.timed(at) / self.rough.cycles[at]), self.settings)
+        at, (cycles, off) = list(self.known), np.array(list(self.known.values())).T
+        self.process = Process(self.rough, at, Lacking(np.log(cycles / self.rough.cycles[at]), off**2), self.settings)
 
     @one_thread
     def _learn(self) -> None:
         """What the points timed so far say of the others, and how far off that is."""
+        self._condition()
         count, settings = len(self.known), len(self.settings)
         if count >= MOVED * self._settled:
             steps = STEPS if self._settled else FIRST_STEPS
@@ -329,7 +354,8 @@ class Reading:
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
         self._by_chance += drawn[:chance]
-        self.told(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance))
+        self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
+        self._learn()
 
     @one_thread
     def half_widths(self, points: Some) -> Float64[np.ndarray, " point"]:
@@ -342,10 +368,9 @@ class Reading:
             self._least_wide = min(self._least_wide, wide)
             self.needed = len(self.known) * max(1.0, self._least_wide)
 
-    def told(self, new: Sequence[int]) -> None:
-        """Time some more."""
-        self.timed(new)
-        self._condition()
+    def told(self, points: Sequence[int]) -> None:
+        """Time some more in full."""
+        self.timed(points)
         self._learn()
 
     @one_thread
@@ -354,8 +379,10 @@ class Reading:
         every, at = np.arange(len(self.rough.cycles)), list(self.known)
         off, variances = self.process.read_off(every)
         cycles, halves = self.rough.cycles * np.exp(off), self.wider * np.sqrt(variances)
-        cycles[at], halves[at] = list(self.known.values()), 0.0
-        return ReadOff(cycles, np.isin(every, at), halves, reading=self)
+        timed = np.zeros(len(every), bool)
+        cycles[at], deviations = np.array(list(self.known.values())).T
+        halves[at], timed[at] = self.wider * deviations, deviations == 0.0
+        return ReadOff(cycles, timed, halves, reading=self)
 
 
 def quantile(errors: Float64[np.ndarray, " point"], confidence: float) -> float:

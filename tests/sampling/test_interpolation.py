@@ -13,6 +13,7 @@ from sampling.auto.interpolation import (
     ENOUGH,
     FIRST,
     Covariance,
+    Lacking,
     Process,
     Rough,
     all_within,
@@ -26,11 +27,15 @@ from sampling.auto.interpolation import (
 
 GRID = np.array([(x, y) for x in np.linspace(-1, 1, 20) for y in np.linspace(-1, 1, 16)])
 COUNT = len(GRID)
-ROUGH = Rough(cycles=np.ones(COUNT), limits=np.zeros((COUNT, 1)), more=np.zeros((COUNT, 0)), features=GRID, keys=np.arange(2))
+ROUGH = Rough(
+    cycles=np.ones(COUNT), limits=np.zeros((COUNT, 1)), more=np.zeros((COUNT, 0)), features=GRID, keys=np.arange(2)
+)
 
 
 def part(at) -> Rough:
-    return replace(ROUGH, cycles=ROUGH.cycles[at], limits=ROUGH.limits[at], more=ROUGH.more[at], features=ROUGH.features[at])
+    return replace(
+        ROUGH, cycles=ROUGH.cycles[at], limits=ROUGH.limits[at], more=ROUGH.more[at], features=ROUGH.features[at]
+    )
 
 
 def surface(seed: int, noise: float = 0.0) -> np.ndarray:
@@ -143,7 +148,8 @@ def test_with_a_formula_that_is_exact_nothing_is_off():
 
 FEW = replace(part(slice(0, 320, 40)), limits=np.linspace(0, 1, 8)[:, None] ** 2, cycles=np.exp(np.linspace(0, 1, 8)))
 SETTINGS = np.array([0.3, -0.4, 0.1, -0.5, 0.2, 0.8, -3.0, -6.0, -1.0])
-AT, LACKING = [0, 2, 3, 7], np.array([0.1, -0.2, 0.05, 0.15])
+AT, LOGS = [0, 2, 3, 7], np.array([0.1, -0.2, 0.05, 0.15])
+LACKING = Lacking(LOGS, np.array([0.0, 0.01, 0.0, 0.02]))
 
 
 def test_slopes_of_the_likelihood_are_its_differences():
@@ -162,19 +168,20 @@ def test_what_is_read_off_is_the_posterior():
     """The textbook's: all points in one covariance, conditioned on those known."""
     off, variances = Process(FEW, AT, LACKING, SETTINGS).read_off(range(8))
     full, rest = prior(), np.setdiff1d(np.arange(8), AT)
-    told = np.linalg.solve(full[np.ix_(AT, AT)], full[np.ix_(AT, rest)])
-    assert off[rest] == pytest.approx(LACKING.mean() + (LACKING - LACKING.mean()) @ told)
+    told = np.linalg.solve(full[np.ix_(AT, AT)] + np.diag(LACKING.off), full[np.ix_(AT, rest)])
+    assert off[rest] == pytest.approx(LOGS.mean() + (LOGS - LOGS.mean()) @ told)
     assert variances[rest] == pytest.approx(np.diag(full[np.ix_(rest, rest)] - full[np.ix_(rest, AT)] @ told))
 
 
 def test_errors_are_those_of_points_left_out():
     of, full = Process(FEW, AT, LACKING, SETTINGS), prior()
+    full[AT, AT] += LACKING.off
     for place, error in enumerate(of.errors()):
         others = [point for point in AT if point != AT[place]]
         told = np.linalg.solve(full[np.ix_(others, others)], full[others, AT[place]])
-        off = np.delete(LACKING - LACKING.mean(), place)
+        off = np.delete(LOGS - LOGS.mean(), place)
         spread = full[AT[place], AT[place]] - told @ full[others, AT[place]]
-        assert error == pytest.approx((LACKING[place] - LACKING.mean() - told @ off) / math.sqrt(spread))
+        assert error == pytest.approx((LOGS[place] - LOGS.mean() - told @ off) / math.sqrt(spread))
 
 
 def test_the_next_points_are_those_then_known_least():
@@ -182,7 +189,7 @@ def test_the_next_points_are_those_then_known_least():
     rest = [point for point in range(8) if point not in AT]
     chosen = of.least_known(rest, 2)
     first = max(rest, key=lambda point: of.read_off([point])[1][0])
-    after = Process(FEW, [*AT, first], np.append(LACKING, 0.0), SETTINGS)
+    after = Process(FEW, [*AT, first], Lacking(*(np.append(each, 0.0) for each in LACKING)), SETTINGS)
     second = max(set(rest) - {first}, key=lambda point: after.read_off([point])[1][0])
     assert chosen == [first, second] and sorted(of.least_known(rest, 9)) == rest
 

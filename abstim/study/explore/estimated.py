@@ -6,6 +6,7 @@ are all of a target's (`InterpolatedSweep`), or some that are chosen once, befor
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,16 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
-from sampling.auto.interpolation import ReadOff, Rough, all_timed, all_within, few_points, most_within, read_off
+from sampling.auto.interpolation import (
+    ReadOff,
+    Rough,
+    Timed,
+    all_timed,
+    all_within,
+    few_points,
+    most_within,
+    read_off,
+)
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, ratio, timed_selection
 from sampling.estimate import Estimate, exact
 
@@ -42,6 +52,10 @@ WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
 LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
+MARGIN = 0.95  # of the error: points are added until those seen happen to be small
+IN_FULL = 12  # points that say how far off launches are from the first of their kind
+# The least and the most of that, this of the error and of the root of launches saved: more would take more points
+LEAST_OFF, OF_ALIKE = 1e-6, 0.25
 MORE, ROUNDS = 0.6, 3  # by what the aim shrinks where points miss it, and how often
 # Of the half-width, squares adding up to one: what launches left out may take of it, and what is read off
 OF_LAUNCHES, OF_POINTS = 0.4, 0.9
@@ -182,7 +196,9 @@ class TimedPairs:
 
     def cycles(self, points: Sequence[int], launches: Sequence[int]) -> Float64[np.ndarray, "point launch"]:
         """Of launches on each of some points."""
-        return self.timed([(point, number) for point in points for number in launches]).reshape(len(points), -1)
+        return self.timed([(point, number) for point in points for number in launches]).reshape(
+            len(points), len(launches)
+        )
 
     def totals(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
         """Cycles of all launches together."""
@@ -256,8 +272,28 @@ class InterpolatedSweep(TimedPairs):
         if FORMULA_SECONDS + SUMMARY_SECONDS * len(kinds) > WORTH * seconds:
             return self._found(self.all_timed())
         rough = self.rough([self.roughly(rows.index(kind)) for kind in kinds], list(kinds.values()))
-        met = most_within(self.aim.error, SHARE)
-        return self._found(read_off(self.totals, rough, met, self.aim.confidence, seconds))
+        met = most_within(MARGIN * self.aim.error, SHARE)
+        self._alike = {rows.index(kind): often for kind, often in kinds.items()}
+        quick = self._quickly if len(kinds) < len(rows) else None
+        return self._found(read_off(self.totals, rough, met, self.aim.confidence, seconds, quick=quick))
+
+    def _quickly(self, points: Sequence[int]) -> Timed:
+        """From one launch of each kind, once a few points say what all launches take over that, and how far off that
+        is; unless that is too far."""
+        count, often = len(self.session), Counter(point for point, _ in self.known)
+        full = [point for point, timed in often.items() if timed == count]
+        full += [point for point in points if point not in full][: max(0, IN_FULL - len(full))]
+        ratios = np.log(self.totals(full) / self._of_kinds(full))
+        spread, exact = max(float(ratios.std(ddof=1)), LEAST_OFF), np.isin(points, full)
+        if spread > OF_ALIKE * self.aim.error * math.sqrt(count / len(self._alike) - 1):
+            return Timed(self.totals(points), np.zeros(len(points)))
+        cycles = self._of_kinds(points) * np.exp(ratios.mean())
+        cycles[exact] = self.totals(np.array(points)[exact].tolist())
+        return Timed(cycles, np.where(exact, 0.0, spread))
+
+    def _of_kinds(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
+        """Cycles of all launches, each as long as the first of its kind."""
+        return self.cycles(points, list(self._alike)) @ np.array(list(self._alike.values()), float)
 
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
