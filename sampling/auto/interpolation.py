@@ -26,9 +26,9 @@ Some = Sequence[int] | Int64[np.ndarray, " point"]  # points, by number
 
 @dataclass(frozen=True, eq=False)
 class Rough:
-    """All points, of which the first is the GPU that is varied. `cycles` by a formula; `limits`: what each of its bounds
-    takes alone, over them; `more`: other numbers that decide; `features`, about -1 to 1, and the key each belongs to
-    (`keys`)."""
+    """All points, of which the first is the GPU that is varied. `cycles` by a formula; `limits`: what each of its
+    bounds takes alone, over these; `more`: other numbers that decide; `features`, about -1 to 1, and the key each
+    belongs to (`keys`)."""
 
     cycles: Float64[np.ndarray, " point"]
     limits: Float64[np.ndarray, "point limit"]
@@ -44,18 +44,18 @@ class Rough:
 
     @cached_property
     def lines(self) -> Float64[np.ndarray, "point line"]:
-        """What the formula may lack in proportion, times deviations: a power of its cycles, a factor of each bound."""
+        """What the formula may lack everywhere, a power of its cycles, and factors of its bounds, each where this one
+        decides; all times the deviations that are expected."""
         sharp = self.limits**SHARPNESS
-        return np.column_stack([SLOPE * self.logs, FACTOR * sharp / np.maximum(sharp.sum(1, keepdims=True), 1e-300)])
+        shares = sharp / np.maximum(sharp.sum(1, keepdims=True), 1e-300)
+        return np.column_stack([np.full(len(sharp), CONSTANT), SLOPE * self.logs, FACTOR * shares])
 
     @cached_property
     def places(self) -> list[tuple[Float64[np.ndarray, "place column"], Int64[np.ndarray, " point"]]]:
         """Different places by each key and by the limits, and which of them each point is at."""
         keys = [self.features[:, self.keys == key] for key in np.unique(self.keys)]
-        found = [
-            np.unique(columns, axis=0, return_inverse=True)
-            for columns in (*keys, np.column_stack([self.limits, self.more, self.logs]))
-        ]
+        keys.append(np.column_stack([self.limits, self.more, self.logs]))
+        found = [np.unique(columns, axis=0, return_inverse=True) for columns in keys]
         return [(places, at.reshape(-1)) for places, at in found]
 
     def apart(self, a: Some, b: Some) -> Apart:
@@ -69,19 +69,20 @@ class Rough:
 
 
 class Apart(NamedTuple):
-    """`squares` of distances between different places, by each key; which of them lies between two points (`cells`);
-    products of `lines`."""
+    """`squares` of distances between different places, by each key, and which of them lies between two points
+    (`cells`); `fixed`: what of the covariance no setting decides."""
 
     squares: list[Float64[np.ndarray, "place place"]]
     cells: list[Int64[np.ndarray, "a b"]]
-    lines: Float64[np.ndarray, "a b"]
+    fixed: Float64[np.ndarray, "a b"]
 
 
 # Logarithms of settings before anything is timed, their deviations, and bounds. Of each key: the inverse square of its
-# reach, and the weight of what goes by it. Of all together: the variance, what neighbours differ by, and, as a logit,
-# the share by which values of a key that are not the same differ however near they are.
+# reach, and the weight of what goes by it. Of all together: the variance, and, as a logit, the share by which values of
+# a key that are not the same differ however near they are.
 REACH, WEIGHT = (-0.7, 2.0, (-8.0, 5.0)), (-1.0, 2.0, (-8.0, 5.0))
-VARIANCE, NUGGET, JUMP = (-5.0, 2.0, (-14.0, 2.0)), (-10.0, 1.0, (-14.0, -3.0)), (-2.0, 1.5, (-6.0, 3.0))
+VARIANCE, JUMP = (-5.0, 2.0, (-14.0, 2.0)), (-2.0, 1.5, (-6.0, 3.0))
+NUGGET = 6e-6  # variance of what no key tells
 CONSTANT, SLOPE, FACTOR = 1.0, 0.5, 0.3  # deviations of the mean, of the power of the formula's cycles, of bounds
 SHARPNESS = 4  # of what a bound decides: of two of which one is half of the other it is a sixteenth
 FIRST_STEPS, STEPS = 60, 20  # of the search for settings: at first, and from those before
@@ -93,7 +94,7 @@ def before(
     keys: int,
 ) -> tuple[Float64[np.ndarray, " setting"], Float64[np.ndarray, " setting"], Float64[np.ndarray, "2 setting"]]:
     """Means, deviations and bounds of the settings of so many keys."""
-    means, deviations, bounds = zip(*[REACH] * keys, *[WEIGHT] * keys, VARIANCE, NUGGET, JUMP, strict=True)
+    means, deviations, bounds = zip(*[REACH] * keys, *[WEIGHT] * keys, VARIANCE, JUMP, strict=True)
     return np.array(means), np.array(deviations), np.array(bounds).T
 
 
@@ -103,17 +104,17 @@ class Covariance:
     def __init__(self, settings: Float64[np.ndarray, " setting"], apart: Apart) -> None:
         self.apart, keys = apart, len(apart.squares)
         self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))
-        self.variance, self.nugget, self.jump = np.exp(settings[-3]), np.exp(settings[-2]), _sigmoid(settings[-1])
+        self.variance, self.jump = np.exp(settings[-2]), 1.0 / (1.0 + np.exp(-settings[-1]))
         self.smooth = [np.exp(-0.5 * reach * own) for reach, own in zip(self.reaches, apart.squares, strict=True)]
         jumps = [self.jump * (own < SAME) for own in apart.squares]
         self.of_key = [(1.0 - self.jump) * own + jump for own, jump in zip(self.smooth, jumps, strict=True)]
-        self.product = np.full(apart.lines.shape, self.variance)
+        self.product = np.full(apart.fixed.shape, self.variance)
         for weight, own, cells in zip(self.weights, self.of_key, apart.cells, strict=True):
             self.product *= ((1.0 + weight * own) / (1.0 + weight)).take(cells)
-        self.total = CONSTANT**2 + apart.lines + self.product
+        self.total = apart.fixed + self.product
 
     def slopes(self, weight: Float64[np.ndarray, "a a"]) -> Float64[np.ndarray, " setting"]:
-        """Sum of `weight` times the derivative of the covariance with its nugget, by each setting."""
+        """Sum of `weight` times the derivative of the covariance, by each setting."""
         product, reaches, weights, jump = weight * self.product, [], [], 0.0
         for k, squares in enumerate(self.apart.squares):
             summed = np.bincount(self.apart.cells[k].ravel(), product.ravel(), squares.size).reshape(squares.shape)
@@ -121,36 +122,24 @@ class Covariance:
             reaches.append(-0.5 * (1.0 - self.jump) * self.reaches[k] * (by_key * self.smooth[k] * squares).sum())
             weights.append((by_key * self.of_key[k]).sum() - product.sum() * self.weights[k] / (1.0 + self.weights[k]))
             jump += self.jump * (1.0 - self.jump) * (by_key * ((squares < SAME) - self.smooth[k])).sum()
-        return np.array([*reaches, *weights, product.sum(), self.nugget * np.trace(weight), jump])
-
-
-def _sigmoid(logit: float) -> float:
-    return 1.0 / (1.0 + math.exp(-logit))
-
-
-class Lacking(NamedTuple):
-    """Of points that were timed: logarithms of what the formula lacks, around their mean, and variances of these."""
-
-    logs: Float64[np.ndarray, " timed"]
-    off: Float64[np.ndarray, " timed"]
+        return np.array([*reaches, *weights, product.sum(), jump])
 
 
 def loss(
-    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Lacking
+    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " timed"]
 ) -> tuple[float, Float64[np.ndarray, " setting"]]:
     """Less the logarithm of the posterior of settings, and its derivative (equation 5.9 of the book)."""
     found = Covariance(settings, apart)
-    full = found.total + np.diag(found.nugget + lacking.off)
-    inverse, root = np.linalg.inv(full), 0.5 * np.linalg.slogdet(full)[1]
-    weights = inverse @ lacking.logs
+    inverse, root = np.linalg.inv(found.total), 0.5 * np.linalg.slogdet(found.total)[1]
+    weights = inverse @ lacking
     means, deviations, _ = before(len(apart.squares))
     off = (settings - means) / deviations
     slopes = found.slopes(0.5 * (inverse - np.outer(weights, weights)))
-    return 0.5 * float(lacking.logs @ weights) + root + 0.5 * float(off @ off), slopes + off / deviations
+    return 0.5 * float(lacking @ weights) + root + 0.5 * float(off @ off), slopes + off / deviations
 
 
 def likelier(
-    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Lacking, steps: int
+    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " timed"], steps: int
 ) -> Float64[np.ndarray, " setting"]:
     """After so many steps towards those of the largest posterior: each setting by a stride of its own, which grows
     while its slope keeps its sign (Igel and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
@@ -166,23 +155,25 @@ def likelier(
 
 
 class Process:
-    """On the points that were timed (`at`): logarithms of what the formula lacks there."""
+    """On the points that were timed (`at`): logarithms of what the formula lacks there, and how far off these are."""
 
     def __init__(
-        self, rough: Rough, at: Sequence[int], lacking: Lacking, settings: Float64[np.ndarray, " setting"]
-    ) -> None:
-        self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.logs.mean())
-        self.lacking, self.apart = lacking._replace(logs=lacking.logs - self.mean), rough.apart(at, at)
+        self, rough: Rough, at: Sequence[int], lacking: Float64[np.ndarray, " timed"],
+        off: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"],
+    ) -> None:  # fmt: skip
+        self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.mean())
+        self.lacking, apart = lacking - self.mean, rough.apart(at, at)
+        self.apart = apart._replace(fixed=apart.fixed + np.diag(NUGGET + off**2))
         self.known = Covariance(settings, self.apart)
-        self.inverse = np.linalg.inv(self.known.total + np.diag(self.known.nugget + lacking.off))
-        self.weights = self.inverse @ self.lacking.logs
+        self.inverse = np.linalg.inv(self.known.total)
+        self.weights = self.inverse @ self.lacking
 
     def read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         """What the formula lacks on some points, and its variance."""
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
-        own = CONSTANT**2 + (self.rough.lines[points] ** 2).sum(1) + self.known.variance
+        own = (self.rough.lines[points] ** 2).sum(1) + self.known.variance
         left = np.maximum(own - ((across @ self.inverse) * across).sum(1), 0.0)  # below 0 by rounding alone
-        return self.mean + across @ self.weights, left + self.known.nugget
+        return self.mean + across @ self.weights, left + NUGGET
 
     def errors(self) -> Float64[np.ndarray, " timed"]:
         """Of each point that was timed, predicted from the others, over the deviation expected (equation 5.12)."""
@@ -196,7 +187,7 @@ class Process:
         for _ in range(min(count, len(points))):
             best = int(np.argmax(np.diag(own)))
             chosen.append(points[best])
-            own = own - np.outer(own[best], own[best]) / (own[best, best] + self.known.nugget)
+            own = own - np.outer(own[best], own[best]) / (own[best, best] + NUGGET)
             own[best, best] = -math.inf
         return chosen
 
@@ -264,9 +255,9 @@ def read_off(
     time: Time, rough: Rough, too_wide: TooWide, confidence: float, seconds: float = math.inf,
     first: Sequence[int] = (0,), quick: Quick | None = None,
 ) -> ReadOff:  # fmt: skip
-    """`time` says the cycles of points, which takes `seconds` of all; `quick` more quickly and not as exactly. Points are added to the `first` until the half
-    intervals are what is asked for; or all of them, where half would not do, or looking costs too much of what it can
-    save. The first point of all, over which speed-ups are, is timed."""
+    """`time` says the cycles of points, which takes `seconds` of all; `quick` does so sooner and less exactly. Points
+    are added to the `first` until the half intervals are what is asked for; or all of them, where half would not do, or
+    looking costs too much of what it can save. The first point of all, over which speed-ups are, is timed."""
     count = len(rough.cycles)
     if few_points(count, len(rough.places) - 1):
         return all_timed(time, count, "few points")
@@ -288,8 +279,9 @@ def all_timed(time: Time, count: int, why: str) -> ReadOff:
 
 
 class Reading:
-    """Points timed so far (`known`: cycles of each, and how far off), and what they say. `needed`: points to be timed, at most;
-    `wider`: half of an interval, over the deviation that the process expects; `seen`: errors over half intervals."""
+    """Points timed so far (`known`: cycles of each, and how far off), and what they say. `needed`: points to be timed,
+    at most; `wider`: half of an interval, over the deviation that the process expects; `seen`: errors over half
+    intervals."""
 
     wider: float
     seen: Float64[np.ndarray, " error"]
@@ -327,7 +319,7 @@ class Reading:
 
     def _condition(self) -> None:
         at, (cycles, off) = list(self.known), np.array(list(self.known.values())).T
-        self.process = Process(self.rough, at, Lacking(np.log(cycles / self.rough.cycles[at]), off**2), self.settings)
+        self.process = Process(self.rough, at, np.log(cycles / self.rough.cycles[at]), off, self.settings)
 
     @one_thread
     def _learn(self) -> None:

@@ -284,7 +284,8 @@ class InterpolatedSweep(TimedPairs):
         full = [point for point, timed in often.items() if timed == count]
         full += [point for point in points if point not in full][: max(0, IN_FULL - len(full))]
         ratios = np.log(self.totals(full) / self._of_kinds(full))
-        spread, exact = max(float(ratios.std(ddof=1)), LEAST_OFF), np.isin(points, full)
+        exact = np.isin(points, full)
+        spread = max(LEAST_OFF, float(ratios.std(ddof=1)) * math.sqrt(1.0 + 1.0 / len(full)))
         if spread > OF_ALIKE * self.aim.error * math.sqrt(count / len(self._alike) - 1):
             return Timed(self.totals(points), np.zeros(len(points)))
         cycles = self._of_kinds(points) * np.exp(ratios.mean())
