@@ -85,8 +85,7 @@ VARIANCE, JUMP = (-5.0, 2.0, (-14.0, 2.0)), (-2.0, 1.5, (-6.0, 3.0))
 NUGGET = 6e-6  # variance of what no key tells
 CONSTANT, SLOPE, FACTOR = 1.0, 0.5, 0.3  # deviations of the mean, of the power of the formula's cycles, of bounds
 SHARPNESS = 4  # of what a bound decides: of two of which one is half of the other it is a sixteenth
-FIRST_STEPS, STEPS = 60, 20  # of the search for settings: at first, and from those before
-FIRST_STRIDE, LARGEST_STRIDE = 0.2, 1.0
+STEPS, FIRST_STRIDE, LARGEST_STRIDE = 60, 0.2, 1.0  # of the search for settings
 SAME = 1e-9  # squares of distances of equal values, up to rounding
 
 
@@ -138,14 +137,13 @@ def loss(
     return 0.5 * float(lacking @ weights) + root + 0.5 * float(off @ off), slopes + off / deviations
 
 
-def likelier(
-    settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " timed"], steps: int
-) -> Float64[np.ndarray, " setting"]:
-    """After so many steps towards those of the largest posterior: each setting by a stride of its own, which grows
-    while its slope keeps its sign (Igel and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
-    lowest, highest = before(len(apart.squares))[2]
+def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[np.ndarray, " setting"]:
+    """Settings of the largest posterior, about, from those expected: from others that fewer points made likely, the
+    search may not find it. Each setting goes by a stride of its own, which grows while its slope keeps its sign (Igel
+    and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
+    settings, _, (lowest, highest) = before(len(apart.squares))
     strides, last = np.full(len(settings), FIRST_STRIDE), np.zeros(len(settings))
-    for _ in range(steps):
+    for _ in range(STEPS):
         slopes = loss(settings, apart, lacking)[1]
         turned = slopes * last
         strides = np.minimum(strides * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), LARGEST_STRIDE)
@@ -327,9 +325,8 @@ class Reading:
         self._condition()
         count, settings = len(self.known), len(self.settings)
         if count >= MOVED * self._settled:
-            steps = STEPS if self._settled else FIRST_STEPS
-            self.settings = likelier(self.settings, self.process.apart, self.process.lacking, steps)
-            self.looked_seconds += STEP_SECONDS * steps * len(self.rough.places) * count**2
+            self.settings = likeliest(self.process.apart, self.process.lacking)
+            self.looked_seconds += STEP_SECONDS * STEPS * len(self.rough.places) * count**2
             self._settled = count
             self._condition()
         errors = self.process.errors()
