@@ -13,7 +13,8 @@ from nightly import of
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
 from abstim.study.explore import estimated, explore, sweep_of
-from abstim.study.explore.estimated import TimedPairs
+from abstim.study.explore.estimated import IN_FULL, InterpolatedSweep, Roughly, TimedPairs
+from abstim.study.explore.points import Space, parse_axes
 from abstim.study.sample.automatic import Aim, iterations_of, thinned
 from abstim.study.sample.sampler import sample
 from functional.errors import InputError
@@ -62,7 +63,7 @@ def test_the_table_has_the_intervals_and_the_same_sweep_is_the_same(sampled):
     assert 0 < row["cycles_half_width"] <= 0.03 and 0 < row["speed_up_half_width"] < row["speed_up"]
 
 
-LARGER = ["sm_count=4:30:2", of("dram_gbps=60,180", "dram_gbps=60,90,120,180")]
+LARGER = ["sm_count=4:30:2", "dram_gbps=60:180:30"]
 
 
 def test_most_points_of_a_larger_sweep_are_read_off_between_those_timed():
@@ -136,6 +137,40 @@ def test_without_a_formula_points_are_learnt_by_their_keys(every, monkeypatch):
     monkeypatch.setattr(TimedPairs, "roughly", TimedPairs.as_on_first)
     table = {name: np.array(column) for name, column in learnt().table().items()}
     assert (np.abs(every / table["cycles"] - 1) <= table["cycles_half_width"] + 1e-3).mean() >= 0.94
+
+
+def test_keys_that_decide_how_many_thread_blocks_an_sm_holds_are_that_number():
+    session, space = open_session("relu"), Space(GPU, parse_axes(["sm_count=8,15", "max_warps_per_sm=16,17,48"]))
+    pairs = TimedPairs(session, space.at(np.arange(6)), lambda _: None, Aim())
+    known, nothing = pairs.roughly(0), np.zeros((6, 0))
+    held = pairs.rough([known], [1])
+    assert len(held.places) == 2 and [len(np.unique(at[:3])) for _, at in held.places] == [1, 2]
+    assert len(pairs.rough([Roughly(known.cycles, nothing, nothing)], [1]).places) == 3
+
+
+class FourLaunches(InterpolatedSweep):
+    """Three of one kind and one of another, of known `cycles` on each point."""
+
+    def __init__(self, cycles):
+        self.session, self.aim, self.known, self.true, self._alike = range(4), Aim(0.03), {}, cycles, {0: 3, 3: 1}
+
+    def timed(self, pairs):
+        self.known |= {pair: self.true[pair] for pair in pairs}
+        return np.array([self.true[pair] for pair in pairs])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005, 0.05])
+def test_alike_launches_are_timed_once_where_that_is_near_enough(noise):
+    cycles = 1e4 * np.exp(np.random.default_rng(0).normal(0, noise, (60, 4))) * [1.0, 1.1, 0.9, 2.0]
+    sweep = FourLaunches(cycles)
+    found = sweep.quickly([*range(40)])
+    assert np.array_equal(found.cycles[:IN_FULL], cycles[:IN_FULL].sum(1)) and not found.off[:IN_FULL].any()
+    assert len(sweep.known) == (160 if noise == 0.05 else 40 * 2 + IN_FULL * 2)
+    errors = np.abs(np.log(found.cycles / cycles[:40].sum(1)))[IN_FULL:]
+    assert (errors <= 3 * found.off[IN_FULL:]).all() and (found.off[IN_FULL:] > 0).all() == (noise < 0.05)
+    again = sweep.quickly([39, 50])
+    assert again.cycles == pytest.approx(cycles[[39, 50]].sum(1), rel=0.03)
+    assert again.off[0] == again.off[1] and ((50, 1) in sweep.known) == (noise == 0.05)
 
 
 def test_a_page_of_the_sweep_says_how_each_point_was_found(tmp_path, capsys):

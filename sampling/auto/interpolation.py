@@ -190,7 +190,7 @@ class Process:
         return chosen
 
 
-FIRST, ENOUGH = 24, 3  # points before anything is read off; and before that is believed, for each setting
+FIRST, ENOUGH = 24, 4  # points before anything is read off; and before that is believed, for each setting
 LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: alone as good as any, they say how far off the others are
 MOVED = 1.3  # settings stay until there are so many times the points that they are of

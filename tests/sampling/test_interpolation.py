@@ -120,7 +120,7 @@ def test_where_looking_costs_more_than_timing_all_is_timed():
 def test_few_points_are_all_timed():
     of = found(surface(0)[:40], 0.5, part(slice(40)))
     assert of.timed.all() and not of.half_widths.any() and of.left == "few points"
-    assert few_points(95, 6) and not few_points(96, 6) and few_points(49, 0)  # 16 settings of six keys and the limits
+    assert few_points(127, 6) and not few_points(128, 6) and few_points(49, 0)  # 16 settings of six keys and the limits
 
 
 def test_a_formula_that_knows_the_jumps_leaves_less_to_time():

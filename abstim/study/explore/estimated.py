@@ -43,16 +43,15 @@ from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, 
 from sampling.estimate import Estimate, exact
 
 # Of one core, reckoned rather than measured, so that the same sweep times the same points on every machine: a warp
-# instruction, a line of a memory access, a launch, and of the formula, loading it and summarising a launch; one unit of
-# what simulating a launch costs; a kind of launches on one more GPU, looked at in four rounds
+# instruction, a line of a memory access, a launch, and of the formula, loading it and summarising a launch; a kind of
+# launches on one more GPU, looked at in four rounds
 INSTRUCTION_SECONDS, LINE_SECONDS, LAUNCH_SECONDS = 1.5e-7, 2e-7, 3e-3
 FORMULA_SECONDS, SUMMARY_SECONDS = 0.2, 0.01
-COST_SECONDS, POINT_SECONDS = 1.5e-7, 2e-3
+POINT_SECONDS = 2e-3
 WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
 LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
-MARGIN = 0.95  # of the error: points are added until those seen happen to be small
 IN_FULL = 12  # points that say how far off launches are from the first of their kind
 # The least and the most of that, this of the error and of the root of launches saved: more would take more points
 LEAST_OFF, OF_ALIKE = 1e-6, 0.25
@@ -272,12 +271,12 @@ class InterpolatedSweep(TimedPairs):
         if FORMULA_SECONDS + SUMMARY_SECONDS * len(kinds) > WORTH * seconds:
             return self._found(self.all_timed())
         rough = self.rough([self.roughly(rows.index(kind)) for kind in kinds], list(kinds.values()))
-        met = most_within(MARGIN * self.aim.error, SHARE)
+        met = most_within(self.aim.error, SHARE)
         self._alike = {rows.index(kind): often for kind, often in kinds.items()}
-        quick = self._quickly if len(kinds) < len(rows) else None
+        quick = self.quickly if len(kinds) < len(rows) else None
         return self._found(read_off(self.totals, rough, met, self.aim.confidence, seconds, quick=quick))
 
-    def _quickly(self, points: Sequence[int]) -> Timed:
+    def quickly(self, points: Sequence[int]) -> Timed:
         """From one launch of each kind, once a few points say what all launches take over that, and how far off that
         is; unless that is too far."""
         count, often = len(self.session), Counter(point for point, _ in self.known)

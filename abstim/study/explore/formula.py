@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -109,7 +110,8 @@ class FormulaTimer:
         from abstim.analytic import whole_cycles
 
         started = perf_counter()
-        reasons = np.where(points.reasons == "", self._does_not_fit(points), points.reasons)
+        does_not_fit = points.of_alike(RESIDENCY, partial(self._does_not_fit, points))
+        reasons = np.where(points.reasons == "", does_not_fit, points.reasons)
         usable = reasons == ""
         cycles = np.full((len(points), len(self.sessions)), FAILED, np.int64)
         if usable.any():
@@ -119,17 +121,12 @@ class FormulaTimer:
         self.work.seconds += perf_counter() - started
         return cycles, reasons.tolist()
 
-    def _does_not_fit(self, points: Points) -> np.ndarray:
-        """Why a thread block does not fit ("": all do), looked up once for each combination of what decides it."""
-        columns = [points.columns[key] for key in RESIDENCY if key in points.columns] or [np.zeros(len(points))]
-        _, first, of = np.unique(np.stack(columns, -1), axis=0, return_index=True, return_inverse=True)
-        reasons = np.full(len(first), "", object)
-        for n, k in enumerate(first.tolist()):
-            try:
-                own = points.gpu(k)
-                for session in self.sessions:
-                    for launch in range(len(session)):
-                        session.blocks_per_sm(launch, own)
-            except InputError as error:
-                reasons[n] = str(error)
-        return reasons[of.ravel()]
+    def _does_not_fit(self, points: Points, k: int) -> str:
+        """Why a thread block does not fit on a point."""
+        try:
+            for session in self.sessions:
+                for launch in range(len(session)):
+                    session.blocks_per_sm(launch, points.gpu(k))
+        except InputError as error:
+            return str(error)
+        return ""

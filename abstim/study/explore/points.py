@@ -347,12 +347,17 @@ class Points:
         """The columns that `--set` has, without those derived from them."""
         return {key: values for key, values in self.columns.items() if key not in DERIVED}
 
-    def alike(self) -> Int64[np.ndarray, " point"]:
-        """A number a point, the same for points that differ in latencies and other such times alone: where one of
-        them can be, and run a kernel, all can."""
-        keys = [v for k, v in self.keys_of_gpu.items() if k not in _TIMES and not k.startswith(_TIMES_OF_CLASSES)]
-        places = [np.zeros(len(self), np.int64), *(np.unique(values, return_inverse=True)[1] for values in keys)]
-        return np.unique(np.stack(places), axis=1, return_inverse=True)[1].reshape(-1)
+    def of_alike(self, keys: Sequence[str], of: Callable[[int], Any]) -> np.ndarray:
+        """What `of` says of the first of those points that are equal in some keys, for each of them."""
+        own = [values for key, values in self.keys_of_gpu.items() if key in keys]
+        places = [np.zeros(len(self), np.int64), *(np.unique(values, return_inverse=True)[1] for values in own)]
+        _, first, at = np.unique(np.stack(places), axis=1, return_index=True, return_inverse=True)
+        return np.array([of(k) for k in first.tolist()], object)[at.reshape(-1)]
+
+    @property
+    def deciding(self) -> list[str]:
+        """Keys but latencies and other such times: they decide whether a point can be, and run a kernel."""
+        return [key for key in self.keys_of_gpu if key not in _TIMES and not key.startswith(_TIMES_OF_CLASSES)]
 
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""

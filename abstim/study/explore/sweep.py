@@ -198,8 +198,7 @@ class SweepRun:
 
     def _reasons(self) -> list[str]:
         """Of every point why a target cannot run on it, "" where all can."""
-        _, first, alike = np.unique(self.points.alike(), return_index=True, return_inverse=True)
-        refused = np.array([bool(self._reason(int(k))) for k in first])[alike] | (self.points.reasons != "")
+        refused = (self.points.of_alike(self.points.deciding, self._reason) != "") | (self.points.reasons != "")
         return [self._reason(k) if refused[k] else "" for k in range(len(self.points))]
 
     def _reason(self, k: int) -> str:
