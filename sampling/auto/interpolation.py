@@ -4,7 +4,7 @@ A formula says roughly what a program takes on each point. The logarithm of what
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
 are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, the points
-that were timed say, each predicted from the others.
+that were timed say, each predicted from the others, and those drawn by chance, each before it was timed.
 """
 
 from __future__ import annotations
@@ -192,14 +192,14 @@ class Process:
 
 FIRST, ENOUGH = 24, 4  # points before anything is read off; and before that is believed, for each setting
 LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
-BY_CHANCE = 1 / 3  # of those added: alone as good as any, they say how far off the others are
+BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
 MOVED = 1.3  # settings stay until there are so many times the points that they are of
 CANDIDATES = 300  # points among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 WIDER = 1.4  # by what intervals are wider than errors seen say, since points are added until these are small
 WORTH = 0.5  # of all points: where more would be needed, of which intervals narrow as their inverse, few are saved
 OVERHEAD = 0.1  # of what timing all points takes, at most, goes into looks
-STEP_SECONDS = 2.5e-8  # a key and two timed points, reckoned, so that the same is timed on every machine
+STEP_SECONDS = 2e-8  # a key and two timed points, reckoned, so that the same is timed on every machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ class Reading:
         self.rng, self.needed, self.looked_seconds, self._least_wide = np.random.default_rng(0), 0.0, 0.0, math.inf
         self.some = self.rng.permutation(len(rough.cycles))[:LOOKED]
         self.settings, self._settled = before(len(rough.places))[0], 0
-        self._by_chance: list[int] = []
+        self._foreseen: list[float] = []
         self.timed(first)
         self._condition()
 
@@ -330,9 +330,11 @@ class Reading:
             self._settled = count
             self._condition()
         errors = self.process.errors()
-        kinds = (errors, errors[np.isin(list(self.known), self._by_chance)])
-        spent = math.sqrt(count / max(1, count - settings))  # degrees of freedom, on settings of the same points
-        self.wider = WIDER * spent * max(quantile(kind, self.confidence) for kind in kinds)
+        # What settings of the same points hide: degrees of freedom, or what points were off by before they were timed
+        spent = math.sqrt(count / max(1, count - settings))
+        if self._foreseen and errors.any():
+            spent = max(spent, math.sqrt(np.square(self._foreseen).mean() / np.square(errors).mean()))
+        self.wider = WIDER * spent * quantile(errors, self.confidence)
         self.seen = spent * np.abs(errors) / max(self.wider, 1e-300)
 
     @one_thread
@@ -342,9 +344,16 @@ class Reading:
         drawn = self.rng.permutation(open_points)[:CANDIDATES].tolist()
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
-        self._by_chance += drawn[:chance]
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
+        if len(open_points) + FIRST < len(self.rough.cycles):
+            self._foreseen += self._errors(drawn[:chance])
         self._learn()
+
+    def _errors(self, points: list[int]) -> list[float]:
+        """Of new points as they were predicted before, over the deviations expected."""
+        off, variances = self.process.read_off(points)
+        cycles, less = np.array([self.known[point] for point in points]).T
+        return ((np.log(cycles / self.rough.cycles[points]) - off) / np.sqrt(variances + less**2)).tolist()
 
     @one_thread
     def half_widths(self, points: Some) -> Float64[np.ndarray, " point"]:
