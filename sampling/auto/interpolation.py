@@ -344,9 +344,9 @@ class Reading:
         drawn = self.rng.permutation(open_points)[:CANDIDATES].tolist()
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
+        begun = len(self.known) > FIRST  # settings were searched for
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
-        if len(open_points) + FIRST < len(self.rough.cycles):
-            self._foreseen += self._errors(drawn[:chance])
+        self._foreseen += self._errors(drawn[:chance]) if begun else []
         self._learn()
 
     def _errors(self, points: list[int]) -> list[float]:

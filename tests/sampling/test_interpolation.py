@@ -15,6 +15,7 @@ from sampling.auto.interpolation import (
     NUGGET,
     Covariance,
     Process,
+    Reading,
     Rough,
     Timed,
     all_within,
@@ -209,6 +210,17 @@ def test_the_next_points_are_those_then_known_least():
     after = Process(FEW, [*AT, first], np.append(LACKING, 0.0), np.append(OFF, 0.0), SETTINGS)
     second = max(set(rest) - {first}, key=lambda point: after.read_off([point])[1][0])
     assert chosen == [first, second] and sorted(of.least_known(rest, 9)) == rest
+
+
+def test_intervals_are_wider_where_points_were_further_off_before_they_were_timed():
+    true = surface(2, 0.01)
+    reading = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
+    for _ in range(3):
+        reading.go_on()
+    assert len(reading._foreseen) == 2 * math.ceil(4 / 3)  # of points by chance after the first
+    before, seen, reading._foreseen = reading.wider, reading.seen, [10.0] * 4
+    reading.told([])
+    assert reading.wider > 3 * before and reading.seen == pytest.approx(seen, rel=1e-6)
 
 
 def test_most_points_are_within_an_error():
