@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 from hard_set import known_programs  # noqa: F401
-from nightly import of
 
 from abstim.gpu.config import load_gpu
 from abstim.session.session import open_session
