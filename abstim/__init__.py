@@ -2,8 +2,7 @@
 
 import abstim
 abstim.run("hotspot", gpu="gtx480").totals["cycles"]
-kernel = abstim.load("k.ptx").kernel("k")
-"""
+kernel = abstim.load("k.ptx").kernel("k")"""
 
 from __future__ import annotations
 

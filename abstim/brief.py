@@ -18,8 +18,7 @@ def brief(result: Any) -> str:
     """The `__repr__` of a dataclass with much in it: every field by name, long values cut.
 
     class Result:
-        __repr__ = brief
-    """
+        __repr__ = brief"""
     own = [field for field in fields(result) if field.repr]
     room = (SCREEN_CHARACTERS - sum(len(field.name) + 3 for field in own)) // max(1, len(own))
     room = max(_LEAST, room)

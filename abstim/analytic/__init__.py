@@ -1,8 +1,7 @@
 """The analytic path: a launch summarised once, then cycles of a design point from a smooth function, in microseconds.
 
 summary = summarize(launch, table, trace, registers_per_thread, timed_code(program, table, gpu))
-prediction = predict(summary, points_of(gpus))  # `analytic_cycles` of `as_arrays` for jit, vmap or grad
-"""
+prediction = predict(summary, points_of(gpus))  # `analytic_cycles` of `as_arrays` for jit, vmap or grad"""
 
 from abstim.analytic.model import BOUNDS, analytic_cycles, as_arrays
 from abstim.analytic.point import Point, points_of

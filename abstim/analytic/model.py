@@ -242,8 +242,7 @@ def together(bounds, alone, cold, visit):
 
     At a visit, which is this part of those a warp makes, all warps are at the slowest part of the memory at once: what
     they ask for then comes on top of their own path. At other times they are out of step. Units idle for part of a
-    path, since the last warps end one after the other.
-    """
+    path, since the last warps end one after the other."""
     far, drained = largest(bounds, MEMORY, len(bounds)), DRAIN * (alone + cold)
     mixed = larger(bounds[LATENCY] + QUEUE * far, far + DRAIN * alone)
     waits = visit * (bounds[LATENCY] + far) + (1 - visit) * mixed
@@ -322,8 +321,7 @@ def ipc_one_issue(stall_cycles_an_instruction, warps):
 
     In TBPoint's Markov chain (IPDPS 2014, Section IV-A) every warp that can run moves on in every cycle, issued or not.
     Here those not issued keep waiting: a closed queue of one server and N sources, whose server idles with the
-    probability of Erlang's loss formula B(N, p M), whatever the distribution of stalls. `warps` need not be whole.
-    """
+    probability of Erlang's loss formula B(N, p M), whatever the distribution of stalls. `warps` need not be whole."""
     offered, start = stall_cycles_an_instruction, warps - floor(warps)
     blocked, n = offered / (offered + start), 1
     while n <= MOST_WARPS and start + n <= warps + 1e-3:
@@ -337,8 +335,7 @@ def waves_cycles(s, p, alone, cold, resident, an_sm):
     """The busiest SM's time if only latencies and issue slots count: full waves of blocks, then a partial one.
 
     A warp takes `alone` cycles by itself, one of the first wave `cold` more; the more of them there are, the more of
-    its stalls the others hide.
-    """
+    its stalls the others hide."""
     instructions = s.instructions / (s.thread_blocks * s.warps_per_block)
     stalled = larger(1e-3, alone / instructions - 1)  # cycles an instruction: p M
     begun = larger(1e-3, (alone + cold) / instructions - 1)
@@ -413,8 +410,7 @@ def in_flight_cycles(p, misses, beyond):
     """What L1D needs for its misses: one whose set is full of lines on their way blocks the tags.
 
     Lines drawn at random fill a set of `ways` after as many draws as it takes for `ways` + 1 people to share a birthday
-    (Klamkin and Newman, 1967); so many are in flight. `beyond`: the share of misses that L2 has not.
-    """
+    (Klamkin and Newman, 1967); so many are in flight. `beyond`: the share of misses that L2 has not."""
     people, (l2, dram) = p.l1d_ways + 1, miss_cycles(p)
     drawn = exp(log_gamma(1 + 1 / people) + log_gamma(people + 1) / people) * power(p.l1d_sets, p.l1d_ways / people)
     return (1 - p.perfect_memory) * misses * (l2 + beyond * dram) / smaller(drawn, p.l1d_sets * p.l1d_ways)

@@ -401,8 +401,7 @@ def miss_matrix() -> Float[np.ndarray, "ways size bin"]:
     """Probability that an access at a distance misses a cache of an associativity and a size; kept on disk.
 
     Of `distance` other lines each lies in the set with probability 1 / sets, and `ways` of them drive the line out: the
-    binomial of Smith (1978) and Hill and Smith (1989). The last bin has not been touched before.
-    """
+    binomial of Smith (1978) and Hill and Smith (1989). The last bin has not been touched before."""
     made = Kept("misses").load_or_make(key((__name__,), "miss matrix"), lambda: _miss_matrix().tobytes())
     return np.frombuffer(made).reshape(len(WAYS), len(SIZES), DISTANCE_BINS)
 

@@ -1,7 +1,7 @@
 """Triton's tensor descriptors that the host makes (`TensorDescriptor`): what a kernel gets for such an argument.
 
-Where the GPU has tensor maps, that is one, else the tensor's address; in both cases followed by its shape and strides.
-"""
+Where the GPU has tensor maps, that is one, else the tensor's address; in both cases followed by its shape and
+strides."""
 
 from __future__ import annotations
 

@@ -105,8 +105,7 @@ def machine_of(
 ) -> np.ndarray:  # fmt: skip
     """The numbers of a design point for a launch, or several `side_by_side`: a 0-dimensional MACHINE record.
 
-    `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left.
-    """
+    `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left."""
     spec, m = gpu.spec, caches_machine(gpu, warps_per_block, blocks_per_sm, shared_bytes).reshape(()).copy()
     there = demands_of(spec, (1, 1, 1), 0, 0)
     values: dict[str, Any] = {
@@ -158,8 +157,7 @@ def l1d_ways(gpu: Gpu, shared_bytes: int) -> int:
     """Ways L1D has when an SM's thread blocks take `shared_bytes` of a memory that serves as both.
 
     The smallest of `shared_options_kib` that holds them is taken from `l1d_ways`, which is all of it; without options
-    L1D has all its ways always (GPGPU-Sim 4.2, adaptive_cache_config).
-    """
+    L1D has all its ways always (GPGPU-Sim 4.2, adaptive_cache_config)."""
     spec = gpu.spec
     if not spec.shared_options_kib:
         return spec.l1d_ways
@@ -261,8 +259,8 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     """A power of two above the number of cycles that a booking can lie ahead of the clock.
 
     In front of a unit wait at most what its port's collectors and registers hold, each for its time on the unit. Memory
-    instructions book nothing where no register banks are known, and hold up no others where these have own collectors.
-    """
+    instructions book nothing where no register banks are known, and hold up no others where these have own
+    collectors."""
     spec, params = gpu.spec, gpu.params
     waiting = {
         kind: (spec.shared_collectors or getattr(spec, f"{name}_collectors", 0))

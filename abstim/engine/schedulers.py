@@ -142,8 +142,7 @@ def passed_over(sm, m, code, w, time):
 def issues_again(c, w, first, time):
     """Can the warp that has just issued to a unit of kind `first` issue its next instruction in the same cycle?
 
-    It must be in the buffer, go to another kind of unit, and wait for nothing.
-    """
+    It must be in the buffer, go to another kind of unit, and wait for nothing."""
     sm = c.sm
     if sm.warps.buffered[w] == 0 or (sm.flush | sm.held | ~sm.running) & bit(w) or sm.warps.not_before[w] > time:
         return False

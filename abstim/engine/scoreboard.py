@@ -1,8 +1,7 @@
 """When a warp's registers can be read, and what that says of its next instruction (docs/timing-rules.md, rules 2, 7).
 
 An entry is one word, (cycle from which the register is free << 2) | where its value comes from: two fields of a record
-would be two loads for every register that an instruction waits for.
-"""
+would be two loads for every register that an instruction waits for."""
 
 from __future__ import annotations
 

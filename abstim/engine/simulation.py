@@ -48,8 +48,8 @@ class EngineResult:
     """One launch on one design point.
 
     `cycles` counts from the launch to the cycle after the last warp has left, `sm_cycles` the same an SM;
-    `issue_slots` are scheduler cycles by reason (abstim.session.result.SLOT_REASONS), cycles x schedulers in every row.
-    """
+    `issue_slots` are scheduler cycles by reason (abstim.session.result.SLOT_REASONS), cycles x schedulers in every
+    row."""
 
     cycles: int
     sm_cycles: Int64[np.ndarray, " sm"]
@@ -85,8 +85,7 @@ class Simulation:
     `threads` run the SMs, if the launch is large enough for that to pay; their number changes no result.
     `coupled_cycles`: warps may wait for who executes them (coupling.py), and SMs run for so many cycles at most before
     he is asked. `beside`: the launch is several, side by side, which are run once, to the end; thread blocks differ in
-    what they take of an SM. `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py).
-    """
+    what they take of an SM. `kinds` of thread blocks: SMs that do the same are run once (equal_sms.py)."""
 
     def __init__(
         self, inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, *, caches: Caches | None = None, room: int = 0,
@@ -237,8 +236,7 @@ class Simulation:
         """A drained launch over time, in at most `most` windows of equal length; {} if they did not last.
 
         Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
-        warps between their first issue and their retirement.
-        """
+        warps between their first issue and their retirement."""
         fine, last = 1 << int(self.state.record.launch["window_log2"]), int(self.state.sm["last_exit"].max())
         if last // fine >= len(self.windows):
             return {}
@@ -339,8 +337,7 @@ def warm(inputs: LaunchInputs, gpu: Gpu, blocks_per_sm: int, caches: Caches, sha
     """Send the memory accesses and instruction lines of the last `share` of a launch's thread blocks through the tags.
 
     Each resident warp makes one memory access in turn, where in a launch their order is that of time. Releases the
-    interpreter lock while it runs.
-    """
+    interpreter lock while it runs."""
     launch = Simulation(inputs, gpu, blocks_per_sm, caches=caches)
     known = launch._put(np.zeros(0, np.int64), np.empty(0, ISSUE))
     blocks = len(inputs.trace.thread_blocks)

@@ -3,8 +3,7 @@
 Times are int64 cycles. What has the same size on every GPU is a field of a record (`SM`, `MACHINE`); what has not is an
 array of a named tuple. All of it stands here, not beside the rules that work on it, because whoever lays it out must
 not import the compiler with them. A *ring* has one row a cycle modulo its length, which names the cycle it is about:
-nothing needs clearing when time jumps.
-"""
+nothing needs clearing when time jumps."""
 
 from __future__ import annotations
 

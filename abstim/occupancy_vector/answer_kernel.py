@@ -1,8 +1,7 @@
 """What the cache walk found, as the words that lanes read; compiled.
 
 Accesses that wait for the same data are numbered as fills, from 1 on in the order in which their SMs come to them;
-those of late instruction lines follow.
-"""
+those of late instruction lines follow."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Every array's last axis but that of `warps` is the lanes; times are in ticks, 64 to a cycle, whole numbers. It stands
 beside the compiled lanes because an accelerator has no use for one lane after the other: here each issues an item a
 step, and what a lane does not do in it is selected away. Arrays that a step gathers from and scatters into are read
-behind an `optimization_barrier`: XLA would else read them again after the change, and so copy them.
-"""
+behind an `optimization_barrier`: XLA would else read them again after the change, and so copy them."""
 
 from __future__ import annotations
 

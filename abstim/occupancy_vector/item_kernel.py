@@ -1,7 +1,6 @@
 """Cuts what a warp executes into items: instructions that issue back to back, and what the warp waits for after them.
 
-One walk of each path through the basic blocks, by a warp alone (docs/occupancy-vector.md, "Items").
-"""
+One walk of each path through the basic blocks, by a warp alone (docs/occupancy-vector.md, "Items")."""
 
 from __future__ import annotations
 

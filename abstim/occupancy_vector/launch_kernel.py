@@ -195,8 +195,7 @@ def time_launch(
 ):  # fmt: skip
     """A launch on a design point, as far as `plan` says that it is still to be done: a LAUNCH_OUTCOME.
 
-    `nominal`: the items that caches are walked with, of instructions that take a cycle each.
-    """
+    `nominal`: the items that caches are walked with, of instructions that take a cycle each."""
     out = lanes.outs[0]
     out.is_run, out.misfits, out.fills = 0, 0, plan.fills
     if plan.cuts_nominal:

@@ -1,8 +1,7 @@
 """The slots of a scheduler as bits of words: which are due, which need a unit that is busy, and which one issues next;
 and the ways of a cache's set.
 
-Eight slots, needs or ways are looked at together, as a vector of the processor.
-"""
+Eight slots, needs or ways are looked at together, as a vector of the processor."""
 
 from __future__ import annotations
 

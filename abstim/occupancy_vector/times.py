@@ -3,8 +3,7 @@
 An array [time] of integers holds ticks, an array [time, DUAL_WIDTH] of floats *duals*: the tick, and how it changes
 with each of some parameters (forward-mode differentiation: Griewank and Walther, Evaluating Derivatives, 2008). A dual
 is one vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean of
-both derivatives.
-"""
+both derivatives."""
 
 from __future__ import annotations
 

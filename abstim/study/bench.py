@@ -129,8 +129,8 @@ class Rate:
 class Against:
     """A benchmark on a variant of the reference's GPU: how exact and how fast abstim is beside the reference.
 
-    `seconds` is what executing and timing take; parsing and characterising, done once a kernel, are in `all_seconds`.
-    """
+    `seconds` is what executing and timing take; parsing and characterising, done once a kernel, are in
+    `all_seconds`."""
 
     benchmark: str
     group: str

@@ -29,8 +29,8 @@ from sampling.statistics import spearman
 class RelativeAccuracy:
     """Kendall's tau between predicted and measured speed-ups of one variant over another.
 
-    `pooled` over all kernels and pairs of variants together; `mean` and `least` over the pairs, each over its kernels.
-    """
+    `pooled` over all kernels and pairs of variants together; `mean` and `least` over the pairs, each over its
+    kernels."""
 
     variants: int
     speed_ups: int

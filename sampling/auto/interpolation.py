@@ -4,8 +4,7 @@ A formula says roughly what a program takes on each point. The logarithm of what
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
 are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, the points
-that were timed say, each predicted from the others, and those drawn by chance, each before it was timed.
-"""
+that were timed say, each predicted from the others, and those drawn by chance, each before it was timed."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 For persistent thread blocks and for launches of few waves, which have no thread blocks to leave out. Every warp does
 runs of its iterations, spread over its life; the grid, its waves and its phases stay. Cycles grow with the instructions
-that are left, so that those of several shares tell what all would take.
-"""
+that are left, so that those of several shares tell what all would take."""
 
 from __future__ import annotations
 

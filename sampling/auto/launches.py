@@ -164,8 +164,7 @@ class LaunchSampling:
 
     A launch of FIRST kinds of every kernel is simulated; then, AT_ONCE more at a time, launches of the kernel in
     which a unit of cost takes most off the variance, until half the interval is at most `error` of the total, or
-    everything was simulated. What is left is predicted from the work of each launch (`predict`).
-    """
+    everything was simulated. What is left is predicted from the work of each launch (`predict`)."""
 
     error: float = 0.02
     confidence: float = CONFIDENCE
@@ -261,8 +260,7 @@ def ratio(a: TimedSelection, b: TimedSelection, shared_half_width: float = 0.0) 
 
     The same launches were timed on both, and where the prediction of one is too long on both, the ratio does not
     notice: what counts is the error of cycles on `a` less ratio times cycles on `b` (the linearised ratio estimator,
-    Cochran 1977, section 6.3).
-    """
+    Cochran 1977, section 6.3)."""
     found = a.total / b.total
     pairs = list(zip(a.kernels, b.kernels, strict=True))
     differences = [_difference(x, y, found) for x, y in pairs]

@@ -75,8 +75,7 @@ class SegmentSampling:
     are predicted from their work (`predict`), and more are chosen until half the interval is at most `error`. A launch
     for which that does not pay, or in which single blocks are long, is none for it. Which segments are simulated
     together does not depend on `error`, so that less error goes on from what was simulated before, and ends as if that
-    had been aimed at in the first place.
-    """
+    had been aimed at in the first place."""
 
     error: float = 0.02
     confidence: float = CONFIDENCE

@@ -29,8 +29,7 @@ class Cluster:
     """The workers of the scheduler at an address; `workers` there were when they were last asked for something.
 
     Raises InputError if there is no such cluster, if a worker has another version of abstim, or if nothing comes back
-    any more.
-    """
+    any more."""
 
     address: str
     workers: int = 0

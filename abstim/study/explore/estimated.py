@@ -1,8 +1,7 @@
 """A sweep with a stated error: some points are timed, the others read off between them.
 
 A formula says roughly what launches take on every point; `sampling.auto.interpolation` learns what it lacks. Launches
-are all of a target's (`InterpolatedSweep`), or some that are chosen once, before anything is timed (`SampledSweep`).
-"""
+are all of a target's (`InterpolatedSweep`), or some that are chosen once, before anything is timed (`SampledSweep`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Expressions over the keys of design points: constraints, costs, objectives. A small safe part of Python's syntax.
 
 Numbers, words in quotes, keys and defined names; + - * / // % **, comparisons, `and`, `or`, `not`, `in (...)`, and
-FUNCTIONS. Nothing else is evaluated. Everything is computed for all points at once, in double precision.
-"""
+FUNCTIONS. Nothing else is evaluated. Everything is computed for all points at once, in double precision."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Two points that look the same to a model are one job: SMs that get no block, latencies of instructions the kernel
 does not have, limits that do not bind, L2 and DRAM behind perfect memory. A job's key is a hash of all that the model
 reads, so whichever sweep asks for it next has its cycles. The store is one SQLite file a version of a model. Every
-batch is a transaction: a sweep that is killed loses the batches in flight and nothing else.
-"""
+batch is a transaction: a sweep that is killed loses the batches in flight and nothing else."""
 
 from __future__ import annotations
 

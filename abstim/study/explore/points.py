@@ -7,8 +7,7 @@
 A list may hold ranges: `1,8:64:8`. Both ends belong to a range if its steps meet the last one. A derived key sets one
 key of the GPU so that a figure people think in comes out: KiB of L2, GB/s of DRAM. What the GPU can be is coarser than
 that (whole sets, service times in 1/64 cycle): the nearest that can be is taken, and the column shows it. A wish off
-by more than `TOLERANCE` is refused.
-"""
+by more than `TOLERANCE` is refused."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ def value_of(key: str, columns: Columns) -> np.ndarray:
 def nearest_values(key: str, wanted: np.ndarray, columns: Columns) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """What comes nearest to the `wanted` values of a derived key.
 
-    Returns the values of its base, what the key then is, and why a wish cannot be had ("" where it can).
-    """
+    Returns the values of its base, what the key then is, and why a wish cannot be had ("" where it can)."""
     derived = DERIVED[key]
     domain = domains()[derived.base]
     scale = np.broadcast_to(derived.scale(columns), wanted.shape)
@@ -210,8 +208,7 @@ MOST_TRIED = 64  # values of an axis, when another is asked about
 class Space:
     """Everything that may be asked for: a GPU, the axes around it, and expressions with names.
 
-    Raises InputError if two axes set one key of the GPU, or a name is taken.
-    """
+    Raises InputError if two axes set one key of the GPU, or a name is taken."""
 
     gpu: Gpu
     axes: Sequence[Axis]
@@ -310,8 +307,7 @@ class _Lookup(Mapping[str, np.ndarray]):
 class Points:
     """Points of a space. `columns` has a value a point for every axis, and for every key a derived axis sets.
 
-    `reasons` says why a point cannot be ("" if it can).
-    """
+    `reasons` says why a point cannot be ("" if it can)."""
 
     space: Space
     positions: Int64[np.ndarray, " point"]

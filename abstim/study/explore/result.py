@@ -26,8 +26,8 @@ from functional.keep.folder import check_output, write_output
 class Sensitivity:
     """`elasticity`: per cent of time for one per cent more of the key (None for words and for values of 0).
 
-    `swing`: time at the key's worst value over time at its `best`; exactly 1 if the key alone never changes the time.
-    """
+    `swing`: time at the key's worst value over time at its `best`; exactly 1 if the key alone never changes the
+    time."""
 
     key: str
     elasticity: float | None
@@ -38,8 +38,7 @@ class Sensitivity:
 def of_columns(columns: Mapping[str, np.ndarray], seconds: Float[np.ndarray, " point"]) -> list[Sensitivity]:
     """Of varied keys: least squares of log time on the logarithms of all numeric keys, and on words, together.
 
-    A key's swing is between geometric means over its values, after what the fit says of the other keys is taken off.
-    """
+    A key's swing is between geometric means over its values, after what the fit says of the other keys is taken off."""
     logs = np.log(seconds)
     parts = {key: _regressors(column) for key, column in columns.items()}
     design = np.concatenate([*parts.values(), np.ones((len(logs), 1))], 1)
@@ -210,8 +209,7 @@ class Exploration:
     def save(self, path: Path) -> None:
         """Write the table; the format is the ending's. The same sweep gives the same bytes.
 
-        Raises InputError if the file cannot be written; what was there before is then still there.
-        """
+        Raises InputError if the file cannot be written; what was there before is then still there."""
         save_table(path, self.columns(), self.whole)
 
 

@@ -1,8 +1,7 @@
 """Which points of a space to time: all, a random sample, a Latin hypercube, or a climb through the models.
 
 On each rung of a climb, after each round, the ratio of the better model to the quicker one is fitted over the varied
-keys and corrects the quicker one for the next round: where they disagree most decides what is looked at.
-"""
+keys and corrects the quicker one for the next round: where they disagree most decides what is looked at."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def design(space: Space, strategy: str, count: int | None, seed: int, constraint
     """The points of a strategy that keep every constraint, in the order of the grid.
 
     `count`: points wanted of `random` and `latin` (before the constraints for `latin`). Raises InputError for an
-    unknown strategy, a grid of more than `MOST_POINTS`, and if no point is left.
-    """
+    unknown strategy, a grid of more than `MOST_POINTS`, and if no point is left."""
     if strategy not in STRATEGIES:
         raise InputError(f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)} and multi-fidelity")
     points = space.at(_positions(space, strategy, count, seed, bool(constraints)))
@@ -103,8 +101,7 @@ def front(values: Values) -> Bool[np.ndarray, " point"]:
 def ranked(values: Values, count: int) -> Int64[np.ndarray, " chosen"]:
     """The `count` best points: front after front, each taken away before the next; a last front in even spacing.
 
-    Of points that are equal in every objective one comes in each front.
-    """
+    Of points that are equal in every objective one comes in each front."""
     order, chosen = _sorted(values), [np.zeros(0, np.int64)]
     if values.shape[1] == 1:
         return order[:count]

@@ -113,8 +113,7 @@ def explore(targets: Sequence[Target], sweep: Sweep, *, progress: Progress = sil
     """Time targets on the points of a sweep. Raises InputError for anything a user got wrong.
 
     A point on which a target cannot run is a row with the reason. Results are kept as they come: after a kill the same
-    call goes on where it was, and gives the same table.
-    """
+    call goes on where it was, and gives the same table."""
     sweep.space.refuse_idle()
     strategy, count, gpu = sweep.strategy, sweep.count, sweep.space.gpu
     if strategy == MULTI_FIDELITY:  # candidates
