@@ -17,16 +17,7 @@ from abstim.show.report.chart import (
     legend_outside,
     named_beside,
 )
-from abstim.show.report.sampling import (
-    AXIS,
-    LEGEND,
-    SPEED_UPS,
-    TOOLTIPS,
-    ErrorPoint,
-    error_points,
-    inside,
-    times,
-)
+from abstim.show.report.sampling import AXIS, LEGEND, SPEED_UPS, TOOLTIPS, ErrorPoint, error_points, inside, times
 from abstim.show.tables import duration, quantity
 
 Bench = dict[str, Any]  # `SampleBench.to_json`

@@ -64,10 +64,7 @@ def test_the_readmes_command_leaves_nothing_out(of_the_readme):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "variant, gpu",
-    [("GTX480_a", "gtx480_1sched"), ("GTX480_d", "gtx480"), *of([], NIGHT)],
-)
+@pytest.mark.parametrize("variant, gpu", [("GTX480_a", "gtx480_1sched"), ("GTX480_d", "gtx480"), *of([], NIGHT)])
 def test_what_every_answer_says_of_its_error_is_so(variant, gpu, compared):
     """`configs/known_errors.csv`, to a tenth of a percent: the launch latency, which hides errors, taken off."""
     (known,) = (e for e in known_errors() if (e.gpu, e.model, e.against, e.what) == (gpu, "detailed", "reference", ""))

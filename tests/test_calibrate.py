@@ -58,10 +58,7 @@ def test_every_figure_belongs_to_a_measurement(figures) -> None:
                 assert figure.source and figure.value > 0 and figure.group in GROUPS
 
 
-@pytest.mark.parametrize(
-    ("name", "kib"),
-    [("v100", 16), ("v100", 12288), ("a40", 4096), *of([], OTHER_FOOTPRINTS)],
-)
+@pytest.mark.parametrize(("name", "kib"), [("v100", 16), ("v100", 12288), ("a40", 4096), *of([], OTHER_FOOTPRINTS)])
 def test_latency_against_footprint_is_that_of_the_gpu(name: str, kib: int, figures) -> None:
     device = Modelled(at_measured_clock(load_gpu(name), figures))
     (each,) = (m for m in measurements(device.facts) if (m.group, m.quantity, m.at) == ("latency", "global", kib))

@@ -157,10 +157,7 @@ def test_the_same_from_a_file(tmp_path):
         ({"pointers": [{"at": 44, "buf": "x"}]}, "a pointer at byte 44 is outside buffer 'nodes'"),
         ({"pointers": [{"at": 0, "buf": "none"}]}, "no buffer 'none'"),
         ({"pointers": [{"at": 0, "bufer": "x"}]}, "unknown key 'bufer' in buffers"),
-        (
-            {"symbols": {"target": {"struct": [{"f32": 1}]}}},
-            "a buffer's address or a texture",
-        ),
+        ({"symbols": {"target": {"struct": [{"f32": 1}]}}}, "a buffer's address or a texture"),
     ],
 )
 def test_a_wrong_file_is_said(tmp_path, changed, message):

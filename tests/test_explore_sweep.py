@@ -278,10 +278,7 @@ def distributed():
 @pytest.fixture(scope="module")
 def cluster():
     """Two workers whose caches are empty."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABSTIM_CACHE", folder)
         with distributed().LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None

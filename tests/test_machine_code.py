@@ -23,13 +23,7 @@ from functional.ptx.lazy_module import open_module
 from functional.ptx.parser import parse
 from functional.traces.line_record import line_of, sectors_of
 from functional.traces.trace import PARAM_WINDOW_LINE
-from precharacterize.build_timed import (
-    assembly_of,
-    build_timed_code,
-    hoisted,
-    is_dropped,
-    timed_code_of,
-)
+from precharacterize.build_timed import assembly_of, build_timed_code, hoisted, is_dropped, timed_code_of
 from precharacterize.classify import Kind, kinds_of
 from precharacterize.machine_code import assemble
 from precharacterize.machine_code.alignment import machine_blocks

@@ -7,16 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from nightly import of
-from tcgen05_kernels import (
-    B_AT,
-    COMMIT,
-    descriptor_of,
-    exchanged,
-    laid_out,
-    place,
-    strides_of,
-    tensor_memory_after,
-)
+from tcgen05_kernels import B_AT, COMMIT, descriptor_of, exchanged, laid_out, place, strides_of, tensor_memory_after
 from test_tcgen05 import NUMBER, dense, in_lanes, launched, matrix_of, words_of
 
 from functional.errors import ExecutionError, PtxError

@@ -15,18 +15,7 @@ from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
-from abstim.analytic.look import (
-    LEADER,
-    MOST_SMS,
-    RESIDENT_NODES,
-    SM_NODES,
-    WORK,
-    Looked,
-    Read,
-    Scratch,
-    Walk,
-    look,
-)
+from abstim.analytic.look import LEADER, MOST_SMS, RESIDENT_NODES, SM_NODES, WORK, Looked, Read, Scratch, Walk, look
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, reuse_of
 from abstim.engine.design_point import caches_machine, streams_of
 from abstim.gpu.config import Gpu

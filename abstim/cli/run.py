@@ -125,12 +125,7 @@ class Found(NamedTuple):
 
 @expanded
 def run(
-    *,
-    target: str,
-    gpu: GpusOptions,
-    launch: SizedLaunchOptions,
-    options: RunOptions,
-    as_json: Json = False,
+    *, target: str, gpu: GpusOptions, launch: SizedLaunchOptions, options: RunOptions, as_json: Json = False
 ) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
 

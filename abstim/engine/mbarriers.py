@@ -69,8 +69,7 @@ def follow_groups(c, w, row, result):
 
 
 is_phase, barrier_of, phase_of, count_of, away_of = map(
-    jit,
-    (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of, line_record.away_of),
+    jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of, line_record.away_of)
 )
 line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
 AT_ONCE = -1  # number of an arrival that finds no room to wait for copies

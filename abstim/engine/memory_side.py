@@ -7,17 +7,7 @@ from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER
-from abstim.engine.switch import (
-    WORD_LOG2,
-    advance_switch,
-    append,
-    give_back_all,
-    is_idle,
-    join,
-    leave,
-    new_place,
-    put,
-)
+from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
 from functional.jit.marked import jit, members, outlined
 
 

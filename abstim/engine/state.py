@@ -294,7 +294,7 @@ COPIES = record("coming there")  # of a group: those whose result is not known, 
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
 CROSSING = record("block line there")  # an arrival in another thread block (a position in the trace), and when it is
 LATER_ARRIVAL = record(  # one that waits for `cp.async`: whose; of those before `limit` how many are to come; when
-    "warp limit left there record",
+    "warp limit left there record"
 )
 PIPE = record("first", "count", "retry", "taken")  # a bank's ring of TRANSACTIONs; cycle of the last that entered
 
@@ -459,7 +459,7 @@ THREAD_BLOCK = record("sm", "dispatch_cycle", "retire_cycle")  # -1: not yet
 # issued the last of what is known, and its slot; -1: it has not
 WARP = record("issue_cycle", "retire_cycle", "more", "parked_cycle", "slot")
 ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misses is a counter of the SM after it
-    "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads",
+    "cycle result_cycle sm slot warp instruction start_cycle l1d_misses l1i_misses l2_accesses dram_reads"
 )
 # What a launch goes on with after a pause: the SM whose turn comes first, the cycle all may run to, the latest
 # dispatch; rows of the log in use, how long a window is; the cycle from which it pauses, and thread blocks handed out;

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from functional.isa.emitter import BITS, Emitter, Value
-from functional.isa.operation import (
-    Builder,
-    Operation,
-    as_number,
-    flags_of,
-    only_type,
-    refuse_if,
-    same_type,
-    types_of,
-)
+from functional.isa.operation import Builder, Operation, as_number, flags_of, only_type, refuse_if, same_type, types_of
 from functional.ptx.ir import Instruction
 
 INTEGERS = ("u16", "u32", "u64", "s16", "s32", "s64")

@@ -10,13 +10,7 @@ import numpy as np
 
 from sampling.arrays import Float64, Int64
 from sampling.auto.prediction import Prediction, choose_unlike, off_shares, predict, segment_work
-from sampling.auto.segment_simulation import (
-    DEAREST,
-    Batch,
-    SegmentSimulation,
-    cut_into_segments,
-    first_segments,
-)
+from sampling.auto.segment_simulation import DEAREST, Batch, SegmentSimulation, cut_into_segments, first_segments
 from sampling.estimate import Estimate, from_a_part
 from sampling.protocol import LaunchShape, Simulator
 from sampling.statistics import CONFIDENCE, t_quantile

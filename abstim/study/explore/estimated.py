@@ -28,16 +28,7 @@ from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError
-from sampling.auto.interpolation import (
-    ReadOff,
-    Rough,
-    Timed,
-    all_timed,
-    all_within,
-    few_points,
-    most_within,
-    read_off,
-)
+from sampling.auto.interpolation import ReadOff, Rough, Timed, all_timed, all_within, few_points, most_within, read_off
 from sampling.auto.launches import LaunchSampling, ProgramWork, TimedSelection, ratio, timed_selection
 from sampling.estimate import Estimate, exact
 
