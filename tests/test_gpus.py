@@ -165,3 +165,27 @@ st.global.f32 [%rd6], %f1; ret; }}""")
     kernel = load(str(tmp_path / "k.ptx")).kernel("k")
     found = run(kernel.launch(1, 256, [np.zeros(256, np.float32), 60]), "qv100")
     assert found.totals["cycles"] - 5000 == pytest.approx(5059, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("body", "reference"),
+    [
+        ("atom.global.add.u32 %r11, [%rd6], 1;", 654),  # four sectors
+        ("add.s64 %rd8, %rd4, 0; atom.global.add.u32 %r11, [%rd8], 0;", 1214),  # 32 rounds, at once after its address
+    ],
+)
+def test_an_atomic_takes_as_long_as_in_the_reference(tmp_path, body, reference):
+    """20 times by one warp; cycles of GPGPU-Sim 4.2."""
+    (tmp_path / "k.ptx").write_text(f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 o, .param .u32 n) {{
+.reg .pred %p<3>; .reg .f32 %f<20>; .reg .b32 %r<20>; .reg .b64 %rd<9>;
+ld.param.u64 %rd3, [o]; ld.param.u32 %r7, [n]; mov.u32 %r8, %ntid.x; mov.u32 %r9, %ctaid.x; mov.u32 %r10, %tid.x;
+mad.lo.s32 %r11, %r9, %r8, %r10; cvta.to.global.u64 %rd4, %rd3; mul.wide.s32 %rd5, %r11, 4; add.s64 %rd6, %rd4, %rd5;
+add.s64 %rd7, %rd6, 65536;
+L: {body} add.s32 %r7, %r7, -1; setp.ne.s32 %p1, %r7, 0; @%p1 bra L;
+ret; }}""")
+    launch = load(str(tmp_path / "k.ptx")).kernel("k").launch(1, 32, [np.zeros(1 << 18, np.float32), 20])
+    assert run(launch, "gtx480_1sched").totals["cycles"] == reference
