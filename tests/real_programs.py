@@ -36,6 +36,9 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
         changes |= {key: value for key, value in SCARCE_IN_SM.items() if rng.random() < 0.6}
     changes["l1d_dense_banks"] = int(rng.choice([n for n in (0, 1, 2) if n <= load_gpu(name).spec.l1d_banks]))
     changes["retry_cycles"] = int(rng.choice([0, 7]))
+    if load_gpu(name).spec.shared_collectors:
+        widths = ("sp_port_width", "int_port_width", "mem_port_width", "shared_collectors")
+        changes |= {key: int(rng.choice([4, 8, 16])) for key in widths if rng.random() < 0.5}
     changes["l2_fp64_atomic_cycles"] = float(rng.choice([0, 0.5, 3]))
     changes["shared_bytes_per_cycle"] = int(rng.choice([32, 64, 128, 128]))
     if rng.random() < 0.2:

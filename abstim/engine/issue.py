@@ -81,7 +81,7 @@ def execute(c, i, w, time):
         return issue_access(c, i, w, port, pool, time)
     place, waits = sm.ports[port].position, collectors.waits_at_port(m) and row.copies == NONE
     if waits and not collectors.has_collector(sm, m, kind, pool, time):
-        collectors.wait_at_port(c, kind, i, w, port, pool)
+        collectors.wait_at_port(c, kind, i, w, port, pool, place)
         sm.warps.outstanding[w] += 1
         result = NEVER
     else:

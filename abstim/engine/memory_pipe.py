@@ -37,7 +37,7 @@ def issue_access(c, i, w, port, pool, time):
     if waits_at_port(m) and has_collector(sm, m, state.MEM, pool, time):
         with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
     elif waits_at_port(m):
-        wait_at_port(c, state.MEM, i, w, port, pool).issued = at
+        wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
     elif sm.ports[pool].collectors_known:
         with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
     else:

@@ -90,9 +90,10 @@ def has_collector(sm, m, kind, pool, time):
 
 
 @jit
-def wait_at_port(c, kind, i, w, port, pool):
-    """An instruction waits at its port for a collector; returns its AT_PORT. The port has no room meanwhile."""
-    sm, place = c.sm, c.sm.ports[port].position
+def wait_at_port(c, kind, i, w, port, pool, place):
+    """An instruction waits at its port for a collector; returns its AT_PORT. Its place of the port is taken
+    meanwhile."""
+    sm = c.sm
     row = c.at_ports[kind, (sm.at_ports_first[kind] + sm.at_ports[kind]) & (PORT_WIDTH - 1)]
     row.instruction, row.warp, row.port, row.pool, row.place, row.row = i, w, port, pool, place, 0
     sm.at_ports[kind] += 1
