@@ -250,4 +250,4 @@ def test_a_product_of_a_warpgroup_holds_its_unit_as_long_as_many_of_a_warp(tmp_p
     )
     session = open_session(abstim.load(path).kernel().launch(1, 128, []))
     (summary,) = summaries(session, load_gpu("gtx480"))
-    assert summary["by_class"][INSTRUCTION_CLASSES.index("tensor")] == 4 * 6 * 8
+    assert summary["by_class"][INSTRUCTION_CLASSES.index("wgmma")] == 4 * 6 * 8
