@@ -238,9 +238,7 @@ def issue(c, w, time):
         count_up(c, w, row)
     result = execute(c, i, w, time)
     note(c, w, i, time, result, sm.l1d_misses - missed)
-    if row.counted and not counted and result >= NEVER:
-        count_up(c, w, row)
-    elif not counted:
+    if not counted:
         write_results(c, w, row, result)
     if row.release >= 0:
         hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, FROM_ALU))

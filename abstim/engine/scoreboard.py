@@ -97,7 +97,9 @@ def hold_register(c, w, r, entry):
 @jit
 def write_results(c, w, row, result):
     """The destinations of an instruction, registers of the PTX or a scoreboard of machine code."""
-    if row.counted:
+    if row.counted and result >= NEVER:
+        count_up(c, w, row)
+    elif row.counted:
         write_counted(c, w, row, result)
     else:
         write_registers(c, w, row, result)
