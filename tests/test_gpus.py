@@ -189,3 +189,20 @@ L: {body} add.s32 %r7, %r7, -1; setp.ne.s32 %p1, %r7, 0; @%p1 bra L;
 ret; }}""")
     launch = load(str(tmp_path / "k.ptx")).kernel("k").launch(1, 32, [np.zeros(1 << 18, np.float32), 20])
     assert run(launch, "gtx480_1sched").totals["cycles"] == reference
+
+
+def test_results_that_are_read_late_hold_up_a_lone_warp_by_the_occupancy_model_too(tmp_path):
+    """Four chains of multiply-adds, in turns: each waits for its own, three instructions before the one before it."""
+    body = "".join(f"fma.rn.f32 %f{k % 4}, %f{k % 4}, 0f3F000000, 0f3F800000;\n" for k in range(16))
+    (tmp_path / "k.ptx").write_text(f"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 o, .param .u32 n) {{
+.reg .pred %p<3>; .reg .f32 %f<9>; .reg .b32 %r<9>; .reg .b64 %rd<9>;
+ld.param.u64 %rd3, [o]; ld.param.u32 %r7, [n];
+L: {body}add.s32 %r7, %r7, -1; setp.ne.s32 %p1, %r7, 0; @%p1 bra L;
+st.global.f32 [%rd3], %f1; ret; }}""")
+    launch = load(str(tmp_path / "k.ptx")).kernel("k").launch(1, 32, [np.zeros(32, np.float32), 40])
+    exact, coarse = (run(launch, "rtx3070", model=m).totals["cycles"] - 5000 for m in ("detailed", "occupancy"))
+    assert coarse == pytest.approx(exact, rel=0.02)

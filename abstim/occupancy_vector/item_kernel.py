@@ -225,7 +225,8 @@ def begin_item(warp, row, items, time, mask, shape):
 
 @jit
 def read_pools(warp, code, i, registers, items, time):
-    """What instruction `i` reads of pools holds its item behind the two before it."""
+    """What instruction `i` reads of pools holds its item behind the two before it: an older result is there as long
+    after the first of these as for a lone warp."""
     offset = time - warp.start
     for k in range(code.waits.shape[1]):
         r = code.waits[i, k]
@@ -234,10 +235,10 @@ def read_pools(warp, code, i, registers, items, time):
         if not registers[r].pool:
             continue
         row = registers[r]
-        behind, source = warp.item - row.item, items[row.item]
+        behind, source = warp.item - row.item, items[max(row.item, warp.item - 2)]
         if behind == 1 and row.due - offset - warp.start_before > source.next:
             source.next, source.next_of = row.due - offset - warp.start_before, row.latency_of
-        elif behind == 2 and row.due - offset - warp.start_two_before > source.after_next:
+        elif behind >= 2 and row.due - offset - warp.start_two_before > source.after_next:
             source.after_next, source.after_next_of = row.due - offset - warp.start_two_before, row.latency_of
 
 
