@@ -275,7 +275,7 @@ def arrays_of(value, name=""):
 
 # Written before they are read, or made anew by every launch
 OF_NO_ACCOUNT = (
-    ".at_ports",
+    ".port_queues",
     ".scoreboard",
     ".phases",
     ".later",

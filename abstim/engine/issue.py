@@ -200,7 +200,7 @@ def note(c, w, i, time, result, missed):
         write_log(c, record.log[launch.logged], w, i, time, result, missed)
         launch.logged += 1
         if result >= NEVER and c.code[i].unit != MEM:
-            collectors.latest_at_port(c, c.code[i].unit).row = launch.logged
+            collectors.latest_at_port(c, c.code[i].unit).log_row = launch.logged
         elif result >= NEVER:
             c.l1d.accesses[sm.latest_access - 1].row = launch.logged
         elif c.code[i].unit == MEM and not c.machine.perfect_memory:

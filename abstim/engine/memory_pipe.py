@@ -34,12 +34,11 @@ def issue_access(c, i, w, port, pool, time):
     row.access, row.issued, row.pool, row.collected, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
-    if waits_at_port(m) and has_collector(sm, m, state.MEM, pool, time):
+    waits = waits_at_port(m)
+    if has_collector(sm, m, state.MEM, pool, time) if waits else sm.ports[pool].collectors_known:
         with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
-    elif waits_at_port(m):
+    elif waits:
         wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
-    elif sm.ports[pool].collectors_known:
-        with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
     else:
         sm.at_port += 1
         sm.ports[port].alloc[place] = state.NEVER

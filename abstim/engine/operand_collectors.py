@@ -84,7 +84,7 @@ def is_free(sm, pool, step):
 @jit
 def has_collector(sm, m, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
-    if sm.at_ports[kind] or sm.ports[pool].waiting:
+    if sm.queued[kind] or sm.ports[pool].waiting:
         return False
     return is_free(sm, pool, (time + ALLOCATE_CYCLES) * m.register_file_ports)
 
@@ -94,9 +94,9 @@ def wait_at_port(c, kind, i, w, port, pool, place):
     """An instruction waits at its port for a collector; returns its AT_PORT. Its place of the port is taken
     meanwhile."""
     sm = c.sm
-    row = c.at_ports[kind, (sm.at_ports_first[kind] + sm.at_ports[kind]) & (PORT_WIDTH - 1)]
-    row.instruction, row.warp, row.port, row.pool, row.place, row.row = i, w, port, pool, place, 0
-    sm.at_ports[kind] += 1
+    row = c.port_queues[kind, (sm.queued_first[kind] + sm.queued[kind]) & (PORT_WIDTH - 1)]
+    row.instruction, row.warp, row.port, row.pool, row.place, row.log_row = i, w, port, pool, place, 0
+    sm.queued[kind] += 1
     sm.ports[pool].waiting += 1
     sm.at_port += 1
     sm.ports[port].alloc[place] = NEVER
@@ -106,7 +106,7 @@ def wait_at_port(c, kind, i, w, port, pool, place):
 @jit
 def latest_at_port(c, kind):
     """The AT_PORT that came last to the ports of a kind."""
-    return c.at_ports[kind, (c.sm.at_ports_first[kind] + c.sm.at_ports[kind] - 1) & (PORT_WIDTH - 1)]
+    return c.port_queues[kind, (c.sm.queued_first[kind] + c.sm.queued[kind] - 1) & (PORT_WIDTH - 1)]
 
 
 @jit

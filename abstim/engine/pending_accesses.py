@@ -97,7 +97,7 @@ def describe(access, row):
 
 
 @jit
-def know(c, w, row, result):
+def conclude(c, w, row, result):
     """The result of an instruction of warp `w` that was on its way is known."""
     sm = c.sm
     if row.counted:
@@ -113,8 +113,8 @@ def know(c, w, row, result):
 
 
 @jit
-def go_on(c, w, time):
-    """What warp `w` may have waited for is known."""
+def let_go(c, w, time):
+    """Warp `w` goes on, if it has waited for what is known now."""
     sm = c.sm
     if sm.fenced & bit(w) and fence_over(c, w) < NEVER:
         sm.fenced &= ~bit(w)
@@ -127,7 +127,7 @@ def complete(c, place, time):
     """All of a memory instruction is there, or will be at its result cycle, which is known at `time`."""
     sm, access = c.sm, c.l1d.accesses[place - 1]
     w, row = access.warp, c.code[access.instruction]
-    know(c, w, row, access.result)
+    conclude(c, w, row, access.result)
     if access.row:  # what is now known of an issue that was noted before
         c.record.log[access.row - 1].result_cycle = access.result
         describe(access, c.record.log[access.row - 1])
@@ -138,7 +138,7 @@ def complete(c, place, time):
             mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     give_back(c.l1d.accesses, sm.accesses_unused, place)
-    go_on(c, w, time)
+    let_go(c, w, time)
 
 
 @jit

@@ -15,8 +15,8 @@ def leave_port(c, kind, row, step, time):
     """An instruction gets a collector in a step of cycle `time`."""
     sm, w, i = c.sm, row.warp, row.instruction
     take(sm, row.pool)
-    sm.at_ports_first[kind] = (sm.at_ports_first[kind] + 1) & (PORT_WIDTH - 1)
-    sm.at_ports[kind] -= 1
+    sm.queued_first[kind] = (sm.queued_first[kind] + 1) & (PORT_WIDTH - 1)
+    sm.queued[kind] -= 1
     sm.ports[row.pool].waiting -= 1
     sm.at_port -= 1
     if kind == MEM:
@@ -24,11 +24,11 @@ def leave_port(c, kind, row, step, time):
         memory_pipe.go_on(c, time)
         return
     result = with_collector(c, i, w, row.port, row.pool, row.place, step)
-    if row.row:
-        log = c.record.log[row.row - 1]
+    if row.log_row:
+        log = c.record.log[row.log_row - 1]
         log.start_cycle, log.result_cycle = started(sm, c.machine, kind, w), result
-    pending_accesses.know(c, w, c.code[i], result)
-    pending_accesses.go_on(c, w, time)
+    pending_accesses.conclude(c, w, c.code[i], result)
+    pending_accesses.let_go(c, w, time)
 
 
 @outlined
@@ -42,8 +42,8 @@ def fill_collectors(c, time):
         while more:
             more = False
             for kind in (SP, SFU, MEM, TENSOR, DP, INT):
-                if sm.at_ports[kind]:
-                    row = c.at_ports[kind, sm.at_ports_first[kind]]
+                if sm.queued[kind]:
+                    row = c.port_queues[kind, sm.queued_first[kind]]
                     if is_free(sm, row.pool, step):
                         leave_port(c, kind, row, step, time)
                         more = True
@@ -54,8 +54,8 @@ def next_collector(c, time):
     """The next cycle after `time` in which an instruction may get a collector; NEVER: not known."""
     sm, following = c.sm, NEVER
     for kind in range(KINDS):
-        if sm.at_ports[kind]:
-            pool = sm.ports[c.at_ports[kind, sm.at_ports_first[kind]].pool]
+        if sm.queued[kind]:
+            pool = sm.ports[c.port_queues[kind, sm.queued_first[kind]].pool]
             if pool.collectors_known:
                 following = min(following, cycle_of(c.machine, pool.collector[pool.collector_first]))
     return max(following, time + 1)

@@ -238,7 +238,7 @@ SM = record(
     # ports and units
     ("ports", PORT, PORTS),
     ("last_alloc", np.int64, KINDS),  # latest allocation of all ports of a kind, in steps of the register file
-    ("at_ports_first at_ports", np.int64, KINDS),  # of State.at_ports
+    ("queued_first queued", np.int64, KINDS),  # of State.port_queues
     ("unit_free", np.int64, UNITS),
 )
 SM = in_whole_lines(SM)
@@ -287,7 +287,7 @@ ISSUED_ACCESS = record(  # one that has not left the load/store unit
 )
 AT_PORT = record(  # an instruction that waits for one of the operand collectors that ports share
     "instruction warp port pool place",
-    "issued row",  # of the load/store unit: its place in L1D.issued; of others: their row in the log
+    "issued log_row",  # of the load/store unit: its place in L1D.issued; of others: their row in the log, if any
 )
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
@@ -549,7 +549,7 @@ class State(NamedTuple):
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
     results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due, each on a bus
     register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
-    at_ports: np.ndarray = of("sm unit_kind port_place", AT_PORT)  # of each kind a ring, by age
+    port_queues: np.ndarray = of("sm unit_kind port_place", AT_PORT)  # of each kind a ring, by age
     barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
     words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more
     copies: np.ndarray = of("sm copying_warp family group", COPIES)  # none for a program without

@@ -10,7 +10,7 @@ from oracle.real_memory import ALL, CODE_LINE, Lines, Link, Whole
 from oracle.resources import NEVER, FrontEnd
 
 if TYPE_CHECKING:
-    from oracle.sm import Warp
+    from oracle.resident import Warp
 
 
 class CodeFetch(FrontEnd):

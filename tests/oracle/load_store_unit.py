@@ -15,7 +15,8 @@ from oracle.resources import MEM, NEVER, AtPort, Port
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
-    from oracle.sm import Sm, Warp
+    from oracle.resident import Warp
+    from oracle.sm import Sm
 
 
 @dataclass(eq=False)

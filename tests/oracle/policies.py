@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from precharacterize.classify import Kind
 
 if TYPE_CHECKING:
-    from oracle.sm import Sm, Warp
+    from oracle.resident import Warp
+    from oracle.sm import Sm
 
 
 class Policy:

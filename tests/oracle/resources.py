@@ -9,7 +9,7 @@ from abstim.gpu.config import Gpu
 
 if TYPE_CHECKING:
     from oracle.load_store_unit import Pending
-    from oracle.sm import Warp
+    from oracle.resident import Warp
 
 MEM = 2  # place of the load/store unit among the kinds of units
 NEVER = 1 << 60  # real memory: a cycle that is not known yet
