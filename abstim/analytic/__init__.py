@@ -1,12 +1,12 @@
 """The analytic path: a launch summarised once, then cycles of a design point from a smooth function, in microseconds.
 
-summary = summarize(launch, table, trace, registers_per_thread, timed_code(program, table, gpu))
-prediction = predict(summary, points_of(gpus))  # `analytic_cycles` of `as_arrays` for jit, vmap or grad"""
+summary, predictions = summarize(launch, table, trace, registers, timed_code(program, table, gpu), points)
+predict(summary, points)  # on points like these; `analytic_cycles` of `as_arrays` for jit, vmap or grad"""
 
-from abstim.analytic.model import BOUNDS, analytic_cycles, as_arrays
+from abstim.analytic.model import BOUNDS, Summary, analytic_cycles, as_arrays
 from abstim.analytic.point import Point, points_of
 from abstim.analytic.predictions import predict, summaries, whole_cycles
-from abstim.analytic.summary import Summary, summarize, timed_code
+from abstim.analytic.summary import summarize, timed_code
 
 __all__ = [
     "BOUNDS", "Point", "Summary", "analytic_cycles", "as_arrays", "points_of", "predict", "summaries", "summarize",

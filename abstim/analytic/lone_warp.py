@@ -128,26 +128,40 @@ def is_in(lines, line):
 
 
 @jit
-def access_of(node, row, records, reading, record, done_by, constants, cold):
-    """Latency and work of a memory instruction with line records; returns where the next one's begin."""
-    node.work, first = 0, record
-    action = NOTHING
-    if row.kind >= Kind.GLOBAL_LOAD:
-        action = LOOK_UP if row.kind == Kind.GLOBAL_LOAD else WRITE if row.kind == Kind.GLOBAL_STORE else UPDATE
-        node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
+def action_of(kind):
+    """What line records of an instruction of a kind do, but for windows."""
+    if kind < Kind.GLOBAL_LOAD:
+        return NOTHING
+    return LOOK_UP if kind == Kind.GLOBAL_LOAD else WRITE if kind == Kind.GLOBAL_STORE else UPDATE
+
+
+@jit
+def note_records(row, records, reading, record, done_by):
+    """What the line records of a memory instruction do; returns (where the next one's begin, transactions)."""
+    action, total = action_of(row.kind), 0
+    size = accesses.element_segment(row.kind, row.bytes if action else 2)
+    if reading.by_sector and action != NOTHING:
+        size = 32
     while True:
         word = records[record]
         line = accesses.line_of(word)
-        segment = accesses.element_segment(row.kind, row.bytes if action else 2)
-        size = 32 if reading.by_sector and action != NOTHING else segment
         done = accesses.transactions_in(accesses.sectors_of(word), size)
-        node.work += done
+        total += done
         if action and done and line != accesses.SHARED_LINE:
             done_by.actions[record] = LOOK_UP if line >= accesses.LOCAL_LINE and action == WRITE else action
             done_by.transactions[record] = done
         record += 1
         if not accesses.more_follow(word):
-            break
+            return record, total
+
+
+@jit
+def access_of(node, row, records, reading, first, done_by, constants, cold):
+    """Latency and work of a memory instruction with line records; returns where the next one's begin."""
+    action = action_of(row.kind)
+    record, node.work = note_records(row, records, reading, first, done_by)
+    if action:
+        node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     line = accesses.line_of(records[first])
     if action and node.work:
         node.work = max(1, accesses.pipe_cycles(reading.machine[0], records, first, record, row.kind, row.bytes))

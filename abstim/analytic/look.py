@@ -18,19 +18,16 @@ from abstim.analytic.lone_warp import (
     Kinds,
     Records,
     Walking,
-    access_of,
+    note_records,
     walk_kind,
 )
-from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, Reuse, fill_table, use_caches
+from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
-from functional.arrays import Int32, Int64, UInt8
-from functional.jit.machine_code import compiled
+from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import jit, zero
 from functional.traces.line_record import LINE_SHIFT
 from precharacterize.classify import Kind
 
-SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
-RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
 WALKED, MOST_WALKED = 64, 1 << 15
@@ -53,17 +50,42 @@ WORK = (
 )  # fmt: skip
 
 
+_SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
+# Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
+# longest block; what the first block's is longer by if the first use of a line of code or constants is a miss
+_PATHS = "path", "longest_path", "cold_path"
+SUMMARY = np.dtype([
+    *((name, "f8") for name in (*WORK, *_SHAPE)),
+    ("by_class", "f8", CLASSES),  # instructions on arithmetic units
+    *((name, "f8", len(LATENCIES)) for name in _PATHS),
+    ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
+])  # fmt: skip
+
+
+class Tables(NamedTuple):
+    """What depends on how thread blocks are shared out: for SM counts, and thread blocks that an SM holds (nodes: two
+    or more, ascending), the number of the table of each pair; -1 before a look: it is not asked for.
+
+    Tables have the SMs that have work, and thread blocks on each; sectors asked for of each turn's most wanted line;
+    times that DRAM is waited for until all have one line; misses: see `reuse_distance.fill_table`."""
+
+    sms: Float64[np.ndarray, " sm"]
+    residents: Float64[np.ndarray, " resident"]
+    numbers: Int32[np.ndarray, "sm resident"]
+    spread: Int32[np.ndarray, "table 2"]
+    crowds: Float64[np.ndarray, " table"]
+    jams: Float64[np.ndarray, " table"]
+    misses: Float32[np.ndarray, "table row bin"]
+
+
 class Looked(NamedTuple):
-    """A launch as it is looked at: instructions of its warps, and warps of a thread block; for which `sms`, `residents`
-    and SM counts `dealt`, and which are `used`, see Nodes. The others are scratch: instructions of each thread block;
+    """A launch as it is looked at: instructions of its warps, and warps of a thread block; from which number of SMs on,
+    and up to which, the imbalance is taken. The others are scratch: instructions of each thread block;
     is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); how often each basic block is
     executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
-    sms: Int64[np.ndarray, " sm"]
-    residents: Int64[np.ndarray, " resident"]
     dealt: Int64[np.ndarray, " 2"]
-    used: UInt8[np.ndarray, "sm resident"]
     instructions: Int64[np.ndarray, " tb"]
     chosen: UInt8[np.ndarray, " tb"]
     executed: Int64[np.ndarray, " block"]
@@ -148,9 +170,7 @@ def read_leader(code, streams, offsets, reading, w, read, walking):
             if row.waits and waits_for(code, i, issued, turn):
                 turn += 1
             if row.kind >= Kind.PARAM_LOAD and not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                record = access_of(
-                    walking.nodes[0], row, streams.records, reading, record, read.done, walking.constants, False
-                )  # fmt: skip
+                record, _ = note_records(row, streams.records, reading, record, read.done)
                 add_record_work(streams, reading, read, first, record, turn, read.leaders[w])
             if row.kind >= Kind.GLOBAL_LOAD:
                 for k in range(code.writes.shape[1]):
@@ -345,36 +365,35 @@ def thin_out(batches, kept, most):
 
 
 @jit
-def fill_tables(looked, batches, reading, reuse, out):
-    """Tables of misses at all nodes. An SM without a thread block changes nothing, nor does room on an SM for more than
-    it gets."""
-    size, blocks = reuse.uses.sizes[0], reuse.uses.sizes[0].blocks
-    most = max(1, min(64 // looked.warps, (blocks + SM_NODES[0] - 1) // SM_NODES[0]))
-    for s in range(len(looked.sms)):
-        busy, held = min(looked.sms[s], blocks), 0
-        for k in range(len(looked.residents)):
-            before, held = held, min(looked.residents[k], min(most, (blocks + busy - 1) // busy))
-            if held == before and looked.used[s, k - 1]:
-                copy_node(out, s, k - 1, s, k)
-            elif s and busy == min(looked.sms[s - 1], blocks) and looked.used[s - 1, k]:
-                copy_node(out, s - 1, k, s, k)
-            elif looked.used[s, k]:
-                measured = min(busy, max(1, busy * MOST_USES // max(1, size.uses)))
-                found, level = reuse.found, reuse.level
-                loads = use_caches(reuse.uses, busy, held, measured, reading, reuse.order, level, found)
-                fill_table(reuse.uses, looked.batches[:batches], found, reuse.counts, loads, out.misses[s, k])
-                out.jams[s, k] = level.state[0].jam
-                out.crowds[s, k] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
+def fill_tables(batches, warps, reading, reuse, tables):
+    """All that are asked for. An SM without a thread block changes nothing, nor does room for more than it gets."""
+    blocks, made = reuse.uses.sizes[0].blocks, 0
+    for s in range(len(tables.sms)):
+        busy = min(np.int64(tables.sms[s]), blocks)
+        most = min(max(1, 64 // warps), (blocks + busy - 1) // busy)
+        for k in range(len(tables.residents)):
+            if tables.numbers[s, k] >= 0:
+                held, number = min(np.int64(tables.residents[k]), most), 0
+                while number < made and (tables.spread[number, 0] != busy or tables.spread[number, 1] != held):
+                    number += 1
+                if number == made:
+                    tables.spread[number, 0], tables.spread[number, 1] = busy, held
+                    make_table(batches, busy, held, reading, reuse, tables, number)
+                    made += 1
+                tables.numbers[s, k] = number
+            else:
+                tables.numbers[s, k] = 0  # which no point reads
 
 
 @jit
-def copy_node(out, s, k, to_s, to_k):
-    """What was found at a node, to another one."""
-    out.jams[to_s, to_k] = out.jams[s, k]
-    out.crowds[to_s, to_k] = out.crowds[s, k]
-    for row in range(ROWS):
-        for column in range(DISTANCE_BINS):
-            out.misses[to_s, to_k, row, column] = out.misses[s, k, row, column]
+def make_table(batches, busy, held, reading, reuse, tables, number):
+    """That of so many SMs with work, and thread blocks on each."""
+    uses, found, level = reuse.uses, reuse.found, reuse.level
+    measured = min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
+    loads = use_caches(uses, busy, held, measured, reading, reuse.order, level, found)
+    fill_table(uses, batches, found, reuse.counts, loads, tables.misses[number])
+    tables.jams[number] = level.state[0].jam
+    tables.crowds[number] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
 
 
 @jit
@@ -404,9 +423,9 @@ def count_classes(code, streams, looked, out):
                 out.by_class[row.latency] += looked.executed[block] * row.times
 
 
-@compiled
-def look(code, streams, offsets, reading, looked, scratch, out):
-    """Fill in a SUMMARY of a launch, but for its shape and nodes, of arrays that are 0."""
+@jit
+def look(code, streams, offsets, reading, looked, scratch, out, tables):
+    """Fill in a SUMMARY of a launch, but for its shape, of numbers that are 0; and its tables."""
     blocks = count_blocks(looked)
     lines, reuse, read, walk = scratch.lines, scratch.reuse, scratch.read, scratch.walk
     zero(read.leaders[: blocks * looked.warps])
@@ -423,7 +442,7 @@ def look(code, streams, offsets, reading, looked, scratch, out):
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
     kept = thin_out(looked.batches, kept, max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED))
     look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
-    fill_tables(looked, kept, reading, reuse, out)
+    fill_tables(looked.batches[:kept], looked.warps, reading, reuse, tables)
     stand_for_all(looked, blocks, out)
 
 

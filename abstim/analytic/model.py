@@ -5,13 +5,14 @@ time = launch latency + p-norm(waves of warps that hide each other's stalls, eve
 
 from __future__ import annotations
 
+from collections import namedtuple
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from abstim.analytic.lone_warp import ATOMIC, CLASSES, CONST, CONST_MISS, FETCH_MISS, LOAD, ONE, SHARED, STORE
-from abstim.analytic.look import MOST_SMS, RESIDENT_NODES, SM_NODES
+from abstim.analytic.look import MOST_SMS, SUMMARY, Tables, look
 from abstim.analytic.point import POINT, Point
 from abstim.analytic.real_numbers import (
     ceil,
@@ -33,8 +34,15 @@ from abstim.analytic.real_numbers import (
     traced_as,
     where,
 )
-from abstim.analytic.reuse_distance import L1_NODES, LAST_SIZE, LAST_WAYS, SECTORS_A_LINE, WRITE_ROW, miss_matrix
-from abstim.analytic.summary import Summary
+from abstim.analytic.reuse_distance import (
+    DISTANCE_BINS,
+    L1_NODES,
+    LAST_SIZE,
+    LAST_WAYS,
+    SECTORS_A_LINE,
+    WRITE_ROW,
+    miss_matrix,
+)
 from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
@@ -56,14 +64,24 @@ PREDICTION = np.dtype([
     ("cycles", "f8"), ("bounds_cycles", "f8", len(BOUNDS)),
     *((name, "f8") for name in ("cold_cycles", "resident_blocks", "l1d_misses", "l2_sectors", "dram_sectors")),
 ])  # fmt: skip
-LAST_SM, LAST_RESIDENT, LAST_L1 = len(SM_NODES) - 1, len(RESIDENT_NODES) - 1, L1_NODES - 1
+LAST_L1 = L1_NODES - 1
+
+
+class Summary(NamedTuple):
+    """All of a launch that cycles are a function of."""
+
+    work: Any  # a SUMMARY; for JAX its fields as arrays, by name
+    tables: Tables
+
+
+Work = namedtuple("Work", list(SUMMARY.names or ()))  # type: ignore[misc]
 
 
 @jit
-def place_among(nodes, last, x):
+def place_among(nodes, x):
     """(k, part) of a number that lies `part` of the way from node k to k + 1, in logarithms; none lies beyond them."""
-    at, k = smaller(larger(x, nodes[0]), nodes[last]), 0
-    for n in range(1, last):
+    at, k = smaller(larger(x, nodes[0]), nodes[len(nodes) - 1]), 0
+    for n in range(1, len(nodes) - 1):
         k = k + (at > nodes[n])
     return k, (log(at) - log(nodes[k])) / (log(nodes[k + 1]) - log(nodes[k]))
 
@@ -97,18 +115,18 @@ def spline(part, n):
     return 0.75 - part * part if n == 1 else 0.5 * (0.5 + (n - 1) * part) * (0.5 + (n - 1) * part)
 
 
-def _missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
+def _missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     import jax.numpy as jnp
 
     two, three = np.arange(2), np.arange(3)
     nodes = jnp.stack([jnp.stack([corner(sm_part, held_part, i, j) for j in (0, 1)]) for i in (0, 1)])
     way_weights, size_weights = jnp.stack([1 - way_part, way_part]), jnp.stack([spline(part, n) for n in range(3)])
-    shares, missed = misses[sm + two[:, None], held + two, row], matrix[way + two[:, None], size + three]
+    shares, missed = t.misses[t.numbers[sm + two[:, None], held + two], row], matrix[way + two[:, None], size + three]
     return jnp.einsum("ij,ijb,k,l,klb", nodes, shares, way_weights, size_weights, missed)
 
 
 @traced_as(_missed_share)
-def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
+def missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, size, part):
     """A share of `misses` between two numbers of SMs, and of thread blocks on each, that a cache between two numbers of
     ways has not. Of three sizes it is the B-spline with theirs as coefficients: monotone where they are, slope
     continuous."""
@@ -120,7 +138,8 @@ def missed_share(misses, row, matrix, sm, sm_part, held, held_part, way, way_par
                 for k in range(2):
                     for n in range(3):
                         own = node * (way_part if k else 1 - way_part) * spline(part, n)
-                        total += own * dot_of_rows(misses[sm + i, held + j, row], matrix[way + k, size + n])
+                        misses = t.misses[t.numbers[sm + i, held + j], row]
+                        total += own * dot_of_rows(misses, matrix[way + k, size + n], DISTANCE_BINS)
     return total
 
 
@@ -131,60 +150,60 @@ def l2_lines(p):
 
 
 @jit
-def share_of(s, p, matrix, resident, row, lines, ways):
+def share_of(t, p, matrix, resident, row, lines, ways):
     """`missed_share` of a row on a point."""
-    sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
-    held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
+    sm, sm_part = place_among(t.sms, p.sm_count)
+    held, held_part = place_among(t.residents, resident)
     way, way_part = place_of(ways, 1, LAST_WAYS)
     at = octaves(lines, 0.5, LAST_SIZE)
     middle = nearest(at)
-    return missed_share(s.misses, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle)
+    return missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle)
 
 
 @jit
-def at_nodes(s, p, resident, table):
-    """A table of SM counts, and of thread blocks on each, between its nodes."""
-    sm, sm_part = place_among(s.sm_nodes, LAST_SM, p.sm_count)
-    held, held_part = place_among(s.resident_nodes, LAST_RESIDENT, resident)
+def at_nodes(t, p, resident, of_tables):
+    """What tables have one number of, between nodes."""
+    sm, sm_part = place_among(t.sms, p.sm_count)
+    held, held_part = place_among(t.residents, resident)
     found = 0.0
     for i in range(2):
         for j in range(2):
-            found = found + corner(sm_part, held_part, i, j) * table[sm + i, held + j]
+            found = found + corner(sm_part, held_part, i, j) * of_tables[t.numbers[sm + i, held + j]]
     return found
 
 
 @jit
-def miss_ratios(s, p, matrix, resident, who):
+def miss_ratios(s, t, p, matrix, resident, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
     l1_lines = where(s.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
     row = who * (1 + L1_NODES)
-    l1 = larger(s.l1d_bypass, share_of(s, p, matrix, resident, row, l1_lines, p.l1d_ways))
+    l1 = larger(s.l1d_bypass, share_of(t, p, matrix, resident, row, l1_lines, p.l1d_ways))
     k, part = place_of(l1_lines, 2, LAST_L1)
-    smaller_l1 = share_of(s, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
-    larger_l1 = share_of(s, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
+    smaller_l1 = share_of(t, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
+    larger_l1 = share_of(t, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
     return l1, smaller(l1, (1 - part) * smaller_l1 + part * larger_l1)
 
 
 @jit
-def predict_one(s, p, matrix, found):
+def predict_one(s, t, p, matrix, found):
     """One launch on one design point; `found`: a PREDICTION."""
     resident, an_sm = resident_blocks(s, p)
-    l1, l2 = miss_ratios(s, p, matrix, resident, 0)
-    l1_wait, l2_wait = miss_ratios(s, p, matrix, resident, 1)
-    written = share_of(s, p, matrix, resident, WRITE_ROW, l2_lines(p), p.l2_ways)
+    l1, l2 = miss_ratios(s, t, p, matrix, resident, 0)
+    l1_wait, l2_wait = miss_ratios(s, t, p, matrix, resident, 1)
+    written = share_of(t, p, matrix, resident, WRITE_ROW, l2_lines(p), p.l2_ways)
     asked, read = l1 * s.load_sectors, l2 * s.load_sectors
     uneven = busiest(s, p, resident / an_sm)
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
     misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
     absent, back = read + written * s.store_sectors, written_back(s, p, l2, written)
-    l2_cycles(s, p, share, sectors, absent, back, at_nodes(s, p, resident, s.crowds), bounds)
+    l2_cycles(s, p, share, sectors, absent, back, at_nodes(t, p, resident, t.crowds), bounds)
     memory_cycles(s, p, share, misses, sectors, read + back, bounds)
     bounds[MEMORY + 5] = (1 - s.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
     alone = path_cycles(s, p, s.path, l1_wait, l2_wait)
     longest = path_cycles(s, p, s.longest_path, l1_wait, l2_wait)
     cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
-    jam = (1 - p.perfect_memory) * at_nodes(s, p, resident, s.jams) * p.dram_latency_cycles
+    jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
     visits = larger(1.0, s.path[LOAD] * l1_wait) * an_sm / resident
     found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)
@@ -192,9 +211,11 @@ def predict_one(s, p, matrix, found):
     found.l2_sectors, found.dram_sectors = sectors, read
 
 
-def as_arrays(record: np.ndarray) -> Any:
-    """A SUMMARY, or POINTs, for JAX."""
-    kind = Point if record.dtype == POINT else Summary
+def as_arrays(record: Any) -> Any:
+    """A Summary, or POINTs, for JAX."""
+    if isinstance(record, Summary):
+        return Summary(as_arrays(record.work), record.tables)
+    kind = Point if record.dtype == POINT else Work
     return kind(*(np.asarray(record[name]) for name in record.dtype.names or ()))
 
 
@@ -204,7 +225,8 @@ def predict_traced(summary: Summary, point: Point) -> Any:
     import jax.numpy as jnp
 
     found = SimpleNamespace(bounds_cycles=[0.0] * len(BOUNDS))
-    predict_one(*jax.tree.map(jnp.asarray, (summary, point, miss_matrix())), found)
+    work, tables, own, matrix = jax.tree.map(jnp.asarray, (*summary, point, miss_matrix()))
+    predict_one(work, tables, own, matrix, found)
     return found
 
 
@@ -214,10 +236,25 @@ def analytic_cycles(summary: Summary, point: Point) -> Float[Array, ""]:
 
 
 @compiled
-def predict_all(launch, points, matrix, found):
-    """One launch, a SUMMARY, on all points: a PREDICTION each."""
+def predict_all(work, tables, points, matrix, found):
+    """One launch, as it was summarized, on all points: a PREDICTION each."""
     for k in range(len(points)):
-        predict_one(launch, points[k], matrix, found[k])
+        predict_one(work, tables, points[k], matrix, found[k])
+
+
+@compiled
+def look_and_predict(code, launch, reading, scratch, summary, points, matrix, found):
+    """Look at a launch, and predict it."""
+    look(code, launch.streams, launch.offsets, reading, launch.looked, scratch, summary.work, summary.tables)
+    for k in range(len(points)):
+        predict_one(summary.work, summary.tables, points[k], matrix, found[k])
+
+
+@compiled
+def residents_of(work, points, found):
+    """Thread blocks that an SM of each point holds of a launch whose shape is known."""
+    for k in range(len(points)):
+        found[k], _ = resident_blocks(work, points[k])
 
 
 @jit

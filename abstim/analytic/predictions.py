@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, predict_all
+from abstim.analytic.look import WORK
+from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, Summary, predict_all
 from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
-from abstim.analytic.summary import EVERYWHERE, nodes_near, summarize, timed_code
+from abstim.analytic.summary import Nodes, TimedReading, nodes_around, own_nodes, summarize, timed_code
 from abstim.brief import grouped
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
@@ -22,7 +23,6 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.arrays import Float64
 from functional.errors import InputError
-from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize.tensor_work import refuse_commits
 
@@ -42,29 +42,36 @@ class AnalyticLaunch(LaunchResult):
     bounds_cycles: dict[str, float]
 
 
-def summaries(session: Session, gpu: Gpu) -> list[np.ndarray]:
-    """One SUMMARY a launch. `gpu` says how the trace is read (see `summarize`); a screen around it needs no other."""
-    return [summary_of(session, number, gpu, trace) for number, _, trace in session.each()]
+def summaries(session: Session, gpu: Gpu, points: np.ndarray | None = None) -> list[Summary]:
+    """One a launch. `gpu` says how the trace is read (see `summarize`); `points`: those that it is for (None: any)."""
+    asked = (points_of([gpu]), nodes_around) if points is None else (points, own_nodes)
+    return [look_at(session, number, gpu, trace, *asked)[0] for number, _, trace in session.each()]
 
 
-def summary_of(
-    session: Session, number: int, gpu: Gpu, trace: Trace | None = None, near: Gpu | None = None
-) -> np.ndarray:
-    """The SUMMARY of one launch. `trace`: its own, without what is done at `mbarrier`s, where it is at hand; `near`:
-    the GPU that it is for (None: any)."""
-    own = without_phases(session.traces.trace(number)) if trace is None else trace
-    registers, table = session.registers(number).count, session.table(number, gpu)
-    refuse_commits(table, "analytic")
-    nodes = EVERYWHERE if near is None else nodes_near(near.spec.sm_count, session.blocks_per_sm(number, near))
-    launch = session.launch(number)
-    timed = session.once(("formula", id(table), gpu), lambda: timed_code(launch.program, table, gpu))  # tables are held
-    return summarize(launch, table, own, registers, timed, nodes)
+def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
+    """That of one launch, for any GPU that reads traces as this one does."""
+    return look_at(session, number, gpu, session.traces.trace(number), points_of([gpu]), nodes_around)[0]
 
 
-def predict(summary: np.ndarray, points: np.ndarray) -> np.ndarray:
+def look_at(
+    session: Session, number: int, gpu: Gpu, trace: Trace, points: np.ndarray, nodes: Nodes = own_nodes
+) -> tuple[Summary, np.ndarray]:
+    """See `summarize`, of a launch with its trace."""
+    table, launch = session.table(number, gpu), session.launch(number)
+
+    def timed() -> TimedReading:
+        refuse_commits(table, "analytic")
+        return timed_code(launch.program, table, gpu)
+
+    timed_reading = session.once(("formula", id(table), gpu), timed)  # tables are held
+    registers = session.registers(number).count
+    return summarize(launch, table, trace, registers, timed_reading, points, nodes)
+
+
+def predict(summary: Summary, points: np.ndarray) -> np.ndarray:
     """PREDICTION [point] of one launch on POINTs, each of which does not depend on the others."""
     found = np.empty(len(points), PREDICTION)
-    predict_all(summary, points, miss_matrix(), found)
+    predict_all(*summary, points, miss_matrix(), found)
     return found
 
 
@@ -90,9 +97,9 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
+        looks = [look_at(session, number, r.gpus[0], trace, r.points) for r in readings]
         summarized = perf_counter()
-        for rows, row in zip(found, _rows(session, number, trace, readings, summaries), strict=True):
+        for rows, row in zip(found, _rows(session, number, trace, readings, looks), strict=True):
             rows.append(row)
         summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
@@ -104,9 +111,9 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
-    trace, readings = without_phases(session.traces.trace(number)), by_reading(gpus)
-    summaries = [summary_of(session, number, r.gpus[0], trace, r.near) for r in readings]
-    return _rows(session, number, trace, readings, summaries)
+    trace, readings = session.traces.trace(number), by_reading(gpus)
+    looks = [look_at(session, number, r.gpus[0], trace, r.points) for r in readings]
+    return _rows(session, number, trace, readings, looks)
 
 
 def cycles_on(session: Session, number: int, around: Gpu) -> Callable[[Sequence[Gpu]], Float64[np.ndarray, " gpu"]]:
@@ -121,11 +128,6 @@ class SameReading(NamedTuple):
     gpus: list[Gpu]
     places: list[int]
     points: np.ndarray  # POINT
-
-    @property
-    def near(self) -> Gpu | None:
-        """The GPU, if it is one."""
-        return self.gpus[0] if len(self.gpus) == 1 else None
 
 
 def by_reading(gpus: Sequence[Gpu]) -> list[SameReading]:
@@ -143,30 +145,32 @@ def reading(gpu: Gpu) -> tuple:
 
 
 def _rows(
-    session: Session, number: int, trace: Trace, readings: Sequence[SameReading], summaries: Sequence[np.ndarray]
-) -> list[AnalyticLaunch]:
+    session: Session, number: int, trace: Trace, readings: Sequence[SameReading],
+    looks: Sequence[tuple[Summary, np.ndarray]],
+) -> list[AnalyticLaunch]:  # fmt: skip
     """Of a launch on every GPU, in their order."""
     found = {}
-    for own, summary in zip(readings, summaries, strict=True):
-        for k, gpu, prediction in zip(own.places, own.gpus, predict(summary, own.points), strict=True):
-            found[k] = _launch(session, number, trace, gpu, summary, prediction)
+    for own, (summary, predictions) in zip(readings, looks, strict=True):
+        work = dict(zip(WORK, summary.work.reshape(1).view(float)[: len(WORK)].tolist(), strict=True))
+        for k, gpu, prediction in zip(own.places, own.gpus, predictions.tolist(), strict=True):
+            found[k] = _launch(session, number, trace, gpu, work, prediction)
     return [found[k] for k in sorted(found)]
 
 
 def _launch(
-    session: Session, number: int, trace: Trace, gpu: Gpu, summary: np.ndarray, p: np.ndarray
+    session: Session, number: int, trace: Trace, gpu: Gpu, work: Mapping[str, float], p: tuple[Any, ...]
 ) -> AnalyticLaunch:
-    spec, found = gpu.spec, dict(zip(p.dtype.names or (), p.tolist(), strict=True))
-    lookups, stores, stored, atomics = (float(summary[n]) for n in ("lookups", "stores", "store_sectors", "atomics"))
+    spec, found = gpu.spec, dict(zip(PREDICTION.names or (), p, strict=True))
+    lookups, stores = work["lookups"], work["stores"]
     cycles, bounds = max(1, round(found["cycles"])), found["bounds_cycles"].tolist()
-    resident = session.blocks_per_sm(number, gpu) * trace.warps_per_block
+    facts = launch_facts(session, number, session.launch(number), trace, gpu, cycles)
     real = not spec.perfect_memory
     missed = found["l1d_misses"] - stores
     sectors, read = int(found["l2_sectors"]) if real else 0, int(found["dram_sectors"]) if real else 0
-    asked = sectors - stored - atomics
+    asked = sectors - work["store_sectors"] - work["atomics"]
     return AnalyticLaunch(
-        **launch_facts(session, number, session.launch(number), trace, gpu, cycles),
-        occupancy=min(1.0, resident / spec.max_warps_per_sm),
+        **facts,
+        occupancy=min(1.0, facts["blocks_per_sm"] * trace.warps_per_block / spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches={

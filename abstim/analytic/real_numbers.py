@@ -126,10 +126,10 @@ def dot_of_three(a, b, c):
 WIDTH = 8  # numbers that the processor multiplies at once
 
 
-def _dot_of_rows(body: Any, a: Any, b: Any) -> Word:
+def _dot_of_rows(body: Any, a: Any, b: Any, count: int) -> Word:
     """`dot` of arrays of floats and of doubles, a known multiple of WIDTH of them."""
     total, vector = "zeroinitializer", f"<{WIDTH} x double>"
-    for k in range(0, a.sizes[0], WIDTH):
+    for k in range(0, count, WIDTH):
         short = body.new(f"load <{WIDTH} x float>, ptr {body.moved(a, k)}, align 4")
         wide = body.new(f"fpext <{WIDTH} x float> {short} to {vector}")
         other = body.new(f"load {vector}, ptr {body.moved(b, k)}, align 8")
@@ -140,4 +140,4 @@ def _dot_of_rows(body: Any, a: Any, b: Any) -> Word:
     )
 
 
-dot_of_rows = Function(_dot_of_rows, _summed)
+dot_of_rows = Function(_dot_of_rows, lambda a, b, count: _summed(a, b))

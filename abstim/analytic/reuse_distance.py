@@ -13,7 +13,7 @@ import numpy as np
 
 from abstim.analytic.lone_warp import UPDATE, WRITE
 from abstim.engine.accesses import sectors_in
-from abstim.engine.warp_slots import EMPTY_SET, ONE
+from abstim.engine.warp_slots import ONE
 from functional.arrays import Float, Int32, Int64, UInt8
 from functional.jit.marked import jit, ones, zero
 from functional.keep.kept import Kept, key
@@ -32,12 +32,11 @@ WRITE_ROW = ROWS - 1
 SECTORS_A_LINE = 4
 _LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm", "askers", "far"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
-# Of a level: lines that are counted in its tree, and the next place; the latest turn, and most that was `asked` and
+# Of a level: the next place; the latest turn, and most that was `asked` and
 # `fetched` of a line in it; the sums of these of all turns before; what the first jam costs, and its turn
-_LEVEL = "live", "next", "turn", "asked", "fetched", "all_asked", "all_fetched", "jam", "jam_turn"
+_LEVEL = "next", "turn", "asked", "fetched", "all_asked", "all_fetched", "jam", "jam_turn"
 LEVEL = np.dtype([(name, "i8") for name in _LEVEL])
-FIRST_PLACE = 2
-MOST_BUSY = 128  # SMs
+FIRST_PLACE, GROUP_SHIFT = 2, 10
 
 
 SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "blocks", "warps", "scale")])
@@ -94,7 +93,7 @@ class Level(NamedTuple):
     state: np.ndarray  # LEVEL
     lines: np.ndarray  # LINE
     counted: np.ndarray  # bits, by place: is a line that is counted there?
-    sums: np.ndarray  # Fenwick tree: how many there are by word of them
+    sums: Int32[np.ndarray, " group"]  # how many there are of 2^GROUP_SHIFT places each
 
 
 class Counts(NamedTuple):
@@ -112,20 +111,18 @@ class Counts(NamedTuple):
 def turn_over(counted, sums, place, by):
     """A counted line comes to a place, or leaves it."""
     counted[place >> 6] ^= ONE << np.uint64(place & 63)
-    k = (place >> 6) + 1
-    while k < len(sums):
-        sums[k] += by
-        k += k & -k
+    sums[place >> GROUP_SHIFT] += by
 
 
 @jit
-def up_to(counted, sums, place):
-    """Counted lines at a place, and before it."""
-    k = place >> 6
-    total = ones(counted[k] & (~EMPTY_SET >> np.uint64(63 - (place & 63))))
-    while k > 0:
+def behind(counted, sums, place, end):
+    """Counted lines behind a place, before another one."""
+    word, last, group = place >> 6, (end - 1) >> 6, place >> GROUP_SHIFT
+    total = ones((counted[word] >> np.uint64(place & 63)) >> ONE)
+    for k in range(word + 1, min(last + 1, (group + 1) << (GROUP_SHIFT - 6))):
+        total += ones(counted[k])
+    for k in range(group + 1, ((end - 1) >> GROUP_SHIFT) + 1):
         total += sums[k]
-        k -= k & -k
     return total
 
 
@@ -136,7 +133,7 @@ def touch(state, row, bits, sums, turn, uses, n, drops):
     distance, size = NEVER, uses.sizes[0]
     latest = before and before == state.next - 1  # nothing that is counted was touched since
     if before:
-        distance = 0 if latest else (state.live - up_to(bits, sums, before)) * size.scale
+        distance = 0 if latest else behind(bits, sums, before, state.next) * size.scale
     distance = farthest(row, uses.sectors[n], distance)
     chained = max(distance, row.chain) if before and turn == row.begun else distance
     if chained == distance:
@@ -146,12 +143,10 @@ def touch(state, row, bits, sums, turn, uses, n, drops):
         return distance, chained
     if before and counts:
         turn_over(bits, sums, before, -1)
-        state.live -= 1
     row.last = 0
     if not drops:
         if counts:
             turn_over(bits, sums, state.next, 1)
-            state.live += 1
             state.next += 1
         row.last, row.turn = state.next - 1, turn
     return distance, chained
@@ -209,7 +204,7 @@ def empty(level, lines, words):
     """Of so many lines, and words of places."""
     zero(level.lines[:lines])
     zero(level.counted[:words])
-    zero(level.sums[: words + 1])
+    zero(level.sums[: (words >> (GROUP_SHIFT - 6)) + 1])
     zero(level.state)
     level.state[0].next = FIRST_PLACE
 
@@ -268,7 +263,7 @@ def sort_uses(uses, sm_count, resident, order):
 def use_l2(uses, order, merges, level, found):
     """All uses, in order of turns: the second level keeps what passes."""
     size, words, state = uses.sizes[0], words_for(uses.sizes[0].uses), level.state[0]
-    bits, sums = level.counted[:words], level.sums[: words + 1]
+    bits, sums = level.counted, level.sums
     empty(level, size.lines, words)
     for k in range(size.uses):
         n = order.in_turn[k]
@@ -286,7 +281,7 @@ def use_l2(uses, order, merges, level, found):
 def use_l1(uses, order, first, stop, drops, level, found):
     """Those of one SM: the first level does not see atomics, and keeps or drops a line that is written."""
     size, words = uses.sizes[0], words_for(stop - first)
-    bits, sums = level.counted[:words], level.sums[: words + 1]
+    bits, sums = level.counted, level.sums
     empty(level, size.lines, words)
     for k in range(first, stop):
         n = order.by_sm[k]
@@ -440,7 +435,7 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
     )  # fmt: skip
     order = Order(
         numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
-        numbers(MOST_BUSY + 1),
+        numbers(count + blocks + 3),
     )  # fmt: skip
     words, shape = ((count + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
     counts = Counts(

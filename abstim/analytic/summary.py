@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import namedtuple
-from math import log
+from collections.abc import Callable, Sequence
 from operator import lt
 from threading import local
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,18 +13,21 @@ from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
-from abstim.analytic.look import LEADER, MOST_SMS, RESIDENT_NODES, SM_NODES, WORK, Looked, Read, Scratch, Walk, look
-from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, reuse_of
+from abstim.analytic.look import LEADER, MOST_SMS, SUMMARY, Looked, Read, Scratch, Tables, Walk
+from abstim.analytic.model import PREDICTION, Summary, look_and_predict, residents_of
+from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.design_point import caches_machine, streams_of
+from abstim.engine.state import Offsets, Streams
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float
 from functional.jit.machine_code import Held
 from functional.launches.launch import Launch
-from functional.traces.line_record import ALL_SECTORS
+from functional.traces.line_record import ALL_SECTORS, without_phases
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
+from precharacterize.synchronisation import NONE
 
 if TYPE_CHECKING:
     from functional.programs.program import Program
@@ -36,49 +37,16 @@ LEAST_WALKED = 1 << 12  # of them, of those walked one by one
 MOST_PHASES = 1 << 12  # of warps that are walked, from barrier to barrier
 LEAST_LINES = 1 << 8  # whose uses are looked at
 
-_SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
-# Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
-# longest block; what the first block's is longer by if the first use of a line of code or constants is a miss
-_PATHS = "path", "longest_path", "cold_path"
-SUMMARY = np.dtype([
-    *((name, "f8") for name in (*WORK, *_SHAPE)),
-    ("by_class", "f8", CLASSES),  # instructions on arithmetic units
-    *((name, "f8", len(LATENCIES)) for name in _PATHS),
-    ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
-    ("sm_nodes", "f8", len(SM_NODES)), ("resident_nodes", "f8", len(RESIDENT_NODES)),  # what `misses` are taken for
-    ("crowds", "f8", (len(SM_NODES), len(RESIDENT_NODES))),  # sectors asked for of each turn's most wanted line
-    ("jams", "f8", (len(SM_NODES), len(RESIDENT_NODES))),  # times that DRAM is waited for until all have one line
-    ("misses", "f4", (len(SM_NODES), len(RESIDENT_NODES), ROWS, DISTANCE_BINS)),  # tables of reuse_distance.fill_table
-])  # fmt: skip
-Summary = namedtuple("Summary", list(SUMMARY.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
+SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and thread blocks an SM
+RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken, where no points are known
 
 
-class Nodes(NamedTuple):
-    """SM counts, and numbers of thread blocks an SM holds, for which reuse distances are taken, where they are `used`;
-    from which SM count on, and up to which, the imbalance is looked at."""
+class Given(NamedTuple):
+    """A launch as compiled code is given it."""
 
-    sms: tuple[int, ...] = SM_NODES
-    residents: tuple[int, ...] = RESIDENT_NODES
-    dealt: tuple[int, int] = (1, MOST_SMS)
-    used: tuple[tuple[int, ...], ...] = ((1,) * len(RESIDENT_NODES),) * len(SM_NODES)
-
-
-EVERYWHERE = Nodes()
-
-
-def nodes_near(sm_count: int, resident: int) -> Nodes:
-    """Those between which a GPU lies with so many SMs, and thread blocks on each."""
-
-    def beside(nodes: tuple[int, ...], value: int) -> tuple[int, ...]:
-        k = min(max(1, bisect_right(nodes, value)), len(nodes) - 1)
-        return nodes[k - 1 : k + 1]
-
-    def part(nodes: tuple[int, ...], value: int) -> float:
-        return log(min(max(value, nodes[0]), nodes[1]) / nodes[0]) / log(nodes[1] / nodes[0])
-
-    first, sms, residents = min(sm_count, MOST_SMS - 1), beside(SM_NODES, sm_count), beside(RESIDENT_NODES, resident)
-    before = int(part(sms, sm_count) < part(residents, resident))  # see model.corner
-    return Nodes(sms, residents, (first, first + 1), ((1, before), (1 - before, 1)))
+    streams: Streams
+    offsets: Offsets
+    looked: Looked
 
 
 _of_thread = local()
@@ -114,41 +82,82 @@ def _scratch(*sizes: int) -> Held:
     return held
 
 
+Values = Sequence[float]
+Nodes = Callable[[Values, Values], tuple[Tables, tuple[int, int]]]
+
+
+def own_nodes(sms: Values, residents: Values) -> tuple[Tables, tuple[int, int]]:
+    """Room for the tables of some points, by their SMs and thread blocks on each, and from which SM count on, and up to
+    which, the imbalance is taken: what is said of a point does not depend on the others."""
+    nodes = sorted(set(sms)), sorted(set(residents))
+    asked = {(nodes[0].index(s), nodes[1].index(k)) for s, k in set(zip(sms, residents, strict=True))}
+    numbers = [[(s, k) in asked for k in range(len(nodes[1]) + 1)] for s in range(len(nodes[0]) + 1)]
+    first, last = (min(int(n), MOST_SMS - 1) for n in (nodes[0][0], nodes[0][-1]))
+    return _room([[*own, own[-1] + 1] for own in nodes], np.array(numbers, np.int32) - 1, len(asked)), (first, last + 1)
+
+
+def nodes_around(sms: Values, residents: Values) -> tuple[Tables, tuple[int, int]]:
+    """The same for all GPUs, exact for those that are as some points are."""
+    nodes = sorted({*sms, *SM_NODES}), sorted({*residents, *RESIDENT_NODES})
+    shape = len(nodes[0]), len(nodes[1])
+    return _room(nodes, np.zeros(shape, np.int32), shape[0] * shape[1]), (1, MOST_SMS)
+
+
+def _room(nodes: Sequence[Values], numbers: np.ndarray, count: int) -> Tables:
+    """For so many tables."""
+    of_each = np.empty((count, 2), np.int32), np.empty(count), np.empty(count)
+    sms, residents = (np.array(own, float) for own in nodes)
+    return Tables(sms, residents, numbers, *of_each, np.empty((count, ROWS, DISTANCE_BINS), np.float32))
+
+
 def summarize(
-    launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int,
-    timed: tuple[Held, Reading], nodes: Nodes = EVERYWHERE,
-) -> np.ndarray:  # fmt: skip
-    """Look at a launch once: a SUMMARY. `timed`: what `timed_code` makes of its program. Deterministic."""
-    out, (code, reading) = np.zeros((), SUMMARY), timed
-    streams, offsets = streams_of(trace, table)
-    records, blocks = len(trace.records), len(trace.thread_blocks)
-    longest, warps = int(trace.warp_instructions.max()), len(trace.warp_instructions)
-    looked = Looked(
-        trace.warp_instructions, np.array(nodes.sms), np.array(nodes.residents), np.array(nodes.dealt),
-        np.array(nodes.used, np.uint8), np.zeros(blocks, np.int64), np.zeros(blocks, np.uint8),
-        np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64),
-        np.empty((records + 1, 3), np.int32), trace.warps_per_block,
-        MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
-    )  # fmt: skip
-    code_lines = int(table.pcs.max(initial=0)) // reading.fetch_line + 1
-    scratch = _scratch(records, warps, blocks, longest, table.register_count, code_lines)
-    look(code, streams, offsets, reading, looked, scratch, out)
+    launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, timed: TimedReading,
+    points: np.ndarray, nodes: Nodes = own_nodes,
+) -> tuple[Summary, np.ndarray]:  # fmt: skip
+    """Look at a launch once: a Summary, and a PREDICTION of it on each of some POINTs. `timed`: what `timed_code` makes
+    of its program. Deterministic."""
+    trace = without_phases(trace) if timed.meets else trace
+    work, blocks = np.zeros((), SUMMARY), len(trace.thread_blocks)
     for name, value in (
         ("thread_blocks", blocks), ("warps_per_block", trace.warps_per_block),
         ("registers_per_thread", registers_per_thread), ("shared_bytes", launch.shared_bytes),
-        ("l1d_bypass", reading.bypass),
-        ("sm_nodes", _padded(nodes.sms, SM_NODES)), ("resident_nodes", _padded(nodes.residents, RESIDENT_NODES)),
+        ("l1d_bypass", timed.reading.value.bypass),
     ):  # fmt: skip
-        out[name] = value
-    return out
+        work[name] = value
+    records, warps, longest = len(trace.records), len(trace.warp_instructions), int(trace.warp_instructions.max())
+    residents = np.empty(len(points))
+    residents_of(work, points, residents)
+    tables, dealt = nodes(points["sm_count"].tolist(), residents.tolist())
+    looked = Looked(
+        trace.warp_instructions, np.array(dealt), np.zeros(blocks, np.int64), np.zeros(blocks, np.uint8),
+        np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32),
+        trace.warps_per_block, MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
+    )  # fmt: skip
+    code_lines = int(table.pcs.max(initial=0)) // timed.reading.value.fetch_line + 1
+    scratch = _scratch(records, warps, blocks, longest, table.register_count, code_lines)
+    found, given = np.empty(len(points), PREDICTION), Held(Given(*streams_of(trace, table), looked))
+    look_and_predict(timed.code, given, timed.reading, scratch, Summary(work, tables), points, miss_matrix(), found)
+    return Summary(work, _trimmed(tables)), found
 
 
-def _padded(nodes: tuple[int, ...], every: tuple[int, ...]) -> tuple[int, ...]:
-    """As many as there may be; no number lies between equal ones."""
-    return nodes + nodes[-1:] * (len(every) - len(nodes))
+def _trimmed(tables: Tables) -> Tables:
+    """Without room for tables that were not made, because others are the same."""
+    count = int(tables.numbers.max()) + 1
+    if count == len(tables.jams):
+        return tables
+    spread, crowds, jams, misses = (own[:count].copy() for own in tables[3:])
+    return tables._replace(spread=spread, crowds=crowds, jams=jams, misses=misses)
 
 
-def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, Reading]:
+class TimedReading(NamedTuple):
+    """A program on a GPU, and how that reads its traces."""
+
+    code: Held  # TimedCode
+    reading: Held  # Reading
+    meets: bool  # may its records be of arrivals and waits at `mbarrier`s?
+
+
+def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> TimedReading:
     """What all launches of a program have in common. Of a GPU it takes what belongs to the trace's reading: coalescing,
     fetch width, L1I line, and the latencies at which the longest paths are searched."""
     pipeline, base = gpu.pipeline, base_latencies(gpu)
@@ -166,7 +175,8 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, R
     drops = spec.l1d_write in ("local_back", "evict")
     merges = spec.l2_mshr_merges if spec.coalescing == "sector" and not spec.l2_coalesces else MOST_SMS
     taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass), merges
-    return Held(code), Reading(*fetched, *taken, caches_machine(gpu, 1, 1))
+    machine, meets = caches_machine(gpu, 1, 1), bool((table.copies != NONE).any())
+    return TimedReading(Held(code), Held(Reading(*fetched, *taken, machine)), meets)
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:

@@ -27,7 +27,7 @@ class FormulaKernel(TimedKernel):
         super().__init__(*arguments, **named)
         refuse_times(self.names)  # a point of the formula is in cycles
         self._own: Any = as_arrays(points_of([self.gpu])[0])
-        summaries = (summary_of(self.session, number, self.gpu, near=self.gpu) for number in self.launches)
+        summaries = (summary_of(self.session, number, self.gpu) for number in self.launches)
         self._summaries = [as_arrays(summary) for summary in summaries]
 
     def cycles(self, values: Float[jax.Array, " name"]) -> Float[jax.Array, ""]:

@@ -13,7 +13,7 @@ from abstim.gpu.config import Gpu, known_error_of
 from abstim.session.limits import limit_of
 from abstim.session.rates import FLOATS, TRAFFIC, peaks, rates, work_of
 from abstim.session.turns import queue_notes
-from abstim.targets.execution import OutputCheck
+from abstim.targets.execution import Execution, OutputCheck
 from precharacterize.timed_code import why_not_machine
 
 if TYPE_CHECKING:
@@ -127,10 +127,9 @@ class RunResult:
             totals |= {"seconds": totals["seconds"] / self.overlap.speed_up, "cycles": self.overlap.cycles}
         totals["ipc"] = totals["thread_instructions"] / totals["cycles"] if totals["cycles"] else 0.0
         object.__setattr__(self, "totals", totals)
-        work, memory = Counter[str](), Counter[str]()
-        for launch in self.launches:
-            work.update(launch.work)
-            memory.update({name: int(launch.memory[name]) for name in TRAFFIC if name in launch.memory})
+        work = {kind: sum([launch.work.get(kind, 0) for launch in self.launches]) for kind in FLOATS}
+        moved = {name: [launch.memory[name] for launch in self.launches if name in launch.memory] for name in TRAFFIC}
+        memory = {name: sum(map(int, each)) for name, each in moved.items() if each}
         most = self.launches[0].peaks if self.launches else {}
         reached = rates(work, memory, totals["seconds"], most) if totals["seconds"] else {}
         object.__setattr__(self, "rates", reached)
@@ -299,16 +298,26 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
     }
 
 
+def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dict[str, Any]:
+    """What a launch did, on whatever GPU; found once where its trace is held as long as the session."""
+
+    def made() -> dict[str, Any]:
+        threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
+        work, notes = work_of(trace, session.block_operations(number)), queue_notes(launch.program, trace)
+        return {"thread_instructions": threads, "warp_instructions": warps, "notes": notes, "work": work}
+
+    held = isinstance(session.traces, Execution) and session.traces.traces[number] is trace
+    return session.once(("executed", number), made) if held else made()
+
+
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:
     """What every model says of a launch alike: fields of a LaunchResult."""
-    threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
     limit, registers = session.occupancy(number, gpu), session.registers(number)
+    did = executed(session, number, launch, trace)
     asked = {"kernel": launch.program.name, "launch": number, "label": launch.label}
     asked |= {"grid": launch.grid[:], "block": launch.block[:], "shared_bytes": launch.shared_bytes}
     took = {"cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz}
-    took |= {"ipc": threads / cycles, "warp_ipc": warps / cycles}
-    did = {"thread_instructions": threads, "warp_instructions": warps, "notes": queue_notes(launch.program, trace)}
+    took |= {"ipc": did["thread_instructions"] / cycles, "warp_ipc": did["warp_instructions"] / cycles}
     held = {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter}
     held |= {"registers_per_thread": registers.count, "registers_source": registers.source}
-    work = work_of(trace, session.block_operations(number))
-    return asked | took | did | held | {"work": work, "peaks": peaks(gpu)}
+    return asked | took | did | held | {"peaks": peaks(gpu)}

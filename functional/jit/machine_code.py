@@ -157,14 +157,17 @@ class Staged:
         return assembled(unit.text())
 
 
+_kinds: dict[tuple[Any, ...], object] = {}  # one object for all that show the same, which is told from others at once
+
+
 class Held:
-    """A named tuple that a Native is given again and again, whose arrays stay where they are."""
+    """A named tuple that a Native is given again and again, or by its address, whose arrays stay where they are."""
 
     def __init__(self, value: Any) -> None:
-        shown: list[Any] = []
+        shown: list[Any] = [type(value)]
         self.value: Any = value
         self.words = np.array(words_of(value, shown), np.int64)
-        self.shown, self.address = (type(value), *shown), address_of(self.words)
+        self.shown, self.address = _kinds.setdefault(tuple(shown), object()), address_of(self.words)
 
 
 class Native(Staged):

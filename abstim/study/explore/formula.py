@@ -30,16 +30,29 @@ Formula = Callable[
 
 def analytic_screen(sessions: Sequence[Session], gpu: Gpu) -> Screen:
     """A screen of the targets around a GPU. Keys it does not know (policies, banks, ...) change nothing in it."""
-    targets = launches_of(sessions, gpu)
+    targets = _launches_of(sessions, gpu)
     return lambda columns: formula_cycles(targets, gpu, columns)
 
 
-def launches_of(sessions: Sequence[Session], gpu: Gpu) -> list[DifferentLaunches]:
-    """What the formula asks of targets, around a GPU."""
+def _launches_of(sessions: Sequence[Session], gpu: Gpu, points: np.ndarray | None = None) -> list[DifferentLaunches]:
+    """What the formula asks of targets, around a GPU, or on some points alone."""
     from abstim.analytic import summaries
 
-    alike = [grouped(summaries(session, gpu), lambda one: one.tobytes()).values() for session in sessions]
+    def told(one: Any) -> bytes:
+        return b"".join(part.tobytes() for part in (one.work, *one.tables))
+
+    alike = [grouped(summaries(session, gpu, points), told).values() for session in sessions]
     return [[(same[0], len(same)) for same in launches] for launches in alike]
+
+
+def _shared_out(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """As of `analytic_points`, those that differ in how they share out thread blocks."""
+    from abstim.analytic import points_of
+
+    deciding = {key: columns[key] for key in ("sm_count", *RESIDENCY) if key in columns}
+    if not deciding:
+        return points_of([gpu])
+    return analytic_points(gpu, dict(zip(deciding, np.unique(np.stack([*deciding.values()]), axis=1), strict=True)))
 
 
 def formula_cycles(
@@ -116,7 +129,8 @@ class FormulaTimer:
         cycles = np.full((len(points), len(self.sessions)), FAILED, np.int64)
         if usable.any():
             columns = points.where(usable).keys_of_gpu
-            cycles[usable] = self.formula(launches_of(self.sessions, self.gpu), self.gpu, columns, whole_cycles)
+            launches = _launches_of(self.sessions, self.gpu, _shared_out(self.gpu, columns))
+            cycles[usable] = self.formula(launches, self.gpu, columns, whole_cycles)
         self.work.count_points(cycles, self.sessions)
         self.work.seconds += perf_counter() - started
         return cycles, reasons.tolist()
