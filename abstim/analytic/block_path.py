@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from abstim.analytic.line_sample import add_line, place_in
+from abstim.analytic.line_sample import add_line, make_places, place_in
 from abstim.analytic.lone_warp import LATENCIES, LONG_CYCLES, LOOK_UP, ONE
 from abstim.analytic.reuse_distance import SECTORS_A_LINE
 from abstim.engine.accesses import line_of, sectors_of
@@ -33,10 +33,9 @@ def kind_of(read, w):
 def note_first_turns(streams, offsets, reading, warps, block, scratch):
     """In which turn of its warps a thread block first loads each sector (-1: it does not), as `since` of a LINE;
     returns the places of its lines."""
-    places, read, lines, uses = 64, scratch.read, scratch.lines, scratch.reuse.uses
-    while places < 2 * (offsets.records[(block + 1) * warps] - offsets.records[block * warps]):
-        places *= 2
-    table, uses.sizes[0].lines = lines.table[:places], 0
+    read, lines, uses = scratch.read, scratch.lines, scratch.reuse.uses
+    make_places(uses.sizes[0], offsets.records[(block + 1) * warps] - offsets.records[block * warps])
+    table, uses.sizes[0].lines = lines.table[: uses.sizes[0].places], 0
     table[:] = 0
     for w in range(block * warps, (block + 1) * warps):
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
@@ -52,7 +51,7 @@ def note_first_turns(streams, offsets, reading, warps, block, scratch):
                 for k in range(SECTORS_A_LINE):
                     if sectors >> k & 1 and (since[k] < 0 or turn < since[k]):
                         since[k] = turn
-    return places
+    return len(table)
 
 
 @jit

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Of a launch's lines one of every 2, 4, ... stands for all, so that a part of its line records is looked at, or so many
 LOOKED_AT, LEAST_USES = 16, 1 << 9
 SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
+WAITED = 1 << 10  # line records of batches of loads that are looked at, or so
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
 
 
@@ -45,12 +46,13 @@ def place_in(table, keys, line):
 
 @jit
 def add_line(lines, place, line, uses, counted):
-    """One more that is looked at."""
+    """One more that is looked at, if there is room."""
     size = uses.sizes[0]
-    lines.keys[size.lines] = line
-    uses.counted[size.lines] = counted
-    size.lines += 1
-    lines.table[place] = size.lines
+    if 2 * size.lines < size.places:
+        lines.keys[size.lines] = line
+        uses.counted[size.lines] = counted
+        size.lines += 1
+        lines.table[place] = size.lines
 
 
 @jit
@@ -110,9 +112,19 @@ def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
 
 
 @jit
+def make_places(size, records):
+    """Of a hash map for the lines of some records, no more than there are."""
+    size.places = 64
+    while size.places < 2 * records:
+        size.places *= 2
+
+
+@jit
 def look_at(streams, offsets, reading, looked, wanted, read, lines, uses):
     """Collect uses of the lines that stand for all, and of `wanted` batches; returns how many the former are."""
     size = uses.sizes[0]
+    records = offsets.records[size.blocks * size.warps]
+    make_places(size, min(records, 2 * (records // size.scale + 2 * WAITED)))
     lines.table[: size.places] = 0
     lines.wanted[:] = 0
     size.lines = 0
@@ -155,6 +167,7 @@ def use_at(uses, first, stop, record):
 def most_updated(streams, offsets, looked, blocks, read, lines, size):
     """Atomics on the line that most are on."""
     most = count = 0
+    make_places(size, offsets.records[blocks * looked.warps])
     lines.table[: size.places] = 0
     for w in range(blocks * looked.warps):
         leader = read.of_warps[w]

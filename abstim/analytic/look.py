@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
-from abstim.analytic.line_sample import Lines, look_at_enough, most_updated, spread_of
+from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
 from abstim.analytic.lone_warp import (
     CLASSES,
     LATENCIES,
@@ -32,7 +32,6 @@ MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
 WALKED, MOST_WALKED = 64, 1 << 15
 MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
-WAITED, LEAST_WAITED = 32, 1 << 10  # of the line records, those of batches of loads that are looked at, or so many
 FIRST_LOCAL = 1 << 31
 SHAPE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
 
@@ -440,7 +439,7 @@ def look(code, streams, offsets, reading, looked, scratch, out, tables):
     add_work(looked, blocks, read, walk.kinds, out)
     if out.atomics > 0:
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
-    kept = thin_out(looked.batches, kept, max(LEAST_WAITED, offsets.records[blocks * looked.warps] // WAITED))
+    kept = thin_out(looked.batches, kept, WAITED)
     look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
     fill_tables(looked.batches[:kept], looked.warps, reading, reuse, tables)
     stand_for_all(looked, blocks, out)

@@ -78,7 +78,6 @@ def _scratch(*sizes: int) -> Held:
         path = BlockPath(np.empty(len(LATENCIES)), np.empty(1))
         held = Held(Scratch(lines, reuse_of(*room[:3]), read, Walk(kinds, walking), path))
         _of_thread.scratch = held, room
-    held.value.reuse.uses.sizes["places"] = 1 << (2 * sizes[0]).bit_length()
     return held
 
 
@@ -133,8 +132,7 @@ def summarize(
         np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32),
         trace.warps_per_block, MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
     )  # fmt: skip
-    code_lines = int(table.pcs.max(initial=0)) // timed.reading.value.fetch_line + 1
-    scratch = _scratch(records, warps, blocks, longest, table.register_count, code_lines)
+    scratch = _scratch(records, warps, blocks, longest, table.register_count, timed.lines)
     found, given = np.empty(len(points), PREDICTION), Held(Given(*streams_of(trace, table), looked))
     look_and_predict(timed.code, given, timed.reading, scratch, Summary(work, tables), points, miss_matrix(), found)
     return Summary(work, _trimmed(tables)), found
@@ -142,8 +140,7 @@ def summarize(
 
 def _trimmed(tables: Tables) -> Tables:
     """Without room for tables that were not made, because others are the same."""
-    count = int(tables.numbers.max()) + 1
-    if count == len(tables.jams):
+    if len(tables.jams) == 1 or (count := int(tables.numbers.max()) + 1) == len(tables.jams):
         return tables
     spread, crowds, jams, misses = (own[:count].copy() for own in tables[3:])
     return tables._replace(spread=spread, crowds=crowds, jams=jams, misses=misses)
@@ -154,6 +151,7 @@ class TimedReading(NamedTuple):
 
     code: Held  # TimedCode
     reading: Held  # Reading
+    lines: int  # of code
     meets: bool  # may its records be of arrivals and waits at `mbarrier`s?
 
 
@@ -175,8 +173,8 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> TimedReading:
     drops = spec.l1d_write in ("local_back", "evict")
     merges = spec.l2_mshr_merges if spec.coalescing == "sector" and not spec.l2_coalesces else MOST_SMS
     taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass), merges
-    machine, meets = caches_machine(gpu, 1, 1), bool((table.copies != NONE).any())
-    return TimedReading(Held(code), Held(Reading(*fetched, *taken, machine)), meets)
+    code_lines, meets = int(table.pcs.max(initial=0)) // fetched[1] + 1, bool((table.copies != NONE).any())
+    return TimedReading(Held(code), Held(Reading(*fetched, *taken, caches_machine(gpu, 1, 1))), code_lines, meets)
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
