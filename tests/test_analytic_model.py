@@ -16,6 +16,7 @@ from abstim.analytic.model import PREDICTION
 from abstim.analytic.point import random_points
 from abstim.analytic.predictions import look_at
 from abstim.analytic.reuse_distance import L1_NODES, miss_matrix
+from abstim.analytic.summary import Asking, kept
 from abstim.gpu.config import load_gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from abstim.gradient.formula_kernel import cycles_with_slopes
@@ -36,8 +37,8 @@ def hotspot():
 
 def own_look(session, number, gpu):
     """A launch, and what is said of it on one GPU."""
-    summary, (found,) = look_at(session, number, gpu, session.traces.trace(number), points_of([gpu]))
-    return summary, found
+    summary, (found,) = look_at(session, number, gpu, session.traces.trace(number), Asking(points_of([gpu])))
+    return kept(summary), found
 
 
 def test_a_gpu_gets_the_same_number_alone_among_others_and_by_the_summary_for_all():

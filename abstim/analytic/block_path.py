@@ -127,5 +127,5 @@ def find_path(streams, offsets, reading, looked, block, kept, scratch):
                 slowest, latest, own = w, ends, kinds.work[first, 2]
         first, stop = phases_of(kinds, kind_of(read, slowest), p, count)
         path.counts[ONE] += (held - own) / max(1.0, kinds.work[first, 1]) if count > 1 else 0.0
-        kept = add_phases(path, looked.batches, kept, slowest, offsets.records[slowest], first, stop, kinds)
+        kept = add_phases(path, scratch.marks.batches, kept, slowest, offsets.records[slowest], first, stop, kinds)
     return kept

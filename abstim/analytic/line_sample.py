@@ -56,13 +56,13 @@ def add_line(lines, place, line, uses, counted):
 
 
 @jit
-def want(streams, offsets, looked, batches, read, lines, uses):
+def want(streams, offsets, batches, read, lines, uses):
     """The lines of batches of loads are looked at."""
     size = uses.sizes[0]
-    for b in range(batches):
-        w = looked.batches[b, 2]
+    for b in range(len(batches)):
+        w = batches[b, 2]
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
-        for r in range(looked.batches[b, 0], looked.batches[b, 1]):
+        for r in range(batches[b, 0], batches[b, 1]):
             if read.done.actions[r + to_leader] != NOTHING:
                 line = line_of(streams.records[r])
                 place = place_in(lines.table[: size.places], lines.keys, line)
@@ -120,35 +120,35 @@ def make_places(size, records):
 
 
 @jit
-def look_at(streams, offsets, reading, looked, wanted, read, lines, uses):
-    """Collect uses of the lines that stand for all, and of `wanted` batches; returns how many the former are."""
+def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
+    """Collect uses of the lines that stand for all, and of some batches; returns how many the former are."""
     size = uses.sizes[0]
     records = offsets.records[size.blocks * size.warps]
     make_places(size, min(records, 2 * (records // size.scale + 2 * WAITED)))
     lines.table[: size.places] = 0
     lines.wanted[:] = 0
     size.lines = 0
-    want(streams, offsets, looked, wanted, read, lines, uses)
+    want(streams, offsets, batches, read, lines, uses)
     others = size.lines
     collect_uses(streams, offsets, reading, looked, read, lines, uses)
     return size.lines - others
 
 
 @jit
-def look_at_enough(streams, offsets, reading, looked, blocks, batches, read, lines, uses):
+def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, read, lines, uses):
     """Look at as many lines as tell enough."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
     size.warps, size.blocks, size.scale = looked.warps, blocks, 1
     while size.scale * max((records + LOOKED_AT - 1) // LOOKED_AT, LEAST_USES) < records:
         size.scale *= 2
     found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
-    while size.scale > 1 and found < looked.least_lines:
-        size.scale = 1 if found < looked.least_lines // 8 else size.scale // 2
+    while size.scale > 1 and found < least:
+        size.scale = 1 if found < least // 8 else size.scale // 2
         found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
-    for b in range(batches):
-        w = looked.batches[b, 2]
+    for b in range(len(batches)):
+        w = batches[b, 2]
         for end in (0, 1):
-            looked.batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], looked.batches[b, end])
+            batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], batches[b, end])
 
 
 @jit

@@ -33,7 +33,7 @@ MOST_SMS = 128  # for which the imbalance between SMs is looked at
 WALKED, MOST_WALKED = 64, 1 << 15
 MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
 FIRST_LOCAL = 1 << 31
-SHAPE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
+ALIKE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
 
 # What a launch asks of the units, all thread blocks together
 WORK = (
@@ -49,12 +49,12 @@ WORK = (
 )  # fmt: skip
 
 
-_SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
+SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
 # longest block; what the first block's is longer by if the first use of a line of code or constants is a miss
 _PATHS = "path", "longest_path", "cold_path"
 SUMMARY = np.dtype([
-    *((name, "f8") for name in (*WORK, *_SHAPE)),
+    *((name, "f8") for name in (*WORK, *SHAPE)),
     ("by_class", "f8", CLASSES),  # instructions on arithmetic units
     *((name, "f8", len(LATENCIES)) for name in _PATHS),
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
@@ -63,13 +63,16 @@ SUMMARY = np.dtype([
 
 class Tables(NamedTuple):
     """What depends on how thread blocks are shared out: for SM counts, and thread blocks that an SM holds (nodes: two
-    or more, ascending), the number of the table of each pair; -1 before a look: it is not asked for.
+    or more, ascending), which pairs are asked for; from which SM count on, and up to which, the imbalance is; the
+    number of the table of each pair.
 
     Tables have the SMs that have work, and thread blocks on each; sectors asked for of each turn's most wanted line;
     times that DRAM is waited for until all have one line; misses: see `reuse_distance.fill_table`."""
 
     sms: Float64[np.ndarray, " sm"]
     residents: Float64[np.ndarray, " resident"]
+    asked: UInt8[np.ndarray, "sm resident"]
+    dealt: Int64[np.ndarray, " 2"]
     numbers: Int32[np.ndarray, "sm resident"]
     spread: Int32[np.ndarray, "table 2"]
     crowds: Float64[np.ndarray, " table"]
@@ -78,22 +81,31 @@ class Tables(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A launch as it is looked at: instructions of its warps, and warps of a thread block; from which number of SMs on,
-    and up to which, the imbalance is taken. The others are scratch: instructions of each thread block;
-    is it walked (1: as one of those spread evenly, 2: as the one with the longest warp); how often each basic block is
-    executed; instructions of SMs; batches of loads as line records, and the warp whose they are."""
+    """A launch as it is looked at: instructions of its warps; warps of a thread block, and thread blocks."""
 
     warp_instructions: Int64[np.ndarray, " warp"]
-    dealt: Int64[np.ndarray, " 2"]
+    warps: int
+    blocks: int
+
+
+class Limits(NamedTuple):
+    """Named in summary.py."""
+
+    most_instructions: int
+    least_walked: int
+    least_lines: int
+
+
+class Marks(NamedTuple):
+    """Scratch: instructions of each thread block; is it walked (1: as one of those spread evenly, 2: as the one with
+    the longest warp); how often each basic block is executed; instructions of SMs; batches of loads as line records,
+    and the warp whose they are."""
+
     instructions: Int64[np.ndarray, " tb"]
     chosen: UInt8[np.ndarray, " tb"]
     executed: Int64[np.ndarray, " block"]
     of_sms: Int64[np.ndarray, " sm"]
     batches: Int32[np.ndarray, "batch 3"]
-    warps: int
-    most_instructions: int  # limits, named above
-    least_walked: int
-    least_lines: int
 
 
 # Of a warp that is the first of those that do the same: how many they are; how many turns each takes; the kind that it
@@ -124,7 +136,7 @@ def ask_alike(records, first, stop, shift):
     """Line records, and those `shift` places behind: the same but for the lines' numbers?"""
     for k in range(first, stop):
         word, other = records[k], records[k + shift]
-        if (word ^ other) & SHAPE:
+        if (word ^ other) & ALIKE:
             return False
         if word >= FIRST_LOCAL and (line_of(word) == SHARED_LINE) != (line_of(other) == SHARED_LINE):
             return False
@@ -197,7 +209,7 @@ def add_record_work(streams, reading, read, first, stop, turn, own):
 
 
 @jit
-def read_warps(code, streams, offsets, reading, looked, blocks, read, walking, out):
+def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, walking, out):
     """Find the leaders of the first thread blocks' warps, and what all ask for."""
     for w in range(blocks * looked.warps):
         leader = w
@@ -219,7 +231,7 @@ def read_warps(code, streams, offsets, reading, looked, blocks, read, walking, o
             out.store_sectors += own.members * own.store_sectors
             out.atomics += own.members * own.atomics
             for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
-                looked.executed[streams.blocks[event]] += own.members
+                executed[streams.blocks[event]] += own.members
 
 
 class Walk(NamedTuple):
@@ -230,39 +242,41 @@ class Walk(NamedTuple):
 
 
 @jit
-def count_blocks(looked):
+def count_blocks(looked, instructions, most):
     """Add up the instructions of thread blocks; returns how many of the first are looked at."""
     total, blocks = 0, 0
-    for b in range(len(looked.instructions)):
+    for b in range(looked.blocks):
+        instructions[b] = 0
         for w in range(b * looked.warps, (b + 1) * looked.warps):
-            looked.instructions[b] += looked.warp_instructions[w]
-        if total + looked.instructions[b] <= looked.most_instructions or b == 0:
-            total, blocks = total + looked.instructions[b], b + 1
+            instructions[b] += looked.warp_instructions[w]
+        if total + instructions[b] <= most or b == 0:
+            total, blocks = total + instructions[b], b + 1
     return blocks
 
 
 @jit
-def choose(looked, blocks, leaders):
+def choose(looked, least, chosen, blocks, leaders):
     """Choose thread blocks to be walked; returns the instructions of the longest warp of a mean block over those of
     the ones spread evenly. What warps have in common is walked once."""
     warps, total, distinct = looked.warps, 0, 0
     for w in range(blocks * warps):
         total += looked.warp_instructions[w]
         distinct += looked.warp_instructions[w] if leaders[w].members else 0
-    walked = min(max(looked.least_walked, total // WALKED), MOST_WALKED)
+    chosen[:blocks] = 0
+    walked = min(max(least, total // WALKED), MOST_WALKED)
     few = max(1, min(blocks, min(blocks * walked // max(1, distinct), blocks * MOST_WALKED // max(1, total))))
     for k in range(few):
-        looked.chosen[k * blocks // few] = 1
+        chosen[k * blocks // few] = 1
     most = every = spread = longest = 0
     for b in range(blocks):
         own = 0
         for w in range(b * warps, (b + 1) * warps):
             own = max(own, looked.warp_instructions[w])
         every += own
-        spread += own if looked.chosen[b] else 0
+        spread += own if chosen[b] else 0
         if own > most:
             most, longest = own, b
-    looked.chosen[longest] |= 2
+    chosen[longest] |= 2
     return every / blocks / (spread / few)
 
 
@@ -289,9 +303,9 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch,
     """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: by how much the paths of other
     blocks are longer. Returns how many batches of loads their longest paths have."""
     count = kept = spread = 0
-    longest, read, kinds = -1.0, scratch.read, scratch.walk.kinds
+    longest, read, kinds, chosen = -1.0, scratch.read, scratch.walk.kinds, scratch.marks.chosen
     for block in range(blocks):
-        if looked.chosen[block]:
+        if chosen[block]:
             for w in range(block * looked.warps, (block + 1) * looked.warps):
                 leader = read.of_warps[w]
                 own = read.leaders[leader]
@@ -301,7 +315,7 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch,
                     count += 1
                     own.kind = count
             kept = find_path(streams, offsets, reading, looked, block, kept, scratch)
-            if looked.chosen[block] & 1:
+            if chosen[block] & 1:
                 add_path(out.path, scratch.path.counts, share)
                 spread += 1
             if scratch.path.end[0] > longest:
@@ -328,11 +342,11 @@ def add_path(to, path, times):
 
 
 @jit
-def add_work(looked, blocks, read, kinds, out):
+def add_work(looked, marks, blocks, read, kinds, out):
     """What the warps walked ask of the units that all instructions share, as much for all others."""
     instructions = 0
     for block in range(blocks):
-        if looked.chosen[block]:
+        if marks.chosen[block]:
             for w in range(block * looked.warps, (block + 1) * looked.warps):
                 kind = kind_of(read, w)
                 for phase in range(kinds.phases[kind, 0], kinds.phases[kind, 1]):
@@ -341,8 +355,8 @@ def add_work(looked, blocks, read, kinds, out):
                     out.access_cycles += kinds.work[phase, 2]
                 instructions += looked.warp_instructions[w]
     out.instructions = 0
-    for block in range(len(looked.instructions)):
-        out.instructions += looked.instructions[block]
+    for block in range(looked.blocks):
+        out.instructions += marks.instructions[block]
     times = out.instructions / max(1, instructions)
     out.fetches *= times
     out.accesses *= times
@@ -371,7 +385,7 @@ def fill_tables(batches, warps, reading, reuse, tables):
         busy = min(np.int64(tables.sms[s]), blocks)
         most = min(max(1, 64 // warps), (blocks + busy - 1) // busy)
         for k in range(len(tables.residents)):
-            if tables.numbers[s, k] >= 0:
+            if tables.asked[s, k]:
                 held, number = min(np.int64(tables.residents[k]), most), 0
                 while number < made and (tables.spread[number, 0] != busy or tables.spread[number, 1] != held):
                     number += 1
@@ -396,61 +410,74 @@ def make_table(batches, busy, held, reading, reuse, tables, number):
 
 
 @jit
-def deal(looked, out):
+def deal(looked, marks, dealt, out):
     """Instructions of the busiest SM over those of mean thread blocks, dealt out in turn, as they are as long as every
     SM has room."""
-    total, count = 0, len(looked.instructions)
+    total, count, instructions, of_sms = 0, looked.blocks, marks.instructions, marks.of_sms
     for block in range(count):
-        total += looked.instructions[block]
-    for n in range(looked.dealt[0], looked.dealt[1] + 1):
-        looked.of_sms[:n] = 0
+        total += instructions[block]
+    for n in range(dealt[0], dealt[1] + 1):
+        of_sms[:n] = 0
         sm = most = 0
         for block in range(count):
-            looked.of_sms[sm] += looked.instructions[block]
-            most = max(most, looked.of_sms[sm])
+            of_sms[sm] += instructions[block]
+            most = max(most, of_sms[sm])
             sm = sm + 1 if sm < n - 1 else 0
         out.imbalance[n - 1] = most / ((count + n - 1) // n * (total / count))
 
 
 @jit
-def count_classes(code, streams, looked, out):
+def count_classes(code, streams, executed, out):
     """Instructions on arithmetic units by class."""
-    for block in range(len(looked.executed)):
+    for block in range(len(streams.block_start)):
         for i in range(streams.block_start[block], streams.block_stop[block]):
             row = code.rows[i]
             if row.kind < Kind.PARAM_LOAD and row.kind != Kind.FENCE and row.latency < CLASSES:
-                out.by_class[row.latency] += looked.executed[block] * row.times
+                out.by_class[row.latency] += executed[block] * row.times
 
 
 @jit
-def look(code, streams, offsets, reading, looked, scratch, out, tables):
-    """Fill in a SUMMARY of a launch, but for its shape, of numbers that are 0; and its tables."""
-    blocks = count_blocks(looked)
-    lines, reuse, read, walk = scratch.lines, scratch.reuse, scratch.read, scratch.walk
+def empty_summary(out):
+    """But for the launch's shape."""
+    blocks, warps, registers = out.thread_blocks, out.warps_per_block, out.registers_per_thread
+    shared, bypass = out.shared_bytes, out.l1d_bypass
+    zero(out)
+    out.thread_blocks, out.warps_per_block, out.registers_per_thread = blocks, warps, registers
+    out.shared_bytes, out.l1d_bypass = shared, bypass
+
+
+@jit
+def look(code, streams, offsets, reading, looked, limits, scratch, out, tables):
+    """Fill in a SUMMARY of a launch, but for its shape, and its tables."""
+    lines, reuse, read, walk, marks = scratch.lines, scratch.reuse, scratch.read, scratch.walk, scratch.marks
+    blocks = count_blocks(looked, marks.instructions, limits.most_instructions)
+    empty_summary(out)
+    marks.executed[: len(streams.block_start)] = 0
     zero(read.leaders[: blocks * looked.warps])
     zero(read.done.actions[: offsets.records[blocks * looked.warps]])
-    deal(looked, out)
-    read_warps(code, streams, offsets, reading, looked, blocks, read, walk.walking, out)
-    count_classes(code, streams, looked, out)
+    deal(looked, marks, tables.dealt, out)
+    read_warps(code, streams, offsets, reading, looked, marks.executed, blocks, read, walk.walking, out)
+    count_classes(code, streams, marks.executed, out)
     longest = walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
-    share = choose(looked, blocks, read.leaders)
+    share = choose(looked, limits.least_walked, marks.chosen, blocks, read.leaders)
     kept = walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out)
     add_paths(out.cold_path, walk.kinds, kind_of(read, longest), -1.0)
-    add_work(looked, blocks, read, walk.kinds, out)
+    add_work(looked, marks, blocks, read, walk.kinds, out)
     if out.atomics > 0:
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
-    kept = thin_out(looked.batches, kept, WAITED)
-    look_at_enough(streams, offsets, reading, looked, blocks, kept, read, lines, reuse.uses)
-    fill_tables(looked.batches[:kept], looked.warps, reading, reuse, tables)
-    stand_for_all(looked, blocks, out)
+    kept = thin_out(marks.batches, kept, WAITED)
+    batches = marks.batches[:kept]
+    look_at_enough(streams, offsets, reading, looked, limits.least_lines, blocks, batches, read, lines, reuse.uses)
+    fill_tables(batches, looked.warps, reading, reuse, tables)
+    stand_for_all(looked, marks, blocks, out)
 
 
 @jit
-def stand_for_all(looked, blocks, out):
+def stand_for_all(looked, marks, blocks, out):
     """What the thread blocks that were looked at ask for, so many times as there are more of them, or instructions."""
-    times, own = len(looked.instructions) / blocks, 0
+    times, own = looked.blocks / blocks, 0
     for block in range(blocks):
-        own += looked.instructions[block]
+        own += marks.instructions[block]
     for k in range(CLASSES):
         out.by_class[k] *= out.instructions / own
         out.results += out.by_class[k]
@@ -472,3 +499,4 @@ class Scratch(NamedTuple):
     read: Read
     walk: Walk
     path: BlockPath
+    marks: Marks

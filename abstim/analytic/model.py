@@ -243,11 +243,12 @@ def predict_all(work, tables, points, matrix, found):
 
 
 @compiled
-def look_and_predict(code, launch, reading, scratch, summary, points, matrix, found):
+def look_and_predict(code, launch, reading, scratch, asked):
     """Look at a launch, and predict it."""
-    look(code, launch.streams, launch.offsets, reading, launch.looked, scratch, summary.work, summary.tables)
-    for k in range(len(points)):
-        predict_one(summary.work, summary.tables, points[k], matrix, found[k])
+    work, tables = asked.work, asked.tables
+    look(code, launch.streams, launch.offsets, reading, launch.looked, asked.limits, scratch, work, tables)
+    for k in range(len(asked.points)):
+        predict_one(work, tables, asked.points[k], asked.matrix, asked.found[k])
 
 
 @compiled

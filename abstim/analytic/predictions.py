@@ -13,7 +13,7 @@ from abstim.analytic.look import WORK
 from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, Summary, predict_all
 from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
-from abstim.analytic.summary import Nodes, TimedReading, nodes_around, own_nodes, summarize, timed_code
+from abstim.analytic.summary import Asking, TimedReading, given_of, kept, nodes_around, summarize, timed_code
 from abstim.brief import grouped
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
@@ -23,6 +23,7 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.arrays import Float64
 from functional.errors import InputError
+from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
 from precharacterize.tensor_work import refuse_commits
 
@@ -44,28 +45,27 @@ class AnalyticLaunch(LaunchResult):
 
 def summaries(session: Session, gpu: Gpu, points: np.ndarray | None = None) -> list[Summary]:
     """One a launch. `gpu` says how the trace is read (see `summarize`); `points`: those that it is for (None: any)."""
-    asked = (points_of([gpu]), nodes_around) if points is None else (points, own_nodes)
-    return [look_at(session, number, gpu, trace, *asked)[0] for number, _, trace in session.each()]
+    asking = Asking(points_of([gpu]), nodes_around) if points is None else Asking(points)
+    return [kept(look_at(session, number, gpu, trace, asking)[0]) for number, _, trace in session.each()]
 
 
 def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
     """That of one launch, for any GPU that reads traces as this one does."""
-    return look_at(session, number, gpu, session.traces.trace(number), points_of([gpu]), nodes_around)[0]
+    return look_at(session, number, gpu, session.traces.trace(number), Asking(points_of([gpu]), nodes_around))[0]
 
 
-def look_at(
-    session: Session, number: int, gpu: Gpu, trace: Trace, points: np.ndarray, nodes: Nodes = own_nodes
-) -> tuple[Summary, np.ndarray]:
+def look_at(session: Session, number: int, gpu: Gpu, trace: Trace, asking: Asking) -> tuple[Summary, np.ndarray]:
     """See `summarize`, of a launch with its trace."""
     table, launch = session.table(number, gpu), session.launch(number)
 
-    def timed() -> TimedReading:
+    def timed_reading() -> TimedReading:
         refuse_commits(table, "analytic")
         return timed_code(launch.program, table, gpu)
 
-    timed_reading = session.once(("formula", id(table), gpu), timed)  # tables are held
-    registers = session.registers(number).count
-    return summarize(launch, table, trace, registers, timed_reading, points, nodes)
+    timed = session.once(("formula", id(table), gpu), timed_reading)  # tables are held
+    own = ("formula given", number, id(table)), lambda: given_of(table, without_phases(trace) if timed.meets else trace)
+    shape = launch.thread_blocks, trace.warps_per_block, session.registers(number).count, launch.shared_bytes
+    return summarize(session.once_of(number, trace, *own), timed, shape, asking)
 
 
 def predict(summary: Summary, points: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        looks = [look_at(session, number, r.gpus[0], trace, r.points) for r in readings]
+        looks = [look_at(session, number, r.gpus[0], trace, r.asking) for r in readings]
         summarized = perf_counter()
         for rows, row in zip(found, _rows(session, number, trace, readings, looks), strict=True):
             rows.append(row)
@@ -112,7 +112,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
     trace, readings = session.traces.trace(number), by_reading(gpus)
-    looks = [look_at(session, number, r.gpus[0], trace, r.points) for r in readings]
+    looks = [look_at(session, number, r.gpus[0], trace, r.asking) for r in readings]
     return _rows(session, number, trace, readings, looks)
 
 
@@ -127,14 +127,14 @@ class SameReading(NamedTuple):
 
     gpus: list[Gpu]
     places: list[int]
-    points: np.ndarray  # POINT
+    asking: Asking
 
 
 def by_reading(gpus: Sequence[Gpu]) -> list[SameReading]:
     """All that agree in what a summary depends on together."""
     found = grouped(range(len(gpus)), lambda k: reading(gpus[k])).values()
     alike = [[gpus[k] for k in places] for places in found]
-    return [SameReading(own, list(places), points_of(own)) for own, places in zip(alike, found, strict=True)]
+    return [SameReading(own, list(places), Asking(points_of(own))) for own, places in zip(alike, found, strict=True)]
 
 
 def reading(gpu: Gpu) -> tuple:

@@ -13,7 +13,7 @@ from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
-from abstim.analytic.look import LEADER, MOST_SMS, SUMMARY, Looked, Read, Scratch, Tables, Walk
+from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Limits, Looked, Marks, Read, Scratch, Tables, Walk
 from abstim.analytic.model import PREDICTION, Summary, look_and_predict, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.design_point import caches_machine, streams_of
@@ -22,8 +22,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float
 from functional.jit.machine_code import Held
-from functional.launches.launch import Launch
-from functional.traces.line_record import ALL_SECTORS, without_phases
+from functional.traces.line_record import ALL_SECTORS
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
@@ -54,11 +53,11 @@ _of_thread = local()
 
 def _scratch(*sizes: int) -> Held:
     """Of this thread, with room for a launch: line records, warps, thread blocks; instructions of a warp, registers,
-    lines of code."""
+    lines and basic blocks of code."""
     held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
     if held is None or any(map(lt, room, sizes)):
         room = tuple(map(max, room, sizes))
-        records, warps, _, longest, registers, code_lines = room
+        records, warps, blocks, longest, registers, code_lines, code_blocks = room
         places, bits = 1 << (2 * records).bit_length(), 32 - WANTED_SHIFT
         lines = Lines(
             np.empty(places, np.int32), np.empty(records, np.int64), np.empty(records, np.int32),
@@ -76,74 +75,102 @@ def _scratch(*sizes: int) -> Held:
             np.empty(longest + 2, np.int64), np.empty(longest + 1, np.int64),
         )  # fmt: skip
         path = BlockPath(np.empty(len(LATENCIES)), np.empty(1))
-        held = Held(Scratch(lines, reuse_of(*room[:3]), read, Walk(kinds, walking), path))
+        marks = Marks(
+            np.empty(blocks, np.int64), np.empty(blocks, np.uint8), np.empty(code_blocks, np.int64),
+            np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32),
+        )  # fmt: skip
+        held = Held(Scratch(lines, reuse_of(*room[:3]), read, Walk(kinds, walking), path, marks))
         _of_thread.scratch = held, room
     return held
 
 
 Values = Sequence[float]
-Nodes = Callable[[Values, Values], tuple[Tables, tuple[int, int]]]
+Nodes = Callable[[Values, Values], Tables]
 
 
-def own_nodes(sms: Values, residents: Values) -> tuple[Tables, tuple[int, int]]:
-    """Room for the tables of some points, by their SMs and thread blocks on each, and from which SM count on, and up to
-    which, the imbalance is taken: what is said of a point does not depend on the others."""
+def own_nodes(sms: Values, residents: Values) -> Tables:
+    """Room for the tables of some points, by their SMs and thread blocks on each: what is said of a point does not
+    depend on the others."""
     nodes = sorted(set(sms)), sorted(set(residents))
     asked = {(nodes[0].index(s), nodes[1].index(k)) for s, k in set(zip(sms, residents, strict=True))}
-    numbers = [[(s, k) in asked for k in range(len(nodes[1]) + 1)] for s in range(len(nodes[0]) + 1)]
+    marks = [[(s, k) in asked for k in range(len(nodes[1]) + 1)] for s in range(len(nodes[0]) + 1)]
     first, last = (min(int(n), MOST_SMS - 1) for n in (nodes[0][0], nodes[0][-1]))
-    return _room([[*own, own[-1] + 1] for own in nodes], np.array(numbers, np.int32) - 1, len(asked)), (first, last + 1)
+    return _room([[*own, own[-1] + 1] for own in nodes], np.array(marks, np.uint8), (first, last + 1))
 
 
-def nodes_around(sms: Values, residents: Values) -> tuple[Tables, tuple[int, int]]:
+def nodes_around(sms: Values, residents: Values) -> Tables:
     """The same for all GPUs, exact for those that are as some points are."""
     nodes = sorted({*sms, *SM_NODES}), sorted({*residents, *RESIDENT_NODES})
-    shape = len(nodes[0]), len(nodes[1])
-    return _room(nodes, np.zeros(shape, np.int32), shape[0] * shape[1]), (1, MOST_SMS)
+    return _room(nodes, np.ones((len(nodes[0]), len(nodes[1])), np.uint8), (1, MOST_SMS))
 
 
-def _room(nodes: Sequence[Values], numbers: np.ndarray, count: int) -> Tables:
-    """For so many tables."""
+def _room(nodes: Sequence[Values], asked: np.ndarray, dealt: tuple[int, int]) -> Tables:
+    count = np.count_nonzero(asked)
     of_each = np.empty((count, 2), np.int32), np.empty(count), np.empty(count)
     sms, residents = (np.array(own, float) for own in nodes)
-    return Tables(sms, residents, numbers, *of_each, np.empty((count, ROWS, DISTANCE_BINS), np.float32))
+    numbers, misses = np.empty(asked.shape, np.int32), np.empty((count, ROWS, DISTANCE_BINS), np.float32)
+    return Tables(sms, residents, asked, np.array(dealt), numbers, *of_each, misses)
+
+
+class Asked(NamedTuple):
+    """What compiled code fills in of a launch, for some points."""
+
+    work: np.ndarray  # SUMMARY
+    tables: Tables
+    limits: Limits
+    points: np.ndarray  # POINT
+    matrix: Float[np.ndarray, "ways size bin"]
+    found: np.ndarray  # PREDICTION
+
+
+class Asking:
+    """POINTs for which launches are looked at; room for a launch is kept for the next one of its shape."""
+
+    def __init__(self, points: np.ndarray, nodes: Nodes = own_nodes) -> None:
+        self.points, self._nodes = points, nodes
+        self._held: dict[tuple[int, ...], Held] = {}
+
+    def of(self, shape: tuple[int, ...]) -> Held:
+        """Of a launch: see SHAPE."""
+        found = self._held.get(shape)
+        if found is None:
+            work, residents = np.zeros((), SUMMARY), np.empty(len(self.points))
+            for name, value in zip(SHAPE, shape, strict=True):
+                work[name] = value
+            residents_of(work, self.points, residents)
+            tables = self._nodes(self.points["sm_count"].tolist(), residents.tolist())
+            limits = Limits(MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES)
+            predictions = np.empty(len(self.points), PREDICTION)
+            found = Held(Asked(work, tables, limits, self.points, miss_matrix(), predictions))
+            self._held[shape] = found
+        return found
+
+
+def given_of(table: LatencyTable, trace: Trace) -> tuple[Held, tuple[int, ...]]:
+    """A launch for compiled code, and what room that needs."""
+    looked = Looked(trace.warp_instructions, trace.warps_per_block, len(trace.thread_blocks))
+    sizes = len(trace.records), len(trace.warp_instructions), looked.blocks, int(trace.warp_instructions.max())
+    return Held(Given(*streams_of(trace, table), looked)), (*sizes, table.register_count)
 
 
 def summarize(
-    launch: Launch, table: LatencyTable, trace: Trace, registers_per_thread: int, timed: TimedReading,
-    points: np.ndarray, nodes: Nodes = own_nodes,
-) -> tuple[Summary, np.ndarray]:  # fmt: skip
-    """Look at a launch once: a Summary, and a PREDICTION of it on each of some POINTs. `timed`: what `timed_code` makes
-    of its program. Deterministic."""
-    trace = without_phases(trace) if timed.meets else trace
-    work, blocks = np.zeros((), SUMMARY), len(trace.thread_blocks)
-    for name, value in (
-        ("thread_blocks", blocks), ("warps_per_block", trace.warps_per_block),
-        ("registers_per_thread", registers_per_thread), ("shared_bytes", launch.shared_bytes),
-        ("l1d_bypass", timed.reading.value.bypass),
-    ):  # fmt: skip
-        work[name] = value
-    records, warps, longest = len(trace.records), len(trace.warp_instructions), int(trace.warp_instructions.max())
-    residents = np.empty(len(points))
-    residents_of(work, points, residents)
-    tables, dealt = nodes(points["sm_count"].tolist(), residents.tolist())
-    looked = Looked(
-        trace.warp_instructions, np.array(dealt), np.zeros(blocks, np.int64), np.zeros(blocks, np.uint8),
-        np.zeros(len(table.block_start), np.int64), np.empty(MOST_SMS, np.int64), np.empty((records + 1, 3), np.int32),
-        trace.warps_per_block, MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES,
-    )  # fmt: skip
-    scratch = _scratch(records, warps, blocks, longest, table.register_count, timed.lines)
-    found, given = np.empty(len(points), PREDICTION), Held(Given(*streams_of(trace, table), looked))
-    look_and_predict(timed.code, given, timed.reading, scratch, Summary(work, tables), points, miss_matrix(), found)
-    return Summary(work, _trimmed(tables)), found
+    given: tuple[Held, tuple[int, ...]], timed: TimedReading, shape: tuple[int, ...], asking: Asking
+) -> tuple[Summary, np.ndarray]:
+    """Look at a launch once: a Summary, and a PREDICTION of it on each point; they are kept until the next launch is
+    looked at. `given`: see `given_of`; `timed`: what `timed_code` makes of its program; `shape`: thread blocks, warps
+    of each, registers a thread, bytes of shared memory. Deterministic."""
+    launch, sizes = given
+    asked = asking.of((*shape, timed.reading.value.bypass))
+    look_and_predict(timed.code, launch, timed.reading, _scratch(*sizes, *timed.sizes), asked)
+    return Summary(*asked.value[:2]), asked.value.found
 
 
-def _trimmed(tables: Tables) -> Tables:
-    """Without room for tables that were not made, because others are the same."""
-    if len(tables.jams) == 1 or (count := int(tables.numbers.max()) + 1) == len(tables.jams):
-        return tables
-    spread, crowds, jams, misses = (own[:count].copy() for own in tables[3:])
-    return tables._replace(spread=spread, crowds=crowds, jams=jams, misses=misses)
+def kept(summary: Summary) -> Summary:
+    """A copy, without room for tables that were not made because others are the same."""
+    count, tables = int(summary.tables.numbers.max()) + 1, summary.tables
+    return Summary(
+        summary.work.copy(), Tables(*(own.copy() for own in tables[:5]), *(own[:count].copy() for own in tables[5:]))
+    )
 
 
 class TimedReading(NamedTuple):
@@ -151,7 +178,7 @@ class TimedReading(NamedTuple):
 
     code: Held  # TimedCode
     reading: Held  # Reading
-    lines: int  # of code
+    sizes: tuple[int, int]  # lines and basic blocks of code
     meets: bool  # may its records be of arrivals and waits at `mbarrier`s?
 
 
@@ -173,8 +200,9 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> TimedReading:
     drops = spec.l1d_write in ("local_back", "evict")
     merges = spec.l2_mshr_merges if spec.coalescing == "sector" and not spec.l2_coalesces else MOST_SMS
     taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass), merges
-    code_lines, meets = int(table.pcs.max(initial=0)) // fetched[1] + 1, bool((table.copies != NONE).any())
-    return TimedReading(Held(code), Held(Reading(*fetched, *taken, caches_machine(gpu, 1, 1))), code_lines, meets)
+    sizes = int(table.pcs.max(initial=0)) // fetched[1] + 1, len(table.block_start)
+    reading, meets = Reading(*fetched, *taken, caches_machine(gpu, 1, 1)), bool((table.copies != NONE).any())
+    return TimedReading(Held(code), Held(reading), sizes, meets)
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:

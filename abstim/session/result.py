@@ -13,7 +13,7 @@ from abstim.gpu.config import Gpu, known_error_of
 from abstim.session.limits import limit_of
 from abstim.session.rates import FLOATS, TRAFFIC, peaks, rates, work_of
 from abstim.session.turns import queue_notes
-from abstim.targets.execution import Execution, OutputCheck
+from abstim.targets.execution import OutputCheck
 from precharacterize.timed_code import why_not_machine
 
 if TYPE_CHECKING:
@@ -306,8 +306,7 @@ def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dic
         work, notes = work_of(trace, session.block_operations(number)), queue_notes(launch.program, trace)
         return {"thread_instructions": threads, "warp_instructions": warps, "notes": notes, "work": work}
 
-    held = isinstance(session.traces, Execution) and session.traces.traces[number] is trace
-    return session.once(("executed", number), made) if held else made()
+    return session.once_of(number, trace, ("executed", number), made)
 
 
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:

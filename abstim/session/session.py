@@ -137,6 +137,11 @@ class Session:
             self._made[key] = make()
         return self._made[key]  # type: ignore[no-any-return]
 
+    def once_of(self, number: int, trace: Trace, key: tuple, make: Callable[[], Made]) -> Made:
+        """The same of a launch's trace, which is made anew where that is not held as long as the session."""
+        held = isinstance(self.traces, Execution) and self.traces.traces[number] is trace
+        return self.once(key, make) if held else make()
+
     def _characterized(self, key: tuple, make: Callable[[], Made]) -> Made:
         """The same of what counts as characterising."""
 
