@@ -173,13 +173,14 @@ def most_updated(streams, offsets, looked, blocks, read, lines, size):
         leader = read.of_warps[w]
         if read.leaders[leader].atomics:
             for r in range(offsets.records[w], offsets.records[w + 1]):
-                if read.done.actions[r + offsets.records[leader] - offsets.records[w]] == UPDATE:
+                as_read = r + offsets.records[leader] - offsets.records[w]
+                if read.done.actions[as_read] == UPDATE:
                     line = line_of(streams.records[r])
                     place = place_in(lines.table[: size.places], lines.keys, line)
                     if not lines.table[place]:
                         lines.keys[count], lines.updates[count] = line, 0
                         count += 1
                         lines.table[place] = count
-                    lines.updates[lines.table[place] - 1] += 1
+                    lines.updates[lines.table[place] - 1] += read.done.transactions[as_read]
                     most = max(most, lines.updates[lines.table[place] - 1])
     return most

@@ -41,6 +41,7 @@ WORK = (
     "results",  # of them, those on arithmetic units
     "fetches", "accesses",  # instructions on the load/store unit
     "access_cycles",  # it is busy
+    "global_cycles",  # of them, with global memory
     "lookups",  # transactions that look up L1D
     "lines",  # the same, an instruction's transactions on one line counted once
     "load_sectors",  # that those ask for if all miss
@@ -110,7 +111,7 @@ class Marks(NamedTuple):
 
 # Of a warp that is the first of those that do the same: how many they are; how many turns each takes; the kind that it
 # is walked as, + 1 (0: it is not); sums of WORK over its line records
-LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[5:12])])
+LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[6:13])])
 
 
 class Read(NamedTuple):
@@ -353,6 +354,7 @@ def add_work(looked, marks, blocks, read, kinds, out):
                     out.fetches += kinds.work[phase, 0]
                     out.accesses += kinds.work[phase, 1]
                     out.access_cycles += kinds.work[phase, 2]
+                    out.global_cycles += kinds.work[phase, 3]
                 instructions += looked.warp_instructions[w]
     out.instructions = 0
     for block in range(looked.blocks):
@@ -361,6 +363,7 @@ def add_work(looked, marks, blocks, read, kinds, out):
     out.fetches *= times
     out.accesses *= times
     out.access_cycles *= times
+    out.global_cycles *= times
 
 
 @jit

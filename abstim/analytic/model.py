@@ -57,7 +57,9 @@ BOUNDS = (
     "SM replies", "SM stores", "L2", "DRAM", "atomics", "L1D misses in flight",
 )  # fmt: skip
 # Where those begin of units that queue what they are given, of what schedulers share out, and of what SMs share
-LATENCY, UNITS, SHARED_OUT, MEMORY = (BOUNDS.index(name) for name in ("latency", "SFU", "SP units", "SM replies"))
+LATENCY, UNITS, SHARED_OUT, MEMORY, ATOMICS = (
+    BOUNDS.index(name) for name in ("latency", "SFU", "SP units", "SM replies", "atomics")
+)
 # A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; sectors that L2
 # is asked for or written, and those read from DRAM
 PREDICTION = np.dtype([
@@ -205,8 +207,9 @@ def predict_one(s, t, p, matrix, found):
     cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
     jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
-    visits = larger(1.0, s.path[LOAD] * l1_wait) * an_sm / resident
-    found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, 1 / visits)
+    waves, entered = an_sm / resident, larger(0.0, share * s.global_cycles / p.lsu_units - bounds[SHARED_OUT + 2])
+    loads, atomics = larger(1.0, s.path[LOAD] * l1_wait) * waves, larger(1.0, s.path[ATOMIC]) * waves
+    found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, entered / loads, 1 / loads, 1 / atomics)
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
     found.l2_sectors, found.dram_sectors = sectors, read
 
@@ -275,15 +278,23 @@ def sharpened(x):
 
 
 @jit
-def together(bounds, alone, cold, visit):
-    """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS).
+def visited(waits, far, alone, visit):
+    """Time of warps that take `waits` but for visits of something that all of them ask for.
 
-    At a visit, which is this part of those a warp makes, all warps are at the slowest part of the memory at once: what
-    they ask for then comes on top of their own path. At other times they are out of step. Units idle for part of a
-    path, since the last warps end one after the other."""
-    far, drained = largest(bounds, MEMORY, len(bounds)), DRAIN * (alone + cold)
-    mixed = larger(bounds[LATENCY] + QUEUE * far, far + DRAIN * alone)
-    waits = visit * (bounds[LATENCY] + far) + (1 - visit) * mixed
+    At one of them, which is this part of those a warp makes, all warps are there at once: what they ask for then comes
+    on top of their own path. At other times they are out of step."""
+    mixed = larger(waits + QUEUE * far, far + DRAIN * alone)
+    return visit * (waits + far) + (1 - visit) * mixed
+
+
+@jit
+def together(bounds, alone, cold, entered, load, atomic):
+    """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS). `load`, `atomic`:
+    the part that one visit of memory is of those a warp makes. Units idle for part of a path, since the last warps end
+    one after the other."""
+    drained = DRAIN * (alone + cold)
+    far = larger(largest(bounds, MEMORY, ATOMICS), bounds[ATOMICS + 1])
+    waits = visited(visited(bounds[LATENCY] + entered, far, alone, load), bounds[ATOMICS], alone, atomic)
     most = fixed(larger(waits, largest(bounds, UNITS, MEMORY) + drained))
     total = sharpened(waits / most)
     for k in range(UNITS, MEMORY):
