@@ -207,9 +207,9 @@ def predict_one(s, t, p, matrix, found):
     cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
     jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
-    waves, entered = an_sm / resident, larger(0.0, share * s.global_cycles / p.lsu_units - bounds[SHARED_OUT + 2])
+    waves, near = an_sm / resident, 1 - trip_cycles(s, p, s.path, l1_wait, l2_wait) / alone
     loads, atomics = larger(1.0, s.path[LOAD] * l1_wait) * waves, larger(1.0, s.path[ATOMIC]) * waves
-    found.cycles = p.launch_latency_cycles + together(bounds, alone, cold, entered / loads, 1 / loads, 1 / atomics)
+    found.cycles = p.launch_latency_cycles + together(bounds, alone, longest - alone, cold, near, where(p.sm_count > 29, 1.0, 0.0), 1 / loads, 1 / atomics)
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
     found.l2_sectors, found.dram_sectors = sectors, read
 
@@ -278,23 +278,25 @@ def sharpened(x):
 
 
 @jit
-def visited(waits, far, alone, visit):
+def visited(waits, far, drained, visit):
     """Time of warps that take `waits` but for visits of something that all of them ask for.
 
     At one of them, which is this part of those a warp makes, all warps are there at once: what they ask for then comes
     on top of their own path. At other times they are out of step."""
-    mixed = larger(waits + QUEUE * far, far + DRAIN * alone)
+    mixed = larger(waits + QUEUE * far, far + drained)
     return visit * (waits + far) + (1 - visit) * mixed
 
 
 @jit
-def together(bounds, alone, cold, entered, load, atomic):
+def together(bounds, alone, tail, cold, near, in_step, load, atomic):
     """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS). `load`, `atomic`:
     the part that one visit of memory is of those a warp makes. Units idle for part of a path, since the last warps end
     one after the other."""
     drained = DRAIN * (alone + cold)
     far = larger(largest(bounds, MEMORY, ATOMICS), bounds[ATOMICS + 1])
-    waits = visited(visited(bounds[LATENCY] + entered, far, alone, load), bounds[ATOMICS], alone, atomic)
+    before = in_step * larger(0.0, largest(bounds, UNITS, MEMORY) - near * bounds[LATENCY])
+    waits = visited(bounds[LATENCY] + load * before, far, alone * smaller(DRAIN, 2 * load) + tail, load)
+    waits = visited(waits, bounds[ATOMICS], alone * smaller(DRAIN, 2 * atomic) + tail, atomic)
     most = fixed(larger(waits, largest(bounds, UNITS, MEMORY) + drained))
     total = sharpened(waits / most)
     for k in range(UNITS, MEMORY):
@@ -340,15 +342,23 @@ def path_cycles(s, p, path, l1_wait, l2_wait):
     The first of those finds its DRAM row closed."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
     miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
-    load = (1 - s.l1d_bypass) * p.l1d_latency_cycles + l1_wait * miss + real * l2_wait * dram
-    atomic = p.perfect_memory * p.atomic_latency_cycles + real * l2
     code = p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)
     const = p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram)
     near = path[ONE] + path[SHARED] * p.shared_latency_cycles + path[CONST] * p.const_latency_cycles
-    far = path[LOAD] * load + path[STORE] * (p.l1d_latency_cycles + miss) + path[ATOMIC] * atomic
+    hits = (path[LOAD] * (1 - s.l1d_bypass) + path[STORE]) * p.l1d_latency_cycles
     missed = path[FETCH_MISS] * (1 - p.perfect_instruction_cache) * code + path[CONST_MISS] * const
+    return dot(path[:CLASSES], p.latency_cycles) + near + hits + missed + trip_cycles(s, p, path, l1_wait, l2_wait)
+
+
+@jit
+def trip_cycles(s, p, path, l1_wait, l2_wait):
+    """Of them, those on the way to L2 and DRAM, and back."""
+    real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
+    miss = p.perfect_memory * p.l1_miss_extra_cycles + real * l2
+    loads = path[LOAD] * (l1_wait * miss + real * l2_wait * dram)
+    atomics = path[ATOMIC] * (p.perfect_memory * p.atomic_latency_cycles + real * l2)
     opened = real * smaller(1.0, path[LOAD] * l2_wait) * p.dram_activate_cycles
-    return dot(path[:CLASSES], p.latency_cycles) + near + far + missed + opened
+    return loads + path[STORE] * miss + atomics + opened
 
 
 def _ipc_one_issue(stall_cycles_an_instruction, warps):
