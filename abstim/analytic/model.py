@@ -49,8 +49,9 @@ from functional.jit.marked import jit
 
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 12  # of the p-norm: two equal times cost 2^(1/12) = 1.06 times one
-QUEUE = 0.3  # part of the requests of its wave in front of one, in the mean; of 0, 0.3, 0.5, 1 the least mean error
-DRAIN = 0.4  # part of a warp's path for which a resource that all wait for is half idle, at the end
+# Part of the requests of its wave in front of one, in the mean: of warps that are out of step, or take turns; part of a
+# warp's path, or visits of it, for which what all wait for is half idle, at the end
+QUEUE, QUEUE_IN_TURN, DRAIN, DRAIN_VISITS = 0.2, 0.5, 0.4, 2
 SECTOR_BYTES, WARP_THREADS = 32, 32
 BOUNDS = (
     "latency", "SFU", "DP units", "tensor units", "load/store unit", "SP units", "INT units", "front end", "result bus",
@@ -207,9 +208,9 @@ def predict_one(s, t, p, matrix, found):
     cold = larger(0.0, path_cycles(s, p, s.cold_path, l1_wait, l2_wait))
     jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
-    waves, near = an_sm / resident, 1 - trip_cycles(s, p, s.path, l1_wait, l2_wait) / alone
-    loads, atomics = larger(1.0, s.path[LOAD] * l1_wait) * waves, larger(1.0, s.path[ATOMIC]) * waves
-    found.cycles = p.launch_latency_cycles + together(bounds, alone, longest - alone, cold, near, where(p.sm_count > 29, 1.0, 0.0), 1 / loads, 1 / atomics)
+    tail, trips = longest - alone, trip_cycles(s, p, s.path, l1_wait, l2_wait)
+    waits = waiting(s, p, bounds, alone, tail, trips, l1_wait, an_sm / resident)
+    found.cycles = p.launch_latency_cycles + together(bounds, waits, DRAIN * (alone + cold))
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
     found.l2_sectors, found.dram_sectors = sectors, read
 
@@ -278,25 +279,34 @@ def sharpened(x):
 
 
 @jit
-def visited(waits, far, drained, visit):
+def visited(p, waits, far, alone, tail, visits):
     """Time of warps that take `waits` but for visits of something that all of them ask for.
 
-    At one of them, which is this part of those a warp makes, all warps are there at once: what they ask for then comes
-    on top of their own path. At other times they are out of step."""
-    mixed = larger(waits + QUEUE * far, far + drained)
-    return visit * (waits + far) + (1 - visit) * mixed
+    At one visit of all all warps are there at once: what they ask for then comes on top of their own path. At others
+    they are out of step, the more so if ready warps do not take turns. At the end only the last visits of a mean warp
+    are under way, and those that the longest one makes after."""
+    queue = p.scheduler * QUEUE_IN_TURN + (1 - p.scheduler) * QUEUE
+    mixed = larger(waits + queue * far, far + alone * smaller(DRAIN, DRAIN_VISITS / visits) + tail)
+    return (waits + far) / visits + (1 - 1 / visits) * mixed
 
 
 @jit
-def together(bounds, alone, tail, cold, near, in_step, load, atomic):
-    """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS). `load`, `atomic`:
-    the part that one visit of memory is of those a warp makes. Units idle for part of a path, since the last warps end
-    one after the other."""
-    drained = DRAIN * (alone + cold)
+def waiting(s, p, bounds, alone, tail, trips, l1_wait, waves):
+    """Time of warps that wait for memory; `trips`: of their path, those behind L1D.
+
+    Warps that take turns come to their first load together: what they ask of units before it, beyond what they wait for
+    anyway, is over then."""
+    loads, atomics = larger(1.0, s.path[LOAD] * l1_wait) * waves, larger(1.0, s.path[ATOMIC]) * waves
+    before = larger(0.0, largest(bounds, UNITS, MEMORY) - (1 - trips / alone) * bounds[LATENCY]) / loads
     far = larger(largest(bounds, MEMORY, ATOMICS), bounds[ATOMICS + 1])
-    before = in_step * larger(0.0, largest(bounds, UNITS, MEMORY) - near * bounds[LATENCY])
-    waits = visited(bounds[LATENCY] + load * before, far, alone * smaller(DRAIN, 2 * load) + tail, load)
-    waits = visited(waits, bounds[ATOMICS], alone * smaller(DRAIN, 2 * atomic) + tail, atomic)
+    waits = visited(p, bounds[LATENCY] + p.scheduler * before, far, alone, tail, loads)
+    return visited(p, waits, bounds[ATOMICS], alone, tail, atomics)
+
+
+@jit
+def together(bounds, waits, drained):
+    """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS). Units idle for
+    part of a path, since the last warps end one after the other."""
     most = fixed(larger(waits, largest(bounds, UNITS, MEMORY) + drained))
     total = sharpened(waits / most)
     for k in range(UNITS, MEMORY):

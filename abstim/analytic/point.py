@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from abstim.gpu.config import Gpu, load_gpu
-from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES
+from abstim.gpu.spec import ALUS, INSTRUCTION_CLASSES, POLICIES
 
 CLASSES = len(INSTRUCTION_CLASSES)
 
 
 # A GPU in floats. Names and units are those of `Spec` and `Params`; flags are 1 or 0. Of the first three there is one a
-# class of instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS)
+# class of instructions; `on_unit` [alu, class] is 1 where the class runs on this kind of unit (ALUS); `scheduler` is 1
+# where warps take turns
 _NUMBERS = (
     "perfect_memory", "sm_count", "core_clock_hz", "max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm",
     "registers_per_sm", "register_allocation_granularity", "shared_bytes_per_sm", "schedulers_per_sm", "sp_units",
@@ -29,7 +30,7 @@ _NUMBERS = (
     "launch_latency_cycles",
 )  # fmt: skip
 POINT = np.dtype([
-    ("latency_cycles", "f8", CLASSES), ("initiation_cycles", "f8", CLASSES), ("on_unit", "f8", (len(ALUS), CLASSES)),
+    ("scheduler", "f8"), ("latency_cycles", "f8", CLASSES), ("initiation_cycles", "f8", CLASSES), ("on_unit", "f8", (len(ALUS), CLASSES)),
     *((name, "f8") for name in _NUMBERS),
 ])  # fmt: skip
 Point = namedtuple("Point", list(POINT.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
@@ -44,6 +45,7 @@ def points_of(gpus: Sequence[Gpu]) -> np.ndarray:
         row["initiation_cycles"] = [o.initiation_cycles for o in operations]
         row["on_unit"] = [[o.unit == unit for o in operations] for unit in ALUS]
         spec, params = gpu.spec, gpu.params
+        row["scheduler"] = POLICIES[spec.scheduler].in_turn
         for name in _NUMBERS:
             row[name] = getattr(spec if hasattr(spec, name) else params, name)
     return found

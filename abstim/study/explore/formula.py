@@ -12,7 +12,7 @@ import numpy as np
 
 from abstim.brief import grouped
 from abstim.gpu.config import Gpu, not_looked_at
-from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, in_cycles
+from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, POLICIES, in_cycles
 from abstim.session.session import Session
 from abstim.study.explore.jobs import Work
 from abstim.study.explore.points import Points
@@ -85,6 +85,8 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
             points["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
         elif section:
             points[section][:, INSTRUCTION_CLASSES.index(name)] = values
+        elif key == "scheduler":
+            points[key] = [POLICIES[policy].in_turn for policy in values]
         elif key in (points.dtype.names or ()):
             points[key] = values
     own = {key: columns.get(key, gpu.settings[key].value) + np.zeros(len(points)) for key in _DECIDE_CYCLES}
