@@ -199,7 +199,8 @@ def predict_one(s, t, p, matrix, found):
     share, bounds = uneven * an_sm / s.thread_blocks, found.bounds_cycles
     misses, sectors = l1 * s.lines, asked + s.store_sectors + s.atomics
     absent, back = read + written * s.store_sectors, written_back(s, p, l2, written)
-    l2_cycles(s, p, share, sectors, absent, back, at_nodes(t, p, resident, t.crowds), bounds)
+    crowd = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.crowds) * larger(1.0, p.l2_sector_cycles)
+    l2_cycles(s, p, share, sectors, absent, back, crowd, bounds)
     memory_cycles(s, p, share, misses, sectors, read + back, bounds)
     bounds[MEMORY + 5] = (1 - s.l1d_bypass) * in_flight_cycles(p, misses * share, l2 / larger(1e-9, l1))
     unit_cycles(s, p, share, bounds)
@@ -209,7 +210,7 @@ def predict_one(s, t, p, matrix, found):
     jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
     tail, trips = longest - alone, trip_cycles(s, p, s.path, l1_wait, l2_wait)
-    waits = waiting(s, p, bounds, alone, tail, trips, l1_wait, an_sm / resident)
+    waits = waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, an_sm / resident)
     found.cycles = p.launch_latency_cycles + together(bounds, waits, DRAIN * (alone + cold))
     found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
     found.l2_sectors, found.dram_sectors = sectors, read
@@ -291,7 +292,7 @@ def visited(p, waits, far, alone, tail, visits):
 
 
 @jit
-def waiting(s, p, bounds, alone, tail, trips, l1_wait, waves):
+def waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, waves):
     """Time of warps that wait for memory; `trips`: of their path, those behind L1D.
 
     Warps that take turns come to their first load together: what they ask of units before it, beyond what they wait for
@@ -300,6 +301,7 @@ def waiting(s, p, bounds, alone, tail, trips, l1_wait, waves):
     before = larger(0.0, largest(bounds, UNITS, MEMORY) - (1 - trips / alone) * bounds[LATENCY]) / loads
     far = larger(largest(bounds, MEMORY, ATOMICS), bounds[ATOMICS + 1])
     waits = visited(p, bounds[LATENCY] + p.scheduler * before, far, alone, tail, loads)
+    waits = larger(waits, crowd + DRAIN * alone + tail)  # a line that all want brings them in step
     return visited(p, waits, bounds[ATOMICS], alone, tail, atomics)
 
 
@@ -459,7 +461,7 @@ def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
     served = held + absent + back * p.l2_sector_cycles
     # what a switch passes that queues at its inputs (docs/occupancy-vector.md, "Memory")
     switch = sectors * (share + 1 / slices) * (1 - larger(p.crossbar_repeats, p.crossbar_output_queues))
-    bounds[MEMORY + 2] = real * larger(larger(served / slices, switch), crowd * port)
+    bounds[MEMORY + 2] = larger(real * larger(served / slices, switch), crowd)
     bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 
 
