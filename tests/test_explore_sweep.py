@@ -371,5 +371,5 @@ def test_a_model_that_a_sweep_cannot_use_is_refused(how):
 def test_a_sweep_by_formula_says_what_cannot_run_and_refuses_what_it_does_not_know():
     found = swept("max_warps_per_sm=4,48", targets=("hotspot",), model="analytic")
     assert found.cycles[0, 0] < 0 < found.cycles[1, 0] and "warps" in found.reasons[0]
-    with pytest.raises(InputError, match="--vary l1i_kib: the analytic model does not look at it"):
-        swept("l1i_kib=4,8", model="analytic")
+    with pytest.raises(InputError, match="--vary l1d_index: the analytic model does not look at it"):
+        swept("l1d_index=linear,hash", model="analytic")

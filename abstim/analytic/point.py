@@ -30,8 +30,8 @@ _NUMBERS = (
     "launch_latency_cycles",
 )  # fmt: skip
 POINT = np.dtype([
-    ("scheduler", "f8"), ("latency_cycles", "f8", CLASSES), ("initiation_cycles", "f8", CLASSES), ("on_unit", "f8", (len(ALUS), CLASSES)),
-    *((name, "f8") for name in _NUMBERS),
+    ("latency_cycles", "f8", CLASSES), ("initiation_cycles", "f8", CLASSES), ("on_unit", "f8", (len(ALUS), CLASSES)),
+    *((name, "f8") for name in ("scheduler", *_NUMBERS)),
 ])  # fmt: skip
 Point = namedtuple("Point", list(POINT.names or ()))  # type: ignore[misc]  # the same as arrays, for JAX
 
