@@ -168,7 +168,7 @@ def test_some_lines_stand_for_all(monkeypatch):
     assert (
         part["l1d_misses"] == pytest.approx(whole["l1d_misses"], rel=0.1) and part["l1d_misses"] != whole["l1d_misses"]
     )
-    assert part["dram_sectors"] == pytest.approx(whole["dram_sectors"], rel=0.15)  # 256 lines: a sixteenth
+    assert part["dram_reads"] == pytest.approx(whole["dram_reads"], rel=0.15)  # 256 lines: a sixteenth
 
 
 def test_bound_of_a_kernel_that_has_one():
@@ -201,7 +201,7 @@ def test_every_slope_is_finite(slopes):
 
 def test_larger_caches_miss_less(hotspot):
     sizes = [load_gpu("gtx480", [f"l2_sets={2 ** (k // 4)}"]) for k in range(32)]
-    sectors = predict(hotspot, points_of(sizes))["dram_sectors"]
+    sectors = predict(hotspot, points_of(sizes))["dram_reads"]
     assert (np.diff(sectors) <= 1e-3).all() and sectors[-1] < sectors[0]
 
 

@@ -61,11 +61,13 @@ BOUNDS = (
 LATENCY, UNITS, SHARED_OUT, MEMORY, ATOMICS = (
     BOUNDS.index(name) for name in ("latency", "SFU", "SP units", "SM replies", "atomics")
 )
-# A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; sectors that L2
-# is asked for or written, and those read from DRAM
+# A launch on a design point: its cycles, those that each of BOUNDS takes alone, and of the cold start; counters and hit
+# rates (-1: of nothing) as the engine has them
+COUNTERS = "l1d_accesses", "l1d_misses", "l2_accesses", "dram_reads"
+HIT_RATES = "l1d_hit_rate", "l2_hit_rate"
 PREDICTION = np.dtype([
     ("cycles", "f8"), ("bounds_cycles", "f8", len(BOUNDS)),
-    *((name, "f8") for name in ("cold_cycles", "resident_blocks", "l1d_misses", "l2_sectors", "dram_sectors")),
+    *((name, "f8") for name in ("cold_cycles", "resident_blocks", *COUNTERS, *HIT_RATES)),
 ])  # fmt: skip
 LAST_L1 = L1_NODES - 1
 
@@ -212,8 +214,11 @@ def predict_one(s, t, p, matrix, found):
     tail, trips = longest - alone, trip_cycles(s, p, s.path, l1_wait, l2_wait)
     waits = waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, an_sm / resident)
     found.cycles = p.launch_latency_cycles + together(bounds, waits, DRAIN * (alone + cold))
-    found.cold_cycles, found.resident_blocks, found.l1d_misses = cold, resident, misses + s.stores
-    found.l2_sectors, found.dram_sectors = sectors, read
+    found.cold_cycles, found.resident_blocks, real = cold, resident, 1 - p.perfect_memory
+    found.l1d_accesses, found.l1d_misses = s.lookups + s.stores, misses + s.stores
+    found.l2_accesses, found.dram_reads = real * sectors, real * read
+    found.l1d_hit_rate = where(s.lookups > 0, 1 - misses / larger(1.0, s.lookups), -1.0)
+    found.l2_hit_rate = where(real * asked >= 0.5, 1 - read / larger(0.5, asked), -1.0)
 
 
 def as_arrays(record: Any) -> Any:

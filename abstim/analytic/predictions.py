@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.look import WORK
-from abstim.analytic.model import BOUNDS, PREDICTION, SECTOR_BYTES, Summary, predict_all
+from abstim.analytic.model import BOUNDS, COUNTERS, HIT_RATES, PREDICTION, SECTOR_BYTES, Summary, predict_all
 from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
 from abstim.analytic.summary import Asking, TimedReading, given_of, kept, nodes_around, summarize, timed_code
@@ -97,7 +96,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
         started, before = perf_counter(), session.prepared_seconds
-        looks = [look_at(session, number, r.gpus[0], trace, r.asking) for r in readings]
+        looks = [look_at(session, number, r.gpus[0], trace, r.asking)[1] for r in readings]
         summarized = perf_counter()
         for rows, row in zip(found, _rows(session, number, trace, readings, looks), strict=True):
             rows.append(row)
@@ -112,7 +111,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
 def launch_on(session: Session, number: int, gpus: Sequence[Gpu]) -> list[AnalyticLaunch]:
     """One launch on every GPU."""
     trace, readings = session.traces.trace(number), by_reading(gpus)
-    looks = [look_at(session, number, r.gpus[0], trace, r.asking) for r in readings]
+    looks = [look_at(session, number, r.gpus[0], trace, r.asking)[1] for r in readings]
     return _rows(session, number, trace, readings, looks)
 
 
@@ -145,47 +144,29 @@ def reading(gpu: Gpu) -> tuple:
 
 
 def _rows(
-    session: Session, number: int, trace: Trace, readings: Sequence[SameReading],
-    looks: Sequence[tuple[Summary, np.ndarray]],
-) -> list[AnalyticLaunch]:  # fmt: skip
+    session: Session, number: int, trace: Trace, readings: Sequence[SameReading], looks: Sequence[np.ndarray]
+) -> list[AnalyticLaunch]:
     """Of a launch on every GPU, in their order."""
     found = {}
-    for own, (summary, predictions) in zip(readings, looks, strict=True):
-        work = dict(zip(WORK, summary.work.reshape(1).view(float)[: len(WORK)].tolist(), strict=True))
+    for own, predictions in zip(readings, looks, strict=True):
         for k, gpu, prediction in zip(own.places, own.gpus, predictions.tolist(), strict=True):
-            found[k] = _launch(session, number, trace, gpu, work, prediction)
+            found[k] = _launch(session, number, trace, gpu, dict(zip(PREDICTION.names or (), prediction, strict=True)))
     return [found[k] for k in sorted(found)]
 
 
-def _launch(
-    session: Session, number: int, trace: Trace, gpu: Gpu, work: Mapping[str, float], p: tuple[Any, ...]
-) -> AnalyticLaunch:
-    spec, found = gpu.spec, dict(zip(PREDICTION.names or (), p, strict=True))
-    lookups, stores = work["lookups"], work["stores"]
+def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, found: dict[str, Any]) -> AnalyticLaunch:
     cycles, bounds = max(1, round(found["cycles"])), found["bounds_cycles"].tolist()
     facts = launch_facts(session, number, session.launch(number), trace, gpu, cycles)
-    real = not spec.perfect_memory
-    missed = found["l1d_misses"] - stores
-    sectors, read = int(found["l2_sectors"]) if real else 0, int(found["dram_sectors"]) if real else 0
-    asked = sectors - work["store_sectors"] - work["atomics"]
+    caches = {name: int(found[name]) for name in COUNTERS}
+    moved = {"l2_bytes": SECTOR_BYTES * caches["l2_accesses"], "dram_read_bytes": SECTOR_BYTES * caches["dram_reads"]}
     return AnalyticLaunch(
         **facts,
-        occupancy=min(1.0, facts["blocks_per_sm"] * trace.warps_per_block / spec.max_warps_per_sm),
+        occupancy=min(1.0, facts["blocks_per_sm"] * trace.warps_per_block / gpu.spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
-        caches={
-            "l1d_accesses": int(lookups + stores), "l1d_misses": int(found["l1d_misses"]),
-            "l2_accesses": sectors, "dram_reads": read,
-        },
-        memory=_memory(1 - missed / lookups if lookups else None,
-                       1 - read / asked if real and asked >= 0.5 else None, sectors, read),
+        caches=caches,
+        memory={name: found[name] for name in HIT_RATES if found[name] >= 0} | moved,
         windows={},
         limit=BOUNDS[bounds.index(max(bounds))],
         bounds_cycles=dict(zip(BOUNDS, bounds, strict=True)),
-    )  # fmt: skip
-
-
-def _memory(l1d: float | None, l2: float | None, sectors: int, read: int) -> dict[str, float]:
-    """Named as abstim.session.limits.memory_use names them."""
-    rates = {name: rate for name, rate in (("l1d_hit_rate", l1d), ("l2_hit_rate", l2)) if rate is not None}
-    return rates | {"l2_bytes": SECTOR_BYTES * sectors, "dram_read_bytes": SECTOR_BYTES * read}
+    )
