@@ -82,7 +82,7 @@ class Kinds(NamedTuple):
     barriers."""
 
     phases: Int64[np.ndarray, "kind 2"]  # where its own begin and end in the next four
-    work: Float64[np.ndarray, "phase 4"]  # fetches, accesses, cycles of those, of global ones
+    work: Float64[np.ndarray, "phase 3"]  # fetches, accesses, cycles of those
     ends: Float64[np.ndarray, " phase"]  # cycles of a phase
     paths: Float64[np.ndarray, "phase latency"]  # counts of LATENCIES on its longest path
     batches: Int64[np.ndarray, "phase 2"]  # where its own begin and end in `ranges`: see `longest_path`
@@ -309,7 +309,6 @@ def count_work(code, walking, count, work):
         if code.rows[node.instr].kind >= Kind.PARAM_LOAD:
             work[phase, 1] += 1
             work[phase, 2] += max(1, node.work)
-            work[phase, 3] += max(1, node.work) if code.rows[node.instr].kind >= Kind.GLOBAL_LOAD else 0
 
 
 @jit

@@ -3,7 +3,7 @@ lines that they touch."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,6 @@ WORK = (
     "results",  # of them, those on arithmetic units
     "fetches", "accesses",  # instructions on the load/store unit
     "access_cycles",  # it is busy
-    "global_cycles",  # of them, with global memory
     "lookups",  # transactions that look up L1D
     "lines",  # the same, an instruction's transactions on one line counted once
     "load_sectors",  # that those ask for if all miss
@@ -50,16 +49,30 @@ WORK = (
 )  # fmt: skip
 
 
+OF_RECORDS = WORK[5:]  # those of line records
+
 SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
 # longest block; what the first block's is longer by if the first use of a line of code or constants is a miss
 _PATHS = "path", "longest_path", "cold_path"
-SUMMARY = np.dtype([
-    *((name, "f8") for name in (*WORK, *SHAPE)),
+_FIELDS = np.dtype([
+    *((name, "f8") for name in (*SHAPE, *WORK)),
     ("by_class", "f8", CLASSES),  # instructions on arithmetic units
     *((name, "f8", len(LATENCIES)) for name in _PATHS),
     ("imbalance", "f8", MOST_SMS),  # instructions of the busiest of 1, 2, ... SMs over those of mean blocks
 ])  # fmt: skip
+
+
+def overlaid(fields: np.dtype, name: str, first: str) -> np.dtype:
+    """A record type with an array more, of all numbers from a field on, where they are."""
+    own: Any = fields.fields
+    number, at = fields[0].base, own[first][1]
+    formats, offsets = ([each[k] for each in own.values()] for k in (0, 1))
+    formats.append((number, (fields.itemsize - at) // number.itemsize))
+    return np.dtype({"names": [*own, name], "formats": formats, "offsets": [*offsets, at]})
+
+
+SUMMARY = overlaid(overlaid(_FIELDS, "of_records", OF_RECORDS[0]), "filled", WORK[0])
 
 
 class Tables(NamedTuple):
@@ -89,14 +102,6 @@ class Looked(NamedTuple):
     blocks: int
 
 
-class Limits(NamedTuple):
-    """Named in summary.py."""
-
-    most_instructions: int
-    least_walked: int
-    least_lines: int
-
-
 class Marks(NamedTuple):
     """Scratch: instructions of each thread block; is it walked (1: as one of those spread evenly, 2: as the one with
     the longest warp); how often each basic block is executed; instructions of SMs; batches of loads as line records,
@@ -111,7 +116,7 @@ class Marks(NamedTuple):
 
 # Of a warp that is the first of those that do the same: how many they are; how many turns each takes; the kind that it
 # is walked as, + 1 (0: it is not); sums of WORK over its line records
-LEADER = np.dtype([(name, "i4") for name in ("members", "turns", "kind", *WORK[6:13])])
+LEADER = overlaid(np.dtype([(n, "i4") for n in ("members", "turns", "kind", *OF_RECORDS[:-1])]), "work", OF_RECORDS[0])
 
 
 class Read(NamedTuple):
@@ -224,13 +229,8 @@ def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, 
     for w in range(blocks * looked.warps):
         own = read.leaders[w]
         if own.members:
-            out.lookups += own.members * own.lookups
-            out.lines += own.members * own.lines
-            out.load_sectors += own.members * own.load_sectors
-            out.stores += own.members * own.stores
-            out.store_lines += own.members * own.store_lines
-            out.store_sectors += own.members * own.store_sectors
-            out.atomics += own.members * own.atomics
+            for k in range(len(own.work)):
+                out.of_records[k] += own.members * own.work[k]
             for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
                 executed[streams.blocks[event]] += own.members
 
@@ -354,7 +354,6 @@ def add_work(looked, marks, blocks, read, kinds, out):
                     out.fetches += kinds.work[phase, 0]
                     out.accesses += kinds.work[phase, 1]
                     out.access_cycles += kinds.work[phase, 2]
-                    out.global_cycles += kinds.work[phase, 3]
                 instructions += looked.warp_instructions[w]
     out.instructions = 0
     for block in range(looked.blocks):
@@ -363,7 +362,6 @@ def add_work(looked, marks, blocks, read, kinds, out):
     out.fetches *= times
     out.accesses *= times
     out.access_cycles *= times
-    out.global_cycles *= times
 
 
 @jit
@@ -440,29 +438,19 @@ def count_classes(code, streams, executed, out):
 
 
 @jit
-def empty_summary(out):
-    """But for the launch's shape."""
-    blocks, warps, registers = out.thread_blocks, out.warps_per_block, out.registers_per_thread
-    shared, bypass = out.shared_bytes, out.l1d_bypass
-    zero(out)
-    out.thread_blocks, out.warps_per_block, out.registers_per_thread = blocks, warps, registers
-    out.shared_bytes, out.l1d_bypass = shared, bypass
-
-
-@jit
-def look(code, streams, offsets, reading, looked, limits, scratch, out, tables):
+def look(code, streams, offsets, reading, looked, scratch, asked):
     """Fill in a SUMMARY of a launch, but for its shape, and its tables."""
     lines, reuse, read, walk, marks = scratch.lines, scratch.reuse, scratch.read, scratch.walk, scratch.marks
-    blocks = count_blocks(looked, marks.instructions, limits.most_instructions)
-    empty_summary(out)
+    out, blocks = asked.work, count_blocks(looked, marks.instructions, asked.most_instructions)
+    out.filled[:] = 0
     marks.executed[: len(streams.block_start)] = 0
     zero(read.leaders[: blocks * looked.warps])
     zero(read.done.actions[: offsets.records[blocks * looked.warps]])
-    deal(looked, marks, tables.dealt, out)
+    deal(looked, marks, asked.tables.dealt, out)
     read_warps(code, streams, offsets, reading, looked, marks.executed, blocks, read, walk.walking, out)
     count_classes(code, streams, marks.executed, out)
     longest = walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
-    share = choose(looked, limits.least_walked, marks.chosen, blocks, read.leaders)
+    share = choose(looked, asked.least_walked, marks.chosen, blocks, read.leaders)
     kept = walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out)
     add_paths(out.cold_path, walk.kinds, kind_of(read, longest), -1.0)
     add_work(looked, marks, blocks, read, walk.kinds, out)
@@ -470,8 +458,8 @@ def look(code, streams, offsets, reading, looked, limits, scratch, out, tables):
         out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
     kept = thin_out(marks.batches, kept, WAITED)
     batches = marks.batches[:kept]
-    look_at_enough(streams, offsets, reading, looked, limits.least_lines, blocks, batches, read, lines, reuse.uses)
-    fill_tables(batches, looked.warps, reading, reuse, tables)
+    look_at_enough(streams, offsets, reading, looked, asked.least_lines, blocks, batches, read, lines, reuse.uses)
+    fill_tables(batches, looked.warps, reading, reuse, asked.tables)
     stand_for_all(looked, marks, blocks, out)
 
 
@@ -484,14 +472,8 @@ def stand_for_all(looked, marks, blocks, out):
     for k in range(CLASSES):
         out.by_class[k] *= out.instructions / own
         out.results += out.by_class[k]
-    out.lookups *= times
-    out.lines *= times
-    out.load_sectors *= times
-    out.stores *= times
-    out.store_lines *= times
-    out.store_sectors *= times
-    out.atomics *= times
-    out.hottest_atomics *= times
+    for k in range(len(OF_RECORDS)):
+        out.of_records[k] *= times
 
 
 class Scratch(NamedTuple):

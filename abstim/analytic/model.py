@@ -255,10 +255,9 @@ def predict_all(work, tables, points, matrix, found):
 @compiled
 def look_and_predict(code, launch, reading, scratch, asked):
     """Look at a launch, and predict it."""
-    work, tables = asked.work, asked.tables
-    look(code, launch.streams, launch.offsets, reading, launch.looked, asked.limits, scratch, work, tables)
+    look(code, launch.streams, launch.offsets, reading, launch.looked, scratch, asked)
     for k in range(len(asked.points)):
-        predict_one(work, tables, asked.points[k], asked.matrix, asked.found[k])
+        predict_one(asked.work, asked.tables, asked.points[k], asked.matrix, asked.found[k])
 
 
 @compiled

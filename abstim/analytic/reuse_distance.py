@@ -200,19 +200,13 @@ def end_turn(state):
 
 
 @jit
-def empty(level, lines, words):
-    """Of so many lines, and words of places."""
+def empty(level, lines, touches):
+    """For so many lines, and touches of them."""
     zero(level.lines[:lines])
-    zero(level.counted[:words])
-    zero(level.sums[: (words >> (GROUP_SHIFT - 6)) + 1])
+    zero(level.counted[: ((touches + FIRST_PLACE) >> 6) + 1])
+    zero(level.sums[: ((touches + FIRST_PLACE) >> GROUP_SHIFT) + 1])
     zero(level.state)
     level.state[0].next = FIRST_PLACE
-
-
-@jit
-def words_for(touches):
-    """Words of bits for so many places."""
-    return ((touches + FIRST_PLACE) >> 6) + 1
 
 
 @jit
@@ -262,9 +256,8 @@ def sort_uses(uses, sm_count, resident, order):
 @jit
 def use_l2(uses, order, merges, level, found):
     """All uses, in order of turns: the second level keeps what passes."""
-    size, words, state = uses.sizes[0], words_for(uses.sizes[0].uses), level.state[0]
-    bits, sums = level.counted, level.sums
-    empty(level, size.lines, words)
+    size, state, bits, sums = uses.sizes[0], level.state[0], level.counted, level.sums
+    empty(level, size.lines, size.uses)
     for k in range(size.uses):
         n = order.in_turn[k]
         row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.actions[n] == WRITE
@@ -280,9 +273,8 @@ def use_l2(uses, order, merges, level, found):
 @jit
 def use_l1(uses, order, first, stop, drops, level, found):
     """Those of one SM: the first level does not see atomics, and keeps or drops a line that is written."""
-    size, words = uses.sizes[0], words_for(stop - first)
     bits, sums = level.counted, level.sums
-    empty(level, size.lines, words)
+    empty(level, uses.sizes[0].lines, stop - first)
     for k in range(first, stop):
         n = order.by_sm[k]
         row, writes = level.lines[uses.lines[n]], uses.actions[n] == WRITE

@@ -13,7 +13,7 @@ from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
-from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Limits, Looked, Marks, Read, Scratch, Tables, Walk
+from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables, Walk
 from abstim.analytic.model import PREDICTION, Summary, look_and_predict, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.design_point import caches_machine, streams_of
@@ -67,7 +67,7 @@ def _scratch(*sizes: int) -> Held:
         read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), done, np.empty(records, np.int32))
         phases = warps + MOST_PHASES
         kinds = Kinds(
-            np.empty((warps, 2), np.int64), np.empty((phases, 4)), np.empty(phases),
+            np.empty((warps, 2), np.int64), np.empty((phases, 3)), np.empty(phases),
             np.empty((phases, len(LATENCIES))), np.empty((phases, 2), np.int64), np.empty((records + 1, 2), np.int64),
         )  # fmt: skip
         walking = Walking(
@@ -117,7 +117,9 @@ class Asked(NamedTuple):
 
     work: np.ndarray  # SUMMARY
     tables: Tables
-    limits: Limits
+    most_instructions: int  # these three: named above
+    least_walked: int
+    least_lines: int
     points: np.ndarray  # POINT
     matrix: Float[np.ndarray, "ways size bin"]
     found: np.ndarray  # PREDICTION
@@ -139,9 +141,8 @@ class Asking:
                 work[name] = value
             residents_of(work, self.points, residents)
             tables = self._nodes(self.points["sm_count"].tolist(), residents.tolist())
-            limits = Limits(MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES)
-            predictions = np.empty(len(self.points), PREDICTION)
-            found = Held(Asked(work, tables, limits, self.points, miss_matrix(), predictions))
+            limits, predictions = (MOST_INSTRUCTIONS, LEAST_WALKED, LEAST_LINES), np.empty(len(self.points), PREDICTION)
+            found = Held(Asked(work, tables, *limits, self.points, miss_matrix(), predictions))
             self._held[shape] = found
         return found
 
