@@ -136,7 +136,7 @@ def action_of(kind):
 
 
 @jit
-def note_records(row, records, reading, record, done_by):
+def acts_of(row, records, reading, record, done_by):
     """What the line records of a memory instruction do; returns (where the next one's begin, transactions)."""
     action, total = action_of(row.kind), 0
     size = accesses.element_segment(row.kind, row.bytes if action else 2)
@@ -159,7 +159,7 @@ def note_records(row, records, reading, record, done_by):
 def access_of(node, row, records, reading, first, done_by, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     action = action_of(row.kind)
-    record, node.work = note_records(row, records, reading, first, done_by)
+    record, node.work = acts_of(row, records, reading, first, done_by)
     if action:
         node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
     line = accesses.line_of(records[first])
@@ -227,12 +227,13 @@ def wait_for(node, nodes, j):
 
 
 @jit
-def schedule(code, walking, count, latency, most):
-    """Issue and completion times of a warp's instructions; returns (the one that is complete last, how many phases
-    there are between barriers, at most so many)."""
+def schedule(code, walking, count, latency, most, work):
+    """Issue and completion times of a warp's instructions, and what its phases, between barriers, ask of units that all
+    share; returns (the one that is complete last, how many phases there are, at most so many)."""
     nodes, writer, waits, writes = walking.nodes, walking.writer, code.waits, code.writes
     writer[:] = -1
     unit_free, blocker, latest, phases = 0.0, -1, 0, 0
+    work[0][:] = 0
     for n in range(count):
         node, i = nodes[n], nodes[n].instr
         node.after, node.issue_bound = n - 1, 1
@@ -242,6 +243,10 @@ def schedule(code, walking, count, latency, most):
                 wait_for(node, nodes, writer[waits[i, k]])
         wait_for(node, nodes, blocker)
         unit_free = result_of(node, code.rows[i], latency, unit_free)
+        work[phases, 0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
+        if code.rows[i].kind >= Kind.PARAM_LOAD:
+            work[phases, 1] += 1
+            work[phases, 2] += max(1, node.work)
         blocker = -1
         if code.rows[i].kind == Kind.SHARED_ATOMIC or code.rows[i].kind == Kind.GLOBAL_ATOMIC:
             blocker = n
@@ -250,6 +255,7 @@ def schedule(code, walking, count, latency, most):
         if n == count - 1 or (code.rows[i].kind == Kind.BARRIER and phases < most - 1):
             walking.cuts[phases] = n
             phases += 1
+            work[phases][:] = 0
         if node.done > nodes[latest].done:
             latest = n
         for k in range(writes.shape[1]):
@@ -297,21 +303,6 @@ def longest_path(walking, count, latest, phases, kinds, first, begin):
 
 
 @jit
-def count_work(code, walking, count, work):
-    """What each phase of a warp asks of units that all instructions share."""
-    phase = -1
-    for n in range(count):
-        node = walking.nodes[n]
-        if n == 0 or walking.cuts[phase] == n - 1:
-            phase += 1
-            work[phase][:] = 0
-        work[phase, 0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
-        if code.rows[node.instr].kind >= Kind.PARAM_LOAD:
-            work[phase, 1] += 1
-            work[phase, 2] += max(1, node.work)
-
-
-@jit
 def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, walking, done_by):
     """Walk a warp that is the first of its kind; the phases and batches of those before it are kept."""
     record, first, begin = offsets.records[warp], 0, 0
@@ -320,9 +311,8 @@ def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, walking,
         begin = kinds.batches[kinds.phases[kind - 1, 0], 1]  # the last ones come first
     count = expand(code, streams, offsets, reading, warp, cold, walking, done_by)
     most = len(kinds.ends) - first - (len(kinds.phases) - 1 - kind)  # one is left for every other kind
-    latest, phases = schedule(code, walking, count, code.latencies, most)
+    latest, phases = schedule(code, walking, count, code.latencies, most, kinds.work[first:])
     kinds.phases[kind, 0], kinds.phases[kind, 1] = first, first + phases
     found = longest_path(walking, count, latest, phases, kinds, first, begin)
     for n in range(begin, found):
         kinds.ranges[n, 0], kinds.ranges[n, 1] = kinds.ranges[n, 0] - record, kinds.ranges[n, 1] - record
-    count_work(code, walking, count, kinds.work[first:])

@@ -9,18 +9,7 @@ import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
-from abstim.analytic.lone_warp import (
-    CLASSES,
-    LATENCIES,
-    LOOK_UP,
-    NOTHING,
-    WRITE,
-    Kinds,
-    Records,
-    Walking,
-    note_records,
-    walk_kind,
-)
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, WRITE, Kinds, Records, Walking, acts_of, walk_kind
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
@@ -187,7 +176,7 @@ def read_leader(code, streams, offsets, reading, w, read, walking):
             if row.waits and waits_for(code, i, issued, turn):
                 turn += 1
             if row.kind >= Kind.PARAM_LOAD and not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                record, _ = note_records(row, streams.records, reading, record, read.done)
+                record, _ = acts_of(row, streams.records, reading, record, read.done)
                 add_record_work(streams, reading, read, first, record, turn, read.leaders[w])
             if row.kind >= Kind.GLOBAL_LOAD:
                 for k in range(code.writes.shape[1]):
@@ -210,7 +199,7 @@ def add_record_work(streams, reading, read, first, stop, turn, own):
             own.stores += transactions
             own.store_lines += 1
             own.store_sectors += sectors_in(segment(reading.machine[0], sectors))
-        elif action != NOTHING:
+        elif action:
             own.atomics += transactions
 
 

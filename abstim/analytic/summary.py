@@ -67,7 +67,7 @@ def _scratch(*sizes: int) -> Held:
         read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), done, np.empty(records, np.int32))
         phases = warps + MOST_PHASES
         kinds = Kinds(
-            np.empty((warps, 2), np.int64), np.empty((phases, 3)), np.empty(phases),
+            np.empty((warps, 2), np.int64), np.empty((phases + 1, 3)), np.empty(phases),
             np.empty((phases, len(LATENCIES))), np.empty((phases, 2), np.int64), np.empty((records + 1, 2), np.int64),
         )  # fmt: skip
         walking = Walking(
