@@ -106,12 +106,9 @@ def place_of(x, octaves_a_node, last):
 
 
 @jit
-def corner(sm_part, held_part, i, j):
-    """What a table counts for between two numbers of SMs, and of thread blocks on each: of four three do."""
-    both = smaller(sm_part, held_part)
-    if i:
-        return both if j else sm_part - both
-    return held_part - both if j else 1 - larger(sm_part, held_part)
+def beside(part, i):
+    """What the first or the second of two counts for, `part` of the way from one to the other."""
+    return part if i else 1 - part
 
 
 @jit
@@ -124,10 +121,10 @@ def _missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, s
     import jax.numpy as jnp
 
     two, three = np.arange(2), np.arange(3)
-    nodes = jnp.stack([jnp.stack([corner(sm_part, held_part, i, j) for j in (0, 1)]) for i in (0, 1)])
-    way_weights, size_weights = jnp.stack([1 - way_part, way_part]), jnp.stack([spline(part, n) for n in range(3)])
+    sms, helds, ways = (jnp.stack([1 - each, each]) for each in (sm_part, held_part, way_part))
+    sizes = jnp.stack([spline(part, n) for n in range(3)])
     shares, missed = t.misses[t.numbers[sm + two[:, None], held + two], row], matrix[way + two[:, None], size + three]
-    return jnp.einsum("ij,ijb,k,l,klb", nodes, shares, way_weights, size_weights, missed)
+    return jnp.einsum("i,j,ijb,k,l,klb", sms, helds, shares, ways, sizes, missed)
 
 
 @traced_as(_missed_share)
@@ -138,11 +135,11 @@ def missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, si
     total = 0.0
     for i in range(2):
         for j in range(2):
-            node = corner(sm_part, held_part, i, j)
+            node = beside(sm_part, i) * beside(held_part, j)
             if node > 0.0:
                 for k in range(2):
                     for n in range(3):
-                        own = node * (way_part if k else 1 - way_part) * spline(part, n)
+                        own = node * beside(way_part, k) * spline(part, n)
                         misses = t.misses[t.numbers[sm + i, held + j], row]
                         total += own * dot_of_rows(misses, matrix[way + k, size + n], DISTANCE_BINS)
     return total
@@ -173,7 +170,7 @@ def at_nodes(t, p, resident, of_tables):
     found = 0.0
     for i in range(2):
         for j in range(2):
-            found = found + corner(sm_part, held_part, i, j) * of_tables[t.numbers[sm + i, held + j]]
+            found = found + beside(sm_part, i) * beside(held_part, j) * of_tables[t.numbers[sm + i, held + j]]
     return found
 
 
