@@ -12,6 +12,7 @@ from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_upda
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, WRITE, Kinds, Records, Walking, acts_of, walk_kind
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
+from abstim.engine.state import Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import jit, zero
 from functional.traces.line_record import LINE_SHIFT
@@ -84,8 +85,10 @@ class Tables(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """A launch as it is looked at: instructions of its warps; warps of a thread block, and thread blocks."""
+    """A launch as it is looked at: besides its trace, warps of a thread block, and thread blocks."""
 
+    streams: Streams
+    offsets: Offsets
     warp_instructions: Int64[np.ndarray, " warp"]
     warps: int
     blocks: int
@@ -427,8 +430,9 @@ def count_classes(code, streams, executed, out):
 
 
 @jit
-def look(code, streams, offsets, reading, looked, scratch, asked):
+def look(code, looked, reading, scratch, asked):
     """Fill in a SUMMARY of a launch, but for its shape, and its tables."""
+    streams, offsets = looked.streams, looked.offsets
     lines, reuse, read, walk, marks = scratch.lines, scratch.reuse, scratch.read, scratch.walk, scratch.marks
     out, blocks = asked.work, count_blocks(looked, marks.instructions, asked.most_instructions)
     out.filled[:] = 0

@@ -252,7 +252,7 @@ def predict_all(work, tables, points, matrix, found):
 @compiled
 def look_and_predict(code, launch, reading, scratch, asked):
     """Look at a launch, and predict it."""
-    look(code, launch.streams, launch.offsets, reading, launch.looked, scratch, asked)
+    look(code, launch, reading, scratch, asked)
     for k in range(len(asked.points)):
         predict_one(asked.work, asked.tables, asked.points[k], asked.matrix, asked.found[k])
 

@@ -9,10 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.model import BOUNDS, COUNTERS, HIT_RATES, PREDICTION, SECTOR_BYTES, Summary, predict_all
+from abstim.analytic.model import (
+    BOUNDS,
+    COUNTERS,
+    HIT_RATES,
+    PREDICTION,
+    SECTOR_BYTES,
+    Summary,
+    look_and_predict,
+    predict_all,
+)
 from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
-from abstim.analytic.summary import Asking, TimedReading, given_of, kept, nodes_around, summarize, timed_code
+from abstim.analytic.summary import Asking, TimedReading, given_of, kept, nodes_around, scratch_for, timed_code
 from abstim.brief import grouped
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
@@ -43,7 +52,7 @@ class AnalyticLaunch(LaunchResult):
 
 
 def summaries(session: Session, gpu: Gpu, points: np.ndarray | None = None) -> list[Summary]:
-    """One a launch. `gpu` says how the trace is read (see `summarize`); `points`: those that it is for (None: any)."""
+    """One a launch. `gpu` says how the trace is read (see `timed_code`); `points`: those that it is for (None: any)."""
     asking = Asking(points_of([gpu]), nodes_around) if points is None else Asking(points)
     return [kept(look_at(session, number, gpu, trace, asking)[0]) for number, _, trace in session.each()]
 
@@ -54,7 +63,8 @@ def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
 
 
 def look_at(session: Session, number: int, gpu: Gpu, trace: Trace, asking: Asking) -> tuple[Summary, np.ndarray]:
-    """See `summarize`, of a launch with its trace."""
+    """Look at a launch, whose trace this is, once: a Summary, and a PREDICTION of it on each point. They are kept until
+    the next launch is looked at. Deterministic."""
     table, launch = session.table(number, gpu), session.launch(number)
 
     def timed_reading() -> TimedReading:
@@ -64,7 +74,9 @@ def look_at(session: Session, number: int, gpu: Gpu, trace: Trace, asking: Askin
     timed = session.once(("formula", id(table), gpu), timed_reading)  # tables are held
     own = ("formula given", number, id(table)), lambda: given_of(table, without_phases(trace) if timed.meets else trace)
     shape = launch.thread_blocks, trace.warps_per_block, session.registers(number).count, launch.shared_bytes
-    return summarize(session.once_of(number, trace, *own), timed, shape, asking)
+    asked, (looked, sizes) = asking.of((*shape, timed.reading.value.bypass)), session.once_of(number, trace, *own)
+    look_and_predict(timed.code, looked, timed.reading, scratch_for(*sizes, *timed.sizes), asked)
+    return Summary(*asked.value[:2]), asked.value.found
 
 
 def predict(summary: Summary, points: np.ndarray) -> np.ndarray:

@@ -14,10 +14,9 @@ from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
 from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables, Walk
-from abstim.analytic.model import PREDICTION, Summary, look_and_predict, residents_of
+from abstim.analytic.model import PREDICTION, Summary, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.design_point import caches_machine, streams_of
-from abstim.engine.state import Offsets, Streams
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float
@@ -40,18 +39,10 @@ SM_NODES = (2, 7, 23, 79)  # SM counts (no multiples of a usual grid width) and 
 RESIDENT_NODES = (1, 2, 4, 8, 16, 32)  # for which reuse distances are taken, where no points are known
 
 
-class Given(NamedTuple):
-    """A launch as compiled code is given it."""
-
-    streams: Streams
-    offsets: Offsets
-    looked: Looked
-
-
 _of_thread = local()
 
 
-def _scratch(*sizes: int) -> Held:
+def scratch_for(*sizes: int) -> Held:
     """Of this thread, with room for a launch: line records, warps, thread blocks; instructions of a warp, registers,
     lines and basic blocks of code."""
     held, room = getattr(_of_thread, "scratch", (None, (0,) * len(sizes)))
@@ -149,21 +140,9 @@ class Asking:
 
 def given_of(table: LatencyTable, trace: Trace) -> tuple[Held, tuple[int, ...]]:
     """A launch for compiled code, and what room that needs."""
-    looked = Looked(trace.warp_instructions, trace.warps_per_block, len(trace.thread_blocks))
+    looked = Looked(*streams_of(trace, table), trace.warp_instructions, trace.warps_per_block, len(trace.thread_blocks))
     sizes = len(trace.records), len(trace.warp_instructions), looked.blocks, int(trace.warp_instructions.max())
-    return Held(Given(*streams_of(trace, table), looked)), (*sizes, table.register_count)
-
-
-def summarize(
-    given: tuple[Held, tuple[int, ...]], timed: TimedReading, shape: tuple[int, ...], asking: Asking
-) -> tuple[Summary, np.ndarray]:
-    """Look at a launch once: a Summary, and a PREDICTION of it on each point; they are kept until the next launch is
-    looked at. `given`: see `given_of`; `timed`: what `timed_code` makes of its program; `shape`: thread blocks, warps
-    of each, registers a thread, bytes of shared memory. Deterministic."""
-    launch, sizes = given
-    asked = asking.of((*shape, timed.reading.value.bypass))
-    look_and_predict(timed.code, launch, timed.reading, _scratch(*sizes, *timed.sizes), asked)
-    return Summary(*asked.value[:2]), asked.value.found
+    return Held(looked), (*sizes, table.register_count)
 
 
 def kept(summary: Summary) -> Summary:
