@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,17 +39,16 @@ Point = namedtuple("Point", list(POINT.names or ()))  # type: ignore[misc]  # th
 
 def points_of(gpus: Sequence[Gpu]) -> np.ndarray:
     """GPUs as POINTs."""
-    found = np.empty(len(gpus), POINT)
-    for row, gpu in zip(found, gpus, strict=True):
-        operations = [gpu.pipeline.operation(name) for name in INSTRUCTION_CLASSES]
-        row["latency_cycles"] = [o.latency_cycles for o in operations]
-        row["initiation_cycles"] = [o.initiation_cycles for o in operations]
-        row["on_unit"] = [[o.unit == unit for o in operations] for unit in ALUS]
-        spec, params = gpu.spec, gpu.params
-        row["scheduler"] = POLICIES[spec.scheduler].in_turn
-        for name in _NUMBERS:
-            row[name] = getattr(spec if hasattr(spec, name) else params, name)
-    return found
+    return np.frombuffer(bytearray().join(map(_point_of, gpus)), POINT)
+
+
+@lru_cache(1024)
+def _point_of(gpu: Gpu) -> bytes:
+    operations, spec, params = map(gpu.pipeline.operation, INSTRUCTION_CLASSES), gpu.spec, gpu.params
+    latencies, held, units = zip(*((o.latency_cycles, o.initiation_cycles, o.unit) for o in operations), strict=True)
+    numbers = (getattr(spec if hasattr(spec, name) else params, name) for name in _NUMBERS)
+    on_unit = [[own == unit for own in units] for unit in ALUS]
+    return np.array((latencies, held, on_unit, POLICIES[spec.scheduler].in_turn, *numbers), POINT).tobytes()
 
 
 # Each key is drawn evenly from its values, independently of the others. Sizes go in powers of two, rates and latencies
