@@ -115,11 +115,30 @@ def test_near_the_engine_on_others(name, gpu):
         ("chol16", "qv100"),  # between barriers now one warp is long, now another
         ("oddeven", "rtx3070"),  # behind a barrier all warps ask for shared memory at once
         ("gather", "rtx3070"),  # what a warp asks for between two waits comes in one piece
+        ("jaccard", "titanx"),  # a saturated L2 idles for the last loads only
     ],
 )
 def test_near_the_engine_outside_the_suite(name, gpu):
     engine, analytic = (run_many(lambda: cases()[name], [load_gpu(gpu)], model=m)[0] for m in ("detailed", "analytic"))
     assert analytic.totals["cycles"] == pytest.approx(engine.totals["cycles"], rel=0.06)
+
+
+def test_warps_that_take_turns_come_to_their_loads_together():
+    cycles = [run("relu", "rtx3070", [f"scheduler={p}"], model="analytic").totals["cycles"] for p in ("lrr", "gto")]
+    assert cycles[0] > 1.005 * cycles[1]
+
+
+def test_atomics_on_a_line_take_their_turn_sector_by_sector(tmp_path):
+    """A warp's 32 words are four sectors of a line, of which each is an atomic."""
+    path = tmp_path / "adds.ptx"
+    path.write_text(
+        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry adds(.param .u64 p) { .reg .b64 %d<3>;"
+        " .reg .b32 %r<2>; ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; mul.wide.u32 %d1, %r0, 4;"
+        " add.s64 %d2, %d0, %d1; red.global.add.u32 [%d2], 1; ret; }"
+    )
+    session = open_session(abstim.load(path).kernel().launch(16, 32, [np.zeros(32, np.uint32)]))
+    summary, _ = own_look(session, 0, load_gpu("rtx3070"))
+    assert summary.work["hottest_atomics"] == summary.work["atomics"] == 16 * 4
 
 
 def test_batches_of_a_loop_are_chosen_as_if_by_chance():

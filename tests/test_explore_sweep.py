@@ -362,6 +362,15 @@ def test_a_sweep_by_formula(own_store):
     assert table["cycles"][0] > table["cycles"][1] > 0
 
 
+def test_a_point_of_a_sweep_by_formula_has_the_cycles_of_a_run():
+    keys = {"sm_count": "4,15", "max_blocks_per_sm": "3,8", "scheduler": "gto,lrr"}
+    table = swept(*(f"{key}={values}" for key, values in keys.items()), targets=("hotspot",), model="analytic").table()
+    for k in range(8):
+        overrides = [f"{key}={table[key][k]}" for key in keys]
+        assert table["cycles"][k] == abstim.run("hotspot", GPU.name, overrides, model="analytic").totals["cycles"]
+    assert len({*table["cycles"]}) > 4
+
+
 @pytest.mark.parametrize("how", [{"model": "guess"}, {"model": "occupancy", "strategy": "multi-fidelity"}])
 def test_a_model_that_a_sweep_cannot_use_is_refused(how):
     with pytest.raises(InputError, match="model"):

@@ -90,16 +90,18 @@ def own_nodes(sms: Values, residents: Values) -> Tables:
 
 
 def nodes_around(sms: Values, residents: Values) -> Tables:
-    """The same for all GPUs, exact for those that are as some points are."""
-    nodes = sorted({*sms, *SM_NODES}), sorted({*residents, *RESIDENT_NODES})
-    return _room(nodes, np.ones((len(nodes[0]), len(nodes[1])), np.uint8), (1, MOST_SMS))
+    """The same for all GPUs, exact for those that are as the one point is; as much room whatever that is, for JAX."""
+    nodes = [sorted({*own, *grid}) for own, grid in ((sms, SM_NODES), (residents, RESIDENT_NODES))]
+    shape = len(SM_NODES) + 1, len(RESIDENT_NODES) + 1
+    filled = [[*own, *own[-1:] * (count - len(own))] for own, count in zip(nodes, shape, strict=True)]
+    return _room(filled, np.ones(shape, np.uint8), (1, MOST_SMS))
 
 
 def _room(nodes: Sequence[Values], asked: np.ndarray, dealt: tuple[int, int]) -> Tables:
     count = np.count_nonzero(asked)
-    of_each = np.empty((count, 2), np.int32), np.empty(count), np.empty(count)
+    of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count)
     sms, residents = (np.array(own, float) for own in nodes)
-    numbers, misses = np.empty(asked.shape, np.int32), np.empty((count, ROWS, DISTANCE_BINS), np.float32)
+    numbers, misses = np.empty(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
     return Tables(sms, residents, asked, np.array(dealt), numbers, *of_each, misses)
 
 
