@@ -1,1 +1,1 @@
-"""The occupancy-vector engine: what warps wait for, simulated for many SMs and design points at once, in JAX."""
+"""The occupancy-vector engine: what warps wait for, simulated an item at a time, compiled or as a JAX program."""

@@ -263,7 +263,7 @@ def run_result(
         target=session.case.name,
         gpu=gpu.name,
         launches=launches,
-        wall_seconds=session.wall_seconds | others | {"time": seconds},
+        wall_seconds=session.wall_seconds | others | {"time": max(0.0, seconds)},  # threads may prepare meanwhile
         outputs=list(session.traces.outputs) or None,
         printf=session.traces.printed,
         memory_model=gpu.memory_model,
