@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zstandard
+from nightly import of
 
 import abstim
-from abstim.application import call_messages
+from abstim.application import call_messages, runtime_environment
 from abstim.application.fat_binary import best_ptx, images
 from abstim.application.launch_recorder import Selection
 from abstim.application.loaded_modules import LoadedModules
@@ -49,7 +50,16 @@ def stub_of_the_driver(folder):
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory):
+def libraries():
+    """What stands in place of CUDA's libraries; optimising it takes longer than the tests, and is done at night."""
+    with pytest.MonkeyPatch.context() as patch:
+        options = tuple(of("-O0", option) if option == "-O2" else option for option in runtime_environment._OPTIONS)
+        patch.setattr(runtime_environment, "_OPTIONS", options)
+        yield
+
+
+@pytest.fixture(scope="module")
+def build(libraries, tmp_path_factory):
     """A program of a source of `data/applications`, linked with the shared runtime or with one of its own."""
     folder = tmp_path_factory.mktemp("programs")
 

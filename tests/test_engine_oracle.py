@@ -25,7 +25,7 @@ from functional.traces.line_record import SHARED_PASS
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMIT, COPY, NONE
 
-EXAMPLES = examples(6, 25)
+EXAMPLES = examples(4, 25)
 
 
 def one(launch: Launch, gpu=None) -> EngineResult:
@@ -58,14 +58,14 @@ def test_compiled_engine_follows_the_rules(policy: str, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("name", gpu_names()[:: of(3, 1)])
-@examples(3, 12)
+@examples(2, 12)
 @given(st.data())
 def test_engine_follows_the_rules_on_every_gpu(name: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=configured(name))))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@examples(3, 12)  # nearly each is a kind of GPU that the engine is compiled for: 1.5 s
+@examples(2, 12)  # nearly each is a kind of GPU that the engine is compiled for
 @given(st.data())
 def test_engine_follows_the_rules_on_mixtures_of_gpus(policy: str, data: st.DataObject) -> None:
     assert_follows_the_rules(data.draw(launches(gpu=mixtures((policy,)))))

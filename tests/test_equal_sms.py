@@ -48,7 +48,7 @@ def moved(trace, lines):
     return replace(trace, records=np.where(data, trace.records + np.uint32(lines << LINE_SHIFT), trace.records))
 
 
-@examples(40, 100)
+@examples(25, 100)
 @given(launches(most_blocks=3), st.lists(st.integers(0, 40), min_size=2, max_size=16), st.integers(2, 9))
 def test_random_launches_of_thread_blocks_that_are_alike(launch, lines, sms):
     spec, params = replace(launch.gpu.spec, sm_count=sms), replace(launch.gpu.params, dispatch_interval_cycles=0)

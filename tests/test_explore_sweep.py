@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pickle
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -29,6 +30,7 @@ from abstim.study.explore import explore, sweep_of
 from abstim.study.explore.jobs import OccupancyPlanner, Planner, Store, store_path
 from abstim.study.explore.result import FORMATS, check_format
 from functional.errors import InputError
+from functional.keep.folder import cache_dir
 
 ROOT = Path(__file__).parent.parent
 GPU = load_gpu("gtx480_perfect")
@@ -277,8 +279,9 @@ def distributed():
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers whose caches are empty."""
+    """Two workers whose caches are empty, but for code that other tests have compiled."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shutil.copytree(cache_dir("objects"), Path(folder) / "objects", dirs_exist_ok=True)
         patch.setenv("ABSTIM_CACHE", folder)
         with distributed().LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None

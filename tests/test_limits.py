@@ -82,6 +82,11 @@ NESTED = "mov.u32 %r2, 0;\n" + "".join(f"setp.gt.u32 %p1, %r0, {i % 32}; @!%p1 b
 NESTED += "add.u32 %r2, %r2, 1;\n" + "".join(f"E{i}: add.u32 %r2, %r2, {i};\n" for i in reversed(range(400)))
 # More registers than 16 bits name
 MANY = "mov.u32 %r2, 0;\n" + "".join(f"mov.b64 {{%z{i}, %z{i + 1}}}, %rd0;\n" for i in range(0, 33_000, 2))
+LARGE = [
+    pytest.param(BRANCHES, id="wide"),
+    pytest.param(NESTED, id="deep"),
+    pytest.param(".reg .b32 %z<40000>;\n" + MANY, id="registers"),
+]
 
 
 def command(tmp_path, text: str, *more: str, **environment: str) -> subprocess.Popen[str]:
@@ -126,7 +131,7 @@ def test_a_time_that_is_none_is_refused(monkeypatch, value) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", [BRANCHES, NESTED, ".reg .b32 %z<40000>;\n" + MANY], ids=["wide", "deep", "registers"])
+@pytest.mark.parametrize("body", of(LARGE[-1:], LARGE))
 def test_large_kernels_are_compiled(tmp_path, body) -> None:
     """1,500 branches once took LLVM minutes, 700 nested ones ten seconds, 33,000 registers had no room in tables.
     What larger ones take: docs/results.md#large-kernels."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import of
 from ptx_kernels import HEADER, REGISTERS
 from test_timeline import check_trace_events
 
@@ -141,7 +142,10 @@ def going_round(folder, first: str, times: int, then: str) -> Session:
     return open_session(abstim.load(path).kernel().launch(4, 32, [np.zeros(1, np.uint32)]))
 
 
-@pytest.mark.parametrize("gpu", ["gtx480_perfect", "rtx3080 timed_code=ptx", "h100 launch_latency_ns=50"])
+KINDS_OF_GPUS = ["gtx480_perfect", "rtx3080 timed_code=ptx", "h100 launch_latency_ns=50"]
+
+
+@pytest.mark.parametrize("gpu", of(KINDS_OF_GPUS[:2], KINDS_OF_GPUS))
 def test_a_dependent_kernel_begins_when_it_is_let_and_waits_for_the_end(tmp_path, gpu):
     name, *changes = gpu.split()
     gpu, triggers, waits = load_gpu(name, changes), "griddepcontrol.launch_dependents;", "griddepcontrol.wait;"

@@ -169,7 +169,7 @@ SCALED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind,a,b,scale,factors", SCALED)
+@pytest.mark.parametrize("kind,a,b,scale,factors", of(SCALED[::2], SCALED))
 def test_block_scaled_sparse_products(kind, a, b, scale, factors):
     packed = "mxf4" in kind
     depth, per, lay = (128, 8, packed_pairs) if packed else (64, 4, None)
