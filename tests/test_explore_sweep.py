@@ -265,9 +265,9 @@ def killed_and_resumed(folder: Path, points: int, kills: int) -> tuple[bytes, li
 def test_killed_and_run_again_gives_the_same_table(own_store, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    undisturbed = call(*sweep_command(tmp_path / "one", points=24)[len(COMMAND) - 1 :])
+    undisturbed = call(*sweep_command(tmp_path / "one", points=16)[len(COMMAND) - 1 :])
     assert undisturbed.code == 0, undisturbed.err
-    table, found = killed_and_resumed(tmp_path / "two", points=24, kills=1)
+    table, found = killed_and_resumed(tmp_path / "two", points=16, kills=1)
     assert table == (tmp_path / "one" / "out.csv").read_bytes()
     assert all(before < after for before, after in pairwise(found))  # nothing kept is ever lost
     assert found[-1] < kept(store_of(tmp_path / "two")) == kept(own_store)

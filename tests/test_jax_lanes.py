@@ -55,7 +55,7 @@ def values_of(names=NAMES):
     return jnp.array([load_gpu("gtx480").settings[name].value for name in names])
 
 
-@pytest.mark.parametrize("model", ["occupancy", "analytic"])
+@pytest.mark.parametrize("model", of(["occupancy"], ["occupancy", "analytic"]))
 def test_cycles_compose_with_what_jax_does(model):
     cycles, values = cycles_of(model), values_of()
     points = jnp.stack([values, values + jnp.array([3, 0, 0]), values + jnp.array([0, 0.25, 7])])
