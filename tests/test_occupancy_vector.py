@@ -186,7 +186,7 @@ def test_engine_equals_its_oracle(gpus):
     parts = [random_lanes(rng, gpu) for gpu in gpus * of(-(-RANDOM // len(gpus)), 8)]
     expected = [oracle.run(part) for part in parts]
     by_arrays = range(0, len(parts), of(len(gpus), 1))  # by day one GPU of a kind: compiling for each takes seconds
-    if not NIGHTLY and gpus[0].name not in ("a100", "gtx480"):
+    if not NIGHTLY and gpus[0].name != "a100":  # a GTX 480's: test_jax_lanes.test_a_command_runs_the_arrays
         by_arrays = range(0)
     for engine, own in ((run_compiled, range(len(parts))), (run_arrays, by_arrays)):
         for k in own:
