@@ -51,7 +51,7 @@ def stepped(target: str, perfect: bool, chunk: int):
     return opened, seen
 
 
-CASES = [("spmv_csr", False, 25), ("spmv_csr", True, 25), ("btree_find_k", False, 16), ("particlefilter", True, 5)]
+CASES = [("spmv_csr", False, 12), ("spmv_csr", True, 25), ("btree_find_k", False, 16), ("particlefilter", True, 5)]
 
 
 @pytest.mark.parametrize(("target", "perfect", "chunk"), CASES)
@@ -253,12 +253,12 @@ def test_a_launch_below_a_wave_that_is_looked_at_on_its_way_ends_as_it_would(gpu
 
 
 def test_a_launch_that_is_no_longer_watched_ends_as_it_would() -> None:
-    opened, seen = stepped("spmv_csr", False, 25)
+    opened, seen = stepped("spmv_csr", False, 12)
     simulator = program("spmv_csr").simulator(0, basic_blocks=True)
     simulator.begin()
-    assert len(simulator.step(np.arange(25)).class_latency_cycles)
+    assert len(simulator.step(np.arange(12)).class_latency_cycles)
     simulator.forget()
-    simulator.step(np.arange(25, simulator.shape.thread_blocks))
+    simulator.step(np.arange(12, simulator.shape.thread_blocks))
     last = simulator.result()
     assert last.clock_cycles == seen[-1].clock_cycles and len(last.basic_blocks) == 0
     assert last.dispatched_instructions == opened.launches.trace(0).warp_instructions.sum()
