@@ -15,15 +15,7 @@ from functional.programs.program import BasicBlock, Program
 from functional.ptx.ir import Instruction, Register
 from precharacterize import build
 from precharacterize.build import MEMORY, Row
-from precharacterize.classify import (
-    NO_OPERATIONS,
-    Kind,
-    Operations,
-    hardware_class,
-    hardware_kind,
-    kinds_of,
-    ptx_operations_of,
-)
+from precharacterize.classify import Kind, Operations, hardware_class, hardware_kind, kinds_of, ptx_operations_of
 from precharacterize.machine_code.assemble import Assembly, assemble
 from precharacterize.synchronisation import COPIES, NONE, copies_of, starts
 from precharacterize.table import FORWARDED_CYCLES, SCOREBOARDS, LatencyTable, PipelineParameters, decoded, encoded
@@ -234,7 +226,7 @@ def _fallbacks(
         start = len(rows)
         rows += ptx_rows(order, table, program, pipeline, start)
         covers = [Cover(block.index, 0)]
-        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), NO_OPERATIONS)
+        operations = reduce(Operations.plus, (ptx_operations_of(program.instructions[i]) for i in order), Operations())
         made = TimedBlock(start, len(rows), block.index, covers=covers, accesses=accesses, operations={0: operations})
         blocks.append(made)
     return rows, blocks

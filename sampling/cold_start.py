@@ -93,15 +93,13 @@ class Correction:
     line_bytes: int = 128
     least_reuse: float = 0.5
 
-    def apply(
-        self, flushed_cycles: float, dram_requests: float, controllers: float, previous_forward_reuse: float
-    ) -> float:
+    def apply(self, flushed_cycles: float, dram_requests: float, controllers: float, previous_reuse: float) -> float:
         """Cycles with the previous launch's data in the cache. `dram_requests`: distinct ones, of 32 B here; reuse NaN:
         no launch before. Delta is an upper bound: at most half is taken off."""
-        if not previous_forward_reuse >= self.least_reuse or controllers <= 0:
+        if not previous_reuse >= self.least_reuse or controllers <= 0:
             return flushed_cycles
         lines = dram_requests / (controllers * self.line_bytes)
-        saved = lines * previous_forward_reuse * (self.dram_latency_cycles - self.l2_latency_cycles)
+        saved = lines * previous_reuse * (self.dram_latency_cycles - self.l2_latency_cycles)
         return max(flushed_cycles - saved, 0.5 * flushed_cycles)
 
 

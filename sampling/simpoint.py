@@ -48,9 +48,7 @@ class SimPoint:
         return best.labels_.astype(np.int64), best.cluster_centers_
 
 
-def projected(
-    counts: Float64[np.ndarray, "unit basic_block"], dimensions: int, seed: int
-) -> Float64[np.ndarray, "unit d"]:
+def projected(counts: Float64[np.ndarray, "unit block"], dimensions: int, seed: int) -> Float64[np.ndarray, "unit d"]:
     """Rows as shares (Equation 1), then a random linear projection where that makes them shorter."""
     total = counts.sum(1, keepdims=True)
     shares = counts / np.where(total == 0, 1, total)
@@ -70,9 +68,7 @@ def bic(
     squares = float(((vectors - centres[labels]) ** 2).sum())
     scale = float(np.var(vectors, axis=0).sum()) or 1.0
     variance = max(squares / (dimensions * max(units - clusters, 1)), 1e-9 * scale)
-    likelihood = (
-        float(np.sum(members * np.log(members / units)))
-        - units * dimensions / 2 * math.log(2 * math.pi * variance)
-        - squares / (2 * variance)
-    )
+    likelihood = float(np.sum(members * np.log(members / units)))
+    likelihood -= units * dimensions / 2 * math.log(2 * math.pi * variance)
+    likelihood -= squares / (2 * variance)
     return likelihood - (clusters * (dimensions + 1)) / 2 * math.log(units)

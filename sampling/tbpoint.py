@@ -107,11 +107,7 @@ def identify(
     ends = np.append(starts[1:], len(requests))
     breaks = np.flatnonzero(np.diff(clusters)) + 1
     runs = zip(np.append(0, breaks), np.append(breaks, len(starts)), strict=True)
-    return [
-        Region(int(starts[first]), int(ends[last - 1]) - 1, int(clusters[first]))
-        for first, last in runs
-        if clusters[first] != NO_REGION
-    ]
+    return [Region(int(starts[i]), int(ends[j - 1]) - 1, int(clusters[i])) for i, j in runs if clusters[i] != NO_REGION]
 
 
 def region_of(regions: list[Region], thread_blocks: int) -> Int64[np.ndarray, " tb"]:

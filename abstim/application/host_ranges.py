@@ -7,7 +7,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -89,9 +88,7 @@ class HostRanges:
             self._undo += [translate(words, part.start, part.bytes, part.device) for part in self._ranges]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             for undo in self._undo:
                 undo()

@@ -230,9 +230,7 @@ class IdleLaunches:
             return self._state
         return {region: memory.bytes_of(region).copy() for region in memory.regions}
 
-    def ended(
-        self, launch: Launch, memory: Memory, before: Snapshot | None, instructions: int, likeness: str = ""
-    ) -> None:
+    def ended(self, launch: Launch, memory: Memory, before: Snapshot | None, instructions: int, likeness: str) -> None:
         """A launch was executed. `likeness`: what it is timed by, "" if it is not."""
         key = _key(launch, memory)
         kind = self._kinds.setdefault(key, _Kind())

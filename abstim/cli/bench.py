@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from abstim.cli.options import Json, Model, TimedGpuOptions, expanded, refuse_options
 from abstim.show.tables import counted, duration, on_gpu, print_json, print_records, print_table, progress, quantity
@@ -43,9 +43,7 @@ class BenchOptions:
 
 
 @expanded
-def bench(
-    *, names: list[str] | None = None, options: BenchOptions, gpu: TimedGpuOptions, as_json: Json = False
-) -> None:
+def bench(options: BenchOptions, gpu: TimedGpuOptions, names: list[str] | None = None, as_json: Json = False) -> None:
     """Measure how fast each stage is, in million instructions a second (MIPS), and their geometric mean.
 
     [NAME]...  Suite benchmarks; without any, the whole group.
@@ -99,10 +97,9 @@ def _print_rates(found: BenchResult) -> None:
 def _print_scaling(found: BenchResult) -> None:
     rows: list[tuple] = []
     for threads, rates in found.scaling.items():
-        rows += [
-            (name, threads, duration(r.seconds), duration(r.cpu_seconds), quantity(r.mips["thread_mips"]), "")
-            for name, r in rates.items()
-        ]
+        for name, r in rates.items():
+            times = map(duration, (r.seconds, r.cpu_seconds))
+            rows.append((name, threads, *times, quantity(r.mips["thread_mips"]), ""))
         rows.append(("geometric mean", threads, "", "", "", f"{found.scaled(threads) or 0:.2f}x"))
     columns = ("benchmark", "threads", "median", "processor", "thread MIPS", f"against {next(iter(found.scaling), 1)}")
     print_table(f"The stage time, {found.model} model, by threads", columns, rows, left=1) if rows else None
@@ -135,8 +132,7 @@ def _print_verdicts(found: BenchResult, verdicts: list[Verdict], changed: list[s
         "| old rounds, MAD: {old_rounds}, ±{old_mad:.1%} | new rounds, MAD: {new_rounds}, ±{new_mad:.1%}"
     )
     title = f"Beside the earlier result, {found.model} model"
-    print_records(
-        title, columns, verdicts, left=2, interval=lambda v: "-" if v.low is None else f"{v.low:.3f} to {v.high:.3f}"
-    )
+    between: Any = lambda v: "-" if v.low is None else f"{v.low:.3f} to {v.high:.3f}"  # noqa: E731
+    print_records(title, columns, verdicts, left=2, interval=between)
     for line in changed:
         note(f"not the same: {line}")

@@ -155,8 +155,7 @@ def _measured(o: FitOptions) -> Sequence[Measured] | Sequence[MeasuredTime]:
     from abstim.gpu.config import nearest
     from abstim.study import silicon, validate
 
-    if (o.reference is None) == (o.silicon is None):
-        raise InputError("fit needs --reference CSV, or --silicon CSV")
+    refuse((o.reference is None) == (o.silicon is None), "fit needs --reference CSV, or --silicon CSV")
     if o.reference is not None:
         refuse_options("without --silicon", programs=o.programs != Path())
         table = validate.read_reference(o.reference)

@@ -12,9 +12,7 @@ from functional.terminal import note
 
 
 @expanded
-def import_config(
-    *, files: list[Path], output: Path | None = None, base: str = "gtx480", as_json: Json = False
-) -> None:
+def import_config(files: list[Path], output: Path | None = None, base: str = "gtx480", as_json: Json = False) -> None:
     """Turn an Accel-Sim configuration into a GPU for `--gpu`, and list every option that was not used.
 
     FILE...  gpgpusim.config, and trace.config for latencies of SASS instructions.

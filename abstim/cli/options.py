@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
@@ -142,8 +142,7 @@ class GpusOptions:
 
 def refuse_options(why: str, **given: object) -> None:
     """Raises InputError for options that were given and would have no effect; a default is falsy."""
-    if named := [_flag(name) for name, value in given.items() if value]:
-        raise InputError(f"{', '.join(named)}: no effect {why}")
+    refuse(named := [_flag(name) for name, value in given.items() if value], f"{', '.join(named)}: no effect {why}")
 
 
 def refuse_marked(options: Any, mark: str, so: bool, why: str) -> None:

@@ -124,9 +124,7 @@ class Found(NamedTuple):
 
 
 @expanded
-def run(
-    *, target: str, gpu: GpusOptions, launch: SizedLaunchOptions, options: RunOptions, as_json: Json = False
-) -> None:
+def run(target: str, gpu: GpusOptions, launch: SizedLaunchOptions, options: RunOptions, as_json: Json = False) -> None:
     """Say how long a target takes on a GPU: cycles, seconds, IPC, occupancy, issue slots by reason.
 
     TARGET  A suite benchmark (`abstim suite`), a launches.json, a .ptx or .cu file, a folder of `abstim trace`, or an

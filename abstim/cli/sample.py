@@ -16,8 +16,10 @@ from functional.errors import InputError, refuse
 from functional.keep.folder import check_output
 
 if TYPE_CHECKING:
+    from abstim.gpu.config import Gpu
     from abstim.study.sample.automatic import Aim
     from abstim.study.sample.sample_result import Comparison, SampleResult
+    from functional.launches.case import Case
     from sampling import Estimate
 
 _SELECTING = {"output", "traces"}  # options that have no effect without --select-only, and those that have none with it
@@ -121,7 +123,7 @@ def sample(
             chosen = (options.method or ["pks"])[0]
             written = write_selection(target, gpu.load, chosen, known, options.output, report, options.traces)
             return _say_written(written, as_json)
-        found = _found(target, gpu, launch, options, known, report)
+        found = _found(launch.of(target), gpu.load(), options, known, report)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if options.compare else print_sample
     show(found.to_json() if as_json else found)
 
@@ -132,13 +134,10 @@ def _refuse_beside(option: str, but: set[str], *groups: Any) -> None:
     refuse_options(f"with {option}", **dict.fromkeys(others, True))
 
 
-def _found(
-    target: str, gpu: TimedGpuOptions, launch: SizedLaunchOptions, o: SampleOptions, known: Any, report: Any
-) -> Any:
+def _found(opened: Callable[[], Case], point: Gpu, o: SampleOptions, known: Any, report: Any) -> Any:
     from abstim.study.sample import sampler as library
     from abstim.study.sample.sample_result import PICTURES, draw
 
-    opened, point = launch.of(target), gpu.load()
     common: dict[str, Any] = {name: getattr(o, name) for name in ("model", "inside", "warm_up")}
     common |= {"partial": o.partial_functional, "progress": report}
     if not o.compare:

@@ -15,7 +15,7 @@ from abstim.progress import in_parallel
 from abstim.session.session import Session, open_session
 from abstim.targets.resolve import Target
 from functional.arrays import Float64
-from functional.errors import InputError
+from functional.errors import InputError, refuse
 
 # Cycles of each launch, and their gradient
 Slopes = tuple[Float64[np.ndarray, " launch"], Float64[np.ndarray, "launch name"]]
@@ -145,7 +145,6 @@ KERNELS = {
 
 def kernel_of(model: str) -> type[TimedKernel]:
     """What times kernels by a model, with derivatives. Raises InputError for a model that has none."""
-    if model not in KERNELS:
-        raise InputError(f"no derivatives by model {model!r}{nearest(model, KERNELS)}")
+    refuse(model not in KERNELS, f"no derivatives by model {model!r}{nearest(model, KERNELS)}")
     module, name = KERNELS[model]
     return cast("type[TimedKernel]", getattr(import_module(module), name))

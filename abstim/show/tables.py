@@ -307,10 +307,8 @@ def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "")
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-    far = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(
-        "{task.description}", *far, "left", TimeRemainingColumn(), console=console(stderr=True), transient=True
-    )
+    far = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
+    bar = Progress("{task.description}", *far, console=console(stderr=True), transient=True)
     task, timer = bar.add_task("", total=None, visible=False), Timer(after_seconds, bar.start)  # nothing is known yet
     timer.daemon = True
     timer.start()

@@ -427,13 +427,11 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Verdict]:
     drift = log(median(old["yardstick_seconds"]) / median(new["yardstick_seconds"]))
     found, steady = [], abs(drift) < log(1 + MOST_DRIFT)
     for stage in STAGES:
-        shared = [
-            name for name, stages in new["benchmarks"].items()
-            if stage in stages and stage in old["benchmarks"].get(name, {})
-        ]  # fmt: skip
+        before = {name for name, stages in old["benchmarks"].items() if stage in stages}
+        shared = [name for name, stages in new["benchmarks"].items() if stage in stages and name in before]
         if shared:
-            before, after = _rounds(old, stage, shared), _rounds(new, stage, shared)
-            found.append(_verdict(stage, len(shared), before, after, steady))
+            earlier, later = (_rounds(result, stage, shared) for result in (old, new))
+            found.append(_verdict(stage, len(shared), earlier, later, steady))
     refuse(not found, "the two results have no benchmark and stage in common")
     return found
 

@@ -175,8 +175,7 @@ def tune(
     launched has a reason in place of a time. Raises InputError where that is so of all, and for what the model cannot
     do."""
     point, variants = gpu_of(gpu), [Variant(values=values) for values in space.variants()]
-    if strategy not in STRATEGIES:
-        raise InputError(f"no strategy {strategy!r}{nearest(strategy, STRATEGIES)}")
+    refuse(strategy not in STRATEGIES, f"no strategy {strategy!r}{nearest(strategy, STRATEGIES)}")
     refuse(aim and model != DETAILED, f"the {model} model times whole launches; leave out --error")
     model_named(model).refuse([point], "all")
     candidates = len(variants)

@@ -348,6 +348,5 @@ def rank_random(
 
 def pooled(rankings: Sequence[Ranking]) -> float:
     """Rank correlation over all targets and points together."""
-    return spearman(
-        np.concatenate([r.predicted_cycles for r in rankings]), np.concatenate([r.engine_cycles for r in rankings])
-    )
+    columns = zip(*((r.predicted_cycles, r.engine_cycles) for r in rankings), strict=True)
+    return spearman(*map(np.concatenate, columns))

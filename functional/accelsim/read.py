@@ -203,11 +203,9 @@ class Records:
             words = lines[local].astype(np.int64) - LOCAL_WINDOW_LINE
             words -= int(words.min())
             each = -(-(int(words.max()) + 1) // 4) * 4
-            line = (warp * each + words) % LOCAL_LINES + LOCAL_WINDOW_LINE
+            line = ((warp * each + words) % LOCAL_LINES + LOCAL_WINDOW_LINE).astype(np.uint32)
             old = records[local]
-            records[local] = line_record.packed(
-                line.astype(np.uint32), line_record.sectors_of(old), line_record.more_follow(old)
-            )
+            records[local] = line_record.packed(line, line_record.sectors_of(old), line_record.more_follow(old))
         return records, np.frombuffer(self.conflicts, np.uint8).copy() if self.conflicts else np.zeros(0, np.uint8)
 
 

@@ -176,8 +176,7 @@ class Code:
         for i, place in enumerate(places.tolist()):
             order[place] = self.instructions[i]
         starts = np.flatnonzero(leading).tolist()
-        if len(starts) > _MAX_BLOCKS:
-            raise InputError(f"{self.header.name} has {len(starts)} basic blocks, more than {_MAX_BLOCKS}")
+        refuse(len(starts) > _MAX_BLOCKS, f"{self.header.name} has {len(starts)} basic blocks, more than {_MAX_BLOCKS}")
         instructions = tuple(s.instruction(i) for i, s in enumerate(order))
         ends = enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
         blocks = tuple(BasicBlock(n, start, stop, (), None) for n, (start, stop) in ends)

@@ -82,8 +82,7 @@ def list_of(target: Path) -> Path:
     found = sorted(target.glob("kernelslist*.g"))
     if target / LIST_NAME in found or not found:
         return target / LIST_NAME
-    if len(found) > 1:
-        raise InputError(f"{target}: several lists of kernels ({', '.join(f.name for f in found)}); name one of them")
+    refuse(len(found) > 1, f"{target}: several lists of kernels ({', '.join(f.name for f in found)}); name one of them")
     return found[0]
 
 

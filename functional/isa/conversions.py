@@ -74,11 +74,8 @@ def _integer_to_float(e: Emitter, flags: frozenset[str], to: str, from_: str, a:
         low = e.cast("uitofp", e.op("and", a, 0xFFFFFFFF), "double")
         high = e.cast(name, e.op("ashr" if from_[0] == "s" else "lshr", a, 32), "double")
         near, error = floats.two_sum(e, e.op("fmul", high, 2.0**32), low)
-        result = (
-            floats.direct(e, near, error, mode)
-            if to == "f64"
-            else _narrowed(e, floats.round_to_odd(e, near, error), to, mode)
-        )
+        odd = floats.direct(e, near, error, mode) if to == "f64" else floats.round_to_odd(e, near, error)
+        result = _narrowed(e, odd, to, mode)
     return floats.saturate(e, result) if "sat" in flags else result
 
 
@@ -114,11 +111,9 @@ def _pair(flags: frozenset[str], to: str, from_: str) -> Operation:
     def half(e: Emitter, a: Value) -> Value:
         a = floats.rectify(e, a) if "relu" in flags else a
         mode = rounding(flags)
-        return (
-            floats.to_bf16(e, a, mode)
-            if to == "bf16x2"
-            else floats.narrow(e, e.cast("fpext", a, "double"), "half", mode)
-        )
+        if to == "bf16x2":
+            return floats.to_bf16(e, a, mode)
+        return floats.narrow(e, e.cast("fpext", a, "double"), "half", mode)
 
     def emit(e: Emitter, a: Value, b: Value) -> Value:
         low, high = half(e, b), half(e, a)
@@ -182,9 +177,8 @@ def _to_fp8(flags: frozenset[str], to: str, from_: str) -> Operation:
             (low,), (high,) = floats.halves(e, "half", *values)
         else:
             high, low = values
-        return e.resize(
-            e.op("or", e.op("shl", code(e, floats.up(e, high)), 8), code(e, floats.up(e, low))), "i16", False
-        )
+        both = e.op("or", e.op("shl", code(e, floats.up(e, high)), 8), code(e, floats.up(e, low)))
+        return e.resize(both, "i16", False)
 
     return Operation(emit, (to,), (from_, from_) if from_ == "f32" else (from_,))
 

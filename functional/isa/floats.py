@@ -353,10 +353,8 @@ def join(e: Emitter, low: Value, high: Value) -> Value:
 
 def halves(e: Emitter, kind: str, *values: Value) -> list[list[Value]]:
     """The low halves of i32 values, and their high halves, as a kind of 16 bits."""
-    return [
-        [e.as_kind(e.cast("trunc", e.op("lshr", v, shift) if shift else v, "i16"), kind) for v in values]
-        for shift in (0, 16)
-    ]
+    both = (values, [e.op("lshr", v, 16) for v in values])
+    return [[e.as_kind(e.cast("trunc", v, "i16"), kind) for v in own] for own in both]
 
 
 def _packed(inst: Instruction) -> Operation:
@@ -367,11 +365,8 @@ def _packed(inst: Instruction) -> Operation:
     operation = table[inst.opcode](one)
     refuse_if(set(operation.sources) != {scalar})
     emit, kind = operation.emit, "half" if scalar == "f16" else "i16"
-    return Operation(
-        lambda e, *values: join(e, *[emit(e, *part) for part in halves(e, kind, *values)]),
-        (packed,),
-        (packed,) * len(operation.sources),
-    )
+    twice = lambda e, *values: join(e, *[emit(e, *part) for part in halves(e, kind, *values)])  # noqa: E731
+    return Operation(twice, (packed,), (packed,) * len(operation.sources))
 
 
 _APPROX = frozenset({"approx", "ftz"})

@@ -98,12 +98,8 @@ def _carry(inst: Instruction) -> Operation:
         carry = e.op("or", e.compare("ult", total, numbers[0]), e.compare("ult", value, total))
         return (value, carry) if "cc" in flags else value
 
-    unsigned = "u" + type_[1:]
-    return Operation(
-        emit,
-        (unsigned, "pred") if "cc" in flags else (unsigned,),
-        (type_,) * (3 if multiplies else 2) + (("pred",) if takes else ()),
-    )
+    results, sources = ("u" + type_[1:], "pred"), (*[type_] * (3 if multiplies else 2), "pred")
+    return Operation(emit, results if "cc" in flags else results[:1], sources if takes else sources[:-1])
 
 
 def _quotient(e: Emitter, inst: Instruction, a: Value, b: Value) -> Value:

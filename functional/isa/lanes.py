@@ -83,9 +83,8 @@ def _redux(inst: Instruction) -> Operation:
     mode, type_ = _mode_of(inst), inst.type
     refuse_if(type_ not in (("b32",) if mode in ("and", "or", "xor") else ("u32", "s32")))
     name = type_[0] + mode if mode in ("min", "max") else mode
-    return Operation(
-        lambda e, a, mask: e.reduced(name, a, _members(e, mask), _NEUTRAL[name]), (type_,), (type_, "u32"), True
-    )
+    emit = lambda e, a, mask: e.reduced(name, a, _members(e, mask), _NEUTRAL[name])  # noqa: E731
+    return Operation(emit, (type_,), (type_, "u32"), True)
 
 
 def _activemask(inst: Instruction) -> Operation:

@@ -94,11 +94,8 @@ def c_layout(m: int, n: int = 8) -> tuple[np.ndarray, np.ndarray]:
     return rows, 2 * _PLACE[:, None] + index % 2 + 8 * (index // (2 * halves))
 
 
-_HALF, _BYTE, _NIBBLE = (
-    ("m16n8k8", "m16n8k16"),
-    ("m8n8k16", "m16n8k16", "m16n8k32"),
-    ("m8n8k32", "m16n8k32", "m16n8k64"),
-)
+_HALF, _BYTE = ("m16n8k8", "m16n8k16"), ("m8n8k16", "m16n8k16", "m16n8k32")
+_NIBBLE = ("m8n8k32", "m16n8k32", "m16n8k64")
 _MMA_SHAPES = {
     "f16": _HALF, "bf16": _HALF, "tf32": ("m16n8k4", "m16n8k8"), "e4m3": _BYTE[1:], "e5m2": _BYTE[1:],
     "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), "s8": _BYTE, "u8": _BYTE, "s4": _NIBBLE, "u4": _NIBBLE,

@@ -26,16 +26,9 @@ CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globalt
 _SCALARS = CLOCKS | IN_CLUSTER | CONSTANTS.keys() | {RESERVED_SHARED, "%laneid", "%warpid", "%nwarpid"}
 _SCALARS |= {"%dynamic_smem_size", "%total_smem_size"}
 _LANE_BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
-LANE_MASKS = {
-    "eq": _LANE_BIT,
-    "lt": _LANE_BIT - 1,
-    "le": 2 * _LANE_BIT - 1,
-    "gt": ~(2 * _LANE_BIT - 1),
-    "ge": ~(_LANE_BIT - 1),
-}
-_AXES = frozenset(
-    {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
-)
+_BELOW, _UP_TO = _LANE_BIT - 1, 2 * _LANE_BIT - 1
+LANE_MASKS = {"eq": _LANE_BIT, "lt": _BELOW, "le": _UP_TO, "gt": ~_UP_TO, "ge": ~_BELOW}
+_AXES = {"%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"}
 
 
 def special_type(name: str) -> str | None:

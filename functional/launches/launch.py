@@ -324,10 +324,8 @@ def _encode(program: Program, parameter: Parameter, argument: Argument, memory: 
             if (typed := encode_typed(argument, memory, where)) is None:
                 raise InputError(f"{where}: a {type(argument).__name__} cannot be passed to a kernel")
             data = typed
-    if len(data) != parameter.bytes:
-        raise InputError(f"{where}: expected {parameter.bytes} bytes, the argument has {len(data)}")
-    if message := _wrong_kind(parameter, argument):
-        raise InputError(f"{where}: {message}")
+    refuse(len(data) != parameter.bytes, f"{where}: expected {parameter.bytes} bytes, the argument has {len(data)}")
+    refuse(message := _wrong_kind(parameter, argument), f"{where}: {message}")
     return data
 
 

@@ -18,17 +18,7 @@ import numpy as np
 from functional.errors import InputError, refuse
 from functional.files import read_bytes
 from functional.launches.case import Case, Expected, say_unset_constants, set_pointer, set_symbol
-from functional.launches.launch import (
-    Argument,
-    Launch,
-    Order,
-    Pointer,
-    Scalar,
-    Struct,
-    check_after,
-    encode_typed,
-    make_launch,
-)
+from functional.launches.launch import Launch, Order, Pointer, Scalar, Struct, check_after, encode_typed, make_launch
 from functional.launches.memory import Memory
 from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
@@ -203,7 +193,7 @@ def _launches(
     return tuple(made)
 
 
-def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Argument:
+def _argument_of(where: str, entry: dict[str, Any], memory: Memory) -> Pointer | Scalar | Struct | Texture | TensorMap:
     if "buf" in entry:
         _only_keys(where, entry, {"buf", "offset"})
         name, offset = entry["buf"], entry.get("offset", 0)
@@ -247,8 +237,7 @@ def _labels(folder: Path, launches: int) -> list[str]:
     if not path.is_file():
         return [""] * launches
     labels = _decode(path, list[str])
-    if len(labels) != launches:
-        raise InputError(f"{path}: {len(labels)} labels for {launches} launches")
+    refuse(len(labels) != launches, f"{path}: {len(labels)} labels for {launches} launches")
     return labels
 
 

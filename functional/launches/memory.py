@@ -257,10 +257,8 @@ class Memory:
             else:
                 start = -(-len(self.const_arena) // variable.align) * variable.align
                 end = start + variable.bytes
-                if end > CONST_LIMIT_BYTES:
-                    raise InputError(
-                        f"constant memory is {CONST_LIMIT_BYTES} bytes; '{variable.name}' would end at byte {end}"
-                    )
+                most = f"constant memory is {CONST_LIMIT_BYTES} bytes"
+                refuse(end > CONST_LIMIT_BYTES, f"{most}; '{variable.name}' would end at byte {end}")
                 self.const_arena = np.concatenate([self.const_arena, np.zeros(end - len(self.const_arena), np.uint8)])
                 self.const_variables[variable.name] = Region(variable.name, start, variable.bytes)
         for variable in variables:
@@ -414,8 +412,7 @@ class Memory:
     def _grow(self, used_bytes: int) -> None:
         """Lengthen the arena at least twofold, so that many small buffers stay cheap."""
         if used_bytes > len(self.store.bytes):
-            if self._fixed:
-                raise InputError(f"device memory has {len(self.store.bytes)} bytes, {used_bytes} are needed")
+            refuse(self._fixed, f"device memory has {len(self.store.bytes)} bytes, {used_bytes} are needed")
             try:
                 moved = self.store.moved(max(used_bytes, 2 * self._used_bytes), sparse_zeros)
             except MemoryError:

@@ -224,8 +224,7 @@ class TensorMap(Struct, frozen=True):
 
     def check(self) -> None:
         """Raise InputError for a map that the driver, or abstim, refuses."""
-        if problem := self._problem():
-            raise InputError(f"tensor map: {problem}")
+        refuse(problem := self._problem(), f"tensor map: {problem}")
 
     def _problem(self) -> str:
         axes = len(self.size)

@@ -79,9 +79,8 @@ class LlvmEmitter(Emitter):
             return Value(f"splat ({v.kind} {v.name})", v.kind, True, True)
         if v.name not in self._splats:
             one = self.let(f"insertelement {vector(v.kind)} poison, {v.kind} {v.name}, i32 0", v.kind, True)
-            self._splats[v.name] = self.let(
-                f"shufflevector {one}, {vector(v.kind)} poison, <{LANES} x i32> zeroinitializer", v.kind, True
-            )
+            text = f"shufflevector {one}, {vector(v.kind)} poison, <{LANES} x i32> zeroinitializer"
+            self._splats[v.name] = self.let(text, v.kind, True)
         return self._splats[v.name]
 
     def level(self, *values: Value) -> tuple[Value, ...]:

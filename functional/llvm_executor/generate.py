@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from functional.errors import refuse
 from functional.isa.instructions import CARRIED, form_of, has_no_effect
 from functional.isa.memory import access_of
 from functional.isa.operation import REFUSALS, Unsupported, refuse_if
@@ -72,8 +73,7 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
         made = _generated(unit, pieces_of(program, left_out, watched), _piece, named)
         if not unit.refused:
             return replace(made, care=care)
-        if unit.refused <= left_out:
-            raise Unsupported("its text is not understood")
+        refuse(unit.refused <= left_out, "its text is not understood", Unsupported)
         left_out = left_out | unit.refused
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from functional.errors import refuse
 from functional.isa.operation import Unsupported
 from functional.isa.slots import Slots
 from functional.jit import native
@@ -106,8 +107,7 @@ def load(program: Program, in_clusters: bool = False, care: Care = Care.NONE) ->
     def build() -> bytes:
         generated = generate(program, in_clusters, care)
         lacks_halves = platform.machine() in ("x86_64", "AMD64") and "+f16c" not in features()
-        if " half" in generated.text and lacks_halves:  # would call a library that may not be there
-            raise Unsupported("this CPU cannot convert halves (F16C)")
+        refuse(" half" in generated.text and lacks_halves, "this CPU cannot convert halves (F16C)", Unsupported)
         head = msgspec.json.encode(replace(generated, text=""))
         return head + b"\n" + _object(generated.text, _KERNEL_PASSES)
 

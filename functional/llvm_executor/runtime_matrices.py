@@ -6,21 +6,7 @@ from typing import Any
 
 from functional.isa.matrices import NAN_BITS
 from functional.isa.memory import WINDOWS
-from functional.jit.native import (
-    I8,
-    I16,
-    I32,
-    I64,
-    LANES_OF,
-    Double,
-    Flags,
-    Lanes16,
-    Lanes32,
-    Pointer,
-    Type,
-    op,
-    routine,
-)
+from functional.jit.native import I8, I16, I32, I64, LANES_OF, Double, Flags, Lanes32, Pointer, Type, op, routine
 from functional.launches.memory import GLOBAL_BASE
 from functional.llvm_executor.context_layout import Context
 from functional.llvm_executor.runtime_memory import SPACES, fault, log_passes
@@ -119,11 +105,14 @@ def log_matrix(ctx: Context, base: I64, stride: I64, lines: I64, length: I64) ->
     ctx.records = to + 4
 
 
+Counts: Any = LANES_OF[16]  # of each bank
+
+
 @routine
 def count_matrix(ctx: Context, base: I64, stride: I64, lines: I64, length: I64) -> None:
     """Bank passes: the most words on one bank."""
-    counts, most = op.room(Lanes16), I16(0)
-    counts[Lanes16, 0] = 0
+    counts, most = op.room(Counts), I16(0)
+    counts[Counts, 0] = 0
     for number in range(lines):
         first = base + number * stride >> 2
         for word in range(length >> 2):

@@ -106,9 +106,8 @@ class Streams(Buffers):
 
     def _start_at(self, event: int, record: int, conflict: int) -> None:
         self._first = (event, record, conflict)
-        self._set(
-            event=event, records=self.records.ctypes.data + 4 * record, conflicts=self.conflicts.ctypes.data + conflict
-        )
+        records = self.records.ctypes.data + 4 * record
+        self._set(event=event, records=records, conflicts=self.conflicts.ctypes.data + conflict)
 
     def _set(self, **slots: int) -> None:
         for name, value in slots.items():

@@ -184,10 +184,7 @@ class Unit:
         for table in (slots.shared, slots.local, slots.kernel_parameters, slots.call_parameters):
             if symbol.name in table:
                 value = self.e.literal(table[symbol.name] + symbol.offset, "i64")
-                if self.program.recursive and table in (
-                    slots.local,
-                    slots.call_parameters,
-                ):  # in the frame of the running call
+                if self.program.recursive and table in (slots.local, slots.call_parameters):  # of the running call
                     level = self.e.resize(self.e.load("%frame", at.LEVEL, "i32"), "i64", False)
                     value = self.e.op("add", self.e.op("mul", level, slots.frame_bytes), value)
                 far = self.in_clusters and table is slots.shared

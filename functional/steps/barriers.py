@@ -200,9 +200,8 @@ class Barriers:
         self.votes = np.zeros((blocks, BARRIERS, 2), np.int64)  # bar.red: threads, threads with a true predicate
 
     def arrive(
-        self, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int,
-        resume: int, waits: bool,
-    ) -> None:  # fmt: skip
+        self, rows: np.ndarray, barrier: np.ndarray, threads: np.ndarray, instruction: int, resume: int, waits: bool
+    ) -> None:
         """Warps `rows` reach `barrier` [row] that waits for `threads` [row] (0: whole block), then go to `resume`."""
         blocks = self.block_of_row[rows]
         np.add.at(self.arrived, (blocks, barrier), 1)

@@ -33,9 +33,7 @@ _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {
     "movmatrix": movmatrix_step, "fma": directed_fma_step,
     "tcgen05": lambda slots, inst: TENSOR_STEPS[inst.modifiers[0]](slots, inst),
 }  # fmt: skip
-_BARRIER_STEPS = frozenset(
-    {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
-)
+_BARRIER_STEPS = {"init", "inval", "arrive", "arrive_drop", "test_wait", "try_wait", "expect_tx", "complete_tx"}
 
 
 def decoded(program: Program, inst: Instruction, build: Callable[[], T]) -> T:

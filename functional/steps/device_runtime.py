@@ -275,9 +275,7 @@ def _format(thread: Thread, text: str, arguments: int) -> tuple[str, int]:
         flags, width, precision, length, kind = match.groups()
         if kind == "%":
             return "%"
-        width, precision = (
-            str(struct.unpack("<i", take(4))[0]) if part == "*" else part for part in (width, precision)
-        )
+        width, precision = (str(*struct.unpack("<i", take(4))) if part == "*" else part for part in (width, precision))
         if any(len(part or "") > 6 or abs(int(part or 0)) > LONGEST for part in (width, precision)):
             raise thread.machine.fault(thread.inst, f"printf: a field of '{match[0][:24]}'", thread.row, thread.lane)
         if precision is not None and precision[0] == "-":  # as in C: none

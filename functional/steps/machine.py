@@ -135,9 +135,8 @@ class Machine:
         self.block_of_row = self.all_rows // self.warps_per_block
         self.stack = self.new_stack()
         self.clusters = Clusters(launch, thread_blocks)
-        self.barriers = Barriers(
-            self.block_of_row, self.clusters, self.stack, self._completed, self._met_cluster, self.turns
-        )
+        told = (self._completed, self._met_cluster)
+        self.barriers = Barriers(self.block_of_row, self.clusters, self.stack, *told, turns)
         self.launched_registers = code.program.directives.get("maxnreg", (0,))[0]  # a thread; 0: not known
         self.registers_held = np.full(self.warps, self.launched_registers)  # a thread of each warp, now
         self.registers_changed: Instruction | None = None  # by which, last

@@ -19,17 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from functional.isa.matrices import (
-    FLOAT_ELEMENTS,
-    Element,
-    MmaForm,
-    a_layout,
-    b_layout,
-    c_layout,
-    from_bf16,
-    mma_form,
-    values,
-)
+from functional.isa.matrices import FLOAT_ELEMENTS, Element, a_layout, b_layout, c_layout, from_bf16, mma_form, values
 from functional.isa.operation import as_number, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.ptx.ir import Instruction, Operand, parts_of
@@ -202,13 +192,13 @@ _LANE = np.arange(32)[:, None]
 _PRODUCT, _OWN, _UPPER = _LANE % 16 // 4, _LANE % 4, _LANE // 16 * 4  # of four products; a lane's number, and half
 
 
-def _volta_places(form: MmaForm) -> tuple[Layout, ...]:
+def _volta_places(majors: tuple[str, str], accumulators: Sequence[Element]) -> tuple[Layout, ...]:
     along, index, own = np.arange(4)[None], np.arange(8)[None], _OWN + _UPPER
-    left = (own, along) if form.majors[0] == "row" else (along + _UPPER, _OWN)
-    right = (_OWN, along + _UPPER) if form.majors[1] == "row" else (along, own)
+    left = (own, along) if majors[0] == "row" else (along + _UPPER, _OWN)
+    right = (_OWN, along + _UPPER) if majors[1] == "row" else (along, own)
     narrow = (own, index)
     wide = (_LANE & 1) + (index & 2) + _UPPER, (index & 4) + (_LANE & 2) + (index & 1)
-    results = (narrow if kind.name == "f16" else wide for kind in (form.c, form.d))
+    results = (narrow if kind.name == "f16" else wide for kind in accumulators)
     return tuple(np.broadcast_arrays(*layout) for layout in (left, right, *results))  # type: ignore[misc]
 
 
@@ -225,7 +215,7 @@ def mma_step(slots: Slots, inst: Instruction) -> Step:
 
     kinds, last = (form.a, form.b, form.c, form.d), c_layout(form.m)
     if form.volta:
-        places, number = _volta_places(form), _PRODUCT
+        places, number = _volta_places(form.majors, (form.c, form.d)), _PRODUCT
     else:
         places, number = (a_layout(form.m, stored, form.a), b_layout(form.k, form.b), last, last), None
     extents = ((form.m, stored), (form.k, form.n), (form.m, form.n))

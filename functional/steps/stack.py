@@ -32,8 +32,7 @@ class Stack:
 
     def __init__(
         self, block: np.ndarray, mask: np.ndarray, meets: np.ndarray, level: np.ndarray, base: np.ndarray,
-        saved: np.ndarray,
-        move: Callable[..., object],
+        saved: np.ndarray, move: Callable[..., object],
     ) -> None:  # fmt: skip
         self.block, self.mask, self.level = block, mask, level
         self._meets, self._base, self._saved, self._move = meets, base, saved, move
@@ -76,7 +75,5 @@ class Stack:
 
 
 def _table(paths: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
-    each = [
-        np.stack([np.full(len(lanes), block, np.uint32), lanes.astype(np.uint32)], axis=1) for block, lanes in paths
-    ]
+    each = [np.stack([np.full(len(lanes), block, np.uint32), np.uint32(lanes)], axis=1) for block, lanes in paths]
     return np.stack(each, axis=1)

@@ -206,10 +206,9 @@ def _kept_lanes(without: list[int], view: tcgen05.View, blocks: tuple[int, ...])
     """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
     words = np.array(without or [0] * len(blocks) * (TENSOR_LANES // 32), "<u4")
     kept = np.unpackbits(words.view(np.uint8), bitorder="little").astype(bool).reshape(len(blocks), TENSOR_LANES)
-    if view.user != blocks[0] and (kept != kept[0]).any():
-        raise ValueError(
-            "lanes that stay as they are, where the block of odd rank of a pair asks for it, are the same in both"
-        )
+    differs = view.user != blocks[0] and (kept != kept[0]).any()
+    asked = "where the block of odd rank of a pair asks for it"
+    refuse(differs, f"lanes that stay as they are, {asked}, are the same in both", ValueError)
     return list(kept)
 
 

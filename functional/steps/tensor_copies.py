@@ -49,9 +49,8 @@ def tile(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> Ele
     """A box that begins at the element `first`."""
     _check(tensor, first, len(tensor.size), tiled=True)
     counts, taken = tensor.counts, tensor.taken
-    if all(
-        c >= 0 and c + (n - 1) * s < whole for c, n, s, whole in zip(first, counts, taken, tensor.size, strict=True)
-    ):
+    along = zip(first, counts, taken, tensor.size, strict=True)
+    if all(c >= 0 and c + (n - 1) * s < whole for c, n, s, whole in along):
         strides = tensor.element_bytes, *tensor.strides_bytes
         found = _inside(strides, counts, taken)
         return found._replace(at=found.at + sum(c * stride for c, stride in zip(first, strides, strict=True)))
@@ -88,10 +87,8 @@ def im2col(tensor: TensorMap, first: Sequence[int], offsets: Sequence[int]) -> E
     within = (pixels >= 0) & (pixels < np.array(tensor.size[1:]))
     inside: np.ndarray = np.logical_and.reduce(within, axis=1)
     at = pixels @ np.array(tensor.strides_bytes, np.int64)
-    return Elements(
-        (at[:, None] + channels * tensor.element_bytes).reshape(-1),
-        (inside[:, None] & (channels >= 0) & (channels < tensor.size[0])).reshape(-1),
-    )
+    inside = inside[:, None] & (channels >= 0) & (channels < tensor.size[0])
+    return Elements((at[:, None] + channels * tensor.element_bytes).reshape(-1), inside.reshape(-1))
 
 
 Mode = Callable[[TensorMap, Sequence[int], Sequence[int]], Elements]

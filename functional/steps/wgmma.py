@@ -64,8 +64,7 @@ def of_blackwell(word: int) -> Descriptor:
 
 
 def _descriptor(word: int, width: int) -> Descriptor:
-    if width and word >> 49 & 7:  # without a swizzle it says nothing
-        raise ValueError("a descriptor with a base offset is not supported")
+    refuse(width and word >> 49 & 7, "a descriptor with a base offset is not supported", ValueError)
     start, leading, stride = ((word >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
     return Descriptor(start, leading, stride, width)
 
@@ -107,13 +106,9 @@ def _form_of(
     refuse_if(head != ("mma_async", "sync", "aligned") or len(rest) != 4 or inst.guard is not None)
     shape, d, a, b = rest
     extents = re.fullmatch(r"m64n(\d+)k(\d+)", shape)
-    if (
-        extents is None
-        or a not in _SOURCES
-        or d not in matrices.results_of(a)
-        or matrices.family_of(a) != matrices.family_of(b)
-    ):
+    if extents is None or a not in _SOURCES or d not in matrices.results_of(a):
         raise Unsupported
+    refuse_if(matrices.family_of(a) != matrices.family_of(b))
     columns, depth = int(extents[1]), int(extents[2])
     refuse_if(columns % 8 or not 8 <= columns <= 256 or depth * matrices.element(a).bits != 8 * _K_BYTES * (1 + sparse))
     allowed: tuple[set[str], ...] = (set(), {"satfinite"}) if a in ("s8", "u8") else (set(),)
@@ -207,9 +202,8 @@ def _stored(
     words, blocks = frame.full(where(frame))[:, 0].tolist(), machine.block_of_row[frame.index]
     first = np.zeros(frame.count, int) if quarter is None else quarter * _ROWS
     numbers: dict[tuple[int, int, int], int] = {}
-    of = np.array(
-        [numbers.setdefault(k, len(numbers)) for k in zip(blocks.tolist(), words, first.tolist(), strict=True)]
-    )
+    named = zip(blocks.tolist(), words, first.tolist(), strict=True)
+    of = np.array([numbers.setdefault(each, len(numbers)) for each in named])
     more = depth, size, transposed
     try:
         addresses = np.stack([_addresses(w, f, extent if quarter is None else _ROWS, *more) for _, w, f in numbers])
@@ -217,11 +211,8 @@ def _stored(
         raise frame.fault(inst, str(error)) from None
     flat = addresses.reshape(len(addresses), -1)
     offsets = flat + np.array([[block * machine.shared_stride] for block, _, _ in numbers])
-    if (
-        machine.watch.strict
-        or int(flat.max()) + size > machine.shared_bytes
-        or int(np.bitwise_or.reduce(flat, axis=None)) % size
-    ):
+    beyond = int(flat.max()) + size > machine.shared_bytes
+    if machine.watch.strict or beyond or int(np.bitwise_or.reduce(flat, axis=None)) % size:
         each = shared.offsets(frame, inst, flat[of].astype(np.uint32), size)
         for row in range(frame.count):
             machine.watch.box(frame, inst, (row, 0), "shared", each[row], size, False)

@@ -10,21 +10,11 @@ from functools import cached_property
 
 from functional.programs.program import Dominators, Program
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
+from precharacterize import synchronisation as sync
 from precharacterize.classify import Kind
 from precharacterize.machine_code.assemble import MachineInstruction
 from precharacterize.machine_code.leaving_loops import Placed, leaders
 from precharacterize.machine_code.timing_classes import access_bytes, ends_block, falls_through, kind_of
-from precharacterize.synchronisation import (
-    BULK,
-    COMMITS,
-    FILLS,
-    LAST_PRODUCT,
-    MEETS,
-    MEETS_LATER,
-    NONE,
-    copies_of,
-    starts,
-)
 from precharacterize.timed_code import Access, Cover, Mode, Source, access_numbers, consumes, mode_of
 
 # PTX instructions that the assembler neither leaves out nor makes one with others, mostly; some become several
@@ -204,7 +194,8 @@ def _leave_loops(
     copied = Counter(m for n, b in enumerate(blocks) for m in {n, *b.rivals})
     alike = [len(b.rivals) > 1 or copied[n] > 1 for n, b in enumerate(blocks)]
     # does it access memory, or begin, close or await copies, arrivals or products?
-    acts = [bool(b.accessed) or any(copies_of(program.instructions[i]) != NONE for i in b.held) for b in blocks]
+    of_ptx = program.instructions
+    acts = [bool(b.accessed) or any(sync.copies_of(of_ptx[i]) != sync.NONE for i in b.held) for b in blocks]
     placed = [Placed(b.leader, way, *more) for b, way, *more in zip(blocks, _ways(blocks), acts, alike, strict=True)]
     found = leaders(placed, edges, dominators, behind, known)
     moved = {n for n, block in enumerate(blocks) if found[n] != block.leader}
@@ -265,7 +256,7 @@ def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) 
         return ends_block(instruction)
     if source.meets:
         return instruction.name in MEETING
-    if copies_of(source) < LAST_PRODUCT:
+    if sync.copies_of(source) < sync.LAST_PRODUCT:
         return kind_of(instruction) >= Kind.PARAM_LOAD
     stores = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC, Kind.BARRIER)
     return kind in stores and kind_of(instruction) in stores
@@ -340,8 +331,8 @@ def _is_uniform(operand: Operand | None, program: Program, depth: int) -> bool:
 _ATOMICS = (Kind.GLOBAL_ATOMIC, Kind.SHARED_ATOMIC)
 BULK_COPIES = ("UTMALDG", "UBLKCP", "UTMASTG", "UTMAREDG", "UBLKRED")
 # Of several machine instructions that one of PTX becomes, those that make its access
-_ALONE: dict[int, tuple[str, ...]] = {MEETS: ("SYNCS",), MEETS_LATER: ("ARRIVES",), COMMITS: ("UTCBAR",)}
-_ALONE |= {FILLS: BULK_COPIES, starts(BULK): BULK_COPIES}
+_ALONE: dict[int, tuple[str, ...]] = {sync.MEETS: ("SYNCS",), sync.MEETS_LATER: ("ARRIVES",), sync.COMMITS: ("UTCBAR",)}
+_ALONE |= {sync.FILLS: BULK_COPIES, sync.starts(sync.BULK): BULK_COPIES}
 _AGGREGATING = ("REDUX", "VOTEU", "VOTE")
 
 
@@ -376,7 +367,7 @@ class Matching:
             return instruction.name in MEETING
         if i < 0 or consumes(self.kinds[i]) < 0 or consumes(kind_of(instruction)) < 0:
             return False
-        if made_by := _ALONE.get(copies_of(self.program.instructions[i])):
+        if made_by := _ALONE.get(sync.copies_of(self.program.instructions[i])):
             return instruction.name in made_by
         if self.kinds[i] in _ATOMICS:
             return kind_of(instruction) in _ATOMICS
@@ -384,7 +375,7 @@ class Matching:
 
     def _access(self, block: MachineBlock, wanted: list[int], i: int, instance: int, covers: list[Cover]) -> Access:
         mode = mode_of(self.kinds[i])
-        alone = copies_of(self.program.instructions[i]) in _ALONE
+        alone = sync.copies_of(self.program.instructions[i]) in _ALONE
         if self.kinds[i] in _ATOMICS and not alone and is_aggregated(block, i):
             mode = Mode.ONE_PASS if mode == Mode.PASSES else Mode.ONCE_A_LINE
         sources = []

@@ -94,9 +94,7 @@ def _sweep(path: Path, rows: list[dict[str, Any]] | pandas.DataFrame) -> Source:
 _HERE = Path(__file__).parent
 
 
-def write_report(
-    results: Sequence[Path], output: Path, title: str = "abstim report", progress: Progress = silent
-) -> None:
+def write_report(results: list[Path], output: Path, title: str = "abstim report", progress: Progress = silent) -> None:
     """Write one HTML file that shows result files. Raises InputError for a file that is none."""
     refuse(not results, "a report needs at least one result file; write one with --json")
     if output.resolve() in [path.resolve() for path in results]:

@@ -31,9 +31,7 @@ def is_number(column: pandas.Series) -> bool:
     return column.dtype.kind in "iuf" and not column.hasnans
 
 
-def shared_source(
-    table: pandas.DataFrame, varied: Sequence[str], fronts: dict[str, list[int]]
-) -> tuple[Any, list[int]]:
+def shared_source(table: pandas.DataFrame, varied: list[str], fronts: dict[str, list[int]]) -> tuple[Any, list[int]]:
     """The points that are drawn: all charts of a sweep share them, so a selection in one shows in the others."""
     step = -(-len(table) // SHOWN_POINTS)
     # the fastest last: drawn on top
@@ -155,9 +153,7 @@ def sensitivity_chart(found: Sequence[dict[str, Any]]) -> Chart:
 
 UNITS = ("_kib", "_gbps", "_mhz")  # of keys that stand for one of the GPU's: KiB of L2 for sets of L2
 _OF_ONE_TARGET = ("cycles_", "seconds_")
-_KEYS = {
-    key if section in ("spec", "params") else f"{section}.{key}" for section in SECTIONS for key in SECTIONS[section]
-}
+_KEYS = {key if part in ("spec", "params") else f"{part}.{key}" for part, keys in SECTIONS.items() for key in keys}
 
 
 def sweep_section(name: str, table: pandas.DataFrame) -> Section:

@@ -54,9 +54,8 @@ def of_times(
     if kept := next((row for row in table if row.flush != "all"), None):
         raise InputError(f"{kept.name}: measured with flush {kept.flush!r}; fit times launches from empty caches: all")
     gpus, found = dict[str, Gpu](), list[Measurement]()
-    for (target, clock_hz, whole), rows in grouped(
-        table, lambda row: (row.target, row.core_clock_hz, row.launch is None)
-    ).items():
+    groups = grouped(table, lambda row: (row.target, row.core_clock_hz, row.launch is None))
+    for (target, clock_hz, whole), rows in groups.items():
         variant = f"{clock_hz / 1e6:g} MHz"
         gpus[variant] = load_gpu(name, [f"core_clock_hz={clock_hz:.0f}", *overrides])
         cycles = tuple(row.time_ns * clock_hz * 1e-9 for row in rows)

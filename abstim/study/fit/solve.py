@@ -20,7 +20,7 @@ from abstim.study.fit.fitted import NEGLIGIBLE, ErrorSummary, Fit, FittedParamet
 from abstim.study.silicon import MeasuredTime
 from abstim.study.validate import Measured
 from functional.arrays import Bool, Float64
-from functional.errors import InputError, refuse
+from functional.errors import refuse
 
 STEPS = (0.16, 0.08, 0.04, 0.03, 0.02, 0.01)  # of the pattern search, in logarithms
 OUTLIER = 0.02  # error in log cycles; or half of a usual one, while they are larger
@@ -199,9 +199,8 @@ def _grid_steps(unit: Float64[np.ndarray, " name"], free: Bool[np.ndarray, " nam
     """One step of the engine's grid in each parameter, up and down, and in each pair of them."""
     own = np.diag(unit)[free]
     pairs = [(own[k], own[j]) for k in range(len(own)) for j in range(k)]
-    return [sign * one for one in own for sign in (1, -1)] + [
-        a * one + b * other for one, other in pairs for a in (1, -1) for b in (1, -1)
-    ]
+    of_two = [a * one + b * other for one, other in pairs for a in (1, -1) for b in (1, -1)]
+    return [sign * one for one in own for sign in (1, -1)] + of_two
 
 
 FACTOR = 4.0  # a parameter is searched for between start / FACTOR and start x FACTOR
@@ -233,8 +232,7 @@ def fit(
     parts = split(programs_of(everything), fraction, seed)
     data, held_out = (Observations([everything.entries[k] for k in part]) for part in parts)
     start = everything.entries[0].kernel.defaults()
-    if (start <= 0).any():
-        raise InputError(f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
+    refuse((start <= 0).any(), f"{names[int(start.argmin())]} is 0: a fit needs a start above 0; give one with --set")
     low, high = np.array([bounds_of(n, factor, v) for n, v in zip(names, start, strict=True)]).T
     problem = Problem(data, start, (low, high), deviations_of(next(iter(gpus.values())), names), progress)
     value, known = _solve(problem, polish_rounds)

@@ -74,13 +74,11 @@ def thinned(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) ->
     """The trace of these events alone. None where warps of a thread block would wait at different barriers, and for
     programs whose barriers are not for all warps of a thread block, or for more, or are `mbarrier`s."""
     kinds = kinds_of(program)
-    of_block = set(barriers_of(program.instructions, kinds)) <= {NONE, 0}
-    if not (of_block and _meet(program, trace, kept)) or in_phases(trace.records).any():
+    whole_blocks = set(barriers_of(program.instructions, kinds)) <= {NONE, 0}
+    if not (whole_blocks and _meet(program, trace, kept)) or in_phases(trace.records).any():
         return None
-    accesses, conflicts = (
-        np.repeat(kept, np.array(program.in_blocks(np.isin(kinds, list(of))))[trace.blocks])
-        for of in (ON_LINES, _SHARED)
-    )
+    counted = [np.array(program.in_blocks(np.isin(kinds, list(of)))) for of in (ON_LINES, _SHARED)]
+    accesses, conflicts = (np.repeat(kept, of_block[trace.blocks]) for of_block in counted)
     last = np.flatnonzero(more_follow(trace.records) == 0)
     records = np.repeat(accesses, np.diff(last, prepend=-1))
     issued = np.array([block.stop - block.start for block in program.blocks])[trace.blocks] * kept
@@ -112,10 +110,8 @@ def _meet(program: Program, trace: Trace, kept: Bool[np.ndarray, " event"]) -> b
     barriers = _barriers(program)[trace.blocks]
     if not barriers.any():
         return True
-    all_of, those = (
-        np.diff(offsets_of(column)[trace.block_offsets]).reshape(-1, trace.warps_per_block)
-        for column in (barriers, barriers * kept)
-    )
+    offsets = [offsets_of(column)[trace.block_offsets] for column in (barriers, barriers * kept)]
+    all_of, those = (np.diff(own).reshape(-1, trace.warps_per_block) for own in offsets)
     return bool(((all_of == all_of[:, :1]) & (those == those[:, :1])).all())
 
 
@@ -258,10 +254,9 @@ def automatic(program: SampledProgram, aim: Aim, name: str = "auto") -> Estimate
 
 def check_turn(program: SampledProgram) -> None:
     """Raises InputError for a program whose launches must come in turn."""
-    if program.warm_up.in_order or not (program.launches.given or program.launches.signatures is not None):
-        raise InputError(
-            "auto goes back to earlier launches, which this program or warm-up does not allow; --method stem"
-        )
+    in_turn = program.warm_up.in_order or not (program.launches.given or program.launches.signatures is not None)
+    what_to_do = "which this program or warm-up does not allow; --method stem"
+    refuse(in_turn, f"auto goes back to earlier launches, {what_to_do}")
 
 
 def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estimate, dict[int, Estimate]]:

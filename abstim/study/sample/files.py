@@ -163,15 +163,13 @@ def _times(path: Path, selection: Selection) -> tuple[str, Float64[np.ndarray, "
     return unit, found
 
 
-def _times_of(
-    path: Path, rows: list[dict[str, str]], unit: str, selection: Selection
-) -> Float64[np.ndarray, " sample"]:
+def _times_of(path: Path, rows: list[dict[str, str]], unit: str, chosen: Selection) -> Float64[np.ndarray, " sample"]:
     """In the order of the selection; a launch may be there several times, and counts with its mean."""
     refuse(not unit, f"{path}: no column of times; name one {', '.join(UNITS)}")
     try:
         launches, times = np.array([int(row["launch"]) for row in rows]), np.array([float(row[unit]) for row in rows])
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
-    if missing := sorted(set(selection.units.tolist()) - set(launches.tolist())):
+    if missing := sorted(set(chosen.units.tolist()) - set(launches.tolist())):
         raise InputError(f"{path}: no time of launch {missing[0]}, which was selected ({len(missing)} are missing)")
-    return np.array([times[launches == unit].mean() for unit in selection.units])
+    return np.array([times[launches == unit].mean() for unit in chosen.units])

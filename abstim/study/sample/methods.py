@@ -74,8 +74,7 @@ class Method:
 
         if not inside:
             return self
-        if inside not in INSIDE:
-            raise InputError(f"launches cannot be simulated {inside!r}{nearest(inside, INSIDE)}")
+        refuse(inside not in INSIDE, f"launches cannot be simulated {inside!r}{nearest(inside, INSIDE)}")
         refuse(self.inside != "full", f"{self.name} has its own way to simulate a launch; leave out --inside")
         return self if inside == "full" else replace(self, name=f"{self.name}+{inside}", inside=inside)
 
@@ -118,9 +117,8 @@ def _by_two_levels(known: Known) -> Selection:
     if weights is None:  # warp instructions of launches nobody counted: as many a thread as the detailed ones had
         threads = known.light.dimensions.prod(1)
         weights = threads * (known.profile.instructions.sum() / threads[: len(known.profile)].sum())
-    return TwoLevel(pks=Pks(measured=known.measured, seed=known.seed), seed=known.seed).select(
-        known.profile, known.light, weights
-    )
+    pks = Pks(measured=known.measured, seed=known.seed)
+    return TwoLevel(pks=pks, seed=known.seed).select(known.profile, known.light, weights)
 
 
 def _in_two_levels(program: SampledProgram, known: Known) -> Known:

@@ -117,8 +117,7 @@ def _refuse(method: Method, case: Case, gpu: Gpu, model: str, warm_up: WarmUp, s
     """Raises InputError for what the method, or the model, cannot do."""
     if model != DETAILED:
         model_named(model).refuse([gpu], "all")
-    if why := why_not(method, case, gpu, model, warm_up, said):
-        raise InputError(why)
+    refuse(why := why_not(method, case, gpu, model, warm_up, said), why)
 
 
 def opened(case: Case, gpu: Gpu, online: bool, partial: bool = False, **options: Any) -> SampledProgram:
