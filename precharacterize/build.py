@@ -68,8 +68,7 @@ def start_delay_cycles(read_numbers: list[int], banks: int) -> int:
 def result_delay_cycles(
     kind: Kind, latency_cycles: int, pipeline: PipelineParameters, offset_cycles: int = WRITE_BACK_CYCLES
 ) -> int:
-    """Cycles from the start on the unit to the result, every access a single hit. `offset_cycles`: what lies between
-    the end of the unit's latency and the result."""
+    """Cycles from the start on the unit to the result, accesses hits. `offset_cycles`: from the unit's end to it."""
     if kind in (Kind.PARAM_LOAD, Kind.CONST_LOAD):
         return pipeline.const_hit_cycles
     if kind in (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC):
@@ -146,8 +145,7 @@ MODULES = ("precharacterize.build", "functional.ptx.parser", "functional.program
 
 
 def table_key(program: Program, pipeline: PipelineParameters) -> str:
-    """What a table depends on: the text of the program, the kernel's name, what is known of the launch, the pipeline,
-    and the code used here."""
+    """What a table depends on: the program's text, the kernel's name, the launch as known, the pipeline, our code."""
     return key(MODULES, program.digest, program.name, str(program.constants), pipeline.key)
 
 

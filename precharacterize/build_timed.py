@@ -164,8 +164,7 @@ def table_of_rows(
     delays = (build.result_delay_cycles(Kind(row.kind), row.latency_cycles, pipeline, FORWARDED_CYCLES) for row in rows)
     results = [to_unit + delay for delay in delays]
     gaps = [_gaps(rows, results, b) for b in blocks]
-    registers = ptx.register_count + 3 * SCOREBOARDS
-    return build.table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, registers, ptx.key)
+    return build.table_of(rows, blocks, results, gaps, FORWARDED_CYCLES, ptx.register_count + 3 * SCOREBOARDS, ptx.key)
 
 
 def _gaps(rows: Sequence[Row], results: Sequence[int], block: TimedBlock) -> list[int]:

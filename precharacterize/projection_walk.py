@@ -60,8 +60,7 @@ def leader_round(given, scratch, e, leader, instance):
 
 @jit
 def event_before(given, scratch, e, leader, block, bit):
-    """The last event of a PTX block before `e`, and behind the leader's own before it, or NOWHERE; also if it has been
-    covered before."""
+    """The last event of a PTX block before `e`, behind the leader's before it, or NOWHERE; also if it was covered."""
     k = e - 1
     least = max(scratch.span[0], e - LOOK_AHEAD)
     while k >= least and given.blocks[k] != block and given.blocks[k] != leader:
@@ -253,8 +252,7 @@ def visit(given, rules, scratch, made, e, fill):
 
 
 def walk(given, rules, scratch, made, offsets, fill):
-    """`offsets[w + 1]` gets the length of each stream of warp `w`; with `fill` they are where its streams begin, and
-    the streams are written."""
+    """`offsets[w + 1]` gets the length of each stream of warp `w`; with `fill` they say where streams are written."""
     for w in range(len(given.block_offsets) - 1):
         for stream in range(3):
             made.at[stream] = offsets[w, stream] if fill else 0

@@ -142,8 +142,7 @@ def _move_cycles(instruction: Instruction, program: Program, one: Operation, sha
 
 
 def columns_of(program: Program) -> int:
-    """Columns of tensor memory that a thread block allocates, all together; all there are, where one allocation is of a
-    number that is not a constant."""
+    """Columns of tensor memory that a block allocates in all; all there are, where a number is no constant."""
     allocations = [i for i in program.instructions if i.opcode == "tcgen05" and i.modifiers[0] == "alloc"]
     counts = [constant(program, i.sources[1]) for i in allocations]
     known = sum(count for count in counts if count is not None)

@@ -13,8 +13,7 @@ THRESHOLDS = (0.05, 0.10, 0.15, 0.20)  # of the relative difference of IPC, sect
 
 
 def forward_reuse(footprints: Sequence[np.ndarray]) -> Float64[np.ndarray, " launch"]:
-    """Equation 4.1: share of launch i's footprint, its distinct lines, that launch i + 1 touches too; NaN for the last
-    launch."""
+    """Equation 4.1: share of launch i's footprint (distinct lines) that launch i + 1 touches too; NaN for the last."""
     return _reuse(footprints, footprints[1:])
 
 

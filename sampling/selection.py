@@ -56,8 +56,7 @@ class Selection:
         """What each selected unit's cycles are multiplied with; the sum is the estimate."""
         whole = np.bincount(self.strata, self.size)
         mine = self.strata[self.units]
-        sampled = np.bincount(mine, self.size[self.units])
-        return whole[mine] / sampled[mine]
+        return whole[mine] / np.bincount(mine, self.size[self.units])[mine]
 
     def estimate(self, measured: Sequence[float] | Sequence[Estimate]) -> Estimate:
         """The program's cycles from those of the selected units, each a number or itself an estimate."""

@@ -51,8 +51,7 @@ def write_csv(selection: Selection, folder: Path) -> Path:
 
 
 def write_kernel_ids(selection: Selection, kernels: Sequence[str], folder: Path) -> Path:
-    """`--kernel-id ::NAME:N` of Nsight Compute, one a selected launch: the Nth of its kernel, from 1. `kernels`: the
-    name of each launch's."""
+    """`--kernel-id ::NAME:N` of Nsight Compute, one a selected launch: the Nth of its kernel. `kernels`: by launch."""
     chosen, seen, lines = set(selection.units.tolist()), defaultdict[str, int](int), []
     for number, kernel in enumerate(kernels):
         seen[kernel] += 1

@@ -69,8 +69,7 @@ def valleys(counts: Float64[np.ndarray, " launch"], points: int = 512) -> Float6
     width = min(float(counts.std()), float(quartiles[1] - quartiles[0]) / 1.34 or float(counts.std()))
     bandwidth = 0.9 * width * len(counts) ** -0.2
     step = (high - low) / (points - 1)
-    edges = low - step / 2 + step * np.arange(points + 1)
-    heights = np.histogram(counts, edges)[0].astype(float)
+    heights = np.histogram(counts, low - step / 2 + step * np.arange(points + 1))[0].astype(float)
     density = gaussian_filter1d(heights, max(bandwidth / step, 1.0), mode="constant")
     runs = np.flatnonzero(np.diff(density) != 0)  # a flat valley counts once
     slope = np.sign(np.diff(density))[runs]

@@ -54,8 +54,7 @@ def projected(counts: Float64[np.ndarray, "unit block"], dimensions: int, seed: 
     shares = counts / np.where(total == 0, 1, total)
     if shares.shape[1] <= dimensions:
         return shares
-    matrix = np.random.default_rng(seed).uniform(-1, 1, (shares.shape[1], dimensions))
-    return shares @ matrix
+    return shares @ np.random.default_rng(seed).uniform(-1, 1, (shares.shape[1], dimensions))
 
 
 def bic(

@@ -37,8 +37,7 @@ class PythonDevice:
         self._listening: tuple[socket.socket, ...] = ()
 
     def begin(self, gpus: Sequence[Gpu], model: str, flush: str, **options: Any) -> CallServer:
-        """From now on launches are timed on these GPUs. `options`: of a LaunchRecorder. Raises InputError for what the
-        model cannot do."""
+        """From now on time launches on these GPUs; `options`: LaunchRecorder's. Raises InputError as the model does."""
         case = ProgramCase.of("python", self.modules)
         timer = LaunchTimer(gpus, model, case, flush)
         clock = stream_clock(gpus[0], model, timer)
@@ -135,8 +134,7 @@ class Capture:
         self.result = application_result("python", self.server, self.gpus, self._model, stopped=kind is not None)
 
     def trial(self, launched: Callable[[], object]) -> float:
-        """Run something that is not of the program itself. Returns the seconds of what it launched, on the first
-        GPU; launches that are not timed count as none."""
+        """Run something that is not of the program; returns the seconds of its timed launches on the first GPU."""
         first, before = self.server.recorder.count, self.server.clock.settle()
         launched()
         self._trials |= set(range(first, self.server.recorder.count))

@@ -130,8 +130,7 @@ class LaunchTimer:
         if overlaps:
             if self.in_order:
                 self._before.flush(policy.flush)
-            caches = self._before if self.in_order else None
-            time_together(operations, self._kernel, self.gpus[0], caches)
+            time_together(operations, self._kernel, self.gpus[0], self._before if self.in_order else None)
         elif self.in_order:
             self._before = replace(policy.caches)
         return overlaps

@@ -92,8 +92,7 @@ def run_application(
         recorder = LaunchRecorder(default_executor(), case, timer, selection, told, stores, instruction_budget)
         clock = stream_clock(gpus[0], model, timer, serial)
         server = CallServer(memory, modules, clock, case, recorder)
-        environment = runtime_environment(path, scratch)
-        status, interrupted = _serve(server, [str(path), *command[1:]], environment, output)
+        status, interrupted = _serve(server, [str(path), *command[1:]], runtime_environment(path, scratch), output)
         result = application_result(path.name, server, gpus, model, status, interrupted)
         if stores is not None:
             stores.finish(path.name)

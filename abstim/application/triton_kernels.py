@@ -131,8 +131,7 @@ def _block(program: Program, values: Sequence[np.generic | np.ndarray]) -> bytes
     """The parameter block. Raises InputError if the kernel has other parameters than Triton says."""
     if [p.bytes for p in program.parameters] != [v.nbytes for v in values][: len(program.parameters)]:
         raise InputError(f"kernel '{program.name}': its parameters are not those that Triton passes")
-    end = max((p.offset + p.bytes for p in program.parameters), default=0)
-    block = bytearray(end)
+    block = bytearray(max((p.offset + p.bytes for p in program.parameters), default=0))
     for parameter, value in zip(program.parameters, values, strict=False):
         block[parameter.offset : parameter.offset + parameter.bytes] = value.tobytes()
     return bytes(block)
@@ -192,8 +191,7 @@ class _Driver(DriverBase):
         server = self._server
         loaded = server.modules[server.modules.load(False, bytes(ptx))]
         program = loaded.program(name)
-        registers = server.case.registers_of(program).count
-        return loaded, (loaded, program), registers, 0, 1024
+        return loaded, (loaded, program), server.case.registers_of(program).count, 0, 1024
 
     def _properties(self, device: int) -> dict[str, int]:
         gpu = self._gpu

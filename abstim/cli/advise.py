@@ -42,8 +42,7 @@ def advise(*, target: str, gpu: TimedGpuOptions, launch: LaunchOptions, as_json:
         return print_json(found.to_json() | {"grids": grids})
     title = f"{found.target} on {on_gpu(found)}: {found.cycles:,} cycles"
     if found.findings:
-        columns = "finding: {kind} | cycles without it: {cycles} | saved: {gain:.1%}"
-        print_records(title, columns, found.findings)
+        print_records(title, "finding: {kind} | cycles without it: {cycles} | saved: {gain:.1%}", found.findings)
     else:
         print(title)
         say("Nothing that abstim looks for would save 2 %; abstim run --limits says what limits it")

@@ -158,8 +158,7 @@ def _measured(o: FitOptions) -> Sequence[Measured] | Sequence[MeasuredTime]:
     refuse((o.reference is None) == (o.silicon is None), "fit needs --reference CSV, or --silicon CSV")
     if o.reference is not None:
         refuse_options("without --silicon", programs=o.programs != Path())
-        table = validate.read_reference(o.reference)
-        return validate.choose(table, o.variant or (), o.group or (), o.benchmark or ())
+        return validate.choose(validate.read_reference(o.reference), o.variant or (), o.group or (), o.benchmark or ())
     assert o.silicon is not None
     refuse_options("with --silicon", variant=o.variant, group=o.group)
     times = silicon.read_measured_times(o.silicon)

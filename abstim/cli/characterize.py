@@ -32,8 +32,7 @@ def characterize(*, target: str, gpu: GpuOptions, listing: bool = False, as_json
         (shown_name(p.name), len(p.instructions), len(p.blocks), t.register_count, int(t.gap_cycles.sum()), t.key[:12])
         for p, t in tables
     ]
-    columns = ("kernel", "instructions", "basic blocks", "registers", "cycles, each block once", "key")
-    print_table("", columns, rows)
+    print_table("", ("kernel", "instructions", "basic blocks", "registers", "cycles, each block once", "key"), rows)
     for program, table in tables if listing else ():
         _print_listing(program, table)
 

@@ -95,8 +95,7 @@ def suite(*, group: str | None = None, as_json: Json = False) -> None:
     rows = []
     for name in names_in(group or "all") if group not in workloads.GROUPS else ():
         counts = benchmarks.instruction_counts(name)["active"]
-        kernels = benchmarks.registers(name)
-        rows.append((name, benchmarks.group_of(name), ", ".join(kernels), len(counts), sum(counts)))
+        rows.append((name, benchmarks.group_of(name), ", ".join(benchmarks.registers(name)), len(counts), sum(counts)))
     keys = ("name", "group", "kernels", "launches", "thread_instructions")
     if as_json:
         names = [name for own in larger.values() for name in own]

@@ -128,8 +128,7 @@ def _bar(launches: Sequence[StreamedLaunch], cycles: int) -> str:
 
 
 def _timed_parts(launches: Sequence[LaunchResult]) -> str:
-    """Of what is timed the part that is machine code, and of what was executed the parts that are timed: the least of
-    all launches."""
+    """Of what is timed the part that is machine code, and of what was executed those timed: the least of all."""
     least: dict[str, float] = {}
     for name, share in [pair for launch in launches for pair in launch.timed_shares.items()]:
         least[name] = min(share, least.get(name, 1.0))

@@ -242,8 +242,7 @@ LONG_SECONDS = 60.0  # what is left of work that is called long
 
 
 class Pace:
-    """How far each kind of work was when it was first told, and so how long the rest takes; `shorter`: an estimate of
-    it that takes less ("": none)."""
+    """How far each kind of work was when first told, and so how long the rest takes; `shorter`: a quicker estimate."""
 
     def __init__(self, shorter: str) -> None:
         self._what, self._since, self._first, self._shorter = "", 0.0, 0, shorter
@@ -266,8 +265,7 @@ class Pace:
 
 @contextmanager
 def _lines(shorter: str) -> Iterator[Any]:
-    """Progress as lines, by a thread of its own: who works may be silent for long. Raises InputError if the
-    environment's value is no number of seconds."""
+    """Progress as lines, by a thread of its own, for work is silent long. InputError for a value that is no number."""
     text = os.environ.get("ABSTIM_PROGRESS_SECONDS", "")
     refuse(text and not text.isdecimal(), f"ABSTIM_PROGRESS_SECONDS = {text!r} is not a whole number of seconds")
     seconds = min(float(text or LINE_SECONDS), 1e6)

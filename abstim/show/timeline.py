@@ -60,8 +60,7 @@ def slices(launch: LaunchLog, merge: int = 1) -> Slices:
     visits, instructions = (np.bincount(of, minlength=len(first)) for of in (np.cumsum(kept) - 1, group))
     where = (log.sm[first], log.slot[first], log.warp[first], block[first])
     stop = np.where(ends_warp, log.cycle[last_of_warp[first]] + 1, next_start)
-    stalls = _stalls_within(launch.stalls, first, ends_warp)
-    return Slices(*where, log.cycle[first], stop, visits, instructions, stalls)
+    return Slices(*where, log.cycle[first], stop, visits, instructions, _stalls_within(launch.stalls, first, ends_warp))
 
 
 def _stalls_within(

@@ -40,8 +40,7 @@ LIBRARIES = ("numpy", "llvmlite", "jax", "jaxlib")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, CPUs this process may use, threads that it uses, Python, abstim and the libraries that decide its
-    speed."""
+    """Processor, CPUs this process may use, threads it uses, Python, abstim and the libraries that set its speed."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = (line.partition(":")[2].strip() for line in file if line.startswith("model name"))
@@ -170,8 +169,7 @@ class BenchResult:
         return geomean([stages[stage].mips[figure] for stages in self.rates.values() if stage in stages])
 
     def scaled(self, threads: int) -> float | None:
-        """How much faster the stage `time` is on so many threads than on the first number of them that was measured:
-        geometric mean over the benchmarks."""
+        """How much faster the stage `time` is on so many threads than on the first number measured: geometric mean."""
         first = next(iter(self.scaling.values()))
         return geomean([first[name].seconds / rate.seconds for name, rate in self.scaling[threads].items()])
 
@@ -204,8 +202,7 @@ MIN_SECONDS = 0.2
 
 
 def _rate(session: Session, run: Callable[[], Any], points: int = 1) -> tuple[Rate, Any]:
-    """One round of a stage that walks every instruction it stands for, called for at least MIN_SECONDS, and its last
-    result."""
+    """One round of a stage that walks all it stands for, called for MIN_SECONDS at least, and its last result."""
     times, cpu_times = list[float](), list[float]()
     while sum(times[1:]) < MIN_SECONDS:
         started, cpu_started = perf_counter(), process_time()

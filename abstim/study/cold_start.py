@@ -33,8 +33,7 @@ PRE_SAMPLE = 16  # launches before a sample that MRRL and BLRL look at
 
 @dataclass(frozen=True)
 class Policy:
-    """A way to warm up: IPC accuracy of every launch, and the mean share of all instructions whose memory accesses were
-    walked for a launch."""
+    """A way to warm up: IPC accuracy of every launch, and the mean share of all instructions walked for one."""
 
     name: str
     accuracy: Float64[np.ndarray, " launch"]

@@ -95,8 +95,7 @@ def measured_kernels() -> tuple[MeasuredKernel, ...]:
 
 @cache
 def power_model(gpu: str) -> PowerModel:
-    """Of a GPU by its name, overrides included. Raises InputError where no power was measured: anything but a V100, at
-    whatever clock."""
+    """Of a GPU by its name, overrides included. Raises InputError for any but a V100, the only one measured."""
     base, *changes = gpu.split()
     if base != "v100" or not all(change.startswith("core_clock_hz=") for change in changes):
         raise InputError(f"--energy: power was measured on a V100 alone, and this is {gpu}; choose --gpu v100")

@@ -169,8 +169,7 @@ def _errors(name: str, kernels: Sequence[TimedKernel]) -> TimeErrors:
 
 
 def operations_median(found: Sequence[TimedKernel]) -> dict[str, tuple[float, int]]:
-    """By kind of operation: the median error of the counts, and of how many kernels, those that have at least a
-    hundredth of their operations of that kind."""
+    """By kind of operation: median error of counts, and of how many kernels: those with a hundredth of that kind."""
     errors: dict[str, list[float]] = {kind: [] for kind in OPERATIONS}
     for kernel in found:
         total = sum(kernel.measured.operations.values())

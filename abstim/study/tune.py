@@ -80,8 +80,7 @@ def _axis(text: str) -> tuple[str, tuple[Any, ...]]:
     where = f"--vary {text}"
     if not name.isidentifier() or not values:
         raise InputError(f"{where}: write it as name=values, as in tile=1,2,4 or block_size=32:256:32")
-    found = [value for part in values.split(",") for value in expand(part.strip(), where)]
-    return name, tuple(dict.fromkeys(found))
+    return name, tuple(dict.fromkeys([value for part in values.split(",") for value in expand(part.strip(), where)]))
 
 
 def _extents(option: str, text: str) -> list[Expression]:

@@ -179,8 +179,7 @@ def write(
             with _written(files[-1]) as file:
                 file.write(_header(launch, number + 1, case.registers(launch).count))
                 _Writer(launch, memory, sass_opcode, instruction_budget).write(file)
-        regions = case.memory.buffers.values()
-        copies = [f"MemcpyHtoD,0x{region.address:016x},{region.bytes}" for region in regions]
+        copies = [f"MemcpyHtoD,0x{region.address:016x},{region.bytes}" for region in case.memory.buffers.values()]
         with _written(directory / LIST_NAME) as file:
             file.write("\n".join([*copies, *(f.name for f in files)]) + "\n")
     except OSError as error:
@@ -212,8 +211,7 @@ class _Recording(Watch):
         self._lanes.append((rows, lanes))
 
     def addresses(self, rows: np.ndarray, addresses: np.ndarray) -> None:
-        whole = np.broadcast_to(addresses, (len(rows), 32)).astype(np.int64)
-        self._addresses.append((rows, whole))
+        self._addresses.append((rows, np.broadcast_to(addresses, (len(rows), 32)).astype(np.int64)))
 
     def guards(self) -> list[int]:
         """Lane masks of guarded instructions, warp after warp."""
@@ -239,8 +237,7 @@ class _Writer:
         blocks, together = self.launch.thread_blocks, max(1, _CHUNK_WARPS // self.launch.warps_per_block)
         for first in range(0, blocks, together):
             chunk = range(first, min(first + together, blocks))
-            trace = self.executor.run(self.launch, self.memory, chunk, self.budget)
-            self._chunk(file, trace, self.recording)
+            self._chunk(file, self.executor.run(self.launch, self.memory, chunk, self.budget), self.recording)
 
     def _chunk(self, file: IO[str], trace: Trace, recording: _Recording) -> None:
         guard, access = iter(recording.guards()), iter(recording.accesses())  # each warp takes its own in turn

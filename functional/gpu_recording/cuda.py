@@ -114,8 +114,7 @@ class CudaDevice:
 
     @contextmanager
     def stopwatch(self) -> Iterator[list[float]]:
-        """Seconds that what is started within takes on the GPU, from the end of what was started before; there once the
-        context is left."""
+        """Seconds that what is started within takes on the GPU, after all before it; there once the context is left."""
         events, seconds = (c_void_p(), c_void_p()), list[float]()
         for event in events:
             self._call("cuEventCreate", byref(event), c_uint(0))

@@ -259,8 +259,7 @@ class _Session:
             if isinstance(argument, Pointer):
                 address = self.buffers[argument.buffer] + argument.offset
                 block[parameter.offset : parameter.offset + 8] = address.to_bytes(8, "little")
-        parameters = bytes(block)
-        self.device.launch(launch.program.name, launch.grid, launch.block, parameters, launch.dynamic_shared_bytes)
+        self.device.launch(launch.program.name, launch.grid, launch.block, bytes(block), launch.dynamic_shared_bytes)
         return self.device.read(table, entries.size * instrument.WORD_BYTES).view(np.int64).reshape(-1, 2)[:, 0]
 
     def _translate(self, space: str, addresses: np.ndarray) -> np.ndarray:

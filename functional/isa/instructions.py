@@ -71,8 +71,7 @@ def vector_move(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tupl
 
 
 def form_of(inst: Instruction) -> tuple[Operation, tuple[Operand, ...], tuple[Operand | None, ...]]:
-    """The operation of an instruction that computes, what it reads and what it writes, the condition code included.
-    Raises Unsupported."""
+    """The operation of an instruction that computes, what it reads and writes, flags too. Raises Unsupported."""
     if inst.opcode == "mov" and any(isinstance(o, Vector) for o in (*inst.destinations, *inst.sources)):
         return vector_move(inst)
     sources = (*inst.sources, CONDITION_CODE) if inst.opcode in CARRIED else inst.sources

@@ -144,8 +144,7 @@ def _sad(e: Emitter, inst: Instruction, a: Value, b: Value, c: Value) -> Value:
 
 
 def _mul24(e: Emitter, inst: Instruction, a: Value, b: Value, *c: Value) -> Value:
-    shift = "ashr" if signed(inst) else "lshr"
-    a, b = (e.op(shift, e.op("shl", x, 8), 8) for x in (a, b))
+    a, b = (e.op("ashr" if signed(inst) else "lshr", e.op("shl", x, 8), 8) for x in (a, b))
     full = e.op("mul", *_wide(e, inst, a, b))
     part = e.cast("trunc", e.op("lshr", full, 16 if "hi" in inst.modifiers else 0), "i32")
     return e.op("add", part, c[0]) if c else part
@@ -220,8 +219,7 @@ def _lop3(inst: Instruction) -> Operation:
     is not 0, combined with q."""
     (join,) = flags_of(inst, {"or", "and"}) or ("",)
     only_type(inst, ("b32",))
-    given = (len(inst.sources), len(inst.destinations))
-    refuse_if(given != ((5, 2) if join else (4, 1)))
+    refuse_if((len(inst.sources), len(inst.destinations)) != ((5, 2) if join else (4, 1)))
     table = as_number(inst.sources[3])
 
     def emit(e: Emitter, a: Value, b: Value, c: Value, _: Value, *q: Value) -> Value | tuple[Value, ...]:

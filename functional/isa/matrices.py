@@ -75,8 +75,7 @@ def a_layout(m: int, depth: int, kind: Element) -> tuple[np.ndarray, np.ndarray]
     register, part = index // per, index % per
     if m == 8:
         return np.broadcast_to(_GROUP[:, None], (32, len(index))), _PLACE[:, None] * per + part + 4 * per * register
-    rows = _GROUP[:, None] + 8 * (register % 2)
-    return rows, _PLACE[:, None] * per + part + 4 * per * (register // 2)
+    return _GROUP[:, None] + 8 * (register % 2), _PLACE[:, None] * per + part + 4 * per * (register // 2)
 
 
 def b_layout(depth: int, kind: Element) -> tuple[np.ndarray, np.ndarray]:
@@ -90,8 +89,7 @@ def b_layout(depth: int, kind: Element) -> tuple[np.ndarray, np.ndarray]:
 def c_layout(m: int, n: int = 8) -> tuple[np.ndarray, np.ndarray]:
     """(rows, columns) of the elements of C and D, [lane, element]."""
     index, halves = np.arange(m * n // 32), m // 8
-    rows = _GROUP[:, None] + 8 * (index // 2 % halves)
-    return rows, 2 * _PLACE[:, None] + index % 2 + 8 * (index // (2 * halves))
+    return _GROUP[:, None] + 8 * (index // 2 % halves), 2 * _PLACE[:, None] + index % 2 + 8 * (index // (2 * halves))
 
 
 _HALF, _BYTE = ("m16n8k8", "m16n8k16"), ("m8n8k16", "m16n8k16", "m16n8k32")

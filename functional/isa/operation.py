@@ -99,8 +99,7 @@ def only_type(inst: Instruction, allowed: Iterable[str]) -> str:
 
 
 def same_type(function: Callable, allowed: Iterable[str], arity: int, flags: Iterable[str] = ()) -> Builder:
-    """Builder of an operation whose sources and destination all have the instruction's type: it emits
-    `function(emitter, instruction, *sources)`."""
+    """Builder of an operation on one type alone: it emits `function(emitter, instruction, *sources)`."""
 
     def build(inst: Instruction) -> Operation:
         flags_of(inst, flags)

@@ -73,10 +73,8 @@ def immediate(value: int | float, type_: str) -> np.ndarray:
         with np.errstate(over="ignore"):
             return np.full((1, 1), value, np.float64).astype(dtype)
     if isinstance(value, float):
-        bits = np.full((1, 1), value, f"f{max(dtype.itemsize, 2)}")
-        return bits.view(dtype)
-    unsigned = np.full((1, 1), value & ((1 << (8 * dtype.itemsize)) - 1), f"u{dtype.itemsize}")
-    return unsigned.view(dtype)
+        return np.full((1, 1), value, f"f{max(dtype.itemsize, 2)}").view(dtype)
+    return np.full((1, 1), value & ((1 << (8 * dtype.itemsize)) - 1), f"u{dtype.itemsize}").view(dtype)
 
 
 @dataclass

@@ -125,8 +125,7 @@ def _worst_error(got: np.ndarray, values: np.ndarray, expected: Expected) -> flo
 
 
 def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], where: str = "symbols") -> None:
-    """Write the first bytes of a `.global` or `.const` variable. Raises InputError for one that is not there, and for
-    more bytes than it has."""
+    """Write the first bytes of a `.global` or `.const` variable. InputError for no such one, or too many bytes."""
     is_constant = name in memory.const_variables
     region = memory.const_variables.get(name) or memory.global_variables.get(name)
     if region is None:
@@ -139,8 +138,7 @@ def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], 
 
 
 def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: str = "pointers") -> None:
-    """Write an address into a buffer: that of a place in another, or in itself. Raises InputError for a buffer that is
-    not there, or a place beyond its end."""
+    """Write the address of a place in a buffer into one. InputError for no such buffer, or a place beyond its end."""
     refuse(buffer not in memory.buffers, f"{where}: there is no buffer '{buffer}'")
     place, data = memory.bytes_of(memory.buffers[buffer]), device_address(to, memory, where)
     if not 0 <= at_bytes <= place.size - len(data):

@@ -206,8 +206,7 @@ def check_after(after: Sequence[int], number: int) -> None:
 
 
 def open_regions(program: Program, memory: Memory) -> None:
-    """Make room for what calls of a program keep in memory: `malloc`, and launches. Raises InputError if there is
-    none."""
+    """Make room for what calls of a program keep in memory: `malloc`, launches. Raises InputError without."""
     for region, functions in ((HEAP, HEAP_FUNCTIONS), (LAUNCHES, LAUNCH_FUNCTIONS)):
         if calls_any(program, functions):
             memory.opened(region)
@@ -252,8 +251,7 @@ def check_shape(
     _check_cluster(program, where, grid, cluster)
     warps, local = grid.total * -(-threads // WARP_THREADS), static_bytes(program, "local")
     refuse(warps > _MAX_WARPS, f"{where}: grid {grid} has {warps:,} warps; {_MAX_WARPS:,} can be held")
-    too_much = local > _MAX_LOCAL_BYTES
-    refuse(too_much, f"{where}: {local:,} bytes of local memory; a thread has {_MAX_LOCAL_BYTES:,}")
+    refuse(local > _MAX_LOCAL_BYTES, f"{where}: {local:,} bytes of local memory; a thread has {_MAX_LOCAL_BYTES:,}")
     dynamic, inside = dynamic_shared_bytes, 0 <= dynamic_shared_bytes <= _MAX_SHARED_BYTES
     refuse(not inside, f"{where}: {dynamic} bytes of dynamic shared memory is outside 0 to {_MAX_SHARED_BYTES}")
 
@@ -286,8 +284,7 @@ def pack_parameters(program: Program, arguments: Sequence[Argument], memory: Mem
     if len(arguments) != len(parameters):
         expected = ", ".join(f"{p.name} ({_type_name(p)})" for p in parameters) or "no arguments"
         raise InputError(f"{program.takes(len(arguments))}: {expected}")
-    size = max((p.offset + p.bytes for p in parameters), default=0)
-    block = bytearray(size)
+    block = bytearray(max((p.offset + p.bytes for p in parameters), default=0))
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
         where = f"kernel '{program.name}', argument {position} ({parameter.name}, {_type_name(parameter)})"
         data = _encode(program, parameter, argument, memory, where)

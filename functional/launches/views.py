@@ -100,8 +100,7 @@ _ROW, _ALIGNMENT_BYTES = 128, 32  # of padded elements: how many a box has, and 
 
 
 class Packing(NamedTuple):
-    """How they lie: so many of them are `words` words of global memory, which are copied to `pitch_bytes` of shared
-    memory, from the first byte on."""
+    """How they lie: so many are `words` words of global memory, and begin `pitch_bytes` of shared memory."""
 
     elements: int
     words: int

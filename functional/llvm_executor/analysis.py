@@ -36,8 +36,7 @@ class Analysis:
 
 
 def analyse(program: Program, left_out: Set[int]) -> Analysis:
-    """Assume everything uniform, then take away what is not until nothing changes. `left_out`: positions of
-    instructions that are not generated."""
+    """Assume all uniform, take away what is not until nothing changes. `left_out`: instructions not generated."""
     live = live_in(program)
     if program.recursive:  # whose registers are those of several calls
         every = frozenset(program.registers)

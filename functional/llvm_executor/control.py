@@ -21,8 +21,7 @@ from functional.traces.trace import LINE_BYTES, PARAM_WINDOW_LINE
 def cut(
     unit: Unit, block: BasicBlock, piece: Piece, instructions: tuple[Instruction, ...], needed: frozenset[Register]
 ) -> None:
-    """End a piece of `block` in front of a step, perhaps that of the last of its instructions. `needed`: registers that
-    it and the rest of the block name."""
+    """End a piece of `block` in front of a step, perhaps that of its end. `needed`: registers named from there on."""
     e = unit.e
     if piece.is_cut:
         unit.begin_guard(instructions[-1].guard)
@@ -76,8 +75,7 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
         unit.go_on(block.index + 1)
         return
     _copy(unit, unit.slots.arguments(inst, inst.callee or ""), lanes)
-    entry = program.block_of(program.callee_entry[inst.index])
-    _dispatch(unit, e.call("enter", lanes, entry, block.index + 1))
+    _dispatch(unit, e.call("enter", lanes, program.block_of(program.callee_entry[inst.index]), block.index + 1))
 
 
 def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value) -> None:
@@ -220,8 +218,7 @@ def _trap(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None,
 def _barrier_operands(unit: Unit, inst: Instruction, lanes: Value) -> list[Value]:
     """Barrier number and thread count of the first lane; empty for `bar.warp`."""
     kinds = set(inst.modifiers) & {"sync", "arrive", "red", "warp"}
-    known = {"sync", "warp", "aligned", "cta"}
-    refuse_if(not kinds or set(inst.modifiers) - known or inst.meets)
+    refuse_if(not kinds or set(inst.modifiers) - {"sync", "warp", "aligned", "cta"} or inst.meets)
     if "warp" in kinds:
         return []
     refuse_if(not 1 <= len(inst.sources) <= 2)

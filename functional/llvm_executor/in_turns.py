@@ -57,8 +57,7 @@ class Stepped:
         return self.machine.end(at.FINISHED, self._turns.thread_blocks)
 
     def _state(self, warp: int) -> int:
-        place = self.machine.compiled.frame_bytes * warp + at.STATE
-        return int(self._frames[place])
+        return int(self._frames[self.machine.compiled.frame_bytes * warp + at.STATE])
 
     @cached_property
     def _frames(self) -> np.ndarray:
@@ -116,12 +115,10 @@ class _Turns:
         return self.machine.go("run_interleaved")
 
     def look_for_deadlock(self) -> int:
-        """Run a round, in which every warp that can run does. If that changes neither memory nor any warp, none ever
-        will: raises ExecutionError."""
+        """Run each warp that can run once. If neither memory nor a warp changes, none will: raises ExecutionError."""
         before, taken = self._state(), self.turns_of.copy()
         for _ in range(_ROUND):
-            turns = int(self.machine.context[at.SLOT["turns"] // 8])
-            code = self.run_to(turns + _ROUND * len(self.times))
+            code = self.run_to(int(self.machine.context[at.SLOT["turns"] // 8]) + _ROUND * len(self.times))
             running = self.times >= _HELD
             if code != at.PAUSED or (self.turns_of > taken)[running].all():
                 break

@@ -92,8 +92,7 @@ class LlvmExecutor(Executor):
 
     @contextmanager
     def stepped(self, request: Request) -> Iterator[Stepped]:
-        """A launch whose warps pass their order points when they are told to. Raises InputError for one that is
-        executed by the piece."""
+        """A launch whose warps pass order points when told to. Raises InputError for one executed by the piece."""
         compiled = self._own(request.launch)
         refuse(compiled.generated.by_piece, f"kernel '{request.launch.program.name}' is only executed as a whole")
         with ExitStack() as leases:
@@ -159,8 +158,7 @@ class LlvmExecutor(Executor):
         job.done = len(job.blocks)
 
     def _together(self, job: Job, stop: OverBudget) -> Way:
-        """Over budget, perhaps because blocks wait for later ones: many take turns. Raises BudgetSpent if that cannot
-        be the reason."""
+        """Over budget, perhaps since blocks wait for later ones: many take turns. Raises BudgetSpent if not."""
         program = job.launch.program
         if job.interleaving or stop.thread_block == job.blocks[-1] or not job.compiled.ordered:
             raise BudgetSpent(program.name, program.path, stop.line, job.budget) from None

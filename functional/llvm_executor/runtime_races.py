@@ -95,8 +95,7 @@ def looked_at(job: Job, word: I32, write: I1, id: Sectors, base: Sectors) -> I1:
 
 @routine
 def races(job: Job) -> I32:
-    """Of the trace of a chunk. CONFLICT also for records that are not those of the program's accesses: then nothing is
-    known."""
+    """Of the trace of a chunk. CONFLICT too for records that are not the program's: nothing is known then."""
     blocks, records, starts, firsts, writes = job.blocks, job.records, job.record_offsets, job.first, job.writes
     id, base = Sectors(I32(job.id)), Sectors(I32(job.base))
     for warp in range(job.warps):

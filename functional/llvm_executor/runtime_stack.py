@@ -155,8 +155,7 @@ def leave_rows(ctx: Context, count: I64, rows: Pointer, lanes: Pointer, after: I
 
 @routine
 def call_rows(ctx: Context, count: I64, rows: Pointer, paths: Pointer, ways: I64, after: I64) -> I32:
-    """Lanes of warps run the functions at blocks, by paths {block, lanes}, the last one first. Each returns to an entry
-    that goes at once."""
+    """Lanes run functions by paths {block, lanes}, the last first; each returns to an entry that goes at once."""
     for number in range(count):
         frame = row_of(ctx, rows, number)
         own, level = paths + number * ways * 8, frame.level

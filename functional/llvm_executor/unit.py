@@ -88,8 +88,7 @@ class Unit:
         if not uniform:
             value = e.widen(value)
             if blend:
-                old = e.load("%frame", offset, value.kind, True)
-                value = e.select(e.lanes_of(e.mask), value, old)
+                value = e.select(e.lanes_of(e.mask), value, e.load("%frame", offset, value.kind, True))
         e.store("%frame", offset, value, align=8 if uniform else 4)
 
     def get(self, operand: Operand | None, type_: str, negated: bool = False) -> Value:
@@ -194,8 +193,7 @@ class Unit:
         refuse_if(slots.spaces.get(symbol.name) not in ("global", "const"))
         if symbol not in self.symbols:
             self.symbols.append(symbol)
-        table_address = self.context("symbols", "ptr")
-        return self.e.load(table_address.name, 8 * self.symbols.index(symbol), "i64", align=8)
+        return self.e.load(self.context("symbols", "ptr").name, 8 * self.symbols.index(symbol), "i64", align=8)
 
     def go_on(self, target: int) -> None:
         """All lanes go to block `target`; that may be where the top of the stack meets the entries below."""

@@ -154,8 +154,7 @@ def _scan(words: np.ndarray, at: np.ndarray, values: np.ndarray, update: Update,
     words[where[last]] = after[last]
     old = np.empty(len(at), words.dtype)
     if every_old:
-        previous = np.concatenate([before[:1], after[:-1]])
-        old[order] = np.where(rank == 0, before, previous)
+        old[order] = np.where(rank == 0, before, np.concatenate([before[:1], after[:-1]]))
     return old
 
 

@@ -35,8 +35,7 @@ PHASE_BIT = 40  # of an object (mbarrier.py): the parity of the running phase
 
 @dataclass
 class Known:
-    """A barrier: its number in its thread block, its running phase, arrivals in it and in the last, and the time of the
-    latest in each of these."""
+    """A barrier: its number in its block, its phase, arrivals in it and in the last, and the latest time in each."""
 
     number: int
     phase: int = 0

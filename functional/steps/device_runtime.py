@@ -87,8 +87,7 @@ class Thread:
         self.slots = frame.machine.code.slots
         machine = self.machine
         self.local = (row * 32 + lane) * machine.local_stride
-        level = int(machine.stack.level[row])
-        self.call = self.local + self.slots.local_bytes + level * self.slots.frame_bytes
+        self.call = self.local + self.slots.local_bytes + int(machine.stack.level[row]) * self.slots.frame_bytes
 
     def parameter(self, place: int, size: int = 8) -> int:
         """A `.param` variable of so many bytes, as an unsigned number."""

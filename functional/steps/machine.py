@@ -202,8 +202,7 @@ class Machine:
             raise self.fault(inst, f"the stack overflows: {self.code.slots.frames - 1} calls in progress", row)
         for level in np.unique(levels):
             here = levels == level
-            saved = self.saved.setdefault(int(level), Saved(self.warps))
-            saved.keep(self, rows[here], lanes[here], kept)
+            self.saved.setdefault(int(level), Saved(self.warps)).keep(self, rows[here], lanes[here], kept)
 
     def _returned(self, rows: np.ndarray, levels: np.ndarray) -> None:
         """Calls have ended: registers of their callers, at these levels, come back."""
@@ -219,8 +218,7 @@ class Machine:
 
     def meet(self, row: int, name: int, count: int) -> None:
         """Log that a warp has arrived at a barrier, and waited for so many (0: not at all)."""
-        phase = int(self.barriers.phase[self.block_of_row[row], name])
-        self.phases.meet(row, name, phase, count)
+        self.phases.meet(row, name, int(self.barriers.phase[self.block_of_row[row], name]), count)
         self._log_met(row)
 
     def _log_met(self, row: int) -> None:

@@ -30,8 +30,7 @@ from functional.traces.line_record import joined_records, line_records
 
 
 def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
-    """Log the numbers of the sectors that an instruction touched, by row of the frame, what it did at barriers, and its
-    passes of shared memory [row]."""
+    """Log the sectors that an instruction touched, by row of the frame, its barriers, and its shared passes [row]."""
     phases, parts = frame.machine.phases.take(), []
     for row, sectors in touched.items():
         lines = np.zeros(0, np.uint32)
@@ -94,8 +93,7 @@ def operation_of(slots: Slots, inst: Instruction) -> Test:
 def mbarrier_step(slots: Slots, inst: Instruction) -> Step:
     """The step of any of them but `try_wait`, which ends its block."""
     test, waits = operation_of(slots, inst), "test_wait" in inst.modifiers
-    destination = inst.destinations[0] if inst.destinations else None
-    write = setter(slots, destination, "pred" if waits else "b64")
+    write = setter(slots, inst.destinations[0] if inst.destinations else None, "pred" if waits else "b64")
 
     def step(frame: Frame) -> None:
         parts = test.place.parts(frame)

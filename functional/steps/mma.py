@@ -41,8 +41,7 @@ def setters_of(slots: Slots, operand: Operand | None, kind: Element) -> list[Set
 
 def read(frame: Frame, registers: list[Getter], kind: Element) -> np.ndarray:
     """Registers of all lanes as float64 or int64 [row, lane, element]."""
-    words = np.stack([raw(frame.full(get(frame))) for get in registers], axis=2)
-    return decode(words, kind)
+    return decode(np.stack([raw(frame.full(get(frame))) for get in registers], axis=2), kind)
 
 
 def decode(words: np.ndarray, kind: Element) -> np.ndarray:
@@ -165,8 +164,7 @@ def metadata_getter(
 
 
 def positions(nibbles: np.ndarray, per: int) -> np.ndarray:
-    """Rows of B of the elements that are there [row, m, k / 2], of nibbles [row, m, group] that say it of `per` columns
-    of A each."""
+    """Rows of B of the stored elements [row, m, k / 2], by nibbles [row, m, group] of `per` columns of A each."""
     first, second = nibbles & 3, nibbles >> 2
     start = per * np.arange(nibbles.shape[2])
     if per == 2:  # two halves of one number

@@ -106,8 +106,7 @@ def getter(slots: Slots, operand: Operand, type_: str, negated: bool = False) ->
             return lambda _: constant
         case Special(name=name):
             register = special_register(name)
-            kept = DTYPES[register.type]
-            return _slot_getter(slots.register(register), kept, DTYPES[type_], widen=True)
+            return _slot_getter(slots.register(register), DTYPES[register.type], DTYPES[type_], widen=True)
         case Symbol():
             return _address_getter(slots, operand, DTYPES[type_])
     raise Unsupported

@@ -25,8 +25,7 @@ MakeMachine = Callable[[np.ndarray, Turns], Machine]  # of thread blocks
 
 
 def run_chunks(request: Request, machine_of: MakeMachine, used: int, warps: int = CHUNK_WARPS) -> Iterator[Trace]:
-    """The traces of a launch, in chunks of so many warps that run together. `used`: thread instructions that other
-    blocks of it have taken from the budget."""
+    """The traces of a launch, in chunks of so many warps. `used`: thread instructions of the budget others took."""
     launch, blocks, printed = request.launch, request.thread_blocks, request.memory.printed
     warps = min(warps, _RECURSIVE_WARPS) if launch.program.recursive else warps
     per_chunk = max(1, warps // launch.warps_per_block)

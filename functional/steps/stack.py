@@ -21,8 +21,7 @@ def pack(lanes: np.ndarray, rows: int) -> np.ndarray:
 
 def unpack(bits: np.ndarray) -> np.ndarray:
     """uint32 [row] as bool [row, 32]."""
-    lanes = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little")
-    return lanes.view(bool).reshape(-1, 32)
+    return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little").view(bool).reshape(-1, 32)
 
 
 class Stack:

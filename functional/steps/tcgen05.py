@@ -87,8 +87,7 @@ def check_given_back(machine: Machine) -> None:
 
 
 def whole_warps(frame: Frame, inst: Instruction) -> np.ndarray:
-    """The rows of the warps that execute an instruction that is `.sync.aligned`. Raises ExecutionError for a warp of
-    which only some threads do."""
+    """Rows of warps that execute an instruction `.sync.aligned`. Raises ExecutionError where only some threads do."""
     active = frame.lanes()
     some, every = (np.asarray(found(active, axis=1, keepdims=True)) for found in (np.any, np.all))
     frame.check(inst, some & ~every, lambda _: "all 32 threads of a warp execute it together")
@@ -287,8 +286,7 @@ def tensor_copy_in_step(slots: Slots, inst: Instruction) -> Step:
 def shared_bytes(
     frame: Frame, inst: Instruction, place: tuple[int, int], addresses: np.ndarray, block: int
 ) -> np.ndarray:
-    """Bytes of the shared memory of a thread block, for a thread (row, lane) of it or its cluster; of the shape of
-    their addresses."""
+    """Bytes of a block's shared memory, for a thread (row, lane) of its cluster; of their addresses' shape."""
     machine, row = frame.machine, place[0]
     alone = Frame(machine, frame.index[row : row + 1])
     there = addresses.reshape(1, -1).astype(np.uint32) + machine.clusters.first_address[block].astype(np.uint32)

@@ -101,8 +101,7 @@ _MEANT_OF_PAIRS = (0b0100, 0b1110)  # of two columns
 
 
 def stored_columns(view: tcgen05.View, product: Product, address: int, stored: np.ndarray) -> np.ndarray:
-    """Columns [row, stored element] of A that are stored, of the rows of a thread block; `stored`: the elements. Raises
-    ValueError."""
+    """Columns [row, stored element] of A, of a block's rows, that the elements `stored` stand in. Raises ValueError."""
     refuse(address >> 16, f"metadata do not begin in lane {address >> 16} of tensor memory", ValueError)
     lanes, columns, number = _places(product, (address & 0xFFFF) + (product.selector or 0))
     copies = [view.read(lanes + TENSOR_LANES // product.folds * n, columns) for n in range(product.folds)]
@@ -288,8 +287,7 @@ def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
     """Words of one element each; the upper half of one that holds 16 bits is 0."""
     if kind.name == "s32":
         return total.astype(np.int64).astype(np.uint32)
-    narrow = total.astype(np.float16 if kind.bits == 16 else np.float32)
-    return narrow.view(f"u{kind.bits // 8}").astype(np.uint32)
+    return total.astype(np.float16 if kind.bits == 16 else np.float32).view(f"u{kind.bits // 8}").astype(np.uint32)
 
 
 STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {  # by what follows the opcode

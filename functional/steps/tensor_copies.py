@@ -38,8 +38,7 @@ ROWS = 4  # of a gather
 
 
 class Elements(NamedTuple):
-    """Bytes of each element behind the tensor's first, in the order in which they lie in shared memory, and whether it
-    is inside the tensor."""
+    """Bytes of elements behind the tensor's first, in the order of shared memory, and whether they are inside it."""
 
     at: Int64[np.ndarray, " element"]
     inside: Bool[np.ndarray, " element"]
@@ -296,8 +295,7 @@ def in_wide_words(tensor: TensorMap, first: Sequence[int]) -> tuple[TensorMap, l
 
 
 class Box:
-    """The box that one lane copies: byte offsets of its elements in global and in shared memory, innermost axis
-    first."""
+    """The box that one lane copies: byte offsets of its elements in global and shared memory, innermost axis first."""
 
     def __init__(
         self, frame: Frame, inst: Instruction, row: int, lane: int, tensor: TensorMap, mode: Mode,

@@ -104,8 +104,7 @@ def texture_step(slots: Slots, inst: Instruction) -> Step:
     types = inst.modifiers[-2:]
     rest = set(inst.modifiers[:-2]) - {"v4", "level"} - set(_GEOMETRIES)
     refuse_if(rest or types[0] not in ("f32", "s32", "u32") or types[1] not in ("f32", "s32"))
-    destination = inst.destinations[0]
-    targets = parts_of(destination)
+    targets = parts_of(inst.destinations[0])
     refuse_if(len(targets) != 4 or len(inst.sources) > 3)
     access = _Access(slots, inst, types[1])
     setters = [setter(slots, e, types[0]) for e in targets]

@@ -60,8 +60,7 @@ class TimedTurns(Turns):
         points = {*program.order_points, *told_to_others(program.instructions)}
         self._is_ordered[[program.block_of(point.index) for point in points]] = True
         places = np.arange(warps) // warps_per_block
-        paces = np.append(given.paces, np.full(len(places), PACE))
-        self._paces = paces[places]
+        self._paces = np.append(given.paces, np.full(len(places), PACE))[places]
         self.times = (places * given.dispatch_cycles).astype(np.int64)
         self._latest: dict[tuple[int, ...], int] = {}  # arrival at a barrier, by its thread block or cluster and number
 

@@ -148,8 +148,7 @@ def _place(
     elif part.space.name == "shared":
         log_records(frame, joined_records([pass_records(bank_passes_of(addresses))], frame.count), None)
     else:
-        sectors = part.space.sectors(frame, whole, size)
-        log_records(frame, line_records(sectors), None)  # type: ignore[arg-type]
+        log_records(frame, line_records(part.space.sectors(frame, whole, size)), None)  # type: ignore[arg-type]
     return at, part.words(size)
 
 

@@ -53,8 +53,7 @@ class MachineInstruction(msgspec.Struct, frozen=True, array_like=True):
     @property
     def target(self) -> str:
         """The label a branch or call names, "" if it names none."""
-        inside = self.operands.partition("`(")[2]
-        return inside.partition(")")[0]
+        return self.operands.partition("`(")[2].partition(")")[0]
 
 
 def control_fields(high_word: int) -> tuple[int, int, int, int]:

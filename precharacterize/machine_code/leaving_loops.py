@@ -43,8 +43,7 @@ def outside(
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine block: the PTX block that leads it, its successors, does it access memory or change what others wait
-    for, and are there others like it?"""
+    """A machine block: leading PTX block, successors, does it access memory or change waits, has it its like?"""
 
     leader: int
     after: Sequence[int]

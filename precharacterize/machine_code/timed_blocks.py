@@ -33,8 +33,7 @@ def machine_timed_blocks(
     code: Sequence[MachineInstruction], program: Program, kinds: Sequence[int], pipeline: PipelineParameters,
     registers: int, first_row: int,
 ) -> tuple[list[Row], list[TimedBlock]]:  # fmt: skip
-    """Rows, the first of them number `first_row`, and timed blocks. A warp's scoreboards are the registers behind the
-    `registers` of the PTX."""
+    """Rows from number `first_row` on, and timed blocks; scoreboards are registers behind the PTX's `registers`."""
     blocks = alignment.machine_blocks(code, program)
     alignment.align(blocks, program, kinds)
     matching = Matching(blocks, program, kinds)
@@ -92,8 +91,7 @@ def _mark_retries(block: MachineBlock, made: Sequence[Row], program: Program, wo
 
 
 def _cover_all(block: MachineBlock, program: Program, covers: list[Cover]) -> None:
-    """Every PTX block of which it has code, and every round of its leader; those that accesses are taken from are
-    there already, and stay, however many."""
+    """Every PTX block of which it has code, and every round of its leader; those that accesses are taken from stay."""
     most = max(MOST_COVERING, len(covers))
     for number in dict.fromkeys(program.block_of(i) for i in block.held):
         covers += [] if any(c.block == number for c in covers) else [Cover(number, 0)]

@@ -31,8 +31,7 @@ def latency_class(instruction: MachineInstruction) -> str:
 
 
 def tensor_share(instruction: MachineInstruction) -> float:
-    """How long a matrix instruction holds its unit, as a part of one of 16 x 8 x 16 of 16 bits: as its products and
-    their bits go."""
+    """How long a matrix instruction holds its unit, as a part of one of 16 x 8 x 16 of 16 bits: by products, bits."""
     m, n, k = _matrix_shape(instruction)
     said = (_BITS["modifier"][x] for x in instruction.modifiers if x in _BITS["modifier"])
     by_opcode = _BITS["opcode"] | (_BITS["sixteen_rows"] if m == 16 else {})
@@ -72,8 +71,7 @@ def access_bytes(instruction: MachineInstruction) -> int:
 
 
 def ends_block(instruction: MachineInstruction) -> bool:
-    """Does control go elsewhere behind it, always or sometimes? `BRA.DIV` goes where parts of a warp meet, which have
-    met in a trace."""
+    """Does control go elsewhere behind it, ever? `BRA.DIV` goes where a warp's parts meet, which in a trace have."""
     names = ("BRA", "BRX", "JMP", "EXIT", "RET", "CALL", "KILL", "BREAK")
     return instruction.name in names and "DIV" not in instruction.modifiers
 

@@ -35,8 +35,7 @@ class Analysis:
     thread_block_instructions: Float64[np.ndarray, " tb"]  # warp instructions of each
 
     def instructions_from(self, dispatched: int, thread_blocks: int) -> float:
-        """Warp instructions of the thread blocks from `dispatched` on, by those of them that were analysed (of all that
-        were, if none of them was)."""
+        """Warp instructions of the blocks from `dispatched` on, by those of them (or, if none, all) analysed."""
         later = self.thread_block_instructions[np.searchsorted(self.thread_blocks, dispatched) :]
         mean = later.mean() if len(later) else self.thread_block_instructions.mean()
         return float(mean) * (thread_blocks - dispatched)

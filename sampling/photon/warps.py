@@ -181,8 +181,7 @@ class BlockTimes:
 
     def _block(self, number: int, detector: Detector) -> tuple[float, float]:
         if len(detector.durations) == 0:
-            code = self.functional.code(number)
-            return interval_cycles(code, self.latency_cycles, self.initial_cycles), 1.0
+            return interval_cycles(self.functional.code(number), self.latency_cycles, self.initial_cycles), 1.0
         mean, error, _ = batch_means(detector.durations)
         drift = detector.drift if math.isfinite(detector.drift) else 0.0
         return mean, math.hypot(error / mean, drift) if mean else 0.0
@@ -218,8 +217,7 @@ class BlockPrediction:
         """Predicted cycles of every warp of some thread blocks, which are executed for it."""
         if len(thread_blocks) == 0:
             return np.empty((0, self.run.shape.warps_per_block))
-        counts = self.functional.profile(np.asarray(thread_blocks)).counts
-        return self._cycles_of(counts, len(thread_blocks))
+        return self._cycles_of(self.functional.profile(np.asarray(thread_blocks)).counts, len(thread_blocks))
 
     def _cycles_of(
         self, counts: Int64[np.ndarray, "warp basic_block"], thread_blocks: int

@@ -117,8 +117,7 @@ def _against_charts(rows: Rows) -> list[Chart]:
 
 def _compare_chart(verdicts: Rows) -> Chart:
     names = [v["stage"] for v in verdicts]
-    tooltips = [("stage", "@x"), ("speed", "@y{0.000}")]
-    plot = figure("stage", "speed against the earlier result", tooltips, x_range=names)
+    plot = figure("stage", "speed against the earlier result", [("stage", "@x"), ("speed", "@y{0.000}")], x_range=names)
     known = [v for v in verdicts if v["low"] is not None]
     plot.scatter(names, [v["speed"] for v in verdicts], size=10, color=COLORS[0])
     ends = ColumnDataSource({key: [v[key] for v in known] for key in ("stage", "low", "high")})

@@ -122,8 +122,7 @@ _STYLE = {
 
 
 def figure(x: str, y: str, tooltips: Sequence[tuple[str, str]] | None = None, **options: Any) -> Any:
-    """An empty Bokeh figure in the page's style: as wide as the page, transparent, axes labelled. `x_range`, `y_range`:
-    the names of a categorical axis."""
+    """An empty Bokeh figure in the page's style, as wide as the page. `x_range`, `y_range`: of a categorical axis."""
     from bokeh.models import HoverTool
     from bokeh.plotting import figure as bokeh_figure
 
@@ -169,8 +168,7 @@ def stacked_bars(
 
     names = {part: part.replace("_", " ") for part in parts}
     data: dict[str, Any] = {"category": list(categories)} | {names[p]: list(v) for p, v in parts.items()}
-    tooltips = [(x, "@category"), ("part", "$name"), (unit, "@$name{0,0.[0000]}")]
-    found = figure(x, y, tooltips, x_range=list(categories))
+    found = figure(x, y, [(x, "@category"), ("part", "$name"), (unit, "@$name{0,0.[0000]}")], x_range=list(categories))
     shown, style = list(names.values()), {"color": [colors[part] for part in parts], "line_color": None}
     found.vbar_stack(shown, x="category", width=0.8, source=ColumnDataSource(data), legend_label=shown, **style)
     found.y_range.start = 0

@@ -147,8 +147,7 @@ def sensitivity_chart(found: Sequence[dict[str, Any]]) -> Chart:
     columns = "key | worst / best: {swing:.3f}x | time for +1 % of it: {change} | best value: {best_value}"
     computed: dict[str, Computed] = {"best_value": lambda row: str(row["best"])}
     computed["change"] = lambda row: None if row["elasticity"] is None else f"{row['elasticity']:+.3f} %"
-    table = Table.of(columns, rows, **computed)
-    return Chart("What matters", summary, plot, table)
+    return Chart("What matters", summary, plot, Table.of(columns, rows, **computed))
 
 
 UNITS = ("_kib", "_gbps", "_mhz")  # of keys that stand for one of the GPU's: KiB of L2 for sets of L2

@@ -169,8 +169,7 @@ def _spec(facts: Facts) -> dict[str, Any]:
 
 
 def described(found: Calibration, facts: Facts) -> str:
-    """A TOML file. The related GPU's model is measured for it, which takes a minute. What `found` does not have stays
-    as it is there."""
+    """A TOML file. The related GPU's model is measured for it, a minute's work. What `found` lacks stays as there."""
     base = related_gpu(facts)
     modelled = calibrate(Modelled(base), NEEDED, figures=[])
     return as_toml(base, changes(base, numbers_of(found), numbers_of(modelled)), facts)
@@ -182,8 +181,7 @@ def numbers_of(found: Calibration) -> Numbers:
 
 
 def changes(base: Gpu, measured: Numbers, modelled: Numbers) -> dict[str, float]:
-    """Keys of the description with the values that close the gaps, and cycles that an instruction of a warp holds its
-    sub-core's unit."""
+    """Keys of the description whose values close the gaps, and cycles that an instruction holds its sub-core's unit."""
     rates = {kind: measured.get(("throughput", quantity, 0)) for kind, quantity in RATES.items()}
     lanes = 32 * base.spec.schedulers_per_sm
     held = {f"initiation_cycles.{kind}": max(1, round(lanes / rate)) for kind, rate in rates.items() if rate}

@@ -63,8 +63,7 @@ class Modelled(Device):
         last, caches = len(session) - 1, Caches()
         for number in range(last):
             session.warm(number, self.gpu, caches)
-        result = session.simulate(last, self.gpu, caches=caches)
-        return result.cycles / self.facts.core_clock_hz
+        return session.simulate(last, self.gpu, caches=caches).cycles / self.facts.core_clock_hz
 
     def _case(self, experiment: Experiment) -> Case:
         memory = Memory(self.module.variables)
@@ -80,8 +79,7 @@ class Modelled(Device):
     def _launch(self, call: KernelCall, memory: Memory) -> Launch:
         arguments: list[Argument] = [Pointer(name) for name in call.buffers]
         arguments += list(call.numbers)
-        program = link(self.module, call.kernel)
-        return make_launch(program, call.grid, call.block, arguments, memory, call.shared_bytes)
+        return make_launch(link(self.module, call.kernel), call.grid, call.block, arguments, memory, call.shared_bytes)
 
 
 REPEATS = 5
@@ -91,8 +89,7 @@ BEFORE_ROUNDS = 1 << 12  # of ticks, while the host starts what is timed; else i
 
 
 class OnGpu(Device):
-    """A GPU of this computer. Its clock is measured, for GPUs run faster or slower than they say. Raises InputError
-    without one."""
+    """A GPU of this computer. Its clock is measured: GPUs run faster or slower than they say. InputError without."""
 
     effort = 64  # events tell half a microsecond
 

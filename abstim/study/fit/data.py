@@ -118,8 +118,7 @@ class Observations:
         def one(n: int) -> np.ndarray:
             return self.entries[n % count].engine_cycles(points[n // count], exactly)
 
-        found = in_parallel(one, count * len(points))
-        return np.concatenate(found).reshape(len(points), -1)
+        return np.concatenate(in_parallel(one, count * len(points))).reshape(len(points), -1)
 
     def with_gradients(
         self, values: np.ndarray, anew: bool, progress: Progress = silent, what: str = ""

@@ -155,8 +155,7 @@ class Fit:
         done = "not changed by a fit" if self.kept_start else "fitted"
         values = {p.name: int(p.value) if p.value == int(p.value) else p.value for p in self.parameters}
         settings = {p.name: Setting(values[p.name], self._source(p)) for p in self.parameters}
-        title = f"{Path(self.gpu).stem}, {done} to {self.reference}"
-        return description(base, title, {"fit": how}, settings)
+        return description(base, f"{Path(self.gpu).stem}, {done} to {self.reference}", {"fit": how}, settings)
 
     def _source(self, parameter: FittedParameter) -> str:
         found = interval(parameter)

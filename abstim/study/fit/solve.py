@@ -100,8 +100,7 @@ class Problem:
         return (((self._weights * damped(errors, self.outlier)[0]) ** 2).sum(1) + (away**2).sum(1)).tolist()
 
     def look(self, value: np.ndarray) -> Knowledge:
-        """What the data says of each parameter around a point. The noise is then what would be left of the errors, if
-        they were linear."""
+        """What the data says of each parameter around a point; the noise is what linear errors would leave."""
         off = np.abs(np.log(self.data.engine_cycles([value], exactly=True)[0] / self._measured))
         self.outlier = max(OUTLIER, 0.5 * float(np.median(off)))
         errors, jacobian = self.linearized(np.log(value), anew=True)
@@ -249,8 +248,7 @@ def fit(
 
 
 def _no_better(errors: Sequence[ErrorSummary]) -> bool:
-    """Whether something was held out, and there the mean error does not fall, or the median rises: a mean alone may
-    be that of one outlier."""
+    """Was something held out, and its mean error does not fall, or its median rises? A mean may be one outlier's."""
     held_out = {each.values: each for each in errors if each.part == "held out"}
     if not held_out:
         return False

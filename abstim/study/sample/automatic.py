@@ -265,8 +265,7 @@ def choose(program: SampledProgram, work: ProgramWork, aim: Aim) -> tuple[Estima
 
     def measure(rows: Sequence[int]) -> list[Estimate]:
         ascending = sorted(rows)
-        found = simulate(program, ascending, partial(_launch, aim=aim))
-        estimates = dict(zip(ascending, found, strict=True))
+        estimates = dict(zip(ascending, simulate(program, ascending, partial(_launch, aim=aim)), strict=True))
         chosen.update({row: estimates[row] for row in rows})
         return [estimates[row] for row in rows]
 
@@ -314,8 +313,7 @@ def _work_of_blocks(program: SampledProgram, number: int, trace: Trace) -> Block
 
 
 def _equal_blocks(program: SampledProgram, number: int) -> float | None:
-    """Warp instructions of a launch whose thread blocks do the same, by some of them where data decide nothing; None
-    of any other."""
+    """Warp instructions of a launch whose thread blocks do the same, by some of them; None where data decide."""
     launches, launch = program.launches, program.session.launch(number)
     all_of = launches.signatures is None or data_decide(launch.program)
     if all_of:

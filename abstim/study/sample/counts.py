@@ -171,8 +171,7 @@ def instruction_classes(program: Program) -> Int64[np.ndarray, " instruction"]:
 
 
 def initial_latencies(program: Program, table: LatencyTable, params: Params) -> Float64[np.ndarray, " class"]:
-    """Cycles of each class's unit, and of the cache that an access asks first, as if it hit there; Photon starts from
-    these where it has seen none."""
+    """Cycles of each class's unit, and of a hit in the cache an access asks first: Photon's, until it has seen some."""
     caches = {
         "shared": params.shared_latency_cycles, "const": params.const_latency_cycles,
         "param": params.const_latency_cycles, "global": params.l1d_latency_cycles,

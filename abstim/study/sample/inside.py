@@ -76,8 +76,7 @@ def tbpoint(program: SampledProgram, number: int) -> Estimate:
 
 
 def once(name: str, inside: Inside) -> Inside:
-    """What it finds of a launch is kept, and asked for again found there. Raises InputError for a GPU that is timed
-    from machine code."""
+    """What it finds of a launch is kept, and found again. Raises InputError for a GPU timed from machine code."""
 
     def found(program: SampledProgram, number: int) -> Finished:
         refuse_machine_code(program.gpu, COUNTS)
@@ -107,8 +106,7 @@ def every_launch(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def simulate(program: SampledProgram, launches: Sequence[int], inside: Inside) -> list[Estimate]:
-    """Chosen launches, in ascending order; at once as many as there are cores, if it is proved that none decides what
-    another does."""
+    """Chosen launches, in ascending order; as many at once as there are cores, if none can decide what another does."""
 
     def one(place: int) -> Estimate:
         estimate = inside(program, launches[place])

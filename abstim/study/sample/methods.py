@@ -93,8 +93,7 @@ class Method:
 
 
 def _by(path: str, guesses: bool = False) -> Callable[[Known], Selection]:
-    """Selected by a class, `module.Class` of `sampling`, which is told what it asks for; `guesses`: by cycles that
-    nobody has measured too."""
+    """Selected by `module.Class` of `sampling`, told what it asks for; `guesses`: cycles nobody has measured too."""
 
     def select(known: Known) -> Selection:
         module, _, name = path.rpartition(".")
@@ -131,8 +130,7 @@ def _in_two_levels(program: SampledProgram, known: Known) -> Known:
 
 
 def _read(row: dict[str, str]) -> Method:
-    """`select`: a class of `sampling` that chooses launches, by cycles that nobody has measured too where it `guesses`;
-    or "two levels"."""
+    """`select`: a class of `sampling`, told cycles that nobody has measured too where it `guesses`; or "two levels"."""
     how: dict[str, Any] = {name: row[name] for name in ("name", "what", "assumes", "source", "inside", "whole")}
     how |= {"needs": Needs(row["needs"]), "random": row["random"] == "yes"}
     if row["select"] == "two levels":

@@ -81,8 +81,7 @@ class ThreadBlocks:
 
     def _append(self, trace: Trace) -> None:
         self.positions[trace.thread_blocks] = self.executed + np.arange(len(trace.thread_blocks))
-        parts = [trace] if self.trace is None else [self.trace, trace]
-        self.trace = concatenate(parts, trace.warps_per_block)
+        self.trace = concatenate([trace] if self.trace is None else [self.trace, trace], trace.warps_per_block)
 
 
 class OnDemand(Traces):

@@ -70,8 +70,7 @@ class SomeBlocks:
 
 
 def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: int) -> SomeBlocks:
-    """At most about `most` thread blocks: the first and the last as they are, of those between as many as that leaves,
-    spread evenly, for all of them."""
+    """About `most` thread blocks at most: the first, the last, and of those between some, evenly, for all of them."""
     if thread_blocks <= most:
         return SomeBlocks(thread_blocks, ((run(list(range(thread_blocks))), 1.0),))
     between = np.unique(np.linspace(1, thread_blocks - 2, most - 2).astype(np.int64))

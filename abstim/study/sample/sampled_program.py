@@ -147,8 +147,7 @@ class SampledProgram:
             warm(self.session.inputs(0, self.gpu, empty), self.gpu, 1, Caches())
 
     def simulated(self, number: int) -> Finished:
-        """A launch in detail, from the caches that the warm-up leaves; or by a model that knows launches as a whole:
-        cycles, and no counters."""
+        """A launch in detail, from the caches that the warm-up leaves; or by a model of whole launches: cycles only."""
         session, gpu, blocks = self.session, self.gpu, self.launches.thread_blocks(number)
         trace, counters = self.launches.trace(number), dict[str, int]()
         session.table(number, gpu)  # characterising is not timing

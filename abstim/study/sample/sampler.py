@@ -200,8 +200,7 @@ def _notes(method: Method, program: SampledProgram, estimate: Estimate) -> tuple
 
 
 def _executed(method: Method, program: SampledProgram, known: Known | None, estimate: Estimate) -> float:
-    """Share of the work that the method had executed, now or in a run whose results were kept, and whether anybody else
-    executed more of it or not."""
+    """Share of the work executed for the method, now or in a run that was kept, whoever else executed more of it."""
     chosen = estimate.functional_fraction
     if method.online:
         whole = sum(part.instructions for part in estimate.parts)
@@ -261,8 +260,7 @@ def compare(
 def _profiled(whole: SampledProgram) -> tuple[Known, dict[str, float]]:
     """The profile from all traces, and the seconds that a method would have spent on it."""
     started = perf_counter()
-    known = Known(profile_of(whole))
-    return known, {"execute": whole.seconds["execute"], "analyse": perf_counter() - started}
+    return Known(profile_of(whole)), {"execute": whole.seconds["execute"], "analyse": perf_counter() - started}
 
 
 def sample_application(

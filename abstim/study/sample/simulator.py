@@ -189,8 +189,7 @@ class EngineSimulator(Simulator):
         warps, self.running = _retired(self.running, launch.warps, clock)
         events = BlockEvents(_NONE, _NONE, _NONE)
         if self.watch is not None:
-            retired_at = launch.warps["retire_cycle"][warps]
-            events = self.watch.read(self.log, np.stack([warps, retired_at], axis=1))
+            events = self.watch.read(self.log, np.stack([warps, launch.warps["retire_cycle"][warps]], axis=1))
         ids = launch.inputs.trace.thread_blocks
         blocks, times = launch.blocks, launch.warps[warps]
         each, channels = self.gpu.params.dram_sector_cycles, self.gpu.spec.dram_channels

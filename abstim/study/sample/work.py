@@ -69,8 +69,7 @@ def most_crowded(slices):
 
 @jit
 def wanted(m, readers, line):
-    """Counts a thread block that reads a line, among the latest; true for the first that is one too many for L2 to
-    merge while the line is on its way."""
+    """Counts a thread block that reads a line, among the latest; true for the first too many for L2 to merge."""
     place = line & (RECENT - 1)
     if readers[0, place] != line:
         readers[0, place], readers[1, place] = line, 0
@@ -87,8 +86,7 @@ def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, 
         return
     found[b, REQUESTS] += 1
     found[b, SECTORS] += (bits & 1) + (bits >> 1 & 1) + (bits >> 2 & 1) + (bits >> 3)
-    place = set_of(m, line)
-    found[b, L1D_MISSES] += missed(l1d[0], l1d[1], place, m.l1d_set_lines, line << 32 | together, clock)
+    found[b, L1D_MISSES] += missed(l1d[0], l1d[1], set_of(m, line), m.l1d_set_lines, line << 32 | together, clock)
     mark = line << 32 | b
     if recent[(line ^ b) & (RECENT - 1)] == mark + 1:
         return
