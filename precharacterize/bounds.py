@@ -56,7 +56,6 @@ UNIT_BITS = 16  # of a slot's word, for the units whose result is due then; as m
 @compiled
 def start_all(latencies, initiations, units, bus, due, free, last):
     """Start instructions in order, each as early as a unit is free and its result has a place; last[0]: the last start.
-
     `due`: of each cycle, modulo RING, whose results are on the buses."""
     start = 0
     for i in range(len(latencies)):
@@ -99,7 +98,6 @@ def cycles_an_instruction(
     result_bus: int,
 ) -> float:
     """Cycles an instruction of a stream that mixes them as often as they are executed (docs/timing-rules.md, rule 4).
-
     The stream is drawn at random from a fixed seed: neighbours are of different warps."""
     chosen = _chosen(executed)
     latencies, initiations = (cycles[chosen].astype(np.int64) for cycles in (latency_cycles, initiation_cycles))

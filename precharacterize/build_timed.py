@@ -236,7 +236,6 @@ MODULES = ("precharacterize.build_timed", "functional.ptx.parser", "functional.p
 
 def timed_code_of(program: Program, pipeline: PipelineParameters, architecture: str) -> TimedCode:
     """What is timed of a program on a GPU that runs machine code ("sm_86"): from the cache folder if it is there.
-
     Without an assembler, and where it refuses the PTX, that is PTX with loads hoisted; `description` says which."""
     assembly = assembly_of(program, architecture)
     name = key(MODULES, program.digest, program.name, str(program.constants), pipeline.key, assembly.made_by)

@@ -25,9 +25,8 @@ class Full:
 
 @dataclass(frozen=True)
 class FirstInstructions:
-    """Simulate the first N warp instructions and take their CPI for all (PKA, section 5.1: the first 1 billion).
-
-    The interval assumes that what follows behaves as what came first, which is the method's known flaw."""
+    """Simulate the first N warp instructions and take their CPI for all (PKA, section 5.1: the first 1 billion). The
+    interval assumes that what follows behaves as what came first, which is the method's known flaw."""
 
     instructions: float = 1e9
     name = "first instructions"
@@ -55,9 +54,8 @@ class RandomUnits:
 
 @dataclass(frozen=True)
 class Systematic:
-    """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003).
-
-    Which of the k is drawn anew each time: launches repeat with a period, and fixed steps could meet one kernel."""
+    """One unit of every k consecutive ones, as SMARTS does (Wunderlich et al., ISCA 2003). Which of the k is drawn anew
+    each time: launches repeat with a period, and fixed steps could meet one kernel."""
 
     fraction: float = 0.1
     seed: int = 0

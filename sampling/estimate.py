@@ -110,10 +110,9 @@ def exact(
 def combine(
     method: str, estimates: Sequence[Estimate], instructions: Sequence[float], sources: Sequence[object] | None = None
 ) -> Estimate:
-    """The sum of estimates, a launch each. `sources`: launches predicted from the same one share their error.
-
-    Errors of one source add up; those of different sources are independent and add in quadrature. A method's own
-    assumption is one source: it may be wrong the same way every time."""
+    """The sum of estimates, a launch each. `sources`: launches predicted from the same one share their error. Errors of
+    one source add up; those of different sources are independent and add in quadrature. A method's own assumption is
+    one source: it may be wrong the same way every time."""
     groups: dict[object, float] = {}
     for place, estimate in enumerate(estimates):
         source = place if sources is None else sources[place]

@@ -141,9 +141,8 @@ class Run:
 
 def warm(seen: Observation, finished: int, thread_blocks: int) -> bool:
     """Whether the last-level cache is full, or will not be even at the launch's end, `finished` of its blocks being so.
-
-    In between, nothing has been evicted or written back yet that will be later: what looks steady is not. Thread
-    blocks in flight count half."""
+    In between, nothing has been evicted or written back yet that will be later: what looks steady is not. Thread blocks
+    in flight count half."""
     expected = seen.cache_fill * thread_blocks / max(finished + 0.5 * len(seen.resident_blocks), 1.0)
     return seen.cache_fill >= FULL or (finished > 0 and expected < FULL)
 
@@ -164,9 +163,8 @@ def dispatch(
 def dispatch_equal(
     free_cycles: Float64[np.ndarray, " slot"], duration: float, count: int
 ) -> Float64[np.ndarray, " slot"]:
-    """When each slot is free after `count` thread blocks of one duration; whole rounds in one step.
-
-    Once every slot frees within one duration of the others, each takes exactly one block a round."""
+    """When each slot is free after `count` thread blocks of one duration; whole rounds in one step. Once every slot
+    frees within one duration of the others, each takes exactly one block a round."""
     slots = np.sort(np.asarray(free_cycles, float))
     while count and slots[-1] - slots[0] > duration:  # a slot far behind takes several blocks first
         taken = min(count, int(np.searchsorted(slots, slots[0] + duration, side="right")))
@@ -187,10 +185,9 @@ def finish(
     replicates: int = 16,
     tail_rounds: int = 4,
 ) -> Float64[np.ndarray, " replicate"]:
-    """When the last of `count` thread blocks retires, if their durations are drawn from those observed.
-
-    Only the last rounds are drawn: the rounds before them take the mean, because there spread averages out, while the
-    last block to finish depends on it."""
+    """When the last of `count` thread blocks retires, if their durations are drawn from those observed. Only the last
+    rounds are drawn: the rounds before them take the mean, because there spread averages out, while the last block to
+    finish depends on it."""
     drawn = min(count, tail_rounds * len(free_cycles))
     slots = dispatch_equal(free_cycles, float(observed.mean()), count - drawn)
     if drawn == 0:

@@ -44,7 +44,6 @@ def features(counts: Mapping[str, np.ndarray]) -> Float64[np.ndarray, "launch 12
 
 def read_nsight_compute(path: Path) -> Profile:
     """A profile from `ncu --csv`, wide (`--page raw`) or one row a metric. Raises SamplingError for a metric it lacks.
-
     `cycles` are elapsed cycles, or nanoseconds where only the duration was collected; None without either."""
     if not (launches := list(_launches(path))):
         raise SamplingError(f"{path}: no launches; is it the output of `ncu --csv`?")
@@ -64,7 +63,6 @@ def read_nsight_compute(path: Path) -> Profile:
 
 def read_nsight_times(path: Path) -> tuple[str, Float64[np.ndarray, " launch"]]:
     """Unit (cycles, or nanoseconds where only the duration was collected) and time of every launch in `ncu --csv`.
-
     Raises SamplingError for a file without them."""
     launches = list(_launches(path))
     time = next((metric for metric in _TIME if launches and metric in launches[0]), None)
@@ -139,9 +137,8 @@ def padded(rows: Sequence[Sequence[float]]) -> Float64[np.ndarray, "row most"]:
 
 
 def read_nsight_systems(path: Path) -> LightProfile:
-    """Kernels of `nsys stats --report cuda_gpu_trace --format csv`; copies, which have no grid, are left out.
-
-    Columns that begin with "Tensor", which a framework's annotations may add, are dimensions too."""
+    """Kernels of `nsys stats --report cuda_gpu_trace --format csv`; copies, which have no grid, are left out. Columns
+    that begin with "Tensor", which a framework's annotations may add, are dimensions too."""
     rows = [row for row in _rows(path, lambda line: "GrdX" in line and "Name" in line) if row["GrdX"]]
     if not rows:
         raise SamplingError(f"{path}: no kernels; make it with `nsys stats --report cuda_gpu_trace --format csv`")

@@ -103,10 +103,9 @@ CLASSIFIERS = ("sgd", "gaussian_nb", "mlp")
 
 @dataclass(frozen=True)
 class TwoLevel:
-    """Groups from PKS on the first j launches; every later launch joins the group a classifier gives it.
-
-    `classifier`: stochastic gradient descent, Gaussian naive Bayes or multi-layer perceptron, or "best": the one that
-    labels a held-out quarter of the detailed launches best."""
+    """Groups from PKS on the first j launches; every later launch joins the group a classifier gives it. `classifier`:
+    stochastic gradient descent, Gaussian naive Bayes or multi-layer perceptron, or "best": the one that labels a
+    held-out quarter of the detailed launches best."""
 
     pks: Pks = field(default_factory=Pks)
     classifier: str = "best"

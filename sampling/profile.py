@@ -28,10 +28,9 @@ def text_of(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Profile:
-    """One row a unit, in chronological order. A unit is a launch, or an interval of one.
-
-    Fields a method does not need may be left out; it raises SamplingError if one it needs is missing. `kernels` names
-    what the unit runs (equal numbers, equal code). `cycles`: on some machine, in any unit of time."""
+    """One row a unit, in chronological order. A unit is a launch, or an interval of one. Fields a method does not need
+    may be left out; it raises SamplingError if one it needs is missing. `kernels` names what the unit runs (equal
+    numbers, equal code). `cycles`: on some machine, in any unit of time."""
 
     instructions: Float64[np.ndarray, " unit"]  # warp instructions
     kernels: Int64[np.ndarray, " unit"] | None = None

@@ -72,10 +72,9 @@ def _none() -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What happened since the last step. Cycles count from the launch's start; rows are in order of retirement.
-
-    A warp's or basic block's issue is that of its first instruction; a basic block retires when the warp issues the
-    first instruction of its next one (Photon, section 3). A simulator that does not record them leaves theirs empty."""
+    """What happened since the last step. Cycles count from the launch's start; rows are in order of retirement. A
+    warp's or basic block's issue is that of its first instruction; a basic block retires when the warp issues the first
+    instruction of its next one (Photon, section 3). A simulator that does not record them leaves theirs empty."""
 
     clock_cycles: float
     blocks: Int64[np.ndarray, " tb"]  # thread blocks that retired
@@ -108,7 +107,6 @@ class Simulator(Protocol):
 
     def step(self, thread_blocks: Int64[np.ndarray, " tb"]) -> Observation:
         """Dispatch these thread blocks in this order as slots free, and advance until the last one is dispatched.
-
         Blocks may be left out for good: the clock then does not hold the time they would have taken."""
 
     def leave_out(self, thread_blocks: Int64[np.ndarray, " tb"]) -> None:

@@ -168,9 +168,8 @@ def by_instructions(
 
 
 def assumed_spread(size: PerUnit, strata: Labels) -> PerStratum:
-    """Relative deviation of cycles a size where no profile tells: MODEL_ERROR, and half of how far sizes differ.
-
-    For all that is known, half of a launch's time may not grow with its size."""
+    """Relative deviation of cycles a size where no profile tells: MODEL_ERROR, and half of how far sizes differ. For
+    all that is known, half of a launch's time may not grow with its size."""
     members = np.bincount(strata)
     mean = np.bincount(strata, size) / members
     variation = np.sqrt(np.bincount(strata, (size / mean[strata] - 1.0) ** 2) / members)
@@ -178,9 +177,8 @@ def assumed_spread(size: PerUnit, strata: Labels) -> PerStratum:
 
 
 def profiled_spread(cycles: PerUnit, size: PerUnit, strata: Labels) -> PerStratum:
-    """Relative deviation of cycles a size in every stratum of a profile: that of launches or of work, the larger one.
-
-    A representative is a launch, whatever its size, but speaks for the work of its stratum."""
+    """Relative deviation of cycles a size in every stratum of a profile: that of launches or of work, the larger one. A
+    representative is a launch, whatever its size, but speaks for the work of its stratum."""
     whole, members = np.bincount(strata, size), np.bincount(strata)
     ratio = np.bincount(strata, cycles) / whole
     residual = (cycles / size - ratio[strata]) ** 2

@@ -19,9 +19,8 @@ _KERNEL = re.compile(r"kernel-(\d+)\.traceg")
 
 
 def write_kernelslist(selection: Selection, source: Path, folder: Path) -> Path:
-    """Accel-Sim's list with the selected launches only; copies between host and device stay. Returns the file.
-
-    Raises SamplingError where the list holds another number of launches than the selection was made from."""
+    """Accel-Sim's list with the selected launches only; copies between host and device stay. Returns the file. Raises
+    SamplingError where the list holds another number of launches than the selection was made from."""
     lines = source.read_text().splitlines()
     launches = [place for place, line in enumerate(lines) if _KERNEL.search(line)]
     if len(launches) != len(selection.strata):

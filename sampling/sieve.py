@@ -59,9 +59,8 @@ def dominant(strata: Int64[np.ndarray, " unit"], threads: Int64[np.ndarray, " un
 
 
 def valleys(counts: Float64[np.ndarray, " launch"], points: int = 512) -> Float64[np.ndarray, " cut"]:
-    """Instruction counts at the local minima of a Gaussian kernel density estimate (Silverman's bandwidth).
-
-    On a histogram, so that 100,000 launches cost what 100 do."""
+    """Instruction counts at the local minima of a Gaussian kernel density estimate (Silverman's bandwidth). On a
+    histogram, so that 100,000 launches cost what 100 do."""
     from scipy.ndimage import gaussian_filter1d
 
     low, high = float(counts.min()), float(counts.max())

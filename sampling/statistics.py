@@ -61,10 +61,9 @@ def members(labels: Int64[np.ndarray, " n"]) -> list[Int64[np.ndarray, " member"
 
 
 def batch_means(series: Float64[np.ndarray, " n"], batches: int = 16) -> tuple[float, float, float]:
-    """Mean of a series whose neighbours are correlated: (mean, its standard error, degrees of freedom).
-
-    Means of `batches` consecutive batches are nearly independent where single values are not (Conway 1963), so their
-    spread gives an honest error. Fewer than four values: the error is that of independent values."""
+    """Mean of a series whose neighbours are correlated: (mean, its standard error, degrees of freedom). Means of
+    `batches` consecutive batches are nearly independent where single values are not (Conway 1963), so their spread
+    gives an honest error. Fewer than four values: the error is that of independent values."""
     count = len(series)
     if count < 2:
         return (float(series[0]) if count else 0.0), 0.0, math.inf
@@ -82,7 +81,6 @@ def slope_of(x: Float64[np.ndarray, " n"], y: Float64[np.ndarray, " n"]) -> floa
 
 def two_means(values: Float64[np.ndarray, " n"]) -> float:
     """The cut that minimises the squared error of two one-dimensional clusters, exactly: `values <= cut` is the first.
-
     Sorting and prefix sums find the best of the n - 1 cuts in O(n log n); no start values, no iterations."""
     ordered = np.sort(np.asarray(values, float))
     count = np.arange(1, len(ordered))

@@ -52,10 +52,9 @@ def inter_features(profile: Profile, method: str) -> Float64[np.ndarray, "launch
 
 
 def complete_linkage(vectors: Float64[np.ndarray, "n d"], sigma: float) -> Int64[np.ndarray, " n"]:
-    """Clusters whose points are at most `sigma` apart, by complete linkage.
-
-    Equal points are clustered once. Where even the distinct ones are too many, points of one cell of a grid of pitch
-    sigma / 8 (doubled until they fit) count as one; a cluster may then exceed sigma by a cell's diagonal."""
+    """Clusters whose points are at most `sigma` apart, by complete linkage. Equal points are clustered once. Where even
+    the distinct ones are too many, points of one cell of a grid of pitch sigma / 8 (doubled until they fit) count as
+    one; a cluster may then exceed sigma by a cell's diagonal."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     pitch = sigma / 8
@@ -153,7 +152,6 @@ class IntraLaunch:
 
 class _SamplingUnits:
     """The interval from the dispatch to the retirement of a specified thread block; at its end another is specified.
-
     That is the first one dispatched from then on. It may still be in flight while later ones retire: then we wait."""
 
     def __init__(self, start_cycles: float) -> None:

@@ -26,9 +26,8 @@ from functional.execution.default_executor import default_executor
 
 
 class PythonDevice:
-    """The device that kernels of Python frameworks see: one a process, since Numba asks once what there is.
-
-    What is captured changes the GPUs that time, and the clock; memory and modules stay."""
+    """The device that kernels of Python frameworks see: one a process, since Numba asks once what there is. What is
+    captured changes the GPUs that time, and the clock; memory and modules stay."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="abstim-capture-")

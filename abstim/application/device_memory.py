@@ -128,9 +128,8 @@ class DeviceMemory:
         return self.start <= address and end <= GLOBAL_BASE if region is None else end <= region.address + region.bytes
 
     def of_module(self, variables: Iterable[Variable]) -> tuple[Memory, int]:
-        """Memory as a new module sees it, and where the program finds the module's first constant.
-
-        Raises InputError for too many modules, or constants or variables that do not fit."""
+        """Memory as a new module sees it, and where the program finds the module's first constant. Raises InputError
+        for too many modules, or constants or variables that do not fit."""
         refuse(self._modules == _MODULES, f"the program loads more than {_MODULES} modules")
         first = self._modules * CONST_LIMIT_BYTES
         self._modules += 1

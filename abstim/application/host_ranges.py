@@ -65,9 +65,8 @@ class HostRanges:
     written back at its end, unless it ended in an error."""
 
     def __init__(self, memory: DeviceMemory, arguments: Iterable[Any], addresses: Iterable[Any] = ()) -> None:
-        """`addresses`: those of the arguments that hold 64-bit integers, which may lead to tensors.
-
-        Raises InputError for an argument that is no array or tensor of the CPU."""
+        """`addresses`: those of the arguments that hold 64-bit integers, which may lead to tensors. Raises InputError
+        for an argument that is no array or tensor of the CPU."""
         self._memory = memory
         self._integers = [_range_of(argument) for argument in addresses if argument is not None]
         behind = tensors_behind(_words(_on_host(part)) for part in self._integers)

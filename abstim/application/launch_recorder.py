@@ -90,9 +90,8 @@ class LaunchTimer:
     def time(
         self, number: int, launch: Launch, key: str, trace: Trace | None, also: Callable[[Timed], Any]
     ) -> Future[float]:
-        """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result.
-
-        `key`: its likeness; `trace`: None if one that it is like was given before, and caches are empty."""
+        """Begin to time a launch; the future has its seconds on the first GPU. `also` is told the result. `key`: its
+        likeness; `trace`: None if one that it is like was given before, and caches are empty."""
         if key in self._known and not self.in_order:  # nothing to wait for
             future = answered(self._result(key, number, launch))
         else:
@@ -202,11 +201,9 @@ class _Kind:
 
 @dataclass
 class IdleLaunches:
-    """What is known of the launches so far.
-
-    Programs that take times launch a kernel again and again on the same data. What a kernel does depends on its launch
-    and on memory alone: if a launch has once left memory as it found it, then on that memory it need not be executed
-    again."""
+    """What is known of the launches so far. Programs that take times launch a kernel again and again on the same data.
+    What a kernel does depends on its launch and on memory alone: if a launch has once left memory as it found it, then
+    on that memory it need not be executed again."""
 
     _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
     _state: Snapshot | None = None

@@ -117,11 +117,9 @@ FUNCTIONS = "ABSTIM_APP_FUNCTIONS"  # an environment variable: a file that says 
 
 
 def runtime_environment(program: Path, scratch: Path) -> dict[str, str]:
-    """Variables to start a program with. Files that they name lie in `scratch`.
-
-    A program linked with the shared runtime finds ours first. In one that holds the runtime itself, its functions are
-    found by the symbol table. Raises InputError for one that was stripped of it, or needs libraries that are not
-    there."""
+    """Variables to start a program with. Files that they name lie in `scratch`. A program linked with the shared
+    runtime finds ours first. In one that holds the runtime itself, its functions are found by the symbol table. Raises
+    InputError for one that was stripped of it, or needs libraries that are not there."""
     file = ElfFile(read_bytes(program))
     environment = _environment(file, scratch)
     if any(name.startswith("libnvrtc.so") for name in file.needed()):

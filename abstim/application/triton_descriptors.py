@@ -26,9 +26,8 @@ class MappedTensor:
 
 
 def expanded(type_: str, descriptor: Any, about: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
-    """Types and values of the parameters. `about`: what the compiler chose of the map; None where there is none.
-
-    Raises InputError for elements that are not there."""
+    """Types and values of the parameters. `about`: what the compiler chose of the map; None where there is none. Raises
+    InputError for elements that are not there."""
     if about is None:
         yield "*" + type_.partition("<")[2].partition("[")[0], descriptor.base
         yield from _sizes(descriptor, "i64")

@@ -22,7 +22,6 @@ WithGradient = Callable[[Array], tuple[Array, Array]]  # values [..., name] -> c
 
 def cycles_at_points(kernel: OccupancyKernel, with_gradient: WithGradient) -> Callable[[Array], Array]:
     """A function of values [point, name] that has the cycles [point] of all launches; `vmap` makes more points of it.
-
     Beside whole cycles (64ths of one for service times) they are linear, by the slopes of `with_gradient`."""
     launches = [_Launch(kernel, number) for number in kernel.launches]
 

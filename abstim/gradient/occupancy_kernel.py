@@ -32,10 +32,9 @@ AT_ONCE = DUAL_WIDTH - 1  # parameters of one run
 
 
 class OccupancyKernel(TimedKernel):
-    """By the occupancy model.
-
-    At whole cycles (64ths of one for service times) it is exactly what that model says. In between it is linear: the
-    schedule is that of the nearest such point, frozen, and so is what each time was the latest of."""
+    """By the occupancy model. At whole cycles (64ths of one for service times) it is exactly what that model says. In
+    between it is linear: the schedule is that of the nearest such point, frozen, and so is what each time was the
+    latest of."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

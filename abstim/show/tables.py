@@ -292,10 +292,9 @@ def _lines(shorter: str) -> Iterator[Any]:
 
 @contextmanager
 def progress(quiet: bool = False, after_seconds: float = 2.0, shorter: str = "") -> Iterator[Any]:
-    """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed.
-
-    Where stderr is no terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: what is said of
-    work that takes long."""
+    """A callable `(what, done, total)` that shows a bar on stderr once `after_seconds` have passed. Where stderr is no
+    terminal, a line every `LINE_SECONDS` instead; nothing if `quiet`. `shorter`: what is said of work that takes
+    long."""
     if quiet:
         yield lambda what, done, total: None
         return

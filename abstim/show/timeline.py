@@ -75,7 +75,6 @@ def _stalls_within(
 
 def windows(log: np.recarray, cycles: int, most: int = MOST_WINDOWS) -> dict[str, Any]:
     """Issue over time, all SMs of a launch's log together, in at most `most` windows of equal length (but the last).
-
     Keys: `window_cycles`; and, one entry a window, `warp_instructions` issued and `resident_warp_cycles`, those of
     warps between their first and last issue."""
     width = max(1, -(-cycles // most))

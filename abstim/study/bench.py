@@ -58,9 +58,8 @@ def describe_machine() -> dict[str, Any]:
 
 
 def yardstick_seconds() -> float:
-    """Time of a fixed piece of work that is none of abstim's: how fast the machine is just now.
-
-    Interpreted code, a sort and a pass over memory, about 30 ms together; the fastest of three."""
+    """Time of a fixed piece of work that is none of abstim's: how fast the machine is just now. Interpreted code, a
+    sort and a pass over memory, about 30 ms together; the fastest of three."""
     values = np.random.default_rng(0).random(200_000)
 
     def work() -> float:
@@ -80,9 +79,8 @@ FIGURES = ("thread_mips", "warp_mips", "stepped_thread_mips", "stepped_warp_mips
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """One stage of one benchmark. Instructions are dynamic ones of all launches, times the design points in `time`.
-
-    A *represented* instruction is one the result stands for, on every design point; a *stepped* one is one the stage
+    """One stage of one benchmark. Instructions are dynamic ones of all launches, times the design points in `time`. A
+    *represented* instruction is one the result stands for, on every design point; a *stepped* one is one the stage
     really walked: it may treat equal SMs, launches or points once. Both are reported, never mixed."""
 
     round_seconds: tuple[float, ...]  # the fastest repetition of each round
@@ -126,10 +124,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A benchmark on a variant of the reference's GPU: how exact and how fast abstim is beside the reference.
-
-    `seconds` is what executing and timing take; parsing and characterising, done once a kernel, are in
-    `all_seconds`."""
+    """A benchmark on a variant of the reference's GPU: how exact and how fast abstim is beside the reference. `seconds`
+    is what executing and timing take; parsing and characterising, done once a kernel, are in `all_seconds`."""
 
     benchmark: str
     group: str
@@ -326,10 +322,8 @@ def bench(
     reference: Reference | None = None, progress: Progress = silent, model: str = DETAILED, threads: Sequence[int] = (),
 ) -> BenchResult:  # fmt: skip
     """Measure the stages on suite benchmarks. `time` runs on `points` design points in one call (`design_points`), and
-    once more on each number of `threads`.
-
-    Raises InputError for an unknown benchmark or stage. Uses the trace cache unless `execute` itself is measured.
-    With `reference` every benchmark is also timed on its variants."""
+    once more on each number of `threads`. Raises InputError for an unknown benchmark or stage. Uses the trace cache
+    unless `execute` itself is measured. With `reference` every benchmark is also timed on its variants."""
     model_named(model)
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise InputError(f"no stage {unknown[0]!r}; there are {', '.join(STAGES)}")

@@ -179,7 +179,6 @@ class Study:
         self, cycles: Int64[np.ndarray, " launch"], dram_reads: Int64[np.ndarray, " launch"]
     ) -> Float64[np.ndarray, " launch"]:
         """Equation 6.2 of Sys' thesis, with this GPU's latencies and, of each launch, how evenly it uses controllers.
-
         `cycles` with empty data caches; `dram_reads` (sectors) from empty caches: of data is what is not code."""
         params, reuse = self.gpu.params, ways.forward_reuse(self.footprints)
         factor = ways.Correction(

@@ -114,9 +114,8 @@ def _halved(key: str, value: Any) -> Any:
 def counterfactual(
     target: Target | Session, gpus: str | Gpu | Sequence[str | Gpu], flush: str = "all", progress: Progress = silent
 ) -> list[RunResult]:
-    """Every launch on every GPU by the detailed model, with `limits`: exact, and some twenty times the work.
-
-    Raises InputError as the detailed model does."""
+    """Every launch on every GPU by the detailed model, with `limits`: exact, and some twenty times the work. Raises
+    InputError as the detailed model does."""
     check_flush(flush)
     session = open_session(target, points := gpus_of(gpus), progress=progress)
     results = []

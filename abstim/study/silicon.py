@@ -28,9 +28,7 @@ SAME_WORK = 0.1  # of the operations: a kernel that differs by more was another 
 @dataclass(frozen=True, slots=True)
 class MeasuredTime:
     """A row: a launch of a target, or all of them together, took `time_ns` on a GPU at a core clock, its caches flushed
-    or not.
-
-    `target` is a suite benchmark, or the path in the user's folder of a `launches.json` or of a recorded trace.
+    or not. `target` is a suite benchmark, or the path in the user's folder of a `launches.json` or of a recorded trace.
     `operations` of all threads, by kind, where they were counted."""
 
     target: str

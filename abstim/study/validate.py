@@ -27,10 +27,8 @@ from sampling.statistics import spearman
 
 @dataclass(frozen=True, slots=True)
 class RelativeAccuracy:
-    """Kendall's tau between predicted and measured speed-ups of one variant over another.
-
-    `pooled` over all kernels and pairs of variants together; `mean` and `least` over the pairs, each over its
-    kernels."""
+    """Kendall's tau between predicted and measured speed-ups of one variant over another. `pooled` over all kernels and
+    pairs of variants together; `mean` and `least` over the pairs, each over its kernels."""
 
     variants: int
     speed_ups: int
@@ -196,10 +194,9 @@ def _summary(variant: str, group: str, comparisons: Sequence[Comparison]) -> Sum
 
 
 def read_reference(path: Path, flush: str = "all") -> list[Measured]:
-    """A table of measured cycles, in its own order.
-
-    Optional columns: `group`; `flush`, of which the rows `all` (every cache invalidated before each launch) or `none`
-    are read; MISSES. Raises InputError for a missing file or column, or a number that is none."""
+    """A table of measured cycles, in its own order. Optional columns: `group`; `flush`, of which the rows `all` (every
+    cache invalidated before each launch) or `none` are read; MISSES. Raises InputError for a missing file or column, or
+    a number that is none."""
     found: dict[tuple[str, str], Measured] = {}
     for where, row in table_rows(path, COLUMNS):
         if (row.get("flush") or "all") != flush:

@@ -220,10 +220,9 @@ _CHUNK_LINES = 1 << 12  # of a warp, held together
 
 
 def read(target: Path, opcodes: Opcodes, progress: Progress = lambda *_: None) -> Iterator[tuple[Launch, Trace, int]]:
-    """(launch, trace, registers a thread) of every kernel of a trace directory or of its list, in launch order.
-
-    Only the streams of one kernel are held, not its text. Raises InputError, with file and line, for anything that is
-    not as the format says, for thread blocks that are not there, and for an opcode that `opcodes` lacks."""
+    """(launch, trace, registers a thread) of every kernel of a trace directory or of its list, in launch order. Only
+    the streams of one kernel are held, not its text. Raises InputError, with file and line, for anything that is not as
+    the format says, for thread blocks that are not there, and for an opcode that `opcodes` lacks."""
     files = kernel_files(target)
     pages = PageTable()
     for number, path in enumerate(files):

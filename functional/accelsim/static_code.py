@@ -150,7 +150,6 @@ class Code:
 
     def places(self) -> np.ndarray:
         """Position of each id in the flat program: chains by program counter, an instruction nobody runs between two.
-
         Without that, a jump from one chain to the next would look like no jump at all."""
         places = np.zeros(len(self.instructions), np.int64)
         heads = [i for i in range(len(places)) if i not in self._linked]
@@ -217,9 +216,8 @@ class Runs:
         self._before = -1
 
     def add(self, i: int, mask: int) -> None:
-        """The warp executes instruction `i` with these lanes.
-
-        Lanes that join begin a block; one that only shrinks may come from a predicate: it begins a run, no block."""
+        """The warp executes instruction `i` with these lanes. Lanes that join begin a block; one that only shrinks may
+        come from a predicate: it begins a run, no block."""
         before = self._before
         code = self.code
         straight = before >= 0 and (code.next[before] == i or code.link(before, i))
@@ -247,10 +245,8 @@ class Runs:
         self._length = 0
 
     def streams(self, places: np.ndarray, leading: np.ndarray) -> dict[str, np.ndarray]:
-        """Block ids and masks, events a warp, and instructions a warp.
-
-        A run has an event for every block that begins inside it; one in whose middle no block begins goes on with the
-        block of the run before."""
+        """Block ids and masks, events a warp, and instructions a warp. A run has an event for every block that begins
+        inside it; one in whose middle no block begins goes on with the block of the run before."""
         self.begin_warp()
         self.counts.pop()
         start = places[np.frombuffer(self.starts, np.uint32)]

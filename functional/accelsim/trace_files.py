@@ -154,9 +154,8 @@ Offsets = Int64[np.ndarray, "32"]
 
 
 def parse_addresses(text: str, active: int) -> tuple[int, Offsets]:
-    """Address of the first active lane, and what lies between it and those of the following `active` lanes.
-
-    Raises InputError if there are too few or one is out of range."""
+    """Address of the first active lane, and what lies between it and those of the following `active` lanes. Raises
+    InputError if there are too few or one is out of range."""
     try:
         mode, first, rest = (*text.split(None, 2), "")[:3]
         base = int(first, 16) if active else 0

@@ -21,9 +21,8 @@ CLOCK_RATE, SM_COUNT, L2_BYTES, THREADS_PER_SM, MAJOR, MINOR, SHARED_PER_SM = 13
 
 
 class CudaDevice:
-    """The GPU `number` of this computer. Raises InputError if there is none; every method does if it refuses.
-
-    `library` stands in for libcuda in tests: a file's name, or an object with its calls."""
+    """The GPU `number` of this computer. Raises InputError if there is none; every method does if it refuses. `library`
+    stands in for libcuda in tests: a file's name, or an object with its calls."""
 
     def __init__(self, number: int = 0, library: object = _LIBRARY) -> None:
         if isinstance(library, str):

@@ -65,10 +65,9 @@ _LABEL = re.compile(r"\s*[\w$%.]+\s*:(?!:)\s*\S")
 
 
 def instrument(module: Module, programs: Iterable[Program]) -> str:
-    """The text of a module with `programs` instrumented.
-
-    Raises InputError if the file is not there any more as it was parsed, PtxError for an instruction that cannot be
-    traced and for code that is not laid out one instruction a line."""
+    """The text of a module with `programs` instrumented. Raises InputError if the file is not there any more as it was
+    parsed, PtxError for an instruction that cannot be traced and for code that is not laid out one instruction a
+    line."""
     if (text := unchanged(module.path, module.digest)) is None:
         raise InputError(f"{module.path}: has changed since it was read, or is gone")
     lines = text.decode().split("\n")

@@ -44,9 +44,8 @@ def replay(
     starts: Int64[np.ndarray, " thread_plus_1"],
     translate: Translate,
 ) -> Trace:
-    """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks.
-
-    Raises InputError if the words are not those of this program."""
+    """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks. Raises
+    InputError if the words are not those of this program."""
     compiled = load(launch.program, care=Care.OUTLINES)
     blocks, budget = np.arange(launch.thread_blocks), 1 << 62
     with ExitStack() as leases:
@@ -190,10 +189,9 @@ def _unfit(program: Program) -> InputError:
 def record(
     case: Case, device: CudaDevice, progress: Callable[[str, int, int], object] = lambda *_: None
 ) -> list[Trace]:
-    """Run every launch of a case twice on a device, first to count and then to record, and give their traces.
-
-    Raises InputError or PtxError for what cannot be instrumented, for a device that fails, and for a kernel whose
-    control flow differs from one run to the next (a race)."""
+    """Run every launch of a case twice on a device, first to count and then to record, and give their traces. Raises
+    InputError or PtxError for what cannot be instrumented, for a device that fails, and for a kernel whose control flow
+    differs from one run to the next (a race)."""
     programs = {launch.program.name: launch.program for launch in case.launches}
     device.load(instrument.instrument(case.module, programs.values()))
     session = _Session(case, device)

@@ -80,10 +80,8 @@ def _mad(inst: Instruction) -> Operation:
 
 
 def _carry(inst: Instruction) -> Operation:
-    """`add.cc addc sub.cc subc mad.cc madc`: the condition code is an extra predicate operand, last.
-
-    The code holds the carry of the adder, which subtracts by adding the complement: of a subtraction the opposite of
-    the borrow."""
+    """`add.cc addc sub.cc subc mad.cc madc`: the condition code is an extra predicate operand, last. The code holds the
+    carry of the adder, which subtracts by adding the complement: of a subtraction the opposite of the borrow."""
     flags = flags_of(inst, {"cc", "lo", "hi"})
     type_ = only_type(inst, ("b32", "b64", *_WORDS))
     takes, multiplies = inst.opcode in ("addc", "subc", "madc"), inst.opcode in ("mad", "madc")

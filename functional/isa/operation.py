@@ -60,9 +60,8 @@ REFUSALS = (Unsupported, LookupError, ValueError, TypeError, AttributeError, Ari
 
 @dataclass(frozen=True)
 class Operation:
-    """`emit(emitter, *sources)` yields one value, or a tuple for several results.
-
-    `sources` and `destinations` are PTX type names. `across`: do lanes look at each other?"""
+    """`emit(emitter, *sources)` yields one value, or a tuple for several results. `sources` and `destinations` are PTX
+    type names. `across`: do lanes look at each other?"""
 
     emit: Callable
     destinations: tuple[str, ...]

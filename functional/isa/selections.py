@@ -170,7 +170,6 @@ def _isspacep(inst: Instruction) -> Operation:
 
 def _mapa(inst: Instruction) -> Operation:
     """`mapa[.shared::cluster]`: the address that a variable of the own thread block has in another one of the cluster.
-
     A generic address may also be of memory that is not shared: it stays as it is."""
     flags, type_ = flags_of(inst, {CLUSTER_SHARED}), only_type(inst, ("u32", "u64"))
     start, stop = (a - SHARED_WINDOW * bool(flags) for a in WINDOWS[CLUSTER_SHARED])

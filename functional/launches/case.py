@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """Contents a buffer must have: |got - values| <= atol + rtol * |values|, exactly equal for integers.
-
-    `values` are those of the buffer's elements from number `first` on; `compared`: which of them count, None: all."""
+    """Contents a buffer must have: |got - values| <= atol + rtol * |values|, exactly equal for integers. `values` are
+    those of the buffer's elements from number `first` on; `compared`: which of them count, None: all."""
 
     values: np.ndarray
     rtol: float = 0.0

@@ -185,9 +185,8 @@ def make_launch(
     cluster: int | Sequence[int] | None = None,
 ) -> Launch:
     """A launch whose pointers lead into `memory`. `cluster`: thread blocks of a cluster; None: what the kernel says.
-    `grid` counts thread blocks; of a kernel that is `.blocksareclusters`, clusters.
-
-    Raises InputError for what a GPU would refuse."""
+    `grid` counts thread blocks; of a kernel that is `.blocksareclusters`, clusters. Raises InputError for what a GPU
+    would refuse."""
     grid, block = Dim3.of(grid, "grid"), Dim3.of(block, "block")
     wanted = None if cluster is None else Dim3.of(cluster, "cluster")
     grid = _in_blocks(program, grid)

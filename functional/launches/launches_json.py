@@ -82,10 +82,9 @@ _KEYS = sorted({key for entry in _ENTRIES for key in entry.__struct_fields__})
 
 
 def load_case(path: str | Path) -> Case:
-    """The case a `launches.json` describes; files it names are beside it.
-
-    `labels.json` (one label a launch) and `resources.json` (registers a thread of every kernel) are read if they are
-    there too. Raises InputError: no such file, an unknown key, a wrong size, an argument that does not fit."""
+    """The case a `launches.json` describes; files it names are beside it. `labels.json` (one label a launch) and
+    `resources.json` (registers a thread of every kernel) are read if they are there too. Raises InputError: no such
+    file, an unknown key, a wrong size, an argument that does not fit."""
     path = Path(path)
     entry = _decode(path, _CaseEntry)
     refuse(not entry.launches, f"{path}: 'launches' is empty")
@@ -242,9 +241,8 @@ def _labels(folder: Path, launches: int) -> list[str]:
 
 
 def read_resources(path: Path) -> dict[str, int]:
-    """Kernel -> registers a thread, of a `resources.json`; empty if there is no such file.
-
-    Either `{kernel: {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`."""
+    """Kernel -> registers a thread, of a `resources.json`; empty if there is no such file. Either `{kernel:
+    {"registers": n, ...}}` or, as in the suite, `{name: {"kernels": {kernel: {...}}, ...}}`."""
     if not path.is_file():
         return {}
     found: dict[str, int] = {}

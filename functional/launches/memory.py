@@ -60,7 +60,6 @@ LEAST_BYTES = 1 << 22  # below, NumPy's own does not ask for huge pages
 
 def sparse_zeros(size_bytes: int) -> UInt8[np.ndarray, " byte"]:
     """As np.zeros, which asks for pages of 2 MiB: with 1 MiB between buffers, one byte of each would take all of it.
-
     Raises MemoryError."""
     advice = getattr(mmap, "MADV_NOHUGEPAGE", None)
     if advice is None or size_bytes < LEAST_BYTES:
@@ -103,9 +102,8 @@ class Region(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a buffer holds before anybody has looked at it: zeros, or what `make` writes into its bytes.
-
-    `recipe` says all that decides these: buffers of equal recipes and sizes hold the same."""
+    """What a buffer holds before anybody has looked at it: zeros, or what `make` writes into its bytes. `recipe` says
+    all that decides these: buffers of equal recipes and sizes hold the same."""
 
     recipe: str
     make: Callable[[np.ndarray], None] | None = None
@@ -116,9 +114,8 @@ ZEROS = Contents("zeros")
 
 @dataclass
 class Store:
-    """The bytes of an arena, which parts of a memory have in common, and all regions in it.
-
-    `shared`: with processes forked from this one. `unmade`: by address, regions not looked at yet, still zero."""
+    """The bytes of an arena, which parts of a memory have in common, and all regions in it. `shared`: with processes
+    forked from this one. `unmade`: by address, regions not looked at yet, still zero."""
 
     bytes: np.ndarray
     regions: list[Region]
@@ -154,10 +151,9 @@ def _too_much(size_bytes: int) -> InputError:
 
 
 class Memory:
-    """The memory of one device.
-
-    `arena` is a uint8 array; global address `a` is its element `a - GLOBAL_BASE`. It may be replaced by a longer one
-    when something is allocated, so take views only afterwards. `const_arena` is addressed from 0."""
+    """The memory of one device. `arena` is a uint8 array; global address `a` is its element `a - GLOBAL_BASE`. It may
+    be replaced by a longer one when something is allocated, so take views only afterwards. `const_arena` is addressed
+    from 0."""
 
     def __init__(self, variables: Iterable[Variable] = ()) -> None:
         self.buffers: dict[str, Region] = {}
@@ -201,7 +197,6 @@ class Memory:
 
     def allocate(self, name: str, size_bytes: int, contents: np.ndarray | Contents | None = None) -> Region:
         """A buffer of `size_bytes`, zero, a copy of the bytes of `contents`, or what these make when they are needed.
-
         Raises InputError for a name in use, a negative size, contents of another size, or no space left."""
         refuse(name in self.buffers, f"buffer '{name}' is defined twice")
         if isinstance(contents, np.ndarray) and contents.nbytes != size_bytes:
@@ -244,9 +239,8 @@ class Memory:
         return self._textures[index] if 0 <= index < len(self._textures) else None
 
     def place(self, variables: Iterable[Variable]) -> None:
-        """Allocate the .global and .const variables of a module and write their initial values.
-
-        Raises InputError if constant memory overflows or an initialiser points to shared or local memory."""
+        """Allocate the .global and .const variables of a module and write their initial values. Raises InputError if
+        constant memory overflows or an initialiser points to shared or local memory."""
         everything = list(variables)
         variables = [v for v in everything if v.space in ("global", "const")]
         without_address = {v.name for v in everything} - {v.name for v in variables}

@@ -18,9 +18,8 @@ KEPT = 64  # launches
 
 @dataclass
 class StreamedCase(Case):
-    """A case that is executed and timed launch by launch. `launches` may be `LazyLaunches`.
-
-    Its kernels reach memory through their arguments only: a launch sees the buffers its arguments point into."""
+    """A case that is executed and timed launch by launch. `launches` may be `LazyLaunches`. Its kernels reach memory
+    through their arguments only: a launch sees the buffers its arguments point into."""
 
 
 class LazyLaunches(Sequence[Launch]):
@@ -41,9 +40,7 @@ def execute_launch(
     executor: Executor, launch: Launch, memory: Memory, budget: int, thread_blocks: Sequence[int] | None = None,
     interleaving: Interleaving | None = None,
 ) -> Trace:  # fmt: skip
-    """Execute a launch of a StreamedCase on `memory`, which changes.
-
-    An executor may copy the memory it is given, to undo a launch that fails: that of this launch alone, not all weights
-    of a network."""
+    """Execute a launch of a StreamedCase on `memory`, which changes. An executor may copy the memory it is given, to
+    undo a launch that fails: that of this launch alone, not all weights of a network."""
     seen = memory.part(a.buffer for a in launch.arguments if isinstance(a, Pointer))
     return executor.run(launch, seen, thread_blocks, budget, interleaving)

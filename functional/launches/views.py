@@ -297,9 +297,8 @@ def driver_map(
     axes: Sequence[tuple[int, ...]],
 ) -> TensorMap:  # fmt: skip
     """The map that `cuTensorMapEncodeTiled` is asked for, or `cuTensorMapEncodeIm2col` (with `pixels`), by the driver's
-    numbers. `axes`: size, box, steps, strides in bytes, lower and upper corners, each of all axes.
-
-    Raises InputError for a form that is not there."""
+    numbers. `axes`: size, box, steps, strides in bytes, lower and upper corners, each of all axes. Raises InputError
+    for a form that is not there."""
     refuse(element >= len(DRIVER_ELEMENTS), f"a tensor map of data type {element} is not supported")
     if interleave:
         layout = {1: "CU_TENSOR_MAP_INTERLEAVE_16B", 2: "CU_TENSOR_MAP_INTERLEAVE_32B"}.get(interleave, str(interleave))

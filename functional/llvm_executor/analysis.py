@@ -134,9 +134,8 @@ def uniform_operand(operand: object, uniform: set[Register] | frozenset[Register
 
 
 def independent(program: Program) -> bool:
-    """Can the order of thread blocks matter only through plain loads and stores, which `races.Shadow` sees?
-
-    Atomics on global memory make the outcome depend on the order of blocks by design, and clocks tell it."""
+    """Can the order of thread blocks matter only through plain loads and stores, which `races.Shadow` sees? Atomics on
+    global memory make the outcome depend on the order of blocks by design, and clocks tell it."""
     return not any(_orders_blocks(i) for i in program.instructions)
 
 

@@ -54,9 +54,8 @@ class Sizes:
         return left if self.chunk_bytes is None else self._next(left, self._fitting(left))
 
     def parallel(self, position: int, stop: int) -> int:
-        """Thread blocks of the next chunk, where several run at once and `position` of `stop` are under way.
-
-        Smaller towards the end, so that all threads end at about the same time; whole rows of a grid, if possible."""
+        """Thread blocks of the next chunk, where several run at once and `position` of `stop` are under way. Smaller
+        towards the end, so that all threads end at about the same time; whole rows of a grid, if possible."""
         if not self._blocks:
             return self._next(stop - position, stop - position)
         least, most = (max(1, int(n / self.instructions_per_block)) for n in (_LEAST_INSTRUCTIONS, _MOST_INSTRUCTIONS))
@@ -110,7 +109,6 @@ def _next_chunk(job: Job, size: int, sizes: Sizes) -> Trace:
 
 def parallel(job: Job, threads: int, shadows: Pool[Shadow]) -> Iterator[Trace]:
     """Several chunks at a time, after one alone that tells what a thread block takes: stops there if that is little.
-
     Raises Conflict if the order in which chunks ran may have mattered."""
     sizes = Sizes(job.launch, job.chunk_bytes, threads)
     first = _next_chunk(job, sizes.parallel(0, len(job.blocks)), sizes)

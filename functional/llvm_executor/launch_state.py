@@ -173,9 +173,8 @@ class Job:
 
 
 class Machine:
-    """A launch on one worker. Thread blocks run by the chunk.
-
-    `append`: traces are valid as long as the worker belongs to this launch (see `Streams`)."""
+    """A launch on one worker. Thread blocks run by the chunk. `append`: traces are valid as long as the worker belongs
+    to this launch (see `Streams`)."""
 
     def __init__(self, job: Job, worker: Worker, append: bool, resident: int) -> None:
         self.resident = resident  # thread blocks that have storages and frames

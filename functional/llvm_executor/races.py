@@ -21,7 +21,6 @@ _RECORDED = ("ld", "ldu", "st", "atom", "red")
 
 class Shadow:
     """Which chunk wrote and which read every 32-byte sector of the buffers a launch writes, from their line records.
-
     Two chunks of which one wrote a sector that the other touched are in conflict: their order may matter. Without
     conflict each has read only what it wrote itself or what was there before, so any order gives the same."""
 
@@ -36,9 +35,8 @@ class Shadow:
             self._cells = np.zeros((0, _CELL_WORDS), np.uint32)
 
     def begin(self, first: Trace, program: Program, memory: Memory) -> bool:
-        """Forget everything; `first` is the first chunk of a launch of `program` on `memory`, run alone.
-
-        Is it possible to tell what its records are? The buffers it wrote to are those that others may write to."""
+        """Forget everything; `first` is the first chunk of a launch of `program` on `memory`, run alone. Is it possible
+        to tell what its records are? The buffers it wrote to are those that others may write to."""
         lines = -(-len(memory.arena) // LINE_BYTES)
         if len(self._cells) < lines or self._next >= _LAST_ID:
             self._cells = sparse_zeros(4 * lines * _CELL_WORDS).view(np.uint32).reshape(lines, _CELL_WORDS)

@@ -35,11 +35,9 @@ Way = Callable[[Job], Iterator[Trace]]  # to run what is left of a launch
 
 
 class LlvmExecutor(Executor):
-    """Executes a launch as machine code, a warp at a time.
-
-    `threads`: how many run chunks of thread blocks at the same time (default: `default_threads`). Memory and trace are
-    those of one thread: a launch whose blocks turn out to touch each other's data is run again, in order. `care`: at
-    least; `watch`: what looks at every access of a careful run."""
+    """Executes a launch as machine code, a warp at a time. `threads`: how many run chunks of thread blocks at the same
+    time (default: `default_threads`). Memory and trace are those of one thread: a launch whose blocks turn out to touch
+    each other's data is run again, in order. `care`: at least; `watch`: what looks at every access of a careful run."""
 
     def __init__(
         self, threads: int | None = None, care: Care = Care.NONE, watch: Callable[[Job], Watch] = lambda _: UNWATCHED

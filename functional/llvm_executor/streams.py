@@ -70,10 +70,9 @@ class Buffers:
 
 
 class Streams(Buffers):
-    """Buffers of one launch; `context` is its int64 context, in which their addresses and cursors stand.
-
-    `append`: traces lie in the buffers, valid as long as nobody else writes to those, and each chunk comes behind
-    the one before. Else they are arrays of their own, and a chunk starts over."""
+    """Buffers of one launch; `context` is its int64 context, in which their addresses and cursors stand. `append`:
+    traces lie in the buffers, valid as long as nobody else writes to those, and each chunk comes behind the one before.
+    Else they are arrays of their own, and a chunk starts over."""
 
     def __init__(self, context: np.ndarray, largest_block: int, buffers: Buffers, append: bool) -> None:
         self.__dict__.update(vars(buffers))

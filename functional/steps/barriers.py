@@ -126,10 +126,8 @@ class Phases:
 
 
 class Clusters:
-    """Of the thread blocks (linear ids) of a chunk. Blocks are numbered by their place in it, clusters from 0.
-
-    `rank` [block]: of a block in its cluster; `cluster` [block]: the number of its cluster; `members` [cluster,
-    rank]."""
+    """Of the thread blocks (linear ids) of a chunk. Blocks are numbered by their place in it, clusters from 0. `rank`
+    [block]: of a block in its cluster; `cluster` [block]: the number of its cluster; `members` [cluster, rank]."""
 
     def __init__(self, launch: Launch, thread_blocks: Int64[np.ndarray, " block"]) -> None:
         numbers, self.rank = places(launch, thread_blocks)

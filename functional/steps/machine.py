@@ -190,9 +190,8 @@ class Machine:
         raise NotImplementedError
 
     def enter(self, rows: np.ndarray, inst: Instruction, lanes: np.ndarray, kept: tuple[int, ...]) -> None:
-        """Lanes of warps are about to be in a function: put their registers `kept` aside until they are back.
-
-        Raises ExecutionError if they have no frame left."""
+        """Lanes of warps are about to be in a function: put their registers `kept` aside until they are back. Raises
+        ExecutionError if they have no frame left."""
         if not self.code.program.recursive:
             return
         rows, lanes = rows[lanes != 0], lanes[lanes != 0]

@@ -34,10 +34,9 @@ class _Kind(IntEnum):
 
 
 class BlockRaces:
-    """The last block, and when, that accessed each cell of global memory, by kind of access.
-
-    `look` takes byte offsets in the arena and the block of each access, and yields the first access that races and the
-    other block (`_SEVERAL` if there were more), or None. A cell is a word, or a byte in programs that access less."""
+    """The last block, and when, that accessed each cell of global memory, by kind of access. `look` takes byte offsets
+    in the arena and the block of each access, and yields the first access that races and the other block (`_SEVERAL` if
+    there were more), or None. A cell is a word, or a byte in programs that access less."""
 
     def __init__(self, launch: Launch, memory: Memory) -> None:
         self._arena = memory.arena

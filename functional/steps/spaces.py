@@ -63,7 +63,6 @@ class Lanes:
 @dataclass(frozen=True)
 class Space:
     """Addresses are non-negative integer arrays (row, 1 | 32), inactive lanes already replaced by active ones.
-
     `storage`: where the bytes are; `limit`: the first invalid address."""
 
     name: str

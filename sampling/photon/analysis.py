@@ -20,7 +20,6 @@ FEWEST = 8  # analysed thread blocks that say how memory was used of late
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Analysis:
     """What a functional execution of a few thread blocks tells. No GPU changes it: keep it and reuse it ("offline").
-
     `gpu_bbv`: one row a warp type, its projected basic-block vector times its share of the warps, largest first."""
 
     gpu_bbv: Float64[np.ndarray, "warp_type d"]
@@ -41,11 +40,9 @@ class Analysis:
         return float(mean) * (thread_blocks - dispatched)
 
     def resembles(self, retired: int, dispatched: int, tolerance: float, fewest: int = FEWEST) -> bool:
-        """Whether the thread blocks from `dispatched` on use memory as the last ones before `retired` do.
-
-        Equal warps may find data elsewhere later in the grid; their instructions do not tell, their requests do. Means
-        of analysed blocks, `fewest` at least, are equal if no further apart than the tolerance and two standard
-        errors."""
+        """Whether the thread blocks from `dispatched` on use memory as the last ones before `retired` do. Equal warps
+        may find data elsewhere later in the grid; their instructions do not tell, their requests do. Means of analysed
+        blocks, `fewest` at least, are equal if no further apart than the tolerance and two standard errors."""
         past, future = np.searchsorted(self.thread_blocks, (retired, dispatched))
         seen, left = self.request_rates[max(past - fewest, 0) : past], self.request_rates[future:]
         if len(seen) == 0 or len(left) == 0:
@@ -72,9 +69,8 @@ class Analysis:
 
 
 def sample_blocks(shape: LaunchShape, share: float) -> Int64[np.ndarray, " tb"]:
-    """Evenly spaced thread blocks that hold `share` of the warps. Whole ones, because of barriers.
-
-    At least FEWEST_BLOCKS (not in the paper): the first block of a small grid says little of those at its edges."""
+    """Evenly spaced thread blocks that hold `share` of the warps. Whole ones, because of barriers. At least
+    FEWEST_BLOCKS (not in the paper): the first block of a small grid says little of those at its edges."""
     count = min(max(FEWEST_BLOCKS, math.ceil(share * shape.thread_blocks)), shape.thread_blocks)
     return np.unique(np.linspace(0, shape.thread_blocks - 1, count).round().astype(np.int64))
 
@@ -169,10 +165,8 @@ class KernelSampling:
         return True
 
     def predict(self, analysis: Analysis, shape: LaunchShape, other: KnownLaunch) -> Estimate:
-        """Cycles from a match: #insts = #insts' x #insts_sample / #insts'_sample, at the IPC of the match.
-
-        Both samples are 1 % of the warps rounded up to thread blocks, so they are taken per warp and scaled by
-        warps."""
+        """Cycles from a match: #insts = #insts' x #insts_sample / #insts'_sample, at the IPC of the match. Both samples
+        are 1 % of the warps rounded up to thread blocks, so they are taken per warp and scaled by warps."""
         ratio = (analysis.instructions / analysis.warps) / (other.analysis.instructions / other.analysis.warps)
         warps = shape.warps / other.shape.warps
         instructions = other.instructions * ratio * warps

@@ -120,10 +120,9 @@ DEFAULT_LATENCY_CYCLES = 20.0  # of a class that nobody gives an initial value: 
 
 
 def interval_cycles(code: BlockCode, latency_cycles: PerClass, initial_cycles: PerClass | None = None) -> float:
-    """Cycles from a block's first issue to the next block's, for a warp alone.
-
-    One issue a cycle; an instruction waits for the results of its sources. A class without an observed latency (NaN)
-    takes its initial value, that of the cache or ALU it uses (`initial_cycles`)."""
+    """Cycles from a block's first issue to the next block's, for a warp alone. One issue a cycle; an instruction waits
+    for the results of its sources. A class without an observed latency (NaN) takes its initial value, that of the cache
+    or ALU it uses (`initial_cycles`)."""
     retire: list[float] = []
     issue = -1.0
     for kind, sources in zip(code.classes.tolist(), code.sources, strict=True):
@@ -141,10 +140,9 @@ def _latency(kind: int, observed: np.ndarray, initial: np.ndarray | None) -> flo
 
 @dataclass(frozen=True)
 class BlockSampling(StabilityRule):
-    """n = 2048, delta = 3 %; on once blocks with more than 95 % of the instructions are stable.
-
-    Blocks that never became stable take their mean so far; those never seen, the interval model over the latencies
-    observed ("rare basic blocks")."""
+    """n = 2048, delta = 3 %; on once blocks with more than 95 % of the instructions are stable. Blocks that never
+    became stable take their mean so far; those never seen, the interval model over the latencies observed ("rare basic
+    blocks")."""
 
     window: int = 2048
     stable_rate: float = 0.95

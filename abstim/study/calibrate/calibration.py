@@ -111,9 +111,8 @@ def at_measured_clock(gpu: Gpu, figures: list[Figure]) -> Gpu:
 def calibrate(
     device: Device, only: Sequence[str] = (), figures: list[Figure] | None = None, progress: Progress = silent
 ) -> Calibration:
-    """Run the micro-benchmarks of the groups `only` (none named: all of them), and put each beside its figure.
-
-    A group, or group and quantity as in `stream/read`. Raises InputError for one that is not there."""
+    """Run the micro-benchmarks of the groups `only` (none named: all of them), and put each beside its figure. A group,
+    or group and quantity as in `stream/read`. Raises InputError for one that is not there."""
     chosen = select(list(measurements(device.facts, device.effort)), only)
     known = figures_of(device.facts.name, read_figures() if figures is None else figures)
     rows = []

@@ -72,10 +72,9 @@ GROUPS = ("latency", "stream", "bandwidth", "throughput", "operation_latency", "
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One number: from the seconds that the longer of two experiments takes beyond the shorter (or all it takes).
-
-    `at`: footprint in KiB, or threads an SM; 0 where there is no such axis. `experiment`: of a number of rounds.
-    `value`: of the seconds of one more round."""
+    """One number: from the seconds that the longer of two experiments takes beyond the shorter (or all it takes). `at`:
+    footprint in KiB, or threads an SM; 0 where there is no such axis. `experiment`: of a number of rounds. `value`: of
+    the seconds of one more round."""
 
     group: str
     quantity: str

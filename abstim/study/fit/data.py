@@ -169,9 +169,8 @@ def programs_of(data: Observations) -> list[int]:
 
 
 def split(programs: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Positions to fit and positions held out; all measurements of a program are on the same side.
-
-    Raises InputError for a fraction that leaves nothing to fit."""
+    """Positions to fit and positions held out; all measurements of a program are on the same side. Raises InputError
+    for a fraction that leaves nothing to fit."""
     refuse(not 0 < fraction <= 1, f"split {fraction:g}: the part to fit is above 0 and at most 1")
     different = list(dict.fromkeys(programs))
     order = np.random.default_rng(seed).permutation(len(different))

@@ -216,10 +216,9 @@ CHEAP = 200_000  # warp instructions of a launch of which all thread blocks are 
 
 @dataclass(frozen=True)
 class Aim:
-    """What a sample is to reach: half of the interval, at this confidence, is at most `error` of the cycles.
-    `control`: a quick estimate, of CONTROLS, that cycles of launches are fitted to besides their work.
-
-    Raises InputError for what none can."""
+    """What a sample is to reach: half of the interval, at this confidence, is at most `error` of the cycles. `control`:
+    a quick estimate, of CONTROLS, that cycles of launches are fitted to besides their work. Raises InputError for what
+    none can."""
 
     error: float = 0.02
     confidence: float = CONFIDENCE

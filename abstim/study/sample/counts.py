@@ -73,10 +73,8 @@ ON_LINES = {  # make records
 
 def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]) -> dict[str, float]:
     """Sums over the launch: of PKA's twelve (`sampling.nsight.METRICS`) all but the one that is a ratio, as Nsight
-    Compute counts them on hardware, and the other columns of a Profile.
-
-    Loads, stores and atomics are warp instructions, "coalesced" ones 32-byte sectors; a generic access counts where it
-    went; `kinds` are the program's."""
+    Compute counts them on hardware, and the other columns of a Profile. Loads, stores and atomics are warp
+    instructions, "coalesced" ones 32-byte sectors; a generic access counts where it went; `kinds` are the program's."""
     blocks = np.bincount(trace.blocks, minlength=len(program.blocks))
     often = np.repeat(blocks, [b.stop - b.start for b in program.blocks])
     kind, first = kinds_of_records(program, trace, kinds)
@@ -104,9 +102,8 @@ def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " ins
 def kinds_of_records(
     program: Program, trace: Trace, kinds: Int64[np.ndarray, " instruction"]
 ) -> tuple[Int64[np.ndarray, " record"], Bool[np.ndarray, " record"]]:
-    """The `Kind` of the instruction that made each line record, and whether it is the first of its instruction.
-
-    Records are in the order of the instructions that made them, one or more each."""
+    """The `Kind` of the instruction that made each line record, and whether it is the first of its instruction. Records
+    are in the order of the instructions that made them, one or more each."""
     starts, stops = np.array([(b.start, b.stop) for b in program.blocks]).T
     first = first_records(trace)
     accesses = kinds[executed(trace, starts, stops, np.isin(kinds, list(ON_LINES)))]  # a kind an executed instruction

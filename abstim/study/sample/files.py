@@ -26,11 +26,9 @@ from sampling.nsight import read_nsight_compute, read_nsight_systems, read_nsigh
 
 
 def known_from(profile: Path | None, light: Path | None) -> Known | None:
-    """What the files say; None without any. A light profile alone is one of names, shapes and times.
-
-    Both, of equally many launches: the times are those of the light one, which a profiler slows less.
-
-    Raises InputError for a file that is not what it should be."""
+    """What the files say; None without any. A light profile alone is one of names, shapes and times. Both, of equally
+    many launches: the times are those of the light one, which a profiler slows less. Raises InputError for a file that
+    is not what it should be."""
     try:
         detailed = None if profile is None else read_nsight_compute(profile)
         every = None if light is None else read_nsight_systems(light)
@@ -65,7 +63,6 @@ def write_selection(
 ) -> dict[str, Any]:
     """Files in `folder`: selection.json, selection.csv, launches.simpoints and .weights; of a kernelslist.g the reduced
     list, of other targets Nsight Compute's kernel ids and, with `traces`, Accel-Sim's traces of what was selected.
-
     Without a profile the target is executed on `gpu` for one. Returns what was written. Raises InputError."""
     chosen = method_named(method)
     if folder is None:
@@ -134,9 +131,8 @@ class TimedElsewhere:
 
 def estimate_from(selection: str, times: Path) -> TimedElsewhere:
     """`selection`: the selection.json of `write_selection`, or its folder; `times`: a CSV with a column `launch` and
-    one of UNITS, or the output of `ncu --csv`, in the order of the launches.
-
-    Raises InputError for files that are not what they should be, or of other launches than were selected."""
+    one of UNITS, or the output of `ncu --csv`, in the order of the launches. Raises InputError for files that are not
+    what they should be, or of other launches than were selected."""
     path = Path(selection)
     try:
         chosen, method, target = selection_files.read_json(path / "selection.json" if path.is_dir() else path)

@@ -33,10 +33,9 @@ MOST_ROWS = 1 << 26  # the longest log that memory must hold: 11 words a row
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Units:
-    """Units in chronological order, over the launches as if they were one stream; the last one may be shorter.
-
-    A unit ends with the cycle in which its last instruction issues, the last one with the program: all `cycles`
-    together are exactly those of the full simulation. `seconds`: what that took, its log included."""
+    """Units in chronological order, over the launches as if they were one stream; the last one may be shorter. A unit
+    ends with the cycle in which its last instruction issues, the last one with the program: all `cycles` together are
+    exactly those of the full simulation. `seconds`: what that took, its log included."""
 
     instructions: Int64[np.ndarray, " unit"]
     cycles: Int64[np.ndarray, " unit"]
@@ -89,9 +88,8 @@ def unit_instructions(instructions: int) -> int:
 
 
 def simulate_units(program: SampledProgram, each: int = 0) -> Units:
-    """Simulate every launch in full, and cut. `each`: warp instructions a unit (0: `unit_instructions`).
-
-    The log is read piece by piece; at most what the GPU has in flight is held (InputError where that is too much)."""
+    """Simulate every launch in full, and cut. `each`: warp instructions a unit (0: `unit_instructions`). The log is
+    read piece by piece; at most what the GPU has in flight is held (InputError where that is too much)."""
     started = perf_counter()
     numbers = range(len(program))
     whole = sum(int(program.launches.trace(number).warp_instructions.sum()) for number in numbers)
@@ -112,9 +110,8 @@ def simulate_units(program: SampledProgram, each: int = 0) -> Units:
 def issues(
     launch: Simulation, order: Int64[np.ndarray, " tb"], name: str, step_rows: int = STEP_ROWS
 ) -> Iterator[tuple[Int64[np.ndarray, " issue"], Int64[np.ndarray, " issue"]]]:
-    """Run a launch; cycle and instruction of every issue, in order of cycle, then SM, in pieces.
-
-    SMs run ahead of each other, but all have come as far as the last dispatch when a step returns."""
+    """Run a launch; cycle and instruction of every issue, in order of cycle, then SM, in pieces. SMs run ahead of each
+    other, but all have come as far as the last dispatch when a step returns."""
     trace = launch.inputs.trace
     sizes = trace.warp_instructions.reshape(-1, trace.warps_per_block).sum(1)[order]
     unissued, pending = 0, np.zeros((0, 3), np.int64)

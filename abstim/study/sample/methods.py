@@ -33,9 +33,8 @@ class Needs(Enum):
 
 @dataclass(frozen=True)
 class Known:
-    """What a method may know beforehand. `light`: of all launches, where `profile` holds only the first.
-
-    `measured`: the profile's cycles are a machine's, not `expected_cycles`."""
+    """What a method may know beforehand. `light`: of all launches, where `profile` holds only the first. `measured`:
+    the profile's cycles are a machine's, not `expected_cycles`."""
 
     profile: Profile
     light: LightProfile | None = None
@@ -46,9 +45,8 @@ class Known:
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """One row. `select`: launches by a profile (without it: all). `inside`: a name of `INSIDE`, which may be replaced
-    where it is "full". `whole`: a function, `module.name` of this package, that does it all itself.
-
-    `completed`: adds to a profile what no file gave."""
+    where it is "full". `whole`: a function, `module.name` of this package, that does it all itself. `completed`: adds
+    to a profile what no file gave."""
 
     name: str
     what: str

@@ -55,9 +55,8 @@ class SomeBlocks:
         return np.concatenate([of(trace) for trace, _ in self.pieces])
 
     def lines(self) -> float:
-        """Distinct cache lines in global and local memory that the launch touches.
-
-        They grow with the thread blocks not executed as they did over the last half of those that were."""
+        """Distinct cache lines in global and local memory that the launch touches. They grow with the thread blocks not
+        executed as they did over the last half of those that were."""
         *before, inner = [_lines(trace) for trace, _ in self.pieces]
         distinct = len(np.unique(np.concatenate([*before, inner])))
         if self.all_of_it:
@@ -104,9 +103,8 @@ def profile_of(program: SampledProgram) -> Profile:
 def of_each_kind(
     program: SampledProgram, row: Callable[[int, SomeBlocks], Any], cheap: float = 0.0
 ) -> tuple[list[Any], Int64[np.ndarray, " launch"]]:
-    """A `row` of one launch of each kind, from thread blocks of it that are executed; the kind of every launch.
-
-    All are executed where data decide what they do, and of a launch of less than `cheap` warp instructions."""
+    """A `row` of one launch of each kind, from thread blocks of it that are executed; the kind of every launch. All are
+    executed where data decide what they do, and of a launch of less than `cheap` warp instructions."""
     kind, rows = kinds_of_launches(program), list[Any]()
     for number in range(len(program)):
         if kind[number] == len(rows):

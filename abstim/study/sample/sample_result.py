@@ -81,7 +81,6 @@ class SampleResult:
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A method against the full simulation. Speed-ups: of the whole way, of the timing stage alone, in instructions.
-
     `half_width` of the interval, `own_half_width` of the one that the method itself states; of the estimate. Without a
     bound there is no half_width, and nothing is `covered`."""
 

@@ -30,10 +30,9 @@ from sampling.photon import Analysis
 
 
 class SampledProgram:
-    """A session on one GPU whose traces are `OnDemand` (which see for `traces`, `partial`, `keep`).
-
-    `warm_up`: what a launch finds in the caches. `model`: what times whole launches, a name of `abstim.models.MODELS`.
-    `seconds` adds up wall-clock time by stage, of all threads."""
+    """A session on one GPU whose traces are `OnDemand` (which see for `traces`, `partial`, `keep`). `warm_up`: what a
+    launch finds in the caches. `model`: what times whole launches, a name of `abstim.models.MODELS`. `seconds` adds up
+    wall-clock time by stage, of all threads."""
 
     def __init__(
         self, case: Case, gpu: Gpu, *, traces: Sequence[Trace] = (), partial: bool = False, keep: bool = False,

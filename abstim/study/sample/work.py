@@ -203,10 +203,9 @@ def dram_cycles(misses: Float64[np.ndarray, " n"], gpu: Gpu) -> Float64[np.ndarr
 
 
 def summed(pieces: Sequence[BlockWork], executed: SomeBlocks, wave_blocks: int) -> Float64[np.ndarray, " work"]:
-    """WORK of a launch on a GPU that holds `wave_blocks` thread blocks of it at once.
-
-    A path is that of the longest warp of a thread block, times the rounds of thread blocks that follow each other on
-    one slot; at least that of the longest warp of all."""
+    """WORK of a launch on a GPU that holds `wave_blocks` thread blocks of it at once. A path is that of the longest
+    warp of a thread block, times the rounds of thread blocks that follow each other on one slot; at least that of the
+    longest warp of all."""
     weights = [weight for _, weight in executed.pieces]
     rounds = max(1.0, executed.thread_blocks / wave_blocks)
     totals = sum(weight * work.columns.sum(0) for work, weight in zip(pieces, weights, strict=True))
