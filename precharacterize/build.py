@@ -73,9 +73,7 @@ def result_delay_cycles(
         return pipeline.const_hit_cycles
     if kind in (Kind.SHARED_LOAD, Kind.SHARED_STORE, Kind.SHARED_ATOMIC):
         return pipeline.shared_cycles
-    if kind >= Kind.GLOBAL_LOAD:
-        return pipeline.global_hit_cycles
-    return offset_cycles + latency_cycles
+    return pipeline.global_hit_cycles if kind >= Kind.GLOBAL_LOAD else offset_cycles + latency_cycles
 
 
 class Row(Struct):

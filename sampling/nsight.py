@@ -62,8 +62,7 @@ def read_nsight_compute(path: Path) -> Profile:
 
 
 def read_nsight_times(path: Path) -> tuple[str, Float64[np.ndarray, " launch"]]:
-    """Unit (cycles, or nanoseconds where only the duration was collected) and time of every launch in `ncu --csv`.
-    Raises SamplingError for a file without them."""
+    """Unit (cycles, else nanoseconds) and time of every launch in `ncu --csv`. Raises SamplingError without them."""
     launches = list(_launches(path))
     time = next((metric for metric in _TIME if launches and metric in launches[0]), None)
     if time is None:

@@ -33,7 +33,8 @@ def one_thread(function: Callable[Taken, Given]) -> Callable[Taken, Given]:
 
 @lru_cache(maxsize=1024)
 def t_quantile(degrees: float, confidence: float = CONFIDENCE) -> float:
-    """What |T| of Student's t stays below with this probability; normal if `degrees` is infinite, at least one."""
+    """What |T| of Student's t stays below with this probability; of the normal distribution where `degrees` is
+    infinite, of one degree where there are fewer."""
     if math.isinf(degrees):
         return NormalDist().inv_cdf((1.0 + confidence) / 2.0)
     from scipy.special import stdtrit  # takes 0.2 s to import, which what was simulated in full need not pay

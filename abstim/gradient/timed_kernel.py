@@ -89,7 +89,8 @@ class TimedKernel:
         return cycles + slopes @ moved, slopes
 
     def _points_beside(self, base: Mapping[str, int | float], name: str) -> list[dict[str, int | float]]:
-        """A base point with less of a parameter, and with more; where the GPU accepts neither, with its own value."""
+        """A base point with less of a parameter, and with more of it; where the GPU does not accept that, with its own
+        value."""
         value, least = base[name], step_of(name)
         step = max(1, round(BESIDE * value / least)) * least
         points = [{**base, name: type(value)(value + sign * step)} for sign in (-1, 1)]

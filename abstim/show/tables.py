@@ -204,9 +204,7 @@ def quantity(value: Any) -> str:
         return "x".join(map(str, value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.4g}"
 
 
 def known(value: float | None, form: str) -> str:

@@ -84,8 +84,7 @@ class TimedKernel:
 
 @dataclass(frozen=True, slots=True)
 class TimeErrors:
-    """Some kernels together. Errors are |ratio - 1|; `bias` is the geometric mean of the ratios, `rank_correlation`
-    Spearman's, None of fewer than three."""
+    """Kernels together: |ratio - 1|; `bias`: geometric mean of ratios; `rank_correlation`: None of fewer than three."""
 
     name: str
     kernels: int

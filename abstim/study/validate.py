@@ -226,8 +226,7 @@ def known_variants() -> dict[str, Gpu]:
 
 
 def choose(table: Sequence[Measured], *asked: Sequence[str]) -> list[Measured]:
-    """The part of a table with the names that are `asked` for: variants, groups, benchmarks; none of a kind: all.
-    Raises InputError for a name the table has not."""
+    """The part of a table that is `asked` for by variants, groups, benchmarks (none: all). InputError for others."""
     wanted = dict(zip(("variant", "group", "benchmark"), asked, strict=True))
     for kind, names in wanted.items():
         present = {getattr(entry, kind) for entry in table}

@@ -13,8 +13,19 @@ import numpy as np
 
 from functional.arrays import Int64, UInt64
 from functional.errors import InputError
-from functional.gpu_recording import instrument
 from functional.gpu_recording.cuda import CudaDevice
+from functional.gpu_recording.instrument import (
+    ADDRESS,
+    ENTRY_BYTES,
+    GUARD,
+    INDEX,
+    TABLE,
+    WINDOWS,
+    WORD_BYTES,
+    constants_of,
+    instrument,
+    words_of,
+)
 from functional.isa.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, space_of
 from functional.launches.case import Case
 from functional.launches.launch import Dim3, Launch, Pointer
@@ -44,8 +55,9 @@ def replay(
     starts: Int64[np.ndarray, " thread_plus_1"],
     translate: Translate,
 ) -> Trace:
-    """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks. Raises
-    InputError if the words are not those of this program."""
+    """The trace of a launch whose thread t wrote `words[starts[t]:starts[t + 1]]`, t in order of thread blocks.
+
+    Raises InputError if the words are not those of this program."""
     compiled = load(launch.program, care=Care.OUTLINES)
     blocks, budget = np.arange(launch.thread_blocks), 1 << 62
     with ExitStack() as leases:
@@ -89,7 +101,7 @@ class _Code(PieceCode):
         super().__init__(compiled)
 
     def of_pieces(self, block: BasicBlock) -> Block:
-        words = instrument.words_of(self.program, block)
+        words = words_of(self.program, block)
         instructions = self.program.instructions[block.start : block.stop]
         last = instructions[-1]
         ends = last.opcode in ENDS
@@ -99,7 +111,7 @@ class _Code(PieceCode):
             if instruction.is_memory:
                 steps.append(self._access(instruction, own))
             elif own:
-                steps.append(_guarded(own[instrument.GUARD], lambda frame: None))
+                steps.append(_guarded(own[GUARD], lambda frame: None))
         if ends:
             steps.append(self._operands(last, words[last.index]))
         build = terminator(self.slots, block, last) if ends else fall_through(block)
@@ -122,7 +134,7 @@ class _Code(PieceCode):
     def _access(self, instruction: Instruction, words: dict[str, int]) -> Callable[[Frame], None]:
         assert instruction.address is not None  # `words_of` refuses all else
         space = space_of(self.slots, instruction, instruction.address)
-        guard, size = words.get(instrument.GUARD), instruction.access_bytes
+        guard, size = words.get(GUARD), instruction.access_bytes
         matrices = len(instruction.writes()) if instruction.opcode == "ldmatrix" else 0
         if matrices:
             size = 16
@@ -142,7 +154,7 @@ class _Code(PieceCode):
     def _addresses(self, instruction: Instruction, words: dict[str, int], space: str) -> Callable[[Frame], np.ndarray]:
         address, dtype = instruction.address, np.dtype(np.uint32 if space == "shared" else np.uint64)
         assert address is not None
-        base, place = address.base, words.get(instrument.ADDRESS)
+        base, place = address.base, words.get(ADDRESS)
         if place is None:
             symbol = Symbol(base.name, base.offset + address.offset) if isinstance(base, Symbol) else None
             slots, offset = self.slots, address.offset
@@ -157,7 +169,7 @@ class _Code(PieceCode):
 
     def _operands(self, last: Instruction, words: dict[str, int]) -> Callable[[Frame], None]:
         """Give the registers a terminator reads the values they had."""
-        guard, index = words.get(instrument.GUARD), words.get(instrument.INDEX)
+        guard, index = words.get(GUARD), words.get(INDEX)
         slot = None if last.guard is None else self.slots.register(last.guard.register)
         register = last.sources[0] if index is not None else None
         index_slot = self.slots.register(register) if isinstance(register, Register) else None
@@ -189,11 +201,12 @@ def _unfit(program: Program) -> InputError:
 def record(
     case: Case, device: CudaDevice, progress: Callable[[str, int, int], object] = lambda *_: None
 ) -> list[Trace]:
-    """Run every launch of a case twice on a device, first to count and then to record, and give their traces. Raises
-    InputError or PtxError for what cannot be instrumented, for a device that fails, and for a kernel whose control flow
-    differs from one run to the next (a race)."""
+    """Run every launch of a case twice on a device, first to count and then to record, and give their traces.
+
+    Raises InputError or PtxError for what cannot be instrumented, for a device that fails, and for a kernel whose
+    control flow differs from one run to the next (a race)."""
     programs = {launch.program.name: launch.program for launch in case.launches}
-    device.load(instrument.instrument(case.module, programs.values()))
+    device.load(instrument(case.module, programs.values()))
     session = _Session(case, device)
     traces = []
     for number, launch in enumerate(case.launches):
@@ -215,12 +228,12 @@ class _Session:
             device.write(address, self.memory.bytes_of(region))
         variables = self.memory.global_variables
         self.places |= {f"variable {name}": (device.variable(name), region) for name, region in variables.items()}
-        constants = [self.memory.const_variables[name] for name in instrument.constants_of(case.module)]
+        constants = [self.memory.const_variables[name] for name in constants_of(case.module)]
         count = len(_WINDOWS) + len(constants)
-        at = self.device.allocate(count * instrument.WORD_BYTES)
+        at = self.device.allocate(count * WORD_BYTES)
         self._point_table_to(at)
-        self.device.launch(instrument.WINDOWS, Dim3(1), Dim3(1), b"", 0)
-        told = self.device.read(at, count * instrument.WORD_BYTES).view(np.int64).tolist()
+        self.device.launch(WINDOWS, Dim3(1), Dim3(1), b"", 0)
+        told = self.device.read(at, count * WORD_BYTES).view(np.int64).tolist()
         self.device.free(at)
         windows = [(address, size, ours) for address, (ours, size) in zip(told, _WINDOWS, strict=False)]
         fixed = [(address, r.bytes, r.address) for address, r in zip(told[len(_WINDOWS) :], constants, strict=True)]
@@ -230,25 +243,25 @@ class _Session:
         self.tables = {space: np.array(sorted(rows), np.int64).reshape(-1, 3).T for space, rows in tables.items()}
 
     def _point_table_to(self, address: int) -> None:
-        self.device.write(self.device.variable(instrument.TABLE), np.array([address], np.int64).view(np.uint8))
+        self.device.write(self.device.variable(TABLE), np.array([address], np.int64).view(np.uint8))
 
     def launch(self, launch: Launch) -> Trace:
         threads = launch.thread_blocks * launch.threads_per_block
-        table = self.device.allocate(threads * instrument.ENTRY_BYTES)
+        table = self.device.allocate(threads * ENTRY_BYTES)
         self._point_table_to(table)
         before = {name: self.device.read(address, region.bytes) for name, (address, region) in self.places.items()}
         lengths = self._run(launch, table, np.zeros((threads, 2), np.int64))
         for name, (address, _) in self.places.items():
             self.device.write(address, before[name])
         starts = offsets_of(lengths)
-        stream = self.device.allocate(max(instrument.WORD_BYTES, int(starts[-1])))
+        stream = self.device.allocate(max(WORD_BYTES, int(starts[-1])))
         ends = self._run(launch, table, stream + np.stack([starts[:-1], starts[1:]], axis=1))
         if (ends != stream + starts[1:]).any():
             raise InputError(f"kernel '{launch.program.name}' does not do the same every time; it cannot be recorded")
         words = self.device.read(stream, int(starts[-1])).view(np.uint64)
         self.device.free(stream)
         self.device.free(table)
-        return replay(launch, self.memory, words, starts // instrument.WORD_BYTES, self._translate)
+        return replay(launch, self.memory, words, starts // WORD_BYTES, self._translate)
 
     def _run(self, launch: Launch, table: int, entries: np.ndarray) -> np.ndarray:
         self.device.write(table, np.ascontiguousarray(entries).view(np.uint8).reshape(-1))
@@ -258,7 +271,7 @@ class _Session:
                 address = self.buffers[argument.buffer] + argument.offset
                 block[parameter.offset : parameter.offset + 8] = address.to_bytes(8, "little")
         self.device.launch(launch.program.name, launch.grid, launch.block, bytes(block), launch.dynamic_shared_bytes)
-        return self.device.read(table, entries.size * instrument.WORD_BYTES).view(np.int64).reshape(-1, 2)[:, 0]
+        return self.device.read(table, entries.size * WORD_BYTES).view(np.int64).reshape(-1, 2)[:, 0]
 
     def _translate(self, space: str, addresses: np.ndarray) -> np.ndarray:
         """Device addresses as those of our own memory; what belongs to no region stays (lanes that are not active)."""

@@ -137,7 +137,8 @@ def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], 
 
 
 def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: str = "pointers") -> None:
-    """Write the address of a place in a buffer into one. InputError for no such buffer, or a place beyond its end."""
+    """Write an address into a buffer: that of a place in another, or in itself. Raises InputError for a buffer that is
+    not there, or a place beyond its end."""
     refuse(buffer not in memory.buffers, f"{where}: there is no buffer '{buffer}'")
     place, data = memory.bytes_of(memory.buffers[buffer]), device_address(to, memory, where)
     if not 0 <= at_bytes <= place.size - len(data):

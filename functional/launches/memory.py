@@ -60,6 +60,7 @@ LEAST_BYTES = 1 << 22  # below, NumPy's own does not ask for huge pages
 
 def sparse_zeros(size_bytes: int) -> UInt8[np.ndarray, " byte"]:
     """As np.zeros, which asks for pages of 2 MiB: with 1 MiB between buffers, one byte of each would take all of it.
+
     Raises MemoryError."""
     advice = getattr(mmap, "MADV_NOHUGEPAGE", None)
     if advice is None or size_bytes < LEAST_BYTES:
@@ -277,8 +278,7 @@ class Memory:
         return self.bytes_of(self.buffers[name]).copy().view(dtype)
 
     def contents(self) -> Iterator[np.ndarray]:
-        """The bytes of every region, global ones in order of address, then constant memory, then texture objects; of a
-        region that nobody has looked at, its recipe."""
+        """The bytes of every region, global, constant, then textures; the recipe of one that nobody has looked at."""
         for region in self.regions:
             unmade = self.store.unmade.get(region.address)
             yield self.bytes_of(region) if unmade is None else np.frombuffer(unmade.recipe.encode(), np.uint8)

@@ -255,8 +255,7 @@ class PieceMachine(Machine):
 
 
 def by_piece(job: Job, watch: Watch | None = None) -> Iterator[Trace]:
-    """The thread blocks that are left, under the eyes of `watch`, else so that it can be undone. Raises Abandoned for
-    a fault, but not of careful code."""
+    """The blocks left, under `watch`, else so that it can be undone. Abandoned for a fault, but of careful code."""
     code, watch = job.compiled.steps(PieceCode), watch or _Keeper(job.undo)
     for trace in run_pieces(job, lambda native, *chunk: PieceMachine(native, code, *chunk), watch):
         job.done += len(trace.thread_blocks)

@@ -39,8 +39,7 @@ _LANES = 32
 
 
 class Compiled:
-    """A loaded kernel. `address` is its entry; `frames` keeps the frames of launches by their block's extents. The
-    engine has to outlive every call."""
+    """A loaded kernel. `address`: its entry; `frames`: of launches by block extents. The engine outlives every call."""
 
     def __init__(self, program: Program, generated: Generated, engine: Any) -> None:
         self.program, self.generated, self._engine = program, generated, engine

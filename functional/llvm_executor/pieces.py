@@ -37,8 +37,7 @@ class Piece:
 def pieces_of(
     program: Program, left_out: Set[int], watched: Set[int] = frozenset()
 ) -> tuple[tuple[Piece, ...], ...]:  # fmt: skip
-    """Of each basic block; one that ends with an instruction that is left out has no piece behind it. Those `watched`
-    begin a piece, but not that of their block."""
+    """Of each block; none behind an end that is left out. Those `watched` begin a piece, but not their block's."""
     found, behind = [], len(program.blocks)
     for block in program.blocks:
         inside = range(block.start, block.stop)

@@ -72,8 +72,7 @@ def keep_span(ctx: Context, first: I64, stop: I64, address: Lanes64, mask: I32) 
 
 
 class Undo:
-    """Copies of the pages that a launch writes to, each made by the machine code before the first write to it. Its
-    buffers outlive the launch, for the next one."""
+    """Copies of the pages that a launch writes to, each made before the first write; buffers outlive the launch."""
 
     def __init__(self) -> None:
         self._pages, self._saved = np.zeros(0, np.int32), np.empty((0, PAGE_BYTES), np.uint8)

@@ -30,7 +30,8 @@ from functional.traces.line_record import joined_records, line_records
 
 
 def log_touched(frame: Frame, touched: dict[int, list[np.ndarray]], passes: np.ndarray) -> None:
-    """Log the sectors that an instruction touched, by row of the frame, its barriers, and its shared passes [row]."""
+    """Log the numbers of the sectors that an instruction touched, by row of the frame, what it did at barriers, and its
+    passes of shared memory [row]."""
     phases, parts = frame.machine.phases.take(), []
     for row, sectors in touched.items():
         lines = np.zeros(0, np.uint32)

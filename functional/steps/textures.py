@@ -80,8 +80,7 @@ def _bound(reference: str) -> Getter:
 
 
 def _face_of(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(face, place on it from -1 to 1 twice) of directions (CUDA C++ Programming Guide, "Cubemap Textures"); of axes as
-    long as each other the first."""
+    """(face, place on it from -1 to 1 twice) of directions (CUDA C++ Programming Guide, "Cubemap Textures")."""
     along_x = (np.abs(x) >= np.abs(y)) & (np.abs(x) >= np.abs(z))
     along_y = ~along_x & (np.abs(y) >= np.abs(z))
     longest = np.select([along_x, along_y], [x, y], z)

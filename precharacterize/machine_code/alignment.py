@@ -53,7 +53,8 @@ class MachineBlock:
 
     @cached_property
     def accessed(self) -> Counter[int]:
-        """How often a memory instruction comes from each PTX one; of an atomic made a loop without the first load."""
+        """How often a memory instruction of it comes from each PTX instruction; of an atomic that became a loop, not
+        the load in front of the compare-and-swap."""
         kinds = [(i, kind_of(instruction)) for instruction, i in zip(self.code, self.ptx, strict=True) if i >= 0]
         atomics = Counter(i for i, kind in kinds if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC))
         return Counter({**Counter(i for i, kind in kinds if kind > Kind.PARAM_LOAD), **atomics})

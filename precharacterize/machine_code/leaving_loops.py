@@ -43,7 +43,8 @@ def outside(
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine block: leading PTX block, successors, does it access memory or change waits, has it its like?"""
+    """A machine block: the PTX block that leads it, its successors, does it access memory or change what others wait
+    for, and are there others like it?"""
 
     leader: int
     after: Sequence[int]

@@ -11,8 +11,7 @@ from abstim.show.tables import Computed, cells
 
 
 def named_beside(plot: Any, points: Any) -> Any:
-    """Write each point's "label", of points in "x" and "y", beside it: towards the middle, now higher, now lower. The
-    text's renderer."""
+    """Write each point's "label" beside it: towards the middle, now higher, now lower. The text's renderer."""
     source = points.data_source
     across = sorted(range(len(source.data["x"])), key=source.data["x"].__getitem__)
     places = {k: (place < len(across) / 2, place % 2) for place, k in enumerate(across)}

@@ -139,8 +139,7 @@ class Observations:
 def observations(
     found: Sequence[Measurement], names: Sequence[str], gpus: dict[str, Gpu], model: str, progress: Progress = silent
 ) -> Observations:
-    """Execute every target once, and make its kernels. Raises InputError for one that cannot run, or a model that has
-    no derivatives."""
+    """Execute every target once, and make its kernels. InputError where one cannot run, or has no derivatives."""
     make = kernel_of(model)
     timed = next(iter(gpus.values()))
     if model == "analytic" and timed.spec.timed_code != "ptx":
@@ -169,8 +168,7 @@ def programs_of(data: Observations) -> list[int]:
 
 
 def split(programs: Sequence[int], fraction: float, seed: int) -> tuple[list[int], list[int]]:
-    """Positions to fit and positions held out; all measurements of a program are on the same side. Raises InputError
-    for a fraction that leaves nothing to fit."""
+    """Positions to fit, and held out; a program's are on the same side. InputError for a fraction that leaves none."""
     refuse(not 0 < fraction <= 1, f"split {fraction:g}: the part to fit is above 0 and at most 1")
     different = list(dict.fromkeys(programs))
     order = np.random.default_rng(seed).permutation(len(different))

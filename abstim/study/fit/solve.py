@@ -100,7 +100,8 @@ class Problem:
         return (((self._weights * damped(errors, self.outlier)[0]) ** 2).sum(1) + (away**2).sum(1)).tolist()
 
     def look(self, value: np.ndarray) -> Knowledge:
-        """What the data says of each parameter around a point; the noise is what linear errors would leave."""
+        """What the data says of each parameter around a point. The noise is then what would be left of the errors, if
+        they were linear."""
         off = np.abs(np.log(self.data.engine_cycles([value], exactly=True)[0] / self._measured))
         self.outlier = max(OUTLIER, 0.5 * float(np.median(off)))
         errors, jacobian = self.linearized(np.log(value), anew=True)

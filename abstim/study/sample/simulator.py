@@ -160,9 +160,7 @@ class EngineSimulator(Simulator):
         since = max(self.launch.clock_cycles, self.launch.paused_cycle)
         self.launch.run_to(_NONE, since + cycles)
         self._spent("time", perf_counter() - started)
-        if self.launch.finished:
-            return self.result()
-        return self._observe(max(since, self.launch.paused_cycle))
+        return self.result() if self.launch.finished else self._observe(max(since, self.launch.paused_cycle))
 
     def result(self) -> Observation:
         """See the protocol; `clock_cycles` is the engine's own figure, the cycle after the last warp has left."""
