@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from abstim.study.calibrate.microbenchmarks import Device
-    from abstim.study.fit.fitted import Fit, FittedParameter
+    from abstim.study.fit.fitted import Fit
     from abstim.study.silicon import MeasuredTime
     from abstim.study.validate import Measured
 
@@ -173,7 +173,8 @@ def _print_fit(found: Fit) -> None:
 
     columns = "parameter: {name} | start | the start's source: {prior} | fit: {fitted} | known to: {interval} | value"
     title = f"{found.gpu} fitted to {found.reference}"
-    print_records(title, columns, found.parameters, left=1, interval=interval, prior=_prior)
+    prior: Any = lambda p: "-" if p.prior is None else f"within {p.prior:.1f}x"  # noqa: E731
+    print_records(title, columns, found.parameters, left=1, interval=interval, prior=prior)
     columns = (
         "benchmarks: {part} | values | count: {benchmarks} | mean: {mean_error:.2%} | median: {median_error:.2%} "
         "| max: {max_error:.2%} | worst"
@@ -188,7 +189,3 @@ def _print_fit(found: Fit) -> None:
         say(f"The data does not tell (in logarithms): {weights}")
     say(found.verdict)
     print(f"This took {duration(found.wall_seconds)}")
-
-
-def _prior(parameter: FittedParameter) -> str:
-    return "-" if parameter.prior is None else f"within {parameter.prior:.1f}x"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
-    from abstim.study.explore.result import Sensitivity
     from abstim.study.explore.sweep import Sweep
     from abstim.study.sample.automatic import Aim
 
@@ -207,14 +206,12 @@ def _print_sensitivity(found: Exploration) -> None:
     if found.sensitivity:
         rows = sorted(found.sensitivity, key=lambda one: -one.swing)
         columns = "key | time for +1 % of it: {percent} | worst / best value: {swing:.2f}x | best"
-        print_records("What matters", columns, rows, percent=_percent, best=lambda one: quantity(one.best).lower())
+        # no minus before a zero
+        percent: Any = lambda x: "-" if x.elasticity is None else f"{round(x.elasticity, 2) + 0.0:+.2f} %"  # noqa: E731
+        print_records("What matters", columns, rows, percent=percent, best=lambda one: quantity(one.best).lower())
     flat = [one.key for one in found.sensitivity if one.swing == 1]
     if flat:
         say(f"No effect: {', '.join(flat)}")
-
-
-def _percent(one: Sensitivity) -> str:
-    return "-" if one.elasticity is None else f"{round(one.elasticity, 2) + 0.0:+.2f} %"  # no minus before a zero
 
 
 def _print_work(found: Exploration) -> None:

@@ -180,7 +180,11 @@ class Code:
         ends = enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
         blocks = tuple(BasicBlock(n, start, stop, (), None) for n, (start, stop) in ends)
         registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
-        name, text = self.header.name, "\n".join(map(_said, order))
+        name, listed = (
+            self.header.name,
+            (f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}" for s in order),
+        )
+        text = "\n".join(listed)
         digest = hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
         pcs: list[int] = []
         for instruction in order:
@@ -192,10 +196,6 @@ class Code:
 def _numbers(text: str) -> list[int]:
     """Register numbers of `R4 R255`; uniform registers are not in the register file, RZ holds no value."""
     return [int(r[1:]) for r in text.split() if r[0] == "R" and int(r[1:]) != RZ]
-
-
-def _said(s: StaticInstruction) -> str:
-    return f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}"
 
 
 class Runs:

@@ -121,14 +121,11 @@ class Slots:
             return ()
         return tuple(sorted(self.register(r) for r in self._live[block.index + 1]))
 
-    def _new(self, dtype: np.dtype) -> int:
-        self.dtypes.append(dtype)
-        return len(self.dtypes) - 1
-
     def register(self, register: Register) -> int:
         """The slot of a register."""
         if register not in self.registers:
-            self.registers[register] = self._new(register_dtype(register))
+            self.registers[register] = len(self.dtypes)
+            self.dtypes.append(register_dtype(register))
         return self.registers[register]
 
     def arguments(self, call: Instruction, callee: str) -> Pairs:

@@ -245,7 +245,9 @@ class TensorMap(Struct, frozen=True):
             return f"a tensor of {self.size} from {self.address:#x} on ends at {last:#x}, beyond all memory"
         if self.packing is not None and (problem := self.packing.problem(self)):
             return problem
-        row_bytes = self._row_bytes
+        row_bytes = self.box[0] * self.element_bytes  # of a box's innermost axis, in shared memory
+        if self.packing is not None:
+            row_bytes = self.box[0] // self.packing.elements * self.packing.pitch_bytes
         if row_bytes % _UNIT_BYTES or (self.swizzle_bytes and row_bytes != self.swizzle_bytes):
             return f"rows of {row_bytes} bytes; they fill 16-byte units, and with a swizzle its {self.swizzle_bytes}"
         if self.pixels and (problem := self._im2col_problem()):
@@ -253,13 +255,6 @@ class TensorMap(Struct, frozen=True):
         if self.fill_nan and (self.element[0] in "us" or self.packing):
             return "integers outside a tensor are 0"
         return ""
-
-    @property
-    def _row_bytes(self) -> int:
-        """Of a box's innermost axis, in shared memory."""
-        if self.packing is None:
-            return self.box[0] * self.element_bytes
-        return self.box[0] // self.packing.elements * self.packing.pitch_bytes
 
     def _im2col_problem(self) -> str:
         space = len(self.size) - 2

@@ -163,8 +163,7 @@ def store(unit: Unit, inst: Instruction) -> None:
     """`st`. Where lanes write the same address, the last lane wins."""
     size, count = access_of(inst)
     refuse_if(len(inst.sources) != 2 + ("L2::cache_hint" in inst.modifiers))
-    operand, value = inst.sources[:2]
-    e = unit.e
+    e, (operand, value, *_) = unit.e, inst.sources
     elements = elements_of(value, count)
     refuse_if(None in elements)
     values = [e.widen(e.raw_bits(unit.get(v, inst.type))) for v in elements]

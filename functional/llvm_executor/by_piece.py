@@ -108,7 +108,9 @@ class PieceCode(Code):
             inst = self.program.instructions[piece.stop - 1]
             if piece.is_cut and inst.opcode not in ENDS and not is_wait(inst):
                 steps.append(self._loaded(inst, step_of))
-        end: Callable = _exited if last.opcode in ("ret", "exit") else _nothing
+        end: Callable = _nothing
+        if last.opcode in ("ret", "exit"):
+            end = lambda frame: frame.machine.barriers.exited(frame.index)  # noqa: E731
         if last.index in self.left_out:
             end = self._loaded(last, lambda slots, inst: end_of(slots, block, inst))
         return Block(block.index, tuple(steps), end, block.stop - block.start)
@@ -122,10 +124,6 @@ class PieceCode(Code):
 def run_piece(entry: int) -> Step:
     """What runs generated code."""
     return lambda frame: frame.machine.run(frame.index, entry)  # type: ignore[attr-defined]
-
-
-def _exited(frame: Frame) -> None:
-    frame.machine.barriers.exited(frame.index)
 
 
 def _nothing(frame: Frame) -> None:

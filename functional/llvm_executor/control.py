@@ -68,9 +68,8 @@ def call(unit: Unit, block: BasicBlock, inst: Instruction, guard: Value | None, 
     """The end of a block that calls a function."""
     e, program, name = unit.e, unit.program, f"B{block.index}"
     refuse_if(program.recursive or (inst.index not in program.callee_entry and inst.callee not in BUILTINS))
-    none = e.compare("eq", lanes, 0)
-    if inst.index not in unit.program.callee_entry:
-        e.raw(f"br {none}, label %{name}.on, label %gone")
+    if inst.index not in program.callee_entry:
+        e.raw(f"br {e.compare('eq', lanes, 0)}, label %{name}.on, label %gone")
         e.label(f"{name}.on")
         unit.go_on(block.index + 1)
         return
@@ -118,12 +117,11 @@ def jump_table(
         paths.append((target, e.op("and", reduce(lambda a, b: e.op("or", a, b), masks), lanes)))
     if guard is not None:
         paths.append((block.index + 1, e.op("and", e.mask, e.invert(lanes))))
-    table = at.SCRATCH
     for i, (target, mask) in enumerate(paths):
-        e.store("%frame", table + 8 * i, e.literal(target, "i32"))
-        e.store("%frame", table + 8 * i + 4, mask)
+        e.store("%frame", at.SCRATCH + 8 * i, e.literal(target, "i32"))
+        e.store("%frame", at.SCRATCH + 8 * i + 4, mask)
     meeting = -1 if block.reconvergence is None else block.reconvergence
-    _dispatch(unit, e.call("fork", e.field("%frame", table), len(paths), meeting))
+    _dispatch(unit, e.call("fork", e.field("%frame", at.SCRATCH), len(paths), meeting))
 
 
 def _dispatch(unit: Unit, following: Value) -> None:
@@ -167,8 +165,7 @@ def _count(unit: Unit, instructions: tuple[Instruction, ...]) -> None:
     """Warp and thread instructions, and what the budget is charged."""
     e, total = unit.e, len(instructions)
     lanes = e.resize(e.intrinsic("ctpop", e.mask), "i64", False)
-    plain = e.op("mul", lanes, sum(i.guard is None for i in instructions))
-    thread = e.op("add", plain, unit.guarded)
+    thread = e.op("add", e.op("mul", lanes, sum(i.guard is None for i in instructions)), unit.guarded)
     for offset, amount in ((at.WARP_INSTRUCTIONS, e.literal(total, "i64")), (at.THREAD_INSTRUCTIONS, thread)):
         e.store("%frame", offset, e.op("add", e.load("%frame", offset, "i64", align=8), amount), align=8)
     unit.set_context("used", e.op("add", unit.context("used"), e.op("mul", lanes, total)))
@@ -243,8 +240,7 @@ def _bar(
         e.label(f"{name}.pass")
         unit.go_on(after)
         e.label(f"{name}.wait")
-    wrong = e.compare("uge", number, 16)
-    wrong = e.op("or", wrong, e.compare("ne", e.op("and", threads, 31), 0))
+    wrong = e.op("or", e.compare("uge", number, 16), e.compare("ne", e.op("and", threads, 31), 0))
     e.raw(f"br {wrong}, label %gone, label %{name}.arrive")
     e.label(f"{name}.arrive")
     e.store("%frame", at.BARRIER, number)

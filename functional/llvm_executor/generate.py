@@ -182,10 +182,8 @@ def _bound(unit: Unit, inst: Instruction) -> int:
 def _prologue(unit: Unit, piece: Piece, logged: list[Instruction], begins: bool) -> None:
     """Stop if a stream might overflow or the warp's turn is over; log the block that `begins` and its lanes."""
     e = unit.e
-    event, last = unit.context("event"), unit.context("event_stop")
-    full = e.compare("uge", event, last)
-    over = e.compare("uge", unit.context("used"), unit.context("turn_stop"))
-    stop = e.op("or", full, over)
+    event, over = unit.context("event"), e.compare("uge", unit.context("used"), unit.context("turn_stop"))
+    stop = e.op("or", e.compare("uge", event, unit.context("event_stop")), over)
     records = sum(_bound(unit, i) for i in logged if i.space != "shared" or i.opcode == "cp")
     conflicts = sum(i.space in ("shared", "generic") or i.opcode == "cp" for i in logged)
     for name, size in (("records", 4 * records), ("conflicts", conflicts)):
@@ -204,8 +202,7 @@ def _prologue(unit: Unit, piece: Piece, logged: list[Instruction], begins: bool)
     if not begins:
         return
     blocks, masks = unit.context("blocks", "ptr").name, unit.context("masks", "ptr").name
-    number = e.literal(piece.entry, "i16")
-    e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, number, align=2)
+    e.store(e.scalar(f"getelementptr i16, ptr {blocks}, {event}", "ptr"), 0, e.literal(piece.entry, "i16"), align=2)
     e.store(e.scalar(f"getelementptr i32, ptr {masks}, {event}", "ptr"), 0, e.mask)
     unit.set_context("event", e.op("add", event, 1))
 

@@ -189,18 +189,15 @@ class Machine:
             names = (f"{name}_{axis}" for name in ("nctaid", "ntid", "cluster_nctaid"))
             self.set(**dict(zip(names, extents, strict=True)))
         key = (worker.number, *launch.block)
-        frames = compiled.frames.get(key) if resident == 1 else None
-        if frames is None:
-            frames = self._frames()
+        frames = (compiled.frames.get(key) if resident == 1 else None) or self._frames()
         if resident == 1:
             compiled.frames[key] = frames
         self.frames, generated = frames, compiled.generated
         addresses = np.array([compiled.slots.address_of(s, memory) for s in generated.symbols], np.uint64)
         self.set(
             frames=frames.address, slot_frames=frames.address, frame_bytes=compiled.frame_bytes,
-            kernel=compiled.address,
-            budget=job.budget, used=job.used, most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT),
-            warps=launch.warps_per_block, nwarpid=launch.warps_per_block,
+            kernel=compiled.address, budget=job.budget, used=job.used, warps=launch.warps_per_block,
+            most_events=max(_LEAST_EVENTS, job.budget >> _EVENT_SHIFT), nwarpid=launch.warps_per_block,
             dynamic_smem_size=launch.dynamic_shared_bytes, total_smem_size=launch.shared_bytes,
             cluster_nctarank=launch.cluster.total, reserved_smem_offset_1=reserved_shared_offset(launch),
             is_explicit_cluster=launch.asks_for_cluster, envreg1=launch.grid_workspace >> 32,
