@@ -180,11 +180,8 @@ class Code:
         ends = enumerate(zip(starts, [*starts[1:], len(order)], strict=True))
         blocks = tuple(BasicBlock(n, start, stop, (), None) for n, (start, stop) in ends)
         registers = dict.fromkeys(r for i in instructions for r in (*i.reads(), *i.writes()))
-        name, listed = (
-            self.header.name,
-            (f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}" for s in order),
-        )
-        text = "\n".join(listed)
+        listed = (f"{s.pc} {s.opcode} {s.operation} {s.destinations} {s.sources}" for s in order)
+        name, text = self.header.name, "\n".join(listed)
         digest = hashlib.sha256(f"{text}\n{starts}".encode()).hexdigest()
         pcs: list[int] = []
         for instruction in order:
