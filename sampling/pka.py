@@ -122,9 +122,8 @@ class TwoLevel:
     def classify(self, light: LightProfile, groups: Int64[np.ndarray, " detailed"]) -> Int64[np.ndarray, " rest"]:
         """The groups of the launches after the detailed ones."""
         if len(groups) > len(light.names):
-            raise SamplingError(
-                f"two-level profiling: {len(groups)} detailed launches, but only {len(light.names)} in all"
-            )
+            many = f"{len(groups)} detailed launches, but only {len(light.names)} in all"
+            raise SamplingError(f"two-level profiling: {many}")
         columns, count = light.columns(), len(groups)
         if count == len(columns):
             return np.empty(0, np.int64)

@@ -78,9 +78,8 @@ def read_json(path: Path) -> tuple[Selection, str, str]:
         data = json.loads(text)
         columns: dict[str, Any] = {name: np.array(data[name], np.int64) for name in _INTEGERS}
         columns |= {name: None if data[name] is None else np.array(data[name], float) for name in _NUMBERS}
-        selection = Selection(
-            method=str(data["method"]), bias=float(data["bias"]), in_a_row=bool(data.get("in_a_row")), **columns
-        )
+        columns |= {"bias": float(data["bias"]), "in_a_row": bool(data.get("in_a_row"))}
+        selection = Selection(method=str(data["method"]), **columns)
         _check(selection)
         return selection, str(data["method"]), str(data["target"])
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -68,9 +68,7 @@ def complete_linkage(vectors: Float64[np.ndarray, "n d"], sigma: float) -> Int64
     return fcluster(linkage(points, "complete"), sigma, "distance")[inverse.reshape(-1)].astype(np.int64) - 1
 
 
-def nearest_to_centre(
-    vectors: Float64[np.ndarray, "n d"], strata: Int64[np.ndarray, " n"]
-) -> Int64[np.ndarray, " stratum"]:
+def nearest_to_centre(vectors: Float64[np.ndarray, "n d"], strata: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " h"]:
     """In every cluster the point nearest its mean; of equals the first."""
     members = np.bincount(strata)
     centres = np.stack([np.bincount(strata, column) / members for column in vectors.T], axis=1)

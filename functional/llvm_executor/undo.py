@@ -94,11 +94,8 @@ class Undo:
 
     def slots(self) -> dict[str, int]:
         """What the context of a launch holds of it."""
-        first = GLOBAL_BASE // PAGE_BYTES * self._pages.itemsize
-        return {
-            "pages": self._pages.ctypes.data - first, "saved": self._saved.ctypes.data,
-            "saved_count": self._count.ctypes.data,
-        }  # fmt: skip
+        pages = self._pages.ctypes.data - GLOBAL_BASE // PAGE_BYTES * self._pages.itemsize
+        return {"pages": pages, "saved": self._saved.ctypes.data, "saved_count": self._count.ctypes.data}
 
     def restore(self, memory: Memory) -> None:
         """Undo every write since `begin`."""

@@ -124,9 +124,8 @@ def product_step(
     sources = [registers_of(slots, o, kind) for o, kind in zip(inst.sources[:3], kinds, strict=False)]
     setters = setters_of(slots, inst.destinations[0], kinds[3])
     counts = [*map(len, sources), len(setters)]
-    refuse_if(
-        any(n * kind.per_register != rows.shape[1] for n, kind, (rows, _) in zip(counts, kinds, places, strict=True))
-    )
+    widths = [rows.shape[1] for rows, _ in places]
+    refuse_if(any(n * kind.per_register != width for n, kind, width in zip(counts, kinds, widths, strict=True)))
     numbers = [np.broadcast_to(0 if number is None else number, rows.shape) for rows, _ in places]
     products = int(numbers[0].max()) + 1
 

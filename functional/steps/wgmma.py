@@ -8,7 +8,7 @@ Instructions"."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,13 +69,11 @@ def _descriptor(word: int, width: int) -> Descriptor:
     return Descriptor(start, leading, stride, width)
 
 
-def addresses_of(
-    descriptor: Descriptor, along: np.ndarray, depth: np.ndarray, size: int, transposed: bool
-) -> np.ndarray:
+def addresses_of(matrix: Descriptor, along: np.ndarray, depth: np.ndarray, size: int, transposed: bool) -> np.ndarray:
     """Shared addresses [extent, k] of elements of `size` bytes; `transposed`: M or N lies innermost, not K. Raises
     ValueError for a swizzle that is none of such a matrix."""
-    start, leading, stride, width, unit = descriptor
-    if descriptor.wide and not transposed:
+    start, leading, stride, width, unit = matrix
+    if matrix.wide and not transposed:
         raise ValueError("swizzles of 32-byte units are of matrices that have M or N innermost")
     mn, k = along[:, None], depth[None, :]
     if transposed:
@@ -96,9 +94,7 @@ _SOURCES = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "b1"})
 _K_BYTES, _ROWS, _WARPS = 32, 16, 4
 
 
-def _form_of(
-    inst: Instruction,
-) -> tuple[int, int, tuple[matrices.Element, matrices.Element, matrices.Element], frozenset[str]]:
+def _form_of(inst: Instruction) -> tuple[int, int, Sequence[matrices.Element], frozenset[str]]:
     """(columns, depth, types of D, A and B, options) of
     `wgmma.mma_async[.sp].sync.aligned.m64nNkK[.satfinite].D.A.B[.and.popc]`. Raises Unsupported."""
     (plain, options), sparse = matrices.without_options(inst), matrices.is_sparse(inst)

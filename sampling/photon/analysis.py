@@ -178,6 +178,5 @@ class KernelSampling:
         either = abs(warps**0.5 - 1.0) if shape.held_at_once else 0.0
         error, executed = cycles * float(relative + apart + either), min(analysis.warps / shape.warps, 1.0)
         part = Part(name=shape.name, how=f"kernel (as {other.shape.name})", instructions=instructions, cycles=cycles)
-        return around(
-            self.name, cycles, error, basis="model", detailed_fraction=0.0, functional_fraction=executed, parts=(part,)
-        )
+        shares = {"detailed_fraction": 0.0, "functional_fraction": executed}
+        return around(self.name, cycles, error, basis="model", parts=(part,), **shares)

@@ -217,9 +217,7 @@ class BlockPrediction:
             return np.empty((0, self.run.shape.warps_per_block))
         return self._cycles_of(self.functional.profile(np.asarray(thread_blocks)).counts, len(thread_blocks))
 
-    def _cycles_of(
-        self, counts: Int64[np.ndarray, "warp basic_block"], thread_blocks: int
-    ) -> Float64[np.ndarray, "tb warp"]:
+    def _cycles_of(self, counts: Int64[np.ndarray, "warp block"], thread_blocks: int) -> Float64[np.ndarray, "tb warp"]:
         return np.maximum(counts @ self.cycles, 1.0).reshape(thread_blocks, -1)
 
     def _block_cycles(self, warps: Float64[np.ndarray, "tb warp"]) -> Float64[np.ndarray, " tb"]:

@@ -106,9 +106,7 @@ def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, 
 
 
 @compiled
-def count_work(
-    m, records, at, warp_offsets, each, resident, seen, recent, readers, l1d, l2, rows, slices, found, longest
-):
+def count_work(m, records, at, offsets, each, resident, seen, recent, readers, l1d, l2, rows, slices, found, longest):
     """`found` [block, COLUMNS] and `longest` [block]: requests of the warp with the most. `at`: where each warp's
     records begin, of `each` a thread block. `resident` of the thread blocks, evenly spread, are an SM's at a time, and
     their warps make an access in turn. `l1d`, `l2`: tags and last uses, `rows`: the open one of each bank, `slices`:
@@ -126,7 +124,7 @@ def count_work(
             busy = False
             for b in range(together, blocks, apart):
                 for w in range(b * each, (b + 1) * each):
-                    if at[w] == warp_offsets[w + 1]:
+                    if at[w] == offsets[w + 1]:
                         continue
                     busy, more = True, 1
                     while more:
@@ -139,7 +137,7 @@ def count_work(
     found[blocks - 1, BUSIEST_SLICE] += most_crowded(slices)
     for b in range(blocks):
         for w in range(b * each, (b + 1) * each):
-            longest[b] = max(longest[b], warp_offsets[w + 1] - warp_offsets[w])
+            longest[b] = max(longest[b], offsets[w + 1] - offsets[w])
 
 
 # Of a launch, each 0 or more: cycles are looked for as a sum of shares of them
