@@ -18,7 +18,7 @@ from abstim.study.sample.counts import ON_LINES
 from abstim.study.sample.inside import INSIDE, full, simulate
 from abstim.study.sample.profiling import PROFILED_BLOCKS, SomeBlocks, data_decide, kinds_of_launches, of_each_kind
 from abstim.study.sample.sampled_program import SampledProgram
-from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, WORK, BlockWork, block_work, dram_cycles, summed
+from abstim.study.sample.work import EACH_BLOCK, EACH_LINES, WORK, BlockWork, block_work, dram_cycles, slow_code, summed
 from functional.arrays import Bool, Float64, Int64
 from functional.errors import InputError, refuse
 from functional.launches.launch import Pointer
@@ -308,7 +308,7 @@ def _launch(program: SampledProgram, number: int, aim: Aim) -> Estimate:
 
 def _work_of_blocks(program: SampledProgram, number: int, trace: Trace) -> BlockWork:
     kernel, resident = program.session.launch(number).program, program.session.blocks_per_sm(number, program.gpu)
-    return block_work([trace], program.gpu, kernel, resident)[0]
+    return block_work([trace], program.gpu, slow_code(kernel), resident)[0]
 
 
 def _equal_blocks(program: SampledProgram, number: int) -> float | None:
@@ -354,12 +354,13 @@ def work_on(program: SampledProgram, gpus: Sequence[Gpu]) -> list[ProgramWork]:
 
 def _rows(program: SampledProgram, number: int, executed: SomeBlocks, gpus: Sequence[Gpu]) -> list[np.ndarray]:
     session, pieces = program.session, [trace for trace, _ in executed.pieces]
+    slow = slow_code(session.launch(number).program)
     counted: dict[bytes, list[BlockWork]] = {}
     found = []
     for gpu in gpus:
         resident = session.blocks_per_sm(number, gpu)
         caches = numbers_of(gpu).tobytes() + bytes([resident])
         if caches not in counted:
-            counted[caches] = block_work(pieces, gpu, session.launch(number).program, resident)
+            counted[caches] = block_work(pieces, gpu, slow, resident)
         found.append(summed(counted[caches], executed, resident * gpu.spec.sm_count))
     return found

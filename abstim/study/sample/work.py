@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import mmap
 
 import numpy as np
 
@@ -160,17 +161,22 @@ class BlockWork:
         return np.column_stack([self.instructions, self.counts])
 
 
-def block_work(traces: Sequence[Trace], gpu: Gpu, program: Program, blocks_per_sm: int) -> list[BlockWork]:
-    """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2. An SM holds
-    `blocks_per_sm` of its thread blocks."""
+def slow_code(program: Program) -> Int64[np.ndarray, " bb"]:
+    """Number of `SLOW` instructions in each basic block."""
+    return np.array(program.in_blocks([any(p in latency_class(i) for p in SLOW) for i in program.instructions]))
+
+
+def block_work(traces: Sequence[Trace], gpu: Gpu, slow: np.ndarray, blocks_per_sm: int) -> list[BlockWork]:
+    """Of pieces of one launch: a line that one piece touched is not new in the next, and may be in L2. `slow`: its
+    `slow_code`. An SM holds `blocks_per_sm` of its thread blocks."""
     spec, machine = gpu.spec, np.array([numbers_of(gpu)])[0]
     lines = 0 if spec.perfect_memory else spec.l2_lines
-    seen, recent = np.zeros(LINES // 32, np.uint32), np.zeros(RECENT, np.int64)
+    seen = np.frombuffer(mmap(-1, LINES // 8), np.uint32)  # no page is zeroed but those touched
+    recent = np.zeros(RECENT, np.int64)
     readers = np.zeros((2, RECENT), np.int64)
     l2 = np.zeros((2, max(lines // WAYS, 1) * WAYS), np.int64)
     rows = np.zeros(spec.dram_channels * spec.dram_banks, np.int64)
     slices = np.zeros(spec.dram_channels * spec.l2_slices_per_channel + 1, np.int64)
-    slow = np.array(program.in_blocks([any(p in latency_class(i) for p in SLOW) for i in program.instructions]))
     found = []
     for trace in traces:
         blocks, each = len(trace.thread_blocks), trace.warps_per_block
