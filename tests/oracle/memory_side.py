@@ -374,14 +374,13 @@ class Channel:
         self.back: deque[Request] = deque()
         self.banks = [Bank() for _ in range(spec.dram_banks)]
         self.group_burst, self.group_close = [0] * spec.dram_bank_groups, [0] * spec.dram_bank_groups
-        self.burst = self.row = self.read = self.write = self.turn = self.last = self.pending = self.draining = 0
+        self.burst = self.row = self.read = self.write = self.turn = self.last = self.draining = 0
+        self.pending = self.serving = 0  # requests that wait for their bank, and banks that have one
 
     def idle(self) -> bool:
         """Has it nothing to do, in this cycle or a later one?"""
-        serving = any(bank.request for bank in self.banks)
-        return not (serving or self.pending or self.draining or self.delayed or self.bursts or self.back) and not any(
-            each.to_dram for each in self.slices
-        )
+        busy = self.serving or self.pending or self.draining or self.delayed or self.bursts or self.back
+        return not busy and not any(each.to_dram for each in self.slices)
 
     def cycle(self, now: int, time: int) -> None:
         """Cycle `now`, in core cycle `time`."""
@@ -417,7 +416,7 @@ class Channel:
         self.pending += 1
 
     def _in_turn(self) -> list[int]:
-        return [(self.turn + k) % len(self.banks) for k in range(len(self.banks))]
+        return [*range(self.turn, len(self.banks)), *range(self.turn)]
 
     def _choose(self) -> None:
         for b in self._in_turn():
@@ -427,7 +426,7 @@ class Channel:
                 bank.request = (same or bank.waiting)[0]
                 bank.waiting.remove(bank.request)
                 bank.served = self.where.bank_and_row(bank.request.line)[1]
-                self.pending -= 1
+                self.pending, self.serving = self.pending - 1, self.serving + 1
                 self.turn = (self.turn + 1) % len(self.banks)
                 return
 
@@ -468,7 +467,7 @@ class Channel:
             bank.close = max(bank.close, now + spec.dram_burst_cycles)
             self.group_close[group] = now + spec.dram_read_to_precharge_cycles
             self.bursts.append((request, now + spec.dram_read_cycles))
-        bank.request = None
+        bank.request, self.serving = None, self.serving - 1
 
     def _row_command(self, b: int, bank: Bank, now: int) -> bool:
         spec = self.spec

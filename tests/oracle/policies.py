@@ -24,7 +24,7 @@ class Policy:
 
     def has_a_turn(self, sm: Sm, time: int) -> bool:
         """Is there a warp that the turn would come to?"""
-        return any(slot in sm.warps and sm.warps[slot].can_be_visited(time) for slot in self.slots)
+        return any(sm.warps[slot].can_be_visited(time) for slot in self.slots if slot in sm.warps)
 
     def issued(self, slot: int) -> None:
         """An instruction of `slot` has issued."""

@@ -102,7 +102,7 @@ class Sm:
         if self.side:
             self.memory.cycle(time)
         for step in range(*(self.gpu.spec.register_file_ports * t for t in (time, time + 1))):
-            while any([self.leave_port(kind, step, time) for kind in IN_ORDER]):
+            while self.at_ports and any([self.leave_port(kind, step, time) for kind in IN_ORDER]):
                 pass
         for k in range(count):
             self.turn(self.schedulers[(time - 1 + k) % count], time)
