@@ -18,7 +18,7 @@ from functional.launches.memory import Contents, Memory
 from functional.launches.streamed import StreamedCase
 from functional.programs.link import link
 from functional.programs.program import Program
-from functional.ptx.parser import parse
+from functional.ptx.lazy_module import open_module
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
 
@@ -44,7 +44,7 @@ class LaunchedProgram:
     integers: tuple[str, ...] = ()
 
     def __init__(self, name: str, seed: int, benchmarks: Sequence[str], own: Path) -> None:
-        modules = [parse(path) for path in (*map(suite.ptx_path, benchmarks), own)]
+        modules = [open_module(path) for path in (*map(suite.ptx_path, benchmarks), own)]
         self.name, self.seed, self.module, self.parameters = name, seed, modules[0], 0
         self.memory = Memory(variable for module in modules for variable in module.variables)
         self.registers = read_resources(Path(__file__).with_name("resources.json"))  # from `ptxas -v` 13.0 for sm_75
