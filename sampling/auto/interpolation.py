@@ -54,24 +54,26 @@ class Rough:
         """Different places by each key and by the limits, and which of them each point is at."""
         keys = [self.features[:, self.keys == key] for key in np.unique(self.keys)]
         keys.append(np.column_stack([self.limits, self.more, self.logs]))
-        found = [np.unique(columns, axis=0, return_inverse=True) for columns in keys]
+        found = [np.unique(columns.round(DECIMALS), axis=0, return_inverse=True) for columns in keys]
         return [(places, at.reshape(-1)) for places, at in found]
 
     def apart(self, a: Some, b: Some) -> Apart:
         """How far points `a` are from points `b`."""
-        squares, cells = [], []
+        squares, same, cells = [], [], []
         for places, at in self.places:
             (rows, row), (columns, column) = (np.unique(at[some], return_inverse=True) for some in (a, b))
             squares.append(squared_distances(places[rows], places[columns]))
+            same.append(rows[:, None] == columns)
             cells.append(row[:, None] * len(columns) + column)
-        return Apart(squares, cells, self.lines[a] @ self.lines[b].T)
+        return Apart(squares, same, cells, self.lines[a] @ self.lines[b].T)
 
 
 class Apart(NamedTuple):
-    """`squares` of distances between different places, by each key, and which of them lies between two points
-    (`cells`); `fixed`: what of the covariance no setting decides."""
+    """`squares` of distances between different places, by each key, whether they are the `same`, and which of them lies
+    between two points (`cells`); `fixed`: what of the covariance no setting decides."""
 
     squares: list[Float64[np.ndarray, "place place"]]
+    same: list[Bool[np.ndarray, "place place"]]
     cells: list[Int64[np.ndarray, "a b"]]
     fixed: Float64[np.ndarray, "a b"]
 
@@ -85,7 +87,7 @@ NUGGET = 6e-6  # variance of what no key tells
 CONSTANT, SLOPE, FACTOR = 1.0, 0.5, 0.3  # deviations of the mean, of the power of the formula's cycles, of bounds
 SHARPNESS = 4  # of what a bound decides: of two of which one is half of the other it is a sixteenth
 STEPS, FIRST_STRIDE, LARGEST_STRIDE = 60, 0.2, 1.0  # of the search for settings
-SAME = 1e-9  # squares of distances of equal values, up to rounding
+DECIMALS = 4  # of places: those as near as that are one, whatever lies between others
 
 
 def before(
@@ -104,7 +106,7 @@ class Covariance:
         self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))
         self.variance, self.jump = np.exp(settings[-2]), 1.0 / (1.0 + np.exp(-settings[-1]))
         self.smooth = [np.exp(-0.5 * reach * own) for reach, own in zip(self.reaches, apart.squares, strict=True)]
-        jumps = [self.jump * (own < SAME) for own in apart.squares]
+        jumps = [self.jump * same for same in apart.same]
         self.of_key = [(1.0 - self.jump) * own + jump for own, jump in zip(self.smooth, jumps, strict=True)]
         self.product = np.full(apart.fixed.shape, self.variance)
         for weight, own, cells in zip(self.weights, self.of_key, apart.cells, strict=True):
@@ -119,7 +121,7 @@ class Covariance:
             by_key = summed * self.weights[k] / (1.0 + self.weights[k] * self.of_key[k])
             reaches.append(-0.5 * (1.0 - self.jump) * self.reaches[k] * (by_key * self.smooth[k] * squares).sum())
             weights.append((by_key * self.of_key[k]).sum() - product.sum() * self.weights[k] / (1.0 + self.weights[k]))
-            jump += self.jump * (1.0 - self.jump) * (by_key * ((squares < SAME) - self.smooth[k])).sum()
+            jump += self.jump * (1.0 - self.jump) * (by_key * (self.apart.same[k] - self.smooth[k])).sum()
         return np.array([*reaches, *weights, product.sum(), jump])
 
 
@@ -166,7 +168,12 @@ class Process:
         self.weights = self.inverse @ self.lacking
 
     def read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
-        """What the formula lacks on some points, and its variance."""
+        """What the formula lacks on some points, and its variance; so few at once that caches hold what is between."""
+        parts = [self._read_off(points[first : first + LOOKED]) for first in range(0, len(points), LOOKED)]
+        logs, variances = zip(*parts, strict=True)
+        return np.concatenate(logs), np.concatenate(variances)
+
+    def _read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
         own = (self.rough.lines[points] ** 2).sum(1) + self.known.variance
         left = np.maximum(own - ((across @ self.inverse) * across).sum(1), 0.0)  # below 0 by rounding alone
@@ -189,10 +196,10 @@ class Process:
         return chosen
 
 
-FIRST, ENOUGH = 24, 4  # points before anything is read off; and before that is believed, for each setting
+FIRST, ENOUGH = 24, 4  # points before anything is read off; and before that is believed as it is, for each setting
 LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
-MOVED = 1.3  # settings stay until there are so many times the points that they are of
+MOVED, SETTLED = 1.3, 200  # by what factor points grow until settings are searched for again; which stay from so many
 CANDIDATES = 300  # points among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 WIDER = 1.4  # by what intervals are wider than errors seen say, since points are added until these are small
@@ -258,11 +265,11 @@ def read_off(
     count = len(rough.cycles)
     if few_points(count, len(rough.places) - 1):
         return all_timed(time, count, "few points")
-    reading = Reading(time, rough, confidence, first, quick)
-    while reading.needed <= WORTH * count and reading.looked_seconds <= OVERHEAD * seconds:
+    reading = Reading(time, rough, confidence, first, quick, OVERHEAD * seconds)
+    while reading.needed <= WORTH * count and reading.looked_seconds <= reading.most_seconds:
         reading.go_on()
-        wide = too_wide(reading.half_widths(reading.some), reading.seen)
-        if max(wide, reading.too_few) <= 1.0 and too_wide((found := reading.found()).half_widths, reading.seen) <= 1.0:
+        wide, doubt = too_wide(reading.half_widths(reading.some), reading.seen), max(1.0, reading.too_few) ** 2
+        if doubt * wide <= 1.0 and doubt * too_wide((found := reading.found()).half_widths, reading.seen) <= 1.0:
             return found
         reading.narrow(wide)
     dear = reading.needed <= WORTH * count
@@ -284,9 +291,10 @@ class Reading:
     seen: Float64[np.ndarray, " error"]
 
     def __init__(
-        self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None
-    ) -> None:
-        self._time, self.rough, self.confidence = time, rough, confidence
+        self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None,
+        most_seconds: float = math.inf,
+    ) -> None:  # fmt: skip
+        self._time, self.rough, self.confidence, self.most_seconds = time, rough, confidence, most_seconds
         self._quick = quick or self._exactly
         self.known: dict[int, tuple[float, float]] = {}
         self.rng, self.needed, self.looked_seconds, self._least_wide = np.random.default_rng(0), 0.0, 0.0, math.inf
@@ -323,10 +331,11 @@ class Reading:
         """What the points timed so far say of the others, and how far off that is."""
         self._condition()
         count, settings = len(self.known), len(self.settings)
-        if count >= MOVED * self._settled:
+        looked_seconds = self.looked_seconds + STEP_SECONDS * STEPS * len(self.rough.places) * count**2
+        affordable = looked_seconds <= self.most_seconds or not self._settled
+        if self._settled < SETTLED and count >= MOVED * self._settled and affordable:
             self.settings = likeliest(self.process.apart, self.process.lacking)
-            self.looked_seconds += STEP_SECONDS * STEPS * len(self.rough.places) * count**2
-            self._settled = count
+            self.looked_seconds, self._settled = looked_seconds, count
             self._condition()
         errors = self.process.errors()
         # What settings of the same points hide: degrees of freedom, or what points were off by before they were timed

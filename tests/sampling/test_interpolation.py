@@ -71,9 +71,26 @@ def test_the_same_is_found_again():
     assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("timed", "cycles", "half_widths"))
 
 
-def test_nothing_is_believed_of_fewer_points_than_the_settings_need():
-    settings = len(before(len(ROUGH.places))[0])
-    assert found(surface(0), 0.5).timed.sum() >= ENOUGH * settings
+def test_few_points_for_the_settings_are_believed_of_errors_far_smaller_alone():
+    true, enough = surface(2, 0.01), ENOUGH * len(before(len(ROUGH.places))[0])
+    assert FIRST < found(true, 0.2).timed.sum() < enough  # the error is below that by more than the square of points
+    few, share = FIRST + 1, most_within(0.03, 0.95)
+    reading = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
+    reading.go_on()
+    wide = share(reading.half_widths(range(COUNT)), reading.seen)
+    assert len(reading.known) == few and 1.0 < (enough / few) ** 2 < 2.0
+    assert found(true, 0.03 * wide * 1.01).timed.sum() > few  # where more points would be done
+    assert found(true, 0.03 * wide * 1.01 * (enough / few) ** 2).timed.sum() == few
+
+
+def test_settings_of_enough_points_stay(monkeypatch):
+    monkeypatch.setattr("sampling.auto.interpolation.SETTLED", 40)
+    reading = Reading(lambda points: surface(0, 0.01)[np.array(points)], ROUGH, 0.95)
+    settled = []
+    while len(reading.known) < 100:
+        reading.go_on()
+        settled.append(reading._settled)
+    assert sorted(set(settled)) == [25, 33, 48]  # with the factor between, and no more after 40
 
 
 def test_what_is_begun_with_is_timed():
