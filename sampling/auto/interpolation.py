@@ -106,8 +106,8 @@ class Covariance:
         self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))
         self.variance, self.jump = np.exp(settings[-2]), 1.0 / (1.0 + np.exp(-settings[-1]))
         self.smooth = [np.exp(-0.5 * reach * own) for reach, own in zip(self.reaches, apart.squares, strict=True)]
-        jumps = [self.jump * same for same in apart.same]
-        self.of_key = [(1.0 - self.jump) * own + jump for own, jump in zip(self.smooth, jumps, strict=True)]
+        both = zip(self.smooth, apart.same, strict=True)
+        self.of_key = [(1.0 - self.jump) * own + self.jump * same for own, same in both]
         self.product = np.full(apart.fixed.shape, self.variance)
         for weight, own, cells in zip(self.weights, self.of_key, apart.cells, strict=True):
             self.product *= ((1.0 + weight * own) / (1.0 + weight)).take(cells)
@@ -125,17 +125,14 @@ class Covariance:
         return np.array([*reaches, *weights, product.sum(), jump])
 
 
-def loss(
+def slopes_of_loss(
     settings: Float64[np.ndarray, " setting"], apart: Apart, lacking: Float64[np.ndarray, " timed"]
-) -> tuple[float, Float64[np.ndarray, " setting"]]:
-    """Less the logarithm of the posterior of settings, and its derivative (equation 5.9 of the book)."""
-    found = Covariance(settings, apart)
-    inverse, root = np.linalg.inv(found.total), 0.5 * np.linalg.slogdet(found.total)[1]
+) -> Float64[np.ndarray, " setting"]:
+    """Derivative of less the logarithm of the posterior of settings (equation 5.9 of the book)."""
+    found, (means, deviations, _) = Covariance(settings, apart), before(len(apart.squares))
+    inverse = np.linalg.inv(found.total)
     weights = inverse @ lacking
-    means, deviations, _ = before(len(apart.squares))
-    off = (settings - means) / deviations
-    slopes = found.slopes(0.5 * (inverse - np.outer(weights, weights)))
-    return 0.5 * float(lacking @ weights) + root + 0.5 * float(off @ off), slopes + off / deviations
+    return found.slopes(0.5 * (inverse - np.outer(weights, weights))) + (settings - means) / deviations**2
 
 
 def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[np.ndarray, " setting"]:
@@ -145,7 +142,7 @@ def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[n
     settings, _, (lowest, highest) = before(len(apart.squares))
     strides, last = np.full(len(settings), FIRST_STRIDE), np.zeros(len(settings))
     for _ in range(STEPS):
-        slopes = loss(settings, apart, lacking)[1]
+        slopes = slopes_of_loss(settings, apart, lacking)
         turned = slopes * last
         strides = np.minimum(strides * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), LARGEST_STRIDE)
         last = np.where(turned < 0, 0.0, slopes)
@@ -285,7 +282,7 @@ def all_timed(time: Time, count: int, why: str) -> ReadOff:
 class Reading:
     """Points timed so far (`known`: cycles of each, and how far off), and what they say. `needed`: points to be timed,
     at most; `wider`: half of an interval, over the deviation that the process expects; `seen`: errors over half
-    intervals."""
+    intervals. Settings are searched for once, and again where that takes `most_seconds` together."""
 
     wider: float
     seen: Float64[np.ndarray, " error"]
@@ -333,7 +330,7 @@ class Reading:
         count, settings = len(self.known), len(self.settings)
         looked_seconds = self.looked_seconds + STEP_SECONDS * STEPS * len(self.rough.places) * count**2
         affordable = looked_seconds <= self.most_seconds or not self._settled
-        if self._settled < SETTLED and count >= MOVED * self._settled and affordable:
+        if self._settled < min(SETTLED, count / MOVED) and affordable:
             self.settings = likeliest(self.process.apart, self.process.lacking)
             self.looked_seconds, self._settled = looked_seconds, count
             self._condition()

@@ -13,6 +13,9 @@ from sampling.auto.interpolation import (
     ENOUGH,
     FIRST,
     NUGGET,
+    OVERHEAD,
+    STEP_SECONDS,
+    STEPS,
     Covariance,
     Process,
     Reading,
@@ -21,10 +24,10 @@ from sampling.auto.interpolation import (
     all_within,
     before,
     few_points,
-    loss,
     most_within,
     quantile,
     read_off,
+    slopes_of_loss,
 )
 
 GRID = np.array([(x, y) for x in np.linspace(-1, 1, 20) for y in np.linspace(-1, 1, 16)])
@@ -135,6 +138,13 @@ def test_where_looking_costs_more_than_timing_all_is_timed():
     assert of.timed.all() and np.array_equal(of.cycles, true) and "costs more" in of.left
 
 
+def test_settings_stay_where_another_search_would_cost_more_than_it_saves():
+    true, first = surface(0, 0.01), STEP_SECONDS * STEPS * 3 * (FIRST + 1) ** 2
+    of = found(true, 0.02, seconds=1.5 * first / OVERHEAD)
+    assert of.reading._settled == FIRST + 1 < 1.3 * (FIRST + 1) < of.timed.sum() < 0.3 * COUNT and not of.left
+    assert found(true, 0.02).reading._settled > FIRST + 1
+
+
 def test_few_points_are_all_timed():
     of = found(surface(0)[:40], 0.5, part(slice(40)))
     assert of.timed.all() and not of.half_widths.any() and of.left == "few points"
@@ -188,10 +198,21 @@ AT, LACKING, OFF = [0, 2, 3, 7], np.array([0.1, -0.2, 0.05, 0.15]), np.array([0.
 
 
 def test_slopes_of_the_likelihood_are_its_differences():
-    apart = FEW.apart(AT, AT)
-    value, slopes = loss(SETTINGS, apart, LACKING)
-    assert np.isfinite(value)
-    assert slopes == pytest.approx(approx_fprime(SETTINGS, lambda x: loss(x, apart, LACKING)[0], 1e-6), abs=1e-4)
+    apart, (means, deviations, _) = FEW.apart(AT, AT), before(len(FEW.places))
+
+    def loss(settings):
+        total, off = Covariance(settings, apart).total, (settings - means) / deviations
+        fit = LACKING @ np.linalg.solve(total, LACKING) + np.linalg.slogdet(total)[1]
+        return 0.5 * (fit + off @ off)
+
+    assert slopes_of_loss(SETTINGS, apart, LACKING) == pytest.approx(approx_fprime(SETTINGS, loss, 1e-6), abs=1e-4)
+
+
+def test_a_covariance_is_one_however_near_points_are():
+    """Nothing is below what each point has for itself, be they near by some and not by other neighbours."""
+    near = Rough(np.ones(40), np.linspace(0, 1e-3, 40)[:, None], np.zeros((40, 0)), np.zeros((40, 0)), np.zeros(0, int))
+    settings = np.array([0.0, 5.0, 0.0, 1.0])
+    assert np.linalg.eigvalsh(Covariance(settings, near.apart(range(40), range(40))).total).min() > -1e-9
 
 
 def prior() -> np.ndarray:

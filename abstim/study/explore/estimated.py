@@ -230,11 +230,6 @@ class TimedPairs:
             features, keys = features[:, ~np.isin(keys, told)], keys[~np.isin(keys, told)]
         return Rough(cycles, limits[:, (limits > LIMITS).any(0)], held, features, keys)
 
-    @cached_property
-    def gpus(self) -> list[Gpu]:
-        """All points as such."""
-        return [self.points.gpu(k) for k in range(len(self.points))]
-
     def work(self, instructions: float) -> float:
         """Warp instructions of all that was timed, over the target's own."""
         often = Counter(number for _, number in self.known)
@@ -339,7 +334,8 @@ class SampledSweep(TimedPairs):
         self._seconds = seconds * len(self.points)
         if of_formula > WORTH * self._seconds:  # before anything is looked at on the other GPUs
             return ReadPoints(self.all_timed(), self.work(instructions))
-        self.works = [replace(work, kinds=self.kinds) for work in work_on(program, self.gpus)]
+        gpus = [self.points.gpu(k) for k in range(len(self.points))]
+        self.works = [replace(work, kinds=self.kinds) for work in work_on(program, gpus)]
         self._rough: dict[int, Roughly] = {}
         self._begun = [0]  # points on which some launches were timed
         self._select(OF_LAUNCHES * self.aim.error)

@@ -140,9 +140,9 @@ class FormulaTimer:
     def _does_not_fit(self, points: Points, k: int) -> str:
         """Why a thread block does not fit on a point."""
         try:
+            gpu = points.gpu(k)
             for session in self.sessions:
-                for launch in range(len(session)):
-                    session.blocks_per_sm(launch, points.gpu(k))
+                session.check_fit([gpu])
         except InputError as error:
             return str(error)
         return ""

@@ -71,9 +71,7 @@ class Planner:
     @staticmethod
     def version() -> str:
         """Of the model, and of the sources that decide what it computes from its inputs."""
-        return key(("abstim.engine.simulation",), "detailed")[
-            :16
-        ]  # another model of the same sources has other results
+        return key(("abstim.engine.simulation",), "detailed")[:16]
 
     def jobs(self, target: int, gpu: Gpu, launches: Sequence[int] | None = None) -> Iterator[Job]:
         """One job a launch of a target, or of some `launches`. Raises InputError for a point on which one of them

@@ -199,9 +199,8 @@ def _range(first: Decimal, last: Decimal, step: str) -> list[Decimal]:
 
 
 MOST_COMBINATIONS = 10**18
-_TIMES = {f.name for f in fields(Params)}
-# Whatever these are at, a GPU can be and run what it can
 POLICIES = ("scheduler", "l1d_replacement", "l1d_mshrs", "l1d_mshr_merges", "l2_mshrs", "l2_mshr_merges")
+_DECIDE_NOTHING = {*POLICIES, *(f.name for f in fields(Params))}  # whatever they are at, a GPU can be
 _TIMES_OF_CLASSES = ("latency_cycles.", "initiation_cycles.")
 MOST_TRIED = 64  # values of an axis, when another is asked about
 
@@ -355,8 +354,8 @@ class Points:
     @property
     def deciding(self) -> list[str]:
         """Keys but latencies, other such times, and policies: they decide whether a point can be, and run a kernel."""
-        told = {*_TIMES, *POLICIES}
-        return [key for key in self.keys_of_gpu if key not in told and not key.startswith(_TIMES_OF_CLASSES)]
+        own = self.keys_of_gpu
+        return [key for key in own if key not in _DECIDE_NOTHING and not key.startswith(_TIMES_OF_CLASSES)]
 
     def gpu(self, k: int) -> Gpu:
         """Point `k` as a GPU. Raises InputError if its values contradict each other."""

@@ -39,10 +39,8 @@ def design(space: Space, strategy: str, count: int | None, seed: int, constraint
 
 def allowed(points: Points, constraints: Sequence[Expression]) -> Bool[np.ndarray, " point"]:
     """Which points keep every constraint."""
-    keep = np.ones(len(points), bool)
-    for constraint in constraints:
-        keep &= points.evaluate(constraint).astype(bool)
-    return keep
+    kept = [points.evaluate(constraint).astype(bool) for constraint in constraints]
+    return np.asarray(np.all([np.ones(len(points), bool), *kept], axis=0))
 
 
 def _refuse_impossible(points: Points) -> Points:

@@ -38,9 +38,8 @@ from functional.errors import InputError
 
 MULTI_FIDELITY = "multi-fidelity"
 DEFAULT_COUNT = 64  # points that a multi-fidelity search times in detail
+MOST_ON_FRONT = 64  # of a larger front, which is no longer a choice, evenly spaced members are timed
 RESULT_NAMES = ("cycles", "seconds", "time")
-
-
 SWEPT: dict[str, type[Planner] | type[FormulaTimer]] = {  # a formula takes all points at once, without jobs
     DETAILED: Planner,
     "occupancy": OccupancyPlanner,
@@ -235,9 +234,6 @@ def _front_rows(values: Float64[np.ndarray, "point objective"], top: int) -> Int
     if len(best) > MOST_ON_FRONT:
         best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, top).astype(np.int64)]
     return best
-
-
-MOST_ON_FRONT = 64  # of a larger front, which is no longer a choice, evenly spaced members are timed
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:
