@@ -196,7 +196,7 @@ class Process:
 FIRST, ENOUGH = 24, 4  # points before anything is read off; and before that is believed as it is, for each setting
 LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
-MOVED, SETTLED = 1.3, 200  # by what factor points grow until settings are searched for again; which stay from so many
+MOVED = 1.3  # settings stay until there are so many times the points that they are of
 CANDIDATES = 300  # points among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
 WIDER = 1.4  # by what intervals are wider than errors seen say, since points are added until these are small
@@ -330,7 +330,7 @@ class Reading:
         count, settings = len(self.known), len(self.settings)
         looked_seconds = self.looked_seconds + STEP_SECONDS * STEPS * len(self.rough.places) * count**2
         affordable = looked_seconds <= self.most_seconds or not self._settled
-        if self._settled < min(SETTLED, count / MOVED) and affordable:
+        if count >= MOVED * self._settled and affordable:
             self.settings = likeliest(self.process.apart, self.process.lacking)
             self.looked_seconds, self._settled = looked_seconds, count
             self._condition()

@@ -86,16 +86,6 @@ def test_few_points_for_the_settings_are_believed_of_errors_far_smaller_alone():
     assert found(true, 0.03 * wide * 1.01 * (enough / few) ** 2).timed.sum() == few
 
 
-def test_settings_of_enough_points_stay(monkeypatch):
-    monkeypatch.setattr("sampling.auto.interpolation.SETTLED", 40)
-    reading = Reading(lambda points: surface(0, 0.01)[np.array(points)], ROUGH, 0.95)
-    settled = []
-    while len(reading.known) < 100:
-        reading.go_on()
-        settled.append(reading._settled)
-    assert sorted(set(settled)) == [25, 33, 48]  # with the factor between, and no more after 40
-
-
 def test_what_is_begun_with_is_timed():
     first = [0, 17, 200]
     of = found(surface(0), first=first)
