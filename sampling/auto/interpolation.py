@@ -193,7 +193,8 @@ class Process:
         return chosen
 
 
-FIRST, ENOUGH = 24, 4  # points before anything is read off; and before that is believed as it is, for each setting
+FIRST = 24  # points before anything is read off
+TRIED, ENOUGH = 4, 5  # for each setting: half of the fewest points that are tried; timed before errors are believed
 LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
 MOVED = 1.3  # settings stay until there are so many times the points that they are of
@@ -249,7 +250,7 @@ def most_within(error: float, share: float) -> TooWide:
 
 def few_points(count: int, keys: int) -> bool:
     """Whether settings for so many keys, and for what limits a point, need too large a part of so many points."""
-    return max(FIRST + 1, ENOUGH * len(before(keys + 1)[0])) > WORTH * count
+    return max(FIRST + 1, TRIED * len(before(keys + 1)[0])) > WORTH * count
 
 
 def read_off(
