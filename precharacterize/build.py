@@ -47,10 +47,10 @@ def waits_of(instruction: Instruction, ids: dict[str, int]) -> list[int]:
 
 
 def read_banks_of(instruction: Instruction) -> list[int]:
-    """Register numbers read from the register file: a repeated register once, predicates never."""
+    """Register numbers read from the register file: one number once."""
     if instruction.opcode == "wgmma":  # accumulators are read as the product needs them
         instruction = replace(instruction, sources=instruction.sources[:-1])
-    return unique(r.number for r in dict.fromkeys(instruction.reads()) if r.type != "pred")
+    return unique(r.number for r in instruction.reads())
 
 
 ALLOCATE_CYCLES = 1  # issue -> operand collector
@@ -119,7 +119,7 @@ def block_gaps_cycles(
     unit_free = [0] * len(UNITS)
     issues = []
     time = 0
-    slots = fetched(rows[block.start].pcs, pipeline)
+    slots = pipeline.instructions_per_fetch
     for i in range(block.start, block.stop):
         row = rows[i]
         time = max([time, *(free.get(register, 0) for register in row.waits)])
@@ -129,14 +129,8 @@ def block_gaps_cycles(
         issues.append(time)
         slots -= 1
         time += 1 if slots else FETCH_TO_ISSUE_CYCLES
-        slots = slots or fetched(row.pcs + 1, pipeline)
+        slots = slots or pipeline.instructions_per_fetch
     return [b - a for a, b in zip(issues, [*issues[1:], time], strict=True)]
-
-
-def fetched(pc: int, pipeline: PipelineParameters) -> int:
-    """Instructions one fetch at `pc` brings: it never crosses an instruction-cache line."""
-    line = pipeline.fetch_line_instructions
-    return min(pipeline.instructions_per_fetch, line - pc % line)
 
 
 MODULES = ("precharacterize.build", "functional.ptx.parser", "functional.programs.link")  # what makes a table of a text
@@ -175,7 +169,7 @@ def _ptx_row(instruction: Instruction, pc: int, operation: Operation, kind: Kind
     row.waits, row.writes = waits_of(instruction, ids), [ids[r.name] for r in instruction.writes()]
     row.long_waits = unique(ids[r.name] for s in plain for r in registers_of(s))
     row.read_banks = read_banks_of(instruction)
-    row.write_banks = [NONE if r.type == "pred" else r.number for r in instruction.writes()]
+    row.write_banks = [r.number for r in instruction.writes()]
     row.barrier, row.copies = barrier_of(instruction), copies_of(instruction)
     row.word = register_count(instruction) if row.copies == REGISTERS else 0
     return row
@@ -210,4 +204,8 @@ def table_of(
 def _operation(instruction: Instruction, kind: Kind, program: Program, pipeline: PipelineParameters) -> Operation:
     if kind >= Kind.PARAM_LOAD or kind == Kind.FENCE:
         return MEMORY
-    return sized(instruction, program, latency_class(instruction), pipeline)
+    found = sized(instruction, program, latency_class(instruction), pipeline)
+    if instruction.opcode not in ("mul24", "mad24"):
+        return found
+    # GPGPU-Sim 4.2 cuts the 24 bits out (set_opcode_and_latency)
+    return Operation(found.latency_cycles + 1, found.initiation_cycles + 1, found.unit)

@@ -33,7 +33,7 @@ from precharacterize.timed_code import (
     timed_code,
 )
 
-_LOADS = (Kind.GLOBAL_LOAD, Kind.SHARED_LOAD, Kind.TEXTURE_LOAD, Kind.CONST_LOAD)
+_LOADS = (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.SHARED_LOAD, Kind.TEXTURE_LOAD, Kind.CONST_LOAD)
 _BARRIERS = (Kind.BARRIER, Kind.FENCE, Kind.EXIT)
 _WRITES = (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.SHARED_STORE, Kind.SHARED_ATOMIC)
 

@@ -30,7 +30,7 @@ class Kind(IntEnum):
     GLOBAL_STORE = 10
     GLOBAL_ATOMIC = 11
     TEXTURE_LOAD = 12
-    L2_LOAD = 13  # on hardware: a global load that L1D does not answer
+    L2_LOAD = 13  # a global load that L1D does not answer
 
 
 class Operations(NamedTuple):
@@ -156,7 +156,9 @@ def _memory_kind(instruction: Instruction) -> Kind:
         return Kind.SHARED_STORE if store else Kind.SHARED_LOAD
     if space in ("param", "const"):
         return Kind.PARAM_LOAD if space == "param" else Kind.CONST_LOAD
-    return Kind.GLOBAL_STORE if store else Kind.GLOBAL_LOAD
+    if store:
+        return Kind.GLOBAL_STORE
+    return Kind.L2_LOAD if "cg" in instruction.modifiers and space != "local" else Kind.GLOBAL_LOAD
 
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")

@@ -40,7 +40,7 @@ class PipelineParameters(HashedOnce):
     shared_bytes_per_cycle: int  # of an SM
     register_banks: int
     instructions_per_fetch: int
-    fetch_line_instructions: int  # a fetch never crosses this boundary (L1I line / instruction size)
+    fetch_line_instructions: int  # of an L1I line
 
     @property
     def key(self) -> str:

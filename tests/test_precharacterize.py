@@ -67,6 +67,7 @@ def test_classes_of_hardware(text: str, name: str) -> None:
         ("ld.shared.f32 %f1, [s];", Kind.SHARED_LOAD),
         ("st.global.f32 [%rd1], %f1;", Kind.GLOBAL_STORE),
         ("ld.f32 %f1, [%rd1];", Kind.GLOBAL_LOAD),
+        ("ld.global.cg.f32 %f1, [%rd1];", Kind.L2_LOAD),
         ("atom.shared.add.u32 %r1, [s], 1;", Kind.SHARED_ATOMIC),
         ("red.global.add.u32 [%rd1], %r1;", Kind.GLOBAL_ATOMIC),
         ("bar.sync 0;", Kind.BARRIER),
@@ -99,6 +100,20 @@ def test_kinds(text: str, kind: Kind) -> None:
 )
 def test_gaps_of_dependent_instructions_equal_the_reference(text: str, gap_cycles: int) -> None:
     assert characterize(program(text), PIPELINE).gap_cycles[0] == gap_cycles
+
+
+def test_products_of_24_bits_take_a_cycle_more() -> None:
+    """As in GPGPU-Sim 4.2 (set_opcode_and_latency)."""
+    body = "mul.lo.s32 %r1, %r2, %r3; mul24.lo.s32 %r4, %r5, %r6;"
+    table = characterize(program(body), PIPELINE)
+    for column in (table.latency_cycles, table.initiation_cycles):
+        assert column[1] == column[0] + 1
+
+
+def test_predicates_are_read_and_written_as_registers() -> None:
+    """A number is read once, whatever it is of."""
+    table = characterize(program("setp.lt.s32 %p3, %r1, %r2; selp.b32 %r1, %r3, %r5, %p3;"), PIPELINE)
+    assert table.write_banks[0].tolist()[0] == 3 and [b for b in table.read_banks[1].tolist() if b >= 0] == [3, 5]
 
 
 def test_independent_instructions_issue_in_fetch_pairs() -> None:

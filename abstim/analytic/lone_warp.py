@@ -112,7 +112,7 @@ def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     if cold and not lines[line]:
         lines[line] = 1
         node.missed = 1
-    return min(reading.fetch_width, reading.fetch_line - pc % reading.fetch_line) - 1
+    return reading.fetch_width - 1
 
 
 @jit

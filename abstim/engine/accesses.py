@@ -10,7 +10,7 @@ from functional.jit.marked import jit
 from functional.traces import line_record
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
-from precharacterize.synchronisation import ELSEWHERE
+from precharacterize.synchronisation import ELSEWHERE, NONE
 from precharacterize.table import WORDS
 
 LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
@@ -97,9 +97,9 @@ def lanes_a_sector(c, w, first, end):
 
 @jit
 def element_segment(kind, access_bytes):
-    """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element; atomics pass L1D by,
-    and go by sectors."""
-    if access_bytes == 1 or kind == Kind.GLOBAL_ATOMIC:
+    """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element; what passes L1D by goes
+    by sectors."""
+    if access_bytes == 1 or kind == Kind.GLOBAL_ATOMIC or kind == Kind.L2_LOAD:
         return 32
     return 64 if access_bytes == 2 else 128
 
@@ -202,6 +202,16 @@ def segment(m, sectors):
 
 
 @jit
+def is_awaited(c, w, row):
+    """Is the instruction that warp `w` comes to next an atomic with active lanes, or an access at an `mbarrier`?"""
+    if row.kind == Kind.SHARED_ATOMIC:
+        return row.copies != NONE or c.streams.conflicts[c.sm.warps.conflict[w]] != 0
+    if row.kind != Kind.GLOBAL_ATOMIC:
+        return False
+    return row.copies != NONE or line_and_sectors(c.streams.records, c.sm.warps.record[w])[1] != 0
+
+
+@jit
 def move_past(c, w, i):
     """The warp's cursors go past an access; returns the end of its records."""
     sm, kind = c.sm, c.code[i].kind
@@ -256,9 +266,9 @@ def shared_result(c, w, i, start, degree):
     """Result of an access of shared memory: of `degree` passes; of a loop of compare-and-swap, of as many rounds, which
     begin when the warps of its block that came to its word before have done theirs."""
     row = c.code[i]
-    if not degree:
+    if not degree and row.kind == Kind.SHARED_STORE:
         return start + 1
-    if not row.round_cycles:
+    if not degree or not row.round_cycles:
         way = c.machine.cluster_cycles if row.copies == ELSEWHERE else 0
         return start + c.machine.shared_cycles + shared_late(c.machine, degree) + way
     block = c.sm.warps.block_of[w]

@@ -63,12 +63,12 @@ def clear(gpu, booked, warm):
 @jit
 def begin_sm(sm, m, n):
     """Nothing is resident."""
-    sm.number, sm.last_fetched = n, -1
+    sm.number, sm.last_fetched = n, 0
     for w in range(m.max_warps_per_sm):
         sm.warps.ready[w] = NEVER
     groups = m.schedulers_per_sm if m.sub_cores else 1
     for port in range(state.KINDS * groups):
-        sm.ports[port].collectors_known = m.collectors[port // groups]
+        sm.ports[port].collectors = m.collectors[port // groups]
     for s in range(m.schedulers_per_sm):
         sm.last[s], sm.idle_reason[s] = -1, state.EMPTY
         if m.policy == TWO_LEVEL:  # its queues hold every slot, resident or not

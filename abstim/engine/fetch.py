@@ -27,10 +27,7 @@ def deliver(c, w, time, ready):
     """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
     sm, m = c.sm, c.machine
     sm.warps.front_end[w] = ready
-    pc = sm.warps.fetch_pc[w]
-    sm.warps.buffered[w] = min(
-        m.instructions_per_fetch, m.fetch_line_instructions - (pc & (m.fetch_line_instructions - 1))
-    )
+    sm.warps.buffered[w] = m.instructions_per_fetch
     if not sm.flush & bit(w):
         make_ready(c, w, ready, time)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abstim.engine import accesses
 from abstim.engine import operand_collectors as collectors
 from abstim.engine.barriers_and_exits import arrive, change_registers, leave, settle
 from abstim.engine.fetch import want_fetch
@@ -11,10 +12,19 @@ from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
 from abstim.engine.perfect_memory import access, ask_followers
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
-from abstim.engine.scoreboard import FROM_ALU, count_up, entry_of, fence_over, hold_register, make_ready, write_results
+from abstim.engine.scoreboard import (
+    FROM_ALU,
+    count_up,
+    entry_of,
+    fence_over,
+    hold_register,
+    make_ready,
+    put_off,
+    write_results,
+)
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
-from functional.jit.marked import add, jit
+from functional.jit.marked import add, jit, outlined
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import AWAITS, COMMITS, LAST_PRODUCT, NONE, REGISTERS, TRIGGERS
 
@@ -37,6 +47,8 @@ def start_on_unit(c, port, earliest, latency, initiation):
         if collectors.count_taken(c.results, slot, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
                 if sm.unit_free[unit] <= time and not collectors.is_taken(c.results, slot, unit, due):
+                    if collectors.waits_at_port(m):
+                        sm.ports[port].unit, sm.ports[port].unit_before = unit, sm.unit_free[unit]
                     sm.unit_free[unit] = time + initiation
                     collectors.book(c.results, slot, unit, due)
                     return time
@@ -96,15 +108,68 @@ def with_collector(c, i, w, port, pool, place, allocated):
     """An instruction that has its port's `place` and an operand collector from step `allocated` on; returns when its
     result can be used."""
     sm, m, row = c.sm, c.machine, c.code[i]
-    kind = row.unit
+    ports, number = sm.ports[port], sm.ports[pool].collector_taken
     operands = collectors.read_operands(c, row, w, allocated)
-    step = max(operands, sm.ports[port].start[place] * m.register_file_ports)
-    dispatched = collectors.cycle_of(m, step)
-    start, result = memory(c, i, w, dispatched) if kind == MEM else arithmetic(c, row, port, dispatched)
+    ports.alloc[place] = collectors.cycle_of(m, allocated)
+    if row.unit == MEM:
+        step = max(operands, ports.start[place] * m.register_file_ports)
+        ports.start[place], result = memory(c, i, w, collectors.cycle_of(m, step))
+        sm.ports[pool].collector[number] = step
+        return result
+    if overtakes(m, ports, row, operands, allocated, number):
+        return overtake(c, i, w, port, pool, operands, number)
+    return dispatch(c, i, w, port, pool, place, operands, number)
+
+
+@jit
+def dispatch(c, i, w, port, pool, place, operands, number):
+    """An arithmetic instruction leaves its collector, `number`, with its operands at hand from a step on, for its unit;
+    returns when its result can be used."""
+    sm, m, row = c.sm, c.machine, c.code[i]
+    ports = sm.ports[port]
+    before = ports.start[place]
+    step = max(operands, before * m.register_file_ports)
+    start, result = arithmetic(c, row, port, collectors.cycle_of(m, step))
     collectors.write_back(c, row, w, result)
-    sm.ports[port].alloc[place] = collectors.cycle_of(m, allocated)
-    sm.ports[port].start[place] = start
-    collectors.leave_collector(sm, pool, step)
+    ports.start[place] = start
+    sm.ports[pool].collector[number] = step
+    if collectors.waits_at_port(m):
+        ports.instruction, ports.warp, ports.row, ports.before = i, w, 0, before
+        ports.operands, ports.number, ports.dispatched = operands, number, step if row.copies == NONE else 0
+    return result
+
+
+@jit
+def overtakes(m, ports, row, operands, allocated, number):
+    """Does an instruction leave its collector before the one that went to its port before it? Of those that are ready
+    the lowest collector's goes first, as in GPGPU-Sim 4.2 (dispatch_unit_t::find_ready with sub-cores)."""
+    if not collectors.waits_at_port(m) or m.port_width[row.unit] > 1:
+        return False
+    if row.copies != NONE or ports.dispatched <= allocated:
+        return False
+    step = max(operands, ports.before * m.register_file_ports)
+    return step < ports.dispatched or (step == ports.dispatched and number < ports.number)
+
+
+@outlined
+def overtake(c, i, w, port, pool, operands, number):
+    """An instruction goes to its unit before the latest of its port, which gives back what it has booked; returns when
+    its result can be used."""
+    sm, m, ports = c.sm, c.machine, c.sm.ports[port]
+    other, slot, ready, held, log_row = ports.instruction, ports.warp, ports.operands, ports.number, ports.row
+    row = c.code[other]
+    due = ports.start[0] + row.latency_cycles
+    collectors.unbook(c.results, due & (m.ring - 1), ports.unit)
+    collectors.unwrite(c, row, slot, due + row.result_offset_cycles)
+    sm.unit_free[ports.unit], ports.last_start = ports.unit_before, ports.before
+    ports.start[0] = ports.before
+    result = dispatch(c, i, w, port, pool, 0, operands, number)
+    later = dispatch(c, other, slot, port, pool, 0, ready, held)
+    put_off(c, slot, row, later)
+    ports.row = log_row
+    if log_row:
+        log = c.record.log[log_row - 1]
+        log.start_cycle, log.result_cycle = ports.start[0], later
     return result
 
 
@@ -225,6 +290,16 @@ def follow_copies(c, w, row, record, result, time):
 
 
 @jit
+def await_registers(c, w, time):
+    """A fence, issued at `time`."""
+    sm = c.sm
+    if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
+        settle(c, w, time + c.machine.slice_delay + c.machine.hit_delay)
+    sm.warps.not_before[w] = fence_over(c, w)
+    sm.fenced |= bit(w) if sm.warps.not_before[w] == NEVER else EMPTY_SET
+
+
+@jit
 def issue(c, w, time):
     """Issue the warp's next instruction at `time`."""
     sm = c.sm
@@ -236,7 +311,10 @@ def issue(c, w, time):
     counted = row.counted and row.unit == MEM and not c.machine.perfect_memory  # comes when it is complete
     if counted:
         count_up(c, w, row)
+    awaited = accesses.is_awaited(c, w, row)
     result = execute(c, i, w, time)
+    if awaited and result >= NEVER:
+        c.l1d.accesses[sm.latest_access - 1].awaited = 1
     note(c, w, i, time, result, sm.l1d_misses - missed)
     if not counted:
         write_results(c, w, row, result)
@@ -251,13 +329,10 @@ def issue(c, w, time):
     sm.of_kind[row.unit] &= ~bit(w)
     if is_known:
         sm.of_kind[c.code[sm.warps.pc[w]].unit] |= bit(w)
-    if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
+    if awaited:
         sm.warps.not_before[w] = result - 1 if result < NEVER else NEVER
     elif kind == Kind.FENCE:
-        if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
-            settle(c, w, time + c.machine.slice_delay + c.machine.hit_delay)
-        sm.warps.not_before[w] = fence_over(c, w)
-        sm.fenced |= bit(w) if sm.warps.not_before[w] == NEVER else EMPTY_SET
+        await_registers(c, w, time)
     else:
         sm.warps.not_before[w] = time + row.stall_cycles if row.stall_cycles > 1 else 0
     follow_copies(c, w, row, record, result, time)

@@ -9,13 +9,14 @@ from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
 from abstim.engine.operand_collectors import (
     collect,
     cycle_of,
+    first_free,
     has_collector,
-    leave_collector,
     read_operands,
     wait_at_port,
     waits_at_port,
+    write_back,
 )
-from abstim.engine.pending_accesses import can_send, finish, new_access, reply_result, send
+from abstim.engine.pending_accesses import can_send, finish, new_access, reply, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
 from functional.jit.marked import jit, outlined
@@ -35,7 +36,7 @@ def issue_access(c, i, w, port, pool, time):
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = waits_at_port(m)
-    if has_collector(sm, m, state.MEM, pool, time) if waits else sm.ports[pool].collectors_known:
+    if has_collector(sm, m, state.MEM, pool, time) if waits else first_free(sm, pool) < state.NEVER:
         with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
     elif waits:
         wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
@@ -53,9 +54,35 @@ def issue_access(c, i, w, port, pool, time):
 def with_collector(c, row, allocated):
     """An instruction has an operand collector from step `allocated` on."""
     access = c.l1d.accesses[row.access - 1]
-    row.collected = 1
+    row.collected, row.number = 1, c.sm.ports[row.pool].collector_taken
     row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
     c.sm.ports[row.port].alloc[row.place] = cycle_of(c.machine, allocated)
+    ahead = next_of_place(c, row, c.sm.issued_first)
+    if c.l1d.issued[ahead].access == row.access:
+        leave_collector(c, row)
+
+
+@jit
+def next_of_place(c, row, at):
+    """The first instruction from `at` on, in the ring of those that are not through, that has not started and is for
+    the same place of a port; `at` itself if there is none."""
+    sm, issued = c.sm, c.l1d.issued
+    stop = (sm.issued_first + sm.issued_count) & (state.ISSUED_ACCESSES - 1)
+    k = at
+    while k != stop:
+        other = issued[k]
+        if not other.started and other.port == row.port and other.place == row.place:
+            return k
+        k = (k + 1) & (state.ISSUED_ACCESSES - 1)
+    return at
+
+
+@jit
+def leave_collector(c, row):
+    """An instruction leaves its collector once the one before it has left the place behind, on the way to the unit."""
+    sm, m = c.sm, c.machine
+    step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
+    sm.ports[row.pool].collector[row.number] = step
 
 
 @jit
@@ -80,10 +107,12 @@ def dispatch(c, row):
     step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
     row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.ports[row.port].start[row.place] = row.start
-    leave_collector(sm, row.pool, step)
     row.started = 1
-    if sm.at_port and not waits_at_port(m):
-        first_at_port(c, row.pool)
+    other = c.l1d.issued[next_of_place(c, row, sm.issued_first)]
+    if not other.started and other.collected and other.port == row.port and other.place == row.place:
+        leave_collector(c, other)
+        if sm.at_port and not waits_at_port(m):
+            first_at_port(c, row.pool)
     if access.row:
         c.record.log[access.row - 1].start_cycle = row.start
 
@@ -104,6 +133,8 @@ def begin(c, row, time):
     busy, result = accesses.simple_result(c, access.warp, i, row.record, row.end, row.conflict, row.start)
     if busy:
         occupy(c, row.start + busy)
+        if kind > Kind.CONST_LOAD and result > row.start + 1:
+            write_back(c, c.code[i], access.warp, result)
         finish(c, row.access, result, time)
         return True
     first = row.record
@@ -153,6 +184,8 @@ def enter_pipe(c, row, kind, line, sectors):
 @jit
 def passes_l1d(m, kind, line):
     """Does an access leave without coming to L1D's pipe?"""
+    if kind == Kind.L2_LOAD and not m.posted_stores and line < accesses.LOCAL_LINE:  # on hardware it waits for others
+        return True
     return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypass and line < accesses.LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
 
 
@@ -313,7 +346,10 @@ def come_back(c, request, time):
     elif request.who == state.TO_ACCESS:
         c.l1d.accesses[request.place - 1].dram_reads += request.from_dram * count
         for _ in range(count):
-            finish(c, request.place, time if request.kind == state.WRITE else reply_result(c, time), time)
+            if request.kind == state.WRITE:
+                finish(c, request.place, time, time)
+            else:
+                reply(c, request.place, time)
     elif request.who == state.TO_CONST:
         c.sm.consts_coming -= line_arrives(c, c.const, request.place, count, time)
     else:

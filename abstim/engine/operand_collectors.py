@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import BOOKED_LOG2, COLLECTORS, NEVER, PORT_WIDTH
+from abstim.engine.state import BOOKED_LOG2, NEVER, PORT_WIDTH
 from functional.jit.marked import jit, ones
 
 HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
@@ -30,6 +30,12 @@ def book(ring, row, number, time):
     """Place `number` is taken in cycle `time`."""
     part = number >> BOOKED_LOG2
     ring[row, part] = (time & CYCLES) << HALF | taken(ring, row, part, time) | 1 << (number & (HALF - 1))
+
+
+@jit
+def unbook(ring, row, number):
+    """Place `number` is free in the cycle of a row, in which it was taken."""
+    ring[row, number >> BOOKED_LOG2] &= ~(1 << (number & (HALF - 1)))
 
 
 @jit
@@ -76,9 +82,13 @@ def waits_at_port(m):
 
 
 @jit
-def is_free(sm, pool, step):
-    """Is there a collector of a pool that has been left by a step?"""
-    return sm.ports[pool].collectors_known > 0 and sm.ports[pool].collector[sm.ports[pool].collector_first] <= step
+def first_free(sm, pool):
+    """The step from which a collector of a pool is free; NEVER: that is not known of any."""
+    ports = sm.ports[pool]
+    found = ports.collector[0]
+    for k in range(1, ports.collectors):
+        found = min(found, ports.collector[k])
+    return found
 
 
 @jit
@@ -86,7 +96,7 @@ def has_collector(sm, m, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
     if sm.queued[kind] or sm.ports[pool].waiting:
         return False
-    return is_free(sm, pool, (time + ALLOCATE_CYCLES) * m.register_file_ports)
+    return first_free(sm, pool) <= (time + ALLOCATE_CYCLES) * m.register_file_ports
 
 
 @jit
@@ -110,37 +120,26 @@ def latest_at_port(c, kind):
 
 
 @jit
-def take(sm, pool):
-    """The collector of a pool that was left first is taken."""
-    sm.ports[pool].collector_first = (sm.ports[pool].collector_first + 1) & (COLLECTORS - 1)
-    sm.ports[pool].collectors_known -= 1
+def take(sm, pool, step):
+    """Of the collectors of a pool that are free in a step the lowest is taken."""
+    ports, number = sm.ports[pool], 0
+    while ports.collector[number] > step:
+        number += 1
+    ports.collector[number], ports.collector_taken = NEVER, number
 
 
 @jit
 def collect(sm, m, kind, port, pool, time):
     """Take the operand collector that is free first for an instruction issued at `time`; returns the step of the
     allocation. When it is free is known of none in which something waits for a load/store unit that is held up."""
-    first = sm.ports[pool].collector_first
-    allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, sm.ports[pool].collector[first])
-    take(sm, pool)
+    allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, first_free(sm, pool))
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
         allocated = max(allocated, sm.last_alloc[kind])
         sm.last_alloc[kind] = allocated
     elif m.port_width[kind] == 1:
         allocated = max(allocated, (sm.ports[port].alloc[0] + 1) * m.register_file_ports)
+    take(sm, pool, allocated)
     return allocated
-
-
-@jit
-def leave_collector(sm, pool, step):
-    """A collector of a pool is free from a step on, mostly later than the others."""
-    first = sm.ports[pool].collector_first
-    at = first + sm.ports[pool].collectors_known
-    while at > first and sm.ports[pool].collector[(at - 1) & (COLLECTORS - 1)] > step:
-        sm.ports[pool].collector[at & (COLLECTORS - 1)] = sm.ports[pool].collector[(at - 1) & (COLLECTORS - 1)]
-        at -= 1
-    sm.ports[pool].collector[at & (COLLECTORS - 1)] = step
-    sm.ports[pool].collectors_known += 1
 
 
 @jit
@@ -173,3 +172,13 @@ def write_back(c, row, w, time):
     for k in range(row.write_banks_at, row.write_banks_end):
         at = step & (m.ring * m.register_file_ports - 1)
         book(c.register_banks, at, register_bank_of(m, c.streams.operands[k], w), step)
+
+
+@jit
+def unwrite(c, row, w, time):
+    """The same are not written at `time`, as was booked."""
+    m = c.machine
+    step = time * m.register_file_ports
+    for k in range(row.write_banks_at, row.write_banks_end):
+        at = step & (m.ring * m.register_file_ports - 1)
+        unbook(c.register_banks, at, register_bank_of(m, c.streams.operands[k], w))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address
+from abstim.engine.operand_collectors import write_back
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.scoreboard import count_down, fence_over, write_registers
 from abstim.engine.state import IN_FLIGHT, NEVER, READ
@@ -13,7 +14,6 @@ from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
 from functional.jit.marked import jit, outlined
 from functional.traces.trace import SECTOR_BYTES
-from precharacterize.classify import Kind
 from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
 
 
@@ -68,7 +68,7 @@ def new_access(c, w, i):
     place = new_place(c.l1d.accesses, sm.accesses_unused)
     access = c.l1d.accesses[place - 1]
     access.warp, access.instruction, access.waiting, access.result, access.row = w, i, 1, 0, 0
-    access.l1d_misses = access.l2_accesses = access.dram_reads = 0
+    access.l1d_misses = access.l2_accesses = access.dram_reads = access.awaited = 0
     sm.warps.outstanding[w] += 1
     sm.latest_access = place
     if c.code[i].copies != NONE:
@@ -131,7 +131,7 @@ def complete(c, place, time):
     if access.row:  # what is now known of an issue that was noted before
         c.record.log[access.row - 1].result_cycle = access.result
         describe(access, c.record.log[access.row - 1])
-    if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
+    if access.awaited:
         sm.warps.not_before[w] = access.result - 1
     if row.copies != NONE:
         if mbarriers.starts_work(row.copies):
@@ -174,11 +174,19 @@ def reply_result(c, time):
 
 
 @jit
+def reply(c, place, time):
+    """A reply that is there at `time` reaches a memory instruction, and is written to the register file."""
+    access, result = c.l1d.accesses[place - 1], reply_result(c, time)
+    write_back(c, c.code[access.instruction], access.warp, result)
+    finish(c, place, result, time)
+
+
+@jit
 def serve_waiters(c, k, time):
     """Everybody of a list has what it waited for."""
     waiters = c.l1d.waiters
     while k:
         following = waiters[k - 1].next
-        finish(c, waiters[k - 1].access, reply_result(c, time), time)
+        reply(c, waiters[k - 1].access, time)
         give_back(waiters, c.sm.waiters_unused, k)
         k = following

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abstim.engine import accesses
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.l1d import find_line, set_of, use
+from abstim.engine.operand_collectors import write_back
 from abstim.engine.pending_accesses import respond_in_order
 from abstim.engine.read_only_caches import const_line, supply, texture_line
 from abstim.engine.rules import SECTORS
@@ -118,14 +119,23 @@ def access(c, w, i, start):
     end = accesses.move_past(c, w, i)
     busy, result = accesses.simple_result(c, w, i, first, end, conflict, start)
     if busy:
-        return busy, result
+        return busy, came(c, w, i, start + 1, result) if kind > Kind.CONST_LOAD else result
     if kind <= Kind.CONST_LOAD:
-        return const_result(c, first, end, start)
-    return global_result(c, i, first, end, start)
+        return const_result(c, w, i, first, end, start)
+    return global_result(c, w, i, first, end, start)
 
 
 @jit
-def const_result(c, first, end, start):
+def came(c, w, i, hit, result):
+    """The result of a transaction; of one that did not hit, a reply, which is written to the register file. An SM that
+    follows another one has bookings of its own only once it runs."""
+    if result != hit and not c.sm.follows:
+        write_back(c, c.code[i], w, result)
+    return result
+
+
+@jit
+def const_result(c, w, i, first, end, start):
     """The same of a parameter or constant load: one line a cycle."""
     m = c.machine
     time, done, wide = start + m.const_hit_cycles, start, m.const_line_bytes >= LINE_BYTES
@@ -133,13 +143,13 @@ def const_result(c, first, end, start):
         line, sectors = line_and_sectors(c.streams.records, k)
         for half in range(1 if wide else 2):
             if wide or (sectors >> (2 * half)) & accesses.LOWER_HALF:
-                done = max(done, const_line(c, line if wide else 2 * line + half, time))
+                done = max(done, came(c, w, i, time, const_line(c, line if wide else 2 * line + half, time)))
                 time += 1
     return time - start - m.const_hit_cycles, done
 
 
 @jit
-def global_result(c, i, first, end, start):
+def global_result(c, w, i, first, end, start):
     """The same of a global, local or generic access: a transaction a cycle into the L1D pipeline, last line first, and
     beside them a copy's passes of shared memory."""
     m = c.machine
@@ -157,7 +167,7 @@ def global_result(c, i, first, end, start):
             sectors, later, busy = accesses.enter_next(banks, busy, left, size)
             left &= ~sectors
             time += later
-            done = max(done, transaction(c, kind, line, time, sectors))
+            done = max(done, came(c, w, i, time, transaction(c, kind, line, time, sectors)))
     return max(m.lane_cycles, passing, time - start - m.l1d_latency_cycles), done
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abstim.engine import memory_pipe, pending_accesses
 from abstim.engine.issue import started, with_collector
-from abstim.engine.operand_collectors import cycle_of, is_free, take
+from abstim.engine.operand_collectors import cycle_of, first_free, take
 from abstim.engine.state import DP, INT, KINDS, MEM, NEVER, PORT_WIDTH, SFU, SP, TENSOR
 from functional.jit.marked import jit, outlined
 
@@ -14,7 +14,7 @@ from functional.jit.marked import jit, outlined
 def leave_port(c, kind, row, step, time):
     """An instruction gets a collector in a step of cycle `time`."""
     sm, w, i = c.sm, row.warp, row.instruction
-    take(sm, row.pool)
+    take(sm, row.pool, step)
     sm.queued_first[kind] = (sm.queued_first[kind] + 1) & (PORT_WIDTH - 1)
     sm.queued[kind] -= 1
     sm.ports[row.pool].waiting -= 1
@@ -44,7 +44,7 @@ def fill_collectors(c, time):
             for kind in (SP, SFU, MEM, TENSOR, DP, INT):
                 if sm.queued[kind]:
                     row = c.port_queues[kind, sm.queued_first[kind]]
-                    if is_free(sm, row.pool, step):
+                    if first_free(sm, row.pool) <= step:
                         leave_port(c, kind, row, step, time)
                         more = True
 
@@ -55,7 +55,8 @@ def next_collector(c, time):
     sm, following = c.sm, NEVER
     for kind in range(KINDS):
         if sm.queued[kind]:
-            pool = sm.ports[c.port_queues[kind, sm.queued_first[kind]].pool]
-            if pool.collectors_known:
-                following = min(following, cycle_of(c.machine, pool.collector[pool.collector_first]))
+            pool = c.port_queues[kind, sm.queued_first[kind]].pool
+            free = first_free(sm, pool)
+            if free < NEVER:
+                following = min(following, cycle_of(c.machine, free))
     return max(following, time + 1)

@@ -135,6 +135,18 @@ def make_ready(c, w, front_end, time):
 
 
 @jit
+def put_off(c, w, row, result):
+    """The result of an instruction of warp `w` comes later than was said, at `result`."""
+    sm = c.sm
+    write_results(c, w, row, result)
+    sm.warps.drained[w], sm.warps.settled[w] = max(sm.warps.drained[w], result), max(sm.warps.settled[w], result)
+    if sm.exiting & bit(w):
+        sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
+    if sm.running & bit(w) and sm.warps.ready[w] < NEVER and not sm.flush & bit(w):
+        sm.warps.ready[w] = max(sm.warps.ready[w], registers_free(c, w, c.code[sm.warps.pc[w]]))
+
+
+@jit
 def waits_long(c, w, time):
     """Does a plain source of the warp's buffered next instruction count as waiting for a long operation?"""
     sm = c.sm

@@ -97,7 +97,7 @@ MACHINE = record(
     "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
     "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
     "side_by_side gpcs cluster_blocks cluster_cycles",
-    "instructions_per_fetch fetch_line_instructions fetch_line_log2 fetches_per_cycle perfect_memory",
+    "instructions_per_fetch fetch_line_log2 fetches_per_cycle perfect_memory",
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",
     "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
@@ -145,10 +145,13 @@ WARP_SLOT = record(  # two lines of the simulating CPU's cache
 
 PORT = record(  # in front of units, and a pool of operand collectors, which is a port's own or is shared
     "position last_start",  # of the next in the two rings; the latest unit start
-    "collector_first collectors_known",  # where the ring of release times begins, and how many there are
+    "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
-    ("collector", np.int64, COLLECTORS),  # known release times, in steps, ascending
+    ("collector", np.int64, COLLECTORS),  # steps from which they are free; NEVER: not known
+    "collector_taken",  # last
+    # The instruction that went through last, while one behind it may overtake it
+    "instruction warp unit unit_before operands dispatched started before number row",
 )
 PORT = in_whole_lines(PORT)
 SM = record(
@@ -271,7 +274,8 @@ WAITER = record("access next", kind=np.int32)  # places in arrays are one too hi
 TRANSACTION = record("due", ("line access", np.int32), ("sectors kind", np.int8))
 ACCESS = record(  # a memory instruction on its way; as long as a line of the simulating CPU's cache
     ("warp instruction waiting next l1d_misses l2_accesses dram_reads", np.int32),
-    ("group", np.int32),  # of an asynchronous copy
+    ("group", np.int16),  # of an asynchronous copy
+    ("awaited", np.int16),  # by its warp, of an atomic
     "result row",
     "number",  # of a `cp.async` among its warp's, and of an arrival that waits for those before it; of one that waits
     # for products, when they are complete
@@ -280,6 +284,7 @@ ACCESS = record(  # a memory instruction on its way; as long as a line of the si
 ISSUED_ACCESS = record(  # one that has not left the load/store unit
     "issued operands record end conflict start entry",
     "passing",  # cycles that its passes of shared memory take
+    "number",  # of its operand collector
     ("access pool port place left started", np.int32),
     ("collected", np.int32),  # 0: waits at the port for a collector
     ("banks", np.int32),  # of L1D that it may use

@@ -149,7 +149,7 @@ def fetch(warp, row, shape):
         if not is_next and warp.pc >= 0:  # what follows the branch comes first, fetched or not
             warp.fetches += warp.left == 0
             warp.gap += shape.decode if warp.left == 0 else 1
-        warp.left = min(shape.fetch_width, shape.fetch_line - pc % shape.fetch_line) - 1
+        warp.left = shape.fetch_width - 1
     warp.pc = pc
 
 

@@ -91,7 +91,7 @@ def block_cycles(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " block"]:
     """What each basic block takes a lone warp: from issue to issue, and the way to L2 and back where it loads from
     there, or waits for its stores, once, because loads of one block overlap."""
     issues = np.add.reduceat(table.gap_cycles, table.block_start).astype(np.int64)
-    far = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.GLOBAL_ATOMIC, Kind.FENCE))
+    far = np.isin(table.kind, (Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.GLOBAL_ATOMIC, Kind.FENCE))
     loads = np.logical_or.reduceat(far, table.block_start)
     p = gpu.params
     way = p.atomic_latency_cycles if gpu.spec.perfect_memory else p.l2_request_cycles + p.l2_reply_cycles

@@ -34,6 +34,7 @@ class Pending:
     waiting: int = 1
     result: int = 0
     collector: int | None = None  # None: waits at the port for one
+    left_collector: bool = False
     operands: int = 0
     start: int | None = None
     entry: int = 0  # no earlier does its next transaction enter
@@ -46,6 +47,11 @@ class Pending:
         self.waiting -= 1
         if self.waiting == 0:
             self.sm.complete(self)
+
+    def reply(self, result: int, time: int) -> None:
+        """The same of a reply, which is written to the register file."""
+        self.sm.write_back(self.warp, self.i, result)
+        self.part(result, time)
 
 
 @dataclass(eq=False)
@@ -106,17 +112,26 @@ class LoadStoreUnit:
         self._collect(p, self.sm.allocate(p.port, MEM, p.issued))
 
     def _collect(self, p: Pending, allocated: int) -> None:
-        p.collector = p.port.collectors.index(min(p.port.collectors))
+        p.collector = p.port.collector_at(allocated)
         p.operands = self.sm.operands(p.warp, p.i, allocated)
         p.port.allocations[p.place] = allocated // self.spec.register_file_ports
         p.port.collectors[p.collector] = NEVER
+        self._leave_collectors(p.port)
+
+    def _leave_collectors(self, port: Port) -> None:
+        """Those leave that have a place on the way to the unit, where as many are as the port is wide."""
+        unstarted = [p for p in self.queue if p.port is port and p.start is None]
+        for p, before in zip(unstarted, port.starts[-port.width :], strict=False):
+            if p.collector is not None and not p.left_collector:
+                p.left_collector = True
+                port.collectors[p.collector] = max(p.operands, self.spec.register_file_ports * before)
 
     def _start(self, p: Pending) -> None:
         steps = self.spec.register_file_ports
         released = max(p.operands, steps * p.port.starts[-p.port.width])
         p.start = max(released // steps + 1, self.free)
         p.port.starts.append(p.start)
-        p.port.collectors[p.collector] = released
+        self._leave_collectors(p.port)
         at_port = [q for q in self.queue if q.collector is None and q.port.collectors is p.port.collectors]
         if at_port and not self.sm.waits_at_ports:
             self._leave_port(at_port[0])
@@ -161,6 +176,8 @@ class LoadStoreUnit:
             busy, result = 1, start + self.gpu.pipeline.const_hit_cycles
         else:
             return None
+        if what.kind not in CONST_KINDS and result > start + 1:
+            self.sm.write_back(p.warp, p.i, result)
         p.part(result, time)
         return busy
 
@@ -169,7 +186,8 @@ class LoadStoreUnit:
             return self._looks_up_constant(p, next_one)
         line, sectors = next_one
         passes = self.spec.l1d_bypass and line < LOCAL_WINDOW_LINE and p.what.kind != Kind.TEXTURE_LOAD
-        if p.what.kind == Kind.GLOBAL_ATOMIC or passes:
+        past = p.what.kind == Kind.L2_LOAD and not self.spec.posted_stores and line < LOCAL_WINDOW_LINE
+        if p.what.kind == Kind.GLOBAL_ATOMIC or passes or past:
             return self._passes_by(p, line, sectors)
         bank = min(sectors) % p.what.banks()
         stages = self.gpu.params.l1d_latency_cycles
@@ -193,7 +211,10 @@ class LoadStoreUnit:
         return True
 
     def _back(self, p: Pending, kind: int, due: int) -> None:
-        p.part(due if kind == WRITE else self.results.next(due), due)
+        if kind == WRITE:
+            p.part(due, due)
+        else:
+            p.reply(self.results.next(due), due)
 
     # Caches of whole lines
 
@@ -228,7 +249,7 @@ class LoadStoreUnit:
         if line.coming:
             return False
         for p in line.waiting:
-            p.part(self.results.next(due), due)
+            p.reply(self.results.next(due), due)
         line.waiting = []
         return True
 

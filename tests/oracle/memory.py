@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from abstim.gpu.config import Gpu
@@ -59,6 +60,11 @@ class Access:
         """Is no lane active?"""
         return not any(sectors for _, sectors in self.records) and not self.phases and not self.elsewhere
 
+    @property
+    def is_asleep(self) -> bool:
+        """The same of an atomic, in shared memory, too: its warp does not wait for it."""
+        return not self.conflicts if self.kind in SHARED_KINDS else self.is_idle
+
     def shared_busy(self) -> int:
         """Cycles an access of shared memory keeps the load/store unit."""
         return self.held(min(1, self.conflicts) if self.loop else self.conflicts)
@@ -74,9 +80,9 @@ class Access:
     def shared_result(self, start: int) -> int:
         """Cycle in which it is complete; of a loop of compare-and-swap (rule 5) after those before it at its word."""
         shared = self.gpu.pipeline.shared_cycles
-        if not self.conflicts:
+        if not self.conflicts and self.kind == Kind.SHARED_STORE:
             return start + 1
-        if not self.loop:
+        if not self.conflicts or not self.loop:
             return start + shared + self.late(self.conflicts) + self.way
         length = self.loop.round_cycles + self.gpu.params.retry_cycles * self._retrying_warps(start)
         first, next_one = start + shared, self.loop.free[self.loop.word] + length
@@ -100,7 +106,7 @@ class Access:
 
     def transactions(self) -> list[tuple[int, list[int]]]:
         """(line, sectors) of each transaction; of a record the one of the highest sectors first."""
-        of_fermi = 1 if self.kind == Kind.GLOBAL_ATOMIC else {1: 1, 2: 2}.get(self.access_bytes, 4)
+        of_fermi = 1 if self.kind in (Kind.GLOBAL_ATOMIC, Kind.L2_LOAD) else {1: 1, 2: 2}.get(self.access_bytes, 4)
         size = {"sector": 1, "line": 4}.get(self.gpu.spec.coalescing, of_fermi)
         found = []
         for line, sectors in self.records[self.passes :]:
@@ -139,6 +145,7 @@ class Memory:
         self.l1d = L1d(gpu, l1d_ways, self.responses)
         self.const = Cache(spec.const_sets, spec.const_ways)
         self.texture = Cache(spec.l1t_sets, spec.l1t_ways)
+        self.write: Callable[[int], None] = lambda _: None  # what the access now under way writes
 
     def busy_cycles(self, access: Access) -> int:
         """Cycles an access keeps the load/store unit."""
@@ -157,11 +164,11 @@ class Memory:
         """Cycle in which an access that starts at `start` is complete."""
         shared = self.gpu.pipeline.shared_cycles
         if access.kind in SHARED_KINDS:
-            return access.shared_result(start)
+            return self._written(access.shared_result(start), start + 1)
         if access.kind == Kind.FENCE or access.is_idle:
             return start + 1
         if access.passes == len(access.records):
-            return start + shared + access.late(access.passes)
+            return self._written(start + shared + access.late(access.passes), start + 1)
         if access.kind in CONST_KINDS:
             return self._constant(access, start + self.gpu.pipeline.const_hit_cycles)
         return max(
@@ -172,11 +179,21 @@ class Memory:
     def _constant(self, access: Access, hit: int) -> int:
         if self.gpu.spec.perfect_constant_cache:
             return hit
-        return max(self._cached(self.const, line, hit + k) for k, line in enumerate(access.const_lines()))
+        lines = enumerate(access.const_lines())
+        return max(self._written(self._cached(self.const, line, hit + k), hit + k) for k, line in lines)
+
+    def _written(self, result: int, hit: int) -> int:
+        """A result, which is written to the register file unless it is the hit's."""
+        if result != hit:
+            self.write(result)
+        return result
 
     def _transaction(self, kind: Kind, line: int, sectors: list[int], entry: int) -> int:
         """Result of a transaction that enters in cycle `entry`."""
         hit = entry + self.gpu.params.l1d_latency_cycles + 1
+        return self._written(self._reached(kind, line, sectors, entry, hit), hit)
+
+    def _reached(self, kind: int, line: int, sectors: list[int], entry: int, hit: int) -> int:
         local = line >= LOCAL_WINDOW_LINE
         past = kind == Kind.L2_LOAD or (self.gpu.spec.l1d_bypass and kind != Kind.TEXTURE_LOAD)
         if kind == Kind.GLOBAL_ATOMIC or (past and not local):

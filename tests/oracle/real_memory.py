@@ -194,7 +194,7 @@ class L1d:
         if not self._may_send(READ, len(sectors), 0, time):
             return False
         access.waiting += len(sectors) - 1
-        self._send(number, set(sectors), READ, lambda _, due: access.part(self.results.next(due), due), time)
+        self._send(number, set(sectors), READ, lambda _, due: access.reply(self.results.next(due), due), time)
         self.accesses += 1
         self.misses += 1
         return True
@@ -233,7 +233,7 @@ class L1d:
         if self.spec.l1d_sectored or not line.coming:
             self.registers -= 1
             for access in line.waiting.pop(sector if self.spec.l1d_sectored else 0):
-                access.part(self.results.next(time), time)
+                access.reply(self.results.next(time), time)
 
     # Stores
 

@@ -87,7 +87,7 @@ class FrontEnd:
 
     def pair(self, pc: int) -> int:
         """Instructions that a fetch of `pc` brings."""
-        return min(self.width, self.line - pc % self.line)
+        return self.width
 
 
 @dataclass
@@ -109,6 +109,7 @@ class Port:
         self.allocations = [0] * width  # cycles; at least `width` entries, the latest last
         self.starts = [0] * width
         self.units = [Unit() for _ in range(units)]
+        self.latest: Dispatch | None = None
 
     def has_dispatch_register(self, time: int) -> bool:
         """Can an instruction issue to this port at `time`?"""
@@ -118,11 +119,22 @@ class Port:
         """Is it known of any collector when it is released?"""
         return min(self.collectors) < NEVER
 
-    def take(self, place: int, allocated: int, released: int, start: int) -> None:
-        """An instruction went through: allocated and started in these cycles, its collector released in this step."""
-        self.collectors[self.collectors.index(min(self.collectors))] = released
-        self.allocations[place : place + 1] = [allocated]
-        self.starts.append(start)
+    def collector_at(self, step: int) -> int:
+        """The lowest collector that is free in a step."""
+        return next(number for number, released in enumerate(self.collectors) if released <= step)
+
+
+@dataclass(eq=False)
+class Dispatch:
+    """An arithmetic instruction that leaves a collector of its port for a unit, which it has held since."""
+
+    warp: Warp
+    i: int
+    operands: int  # the step in which they are at hand
+    number: int  # of the collector
+    released: int = 0
+    unit: Unit | None = None
+    unit_free: int = 0  # before it came
 
 
 @dataclass(eq=False)

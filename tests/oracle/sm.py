@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 from abstim.gpu.config import Gpu
 from oracle.code_fetch import CodeFetch
@@ -13,7 +14,7 @@ from oracle.memory_side import MemorySide
 from oracle.policies import POLICIES
 from oracle.program import Program, WarpStream
 from oracle.resident import Block, Copies, Later, Phase, Warp
-from oracle.resources import MEM, NEVER, AtPort, FrontEnd, Port, first_unbooked, ports_of
+from oracle.resources import MEM, NEVER, AtPort, Dispatch, FrontEnd, Port, first_unbooked, ports_of
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import (
     COMMITS,
@@ -67,7 +68,7 @@ class Sm:
         self.later: list[Later] = []
         self.sent: list[tuple[int, int, int, int, int]] = []  # arrivals elsewhere: by whom, ranks on, where, and when
         self.accessed: Access | None = None  # by the instruction issued last
-        self.issued, self.last_fetched = 0, -1
+        self.issued, self.last_fetched = 0, 0
         self.word_free: dict[int, dict[int, int]] = {}  # by block slot: when no loop changes each word any more
 
     # Rule 10
@@ -206,19 +207,62 @@ class Sm:
     def collected(self, warp: Warp, i: int, port: Port, place: int, allocated: int) -> int:
         """The result of an instruction that has a collector from a step on, at a place among the allocations."""
         steps, kind = self.gpu.spec.register_file_ports, self.program.unit(i)
-        released = max(self.operands(warp, i, allocated), steps * port.starts[-port.width])
-        dispatched = released // steps
+        operands, number = self.operands(warp, i, allocated), port.collector_at(allocated)
+        port.allocations[place : place + 1] = [allocated // steps]
         if kind == MEM:
-            start, result = self.access(port, warp, i, dispatched + 1)
-        else:
-            earliest = max(dispatched + 1, self.last_sp_start.get(port, 0)) if kind == SP else dispatched + 1
-            start = self.start(port, earliest, self.program.latency(i), self.program.initiation(i))
-            self.last_sp_start[port] = start
-            result = start + self.program.latency(i) + 2
-        port.take(place, allocated // steps, released, start)
-        for register in self.program.write_banks(i):
-            self.bank_of(warp, register).add(steps * result)
+            released = max(operands, steps * port.starts[-port.width])
+            start, result = self.access(port, warp, i, released // steps + 1)
+            port.collectors[number] = released
+            port.starts.append(start)
+            return result
+        mine, other = Dispatch(warp, i, operands, number), port.latest
+        if not self.overtakes(mine, other, port, allocated):
+            return self.dispatch(mine, port)
+        self.undo(other, port)
+        result = self.dispatch(mine, port)
+        later = self.dispatch(other, port)
+        other.warp.complete = max(other.warp.complete, later)
+        for register in self.program.writes(other.i):
+            other.warp.registers[register] = later
         return result
+
+    def overtakes(self, mine: Dispatch, other: Dispatch | None, port: Port, allocated: int) -> bool:
+        """Rule 13: does an instruction leave its collector before the one that went to its port before it?"""
+        if not self.waits_at_ports or port.width > 1 or other is None or other.released <= allocated:
+            return False
+        if {self.program.copies(mine.i), self.program.copies(other.i)} != {NONE}:
+            return False
+        leaves = max(mine.operands, self.gpu.spec.register_file_ports * port.starts[-2])
+        return (leaves, mine.number) < (other.released, other.number)
+
+    def dispatch(self, what: Dispatch, port: Port) -> int:
+        """An arithmetic instruction leaves its collector for a unit; returns its result."""
+        steps, latency = self.gpu.spec.register_file_ports, self.program.latency(what.i)
+        what.released = max(what.operands, steps * port.starts[-port.width])
+        earliest = what.released // steps + 1
+        if self.program.unit(what.i) == SP:
+            earliest = max(earliest, self.last_sp_start.get(port, 0))
+        start = self.start(port, earliest, latency, self.program.initiation(what.i), what)
+        self.last_sp_start[port] = start
+        port.starts.append(start)
+        port.collectors[what.number], port.latest = what.released, what
+        self.write_back(what.warp, what.i, start + latency + 2)
+        return start + latency + 2
+
+    def undo(self, what: Dispatch, port: Port) -> None:
+        """It has not started, and gives back what it has booked."""
+        due = port.starts.pop() + self.program.latency(what.i)
+        self.last_sp_start[port] = port.starts[-1]
+        what.unit.free = what.unit_free
+        what.unit.due.discard(due)
+        self.due[due] -= 1
+        for register in self.program.write_banks(what.i):
+            self.bank_of(what.warp, register).discard(self.gpu.spec.register_file_ports * (due + 2))
+
+    def write_back(self, warp: Warp, i: int, result: int) -> None:
+        """A result is written to the register file."""
+        for register in self.program.write_banks(i):
+            self.bank_of(warp, register).add(self.gpu.spec.register_file_ports * result)
 
     def issue_access(self, warp: Warp, i: int, port: Port, time: int) -> int:
         """Real memory: a memory instruction goes to the load/store unit."""
@@ -245,12 +289,13 @@ class Sm:
         """The open group of a family."""
         return warp.group.get(family, 0), family
 
-    def start(self, port: Port, time: int, latency: int, initiation: int) -> int:
+    def start(self, port: Port, time: int, latency: int, initiation: int, what: Dispatch) -> int:
         """First cycle in which a result bus and a unit of the port are free for an instruction."""
         while True:
             if self.due.get(time + latency, 0) < self.gpu.spec.result_bus_width:
                 for unit in port.units:
                     if unit.free <= time and time + latency not in unit.due:
+                        what.unit, what.unit_free = unit, unit.free
                         unit.free = time + initiation
                         unit.due.add(time + latency)
                         self.due[time + latency] = self.due.get(time + latency, 0) + 1
@@ -262,6 +307,7 @@ class Sm:
         access = self.next_access(warp, i)
         start = max(time, port.units[0].free)
         port.units[0].free = start + self.memory.busy_cycles(access)
+        self.memory.write = partial(self.write_back, warp, i)
         return start, self.memory.result(access, start)
 
     def next_access(self, warp: Warp, i: int) -> Access:
@@ -281,7 +327,7 @@ class Sm:
         """Rule 11: all of a memory instruction is there, or will be at its result."""
         warp, i, result, copies = p.warp, p.i, p.result, self.program.copies(p.i)
         self.known(warp, i, result)
-        if self.program.kind(i) in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
+        if self.program.kind(i) in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC) and self.awaited(i, p.what):
             warp.not_before = result - 1
         if starts_work(copies):
             group = warp.copies[p.group]
@@ -299,6 +345,10 @@ class Sm:
             self.count_copy(p, result)
         if warp.fenced and self.fence_over(warp) < NEVER:
             warp.fenced, warp.not_before = False, self.fence_over(warp)
+
+    def awaited(self, i: int, access: Access) -> bool:
+        """Does a warp wait for an atomic? For those at an `mbarrier`, and those with active lanes."""
+        return self.program.copies(i) != NONE or not access.is_asleep
 
     def known(self, warp: Warp, i: int, result: int) -> None:
         """The result of an instruction that was on its way is known."""
@@ -429,7 +479,7 @@ class Sm:
             return
         warp.issued, warp.next, warp.not_before = i, following, 0
         if kind in (Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
-            warp.not_before = result - 1
+            warp.not_before = result - 1 if self.awaited(i, self.accessed) else 0
         elif kind == Kind.FENCE:
             if self.side and self.gpu.spec.posted_stores:
                 warp.complete = max(warp.complete, time + self.side.way_there_and_back)

@@ -67,7 +67,8 @@ def in_memory(records: np.ndarray) -> Bool[np.ndarray, " record"]:
 
 
 ON_LINES = {  # make records
-    Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC, Kind.TEXTURE_LOAD,
+    Kind.PARAM_LOAD, Kind.CONST_LOAD, Kind.GLOBAL_LOAD, Kind.L2_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC,
+    Kind.TEXTURE_LOAD,
 }  # fmt: skip
 
 
@@ -81,7 +82,8 @@ def launch_counts(program: Program, trace: Trace, kinds: Int64[np.ndarray, " ins
     where = in_memory(trace.records)
     local = where & (line_of(trace.records) >= LOCAL_WINDOW_LINE)
     sectors = np.bitwise_count(sectors_of(trace.records)).astype(np.int64) * where
-    load, store, atomic = (kind == k for k in (Kind.GLOBAL_LOAD, Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC))
+    load = (kind == Kind.GLOBAL_LOAD) | (kind == Kind.L2_LOAD)
+    store, atomic = kind == Kind.GLOBAL_STORE, kind == Kind.GLOBAL_ATOMIC
     return {
         "coalesced_global_loads": float(sectors[load & ~local].sum()),
         "coalesced_global_stores": float(sectors[store & ~local].sum()),
