@@ -25,6 +25,7 @@ from precharacterize.table import (
     LatencyTable,
     Operation,
     PipelineParameters,
+    brought,
     decoded,
     encoded,
     padded,
@@ -119,7 +120,8 @@ def block_gaps_cycles(
     unit_free = [0] * len(UNITS)
     issues = []
     time = 0
-    slots = pipeline.instructions_per_fetch
+    width, line = pipeline.instructions_per_fetch, pipeline.fetch_line_instructions
+    slots = brought(width, line, rows[block.start].pcs)
     for i in range(block.start, block.stop):
         row = rows[i]
         time = max([time, *(free.get(register, 0) for register in row.waits)])
@@ -129,7 +131,7 @@ def block_gaps_cycles(
         issues.append(time)
         slots -= 1
         time += 1 if slots else FETCH_TO_ISSUE_CYCLES
-        slots = slots or pipeline.instructions_per_fetch
+        slots = slots or brought(width, line, row.pcs + 1)
     return [b - a for a, b in zip(issues, [*issues[1:], time], strict=True)]
 
 

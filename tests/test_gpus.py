@@ -47,7 +47,7 @@ def test_a_derived_gpu_states_only_what_differs():
         ("micro_fp32_fma:fp32_fma_ind_full", ["initiation_cycles.fp32_mad=4"]),
         ("micro_sfu:sfu_sin_ind_full", ["initiation_cycles.sfu=32"]),
         ("micro_fp64_fma:fp64_fma_ind_full", ["initiation_cycles.fp64_mad=128"]),
-        ("matmul_tiled", ["fetches_per_cycle=1"]),
+        ("mandelbrot", ["fetches_per_cycle=1"]),
         ("micro_fp32_fma:fp32_fma_ind_full", ["register_banks=4", "register_file_ports=1"]),
         ("micro_pointer_chase:8KB", ["l1d_latency_cycles=80"]),
         ("micro_stream_copy:copy_vec4_60", ["dram_sector_cycles=8"]),

@@ -15,6 +15,7 @@ from functional.ptx.parser import parse
 from precharacterize import characterize
 from precharacterize.bounds import block_bounds
 from precharacterize.classify import Kind, hardware_class, kind_of, latency_class
+from precharacterize.table import brought
 
 PIPELINE = load_gpu("gtx480_perfect").pipeline
 HEAD = """.version 9.0
@@ -114,6 +115,12 @@ def test_predicates_are_read_and_written_as_registers() -> None:
     """A number is read once, whatever it is of."""
     table = characterize(program("setp.lt.s32 %p3, %r1, %r2; selp.b32 %r1, %r3, %r5, %p3;"), PIPELINE)
     assert table.write_banks[0].tolist()[0] == 3 and [b for b in table.read_banks[1].tolist() if b >= 0] == [3, 5]
+
+
+def test_a_wide_fetch_stays_on_its_line_and_a_pair_does_not() -> None:
+    """As GPGPU-Sim 4.2 decodes, and as hardware, whose fetches are wider, would have to look up two lines."""
+    assert [brought(8, 64, pc) for pc in (0, 56, 60, 63, 64)] == [8, 8, 4, 1, 8]
+    assert [brought(2, 16, pc) for pc in (14, 15)] == [2, 2]
 
 
 def test_independent_instructions_issue_in_fetch_pairs() -> None:

@@ -177,7 +177,7 @@ def test_the_log_holds_every_issue_once(kind):
 
 
 def test_a_second_launch_finds_what_the_first_left():
-    inputs, gpu, blocks = inputs_of("hotspot", "real")
+    inputs, gpu, blocks = inputs_of("nn_euclid", "real")
     caches = Caches()
     cold = simulate_point(inputs, gpu, blocks, caches)
     warm = simulate_point(inputs, gpu, blocks, caches)

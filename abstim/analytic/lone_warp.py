@@ -14,6 +14,7 @@ from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float64, Int8, Int16, Int64, UInt8
 from functional.jit.marked import jit
 from precharacterize.classify import Kind
+from precharacterize.table import brought
 
 # Latencies a warp's time is made of: of the instruction classes, then these; `one` is a cycle no parameter changes.
 _BEYOND = ("shared", "const", "load", "store", "atomic", "fetch_miss", "const_miss", "one")
@@ -112,7 +113,7 @@ def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     if cold and not lines[line]:
         lines[line] = 1
         node.missed = 1
-    return reading.fetch_width - 1
+    return brought(reading.fetch_width, reading.fetch_line, pc) - 1
 
 
 @jit

@@ -9,6 +9,7 @@ from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit, first_after, visit_from
 from functional.jit.marked import jit, members
+from precharacterize.table import brought
 
 
 @jit
@@ -27,7 +28,7 @@ def deliver(c, w, time, ready):
     """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
     sm, m = c.sm, c.machine
     sm.warps.front_end[w] = ready
-    sm.warps.buffered[w] = m.instructions_per_fetch
+    sm.warps.buffered[w] = brought(m.instructions_per_fetch, 1 << m.fetch_line_log2, sm.warps.fetch_pc[w])
     if not sm.flush & bit(w):
         make_ready(c, w, ready, time)
         return

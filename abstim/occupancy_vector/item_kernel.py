@@ -20,6 +20,7 @@ from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.occupancy_vector import records as rec
 from functional.jit.marked import jit, zero
 from precharacterize.classify import Kind
+from precharacterize.table import brought
 
 LONGEST_RUN = 15  # instructions of an item
 TERM_COUNT = len(rec.TERMS)
@@ -149,7 +150,7 @@ def fetch(warp, row, shape):
         if not is_next and warp.pc >= 0:  # what follows the branch comes first, fetched or not
             warp.fetches += warp.left == 0
             warp.gap += shape.decode if warp.left == 0 else 1
-        warp.left = shape.fetch_width - 1
+        warp.left = brought(shape.fetch_width, shape.fetch_line, pc) - 1
     warp.pc = pc
 
 

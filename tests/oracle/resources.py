@@ -86,8 +86,8 @@ class FrontEnd:
         return max(time, filled)
 
     def pair(self, pc: int) -> int:
-        """Instructions that a fetch of `pc` brings."""
-        return self.width
+        """Instructions that a fetch of `pc` brings: two at the end of a line, too."""
+        return 2 if self.width == 2 else min(self.width, self.line - pc % self.line)
 
 
 @dataclass
