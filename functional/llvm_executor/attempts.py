@@ -1,5 +1,5 @@
-"""Ways to run what is left of a launch: several chunks of thread blocks at a time, one after the other, by the NumPy
-executor; how large chunks are.
+"""Ways to run what is left of a launch: several chunks of thread blocks at a time, one after the other, by
+steps; how large chunks are.
 
 Each yields traces in the order of the blocks. What it cannot finish it abandons, and another takes over."""
 
