@@ -16,7 +16,7 @@ from abstim.engine import design_point
 from abstim.gpu import occupancy, spec
 from abstim.gpu.config import domains, load_gpu
 from abstim.study.explore.expressions import Expression
-from abstim.study.explore.points import DERIVED, POLICIES, TOLERANCE, Space, parse_axes, parse_axis, value_of
+from abstim.study.explore.points import DERIVED, REFUSE_NOTHING, TOLERANCE, Space, parse_axes, parse_axis, value_of
 from abstim.study.explore.result import of_columns
 from abstim.study.explore.search import MOST_POINTS, design, front, ranked, search
 from abstim.study.explore.sweep import sweep_of
@@ -116,8 +116,9 @@ def test_nothing_that_refuses_a_gpu_looks_at_a_policy():
     checks = (spec._contradictions, occupancy.occupancy, occupancy.demands_of, occupancy.check_cluster,
               design_point.refuse_unsupported, design_point.units_of, design_point.cache_bytes)  # fmt: skip
     looked_at = re.findall(r"\w+", "".join(map(inspect.getsource, checks)) + repr(design_point.LIMITS))
-    assert "sm_count" in looked_at and not set(POLICIES) & set(looked_at) and set(POLICIES) <= set(domains())
-    settings = zip(POLICIES, ["gto", "lru", 8, 8, 8, 8], strict=True)
+    assert "sm_count" in looked_at and not set(REFUSE_NOTHING) & set(looked_at)
+    assert set(REFUSE_NOTHING) <= set(domains())
+    settings = zip(REFUSE_NOTHING, ["gto", "lru", 8, 8, 8, 8], strict=True)
     axes = parse_axes(["sm_count=1,2", "dram_latency_cycles=60,80", *(f"{key}={value}" for key, value in settings)])
     points = Space(GPU, axes).at(np.arange(1))
     assert points.deciding == ["sm_count"]

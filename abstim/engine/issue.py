@@ -134,7 +134,7 @@ def dispatch(c, i, w, port, pool, place, operands, number):
     ports.start[place] = start
     sm.ports[pool].collector[number] = step
     if collectors.waits_at_port(m):
-        ports.instruction, ports.warp, ports.row, ports.before = i, w, 0, before
+        ports.instruction, ports.warp, ports.log_row, ports.before = i, w, 0, before
         ports.operands, ports.number, ports.dispatched = operands, number, step if row.copies == NONE else 0
     return result
 
@@ -156,7 +156,7 @@ def overtake(c, i, w, port, pool, operands, number):
     """An instruction goes to its unit before the latest of its port, which gives back what it has booked; returns when
     its result can be used."""
     sm, m, ports = c.sm, c.machine, c.sm.ports[port]
-    other, slot, ready, held, log_row = ports.instruction, ports.warp, ports.operands, ports.number, ports.row
+    other, slot, ready, held, log_row = ports.instruction, ports.warp, ports.operands, ports.number, ports.log_row
     row = c.code[other]
     due = ports.start[0] + row.latency_cycles
     collectors.unbook(c.results, due & (m.ring - 1), ports.unit)
@@ -166,7 +166,7 @@ def overtake(c, i, w, port, pool, operands, number):
     result = dispatch(c, i, w, port, pool, 0, operands, number)
     later = dispatch(c, other, slot, port, pool, 0, ready, held)
     put_off(c, slot, row, later)
-    ports.row = log_row
+    ports.log_row = log_row
     if log_row:
         log = c.record.log[log_row - 1]
         log.start_cycle, log.result_cycle = ports.start[0], later
@@ -291,7 +291,7 @@ def follow_copies(c, w, row, record, result, time):
 
 @jit
 def await_registers(c, w, time):
-    """A fence, issued at `time`."""
+    """Behind a fence, issued at `time`, a warp waits for what it has issued before."""
     sm = c.sm
     if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
         settle(c, w, time + c.machine.slice_delay + c.machine.hit_delay)

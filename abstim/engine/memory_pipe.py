@@ -57,24 +57,19 @@ def with_collector(c, row, allocated):
     row.collected, row.number = 1, c.sm.ports[row.pool].collector_taken
     row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
     c.sm.ports[row.port].alloc[row.place] = cycle_of(c.machine, allocated)
-    ahead = next_of_place(c, row, c.sm.issued_first)
-    if c.l1d.issued[ahead].access == row.access:
+    if c.l1d.issued[next_of_place(c, row)].access == row.access:
         leave_collector(c, row)
 
 
 @jit
-def next_of_place(c, row, at):
-    """The first instruction from `at` on, in the ring of those that are not through, that has not started and is for
-    the same place of a port; `at` itself if there is none."""
-    sm, issued = c.sm, c.l1d.issued
-    stop = (sm.issued_first + sm.issued_count) & (state.ISSUED_ACCESSES - 1)
-    k = at
-    while k != stop:
-        other = issued[k]
+def next_of_place(c, row):
+    """Where the oldest instruction is that has not started, for the same place of a port; -1: there is none."""
+    for n in range(c.sm.issued_count):
+        k = (c.sm.issued_first + n) & (state.ISSUED_ACCESSES - 1)
+        other = c.l1d.issued[k]
         if not other.started and other.port == row.port and other.place == row.place:
             return k
-        k = (k + 1) & (state.ISSUED_ACCESSES - 1)
-    return at
+    return -1
 
 
 @jit
@@ -108,9 +103,9 @@ def dispatch(c, row):
     row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.ports[row.port].start[row.place] = row.start
     row.started = 1
-    other = c.l1d.issued[next_of_place(c, row, sm.issued_first)]
-    if not other.started and other.collected and other.port == row.port and other.place == row.place:
-        leave_collector(c, other)
+    behind = next_of_place(c, row)
+    if behind >= 0 and c.l1d.issued[behind].collected:
+        leave_collector(c, c.l1d.issued[behind])
         if sm.at_port and not waits_at_port(m):
             first_at_port(c, row.pool)
     if access.row:

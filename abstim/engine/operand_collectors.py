@@ -130,8 +130,8 @@ def take(sm, pool, step):
 
 @jit
 def collect(sm, m, kind, port, pool, time):
-    """Take the operand collector that is free first for an instruction issued at `time`; returns the step of the
-    allocation. When it is free is known of none in which something waits for a load/store unit that is held up."""
+    """Take an operand collector for an instruction issued at `time` as soon as one is free; returns the step. When it
+    is free is known of none in which something waits for a load/store unit that is held up."""
     allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, first_free(sm, pool))
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
         allocated = max(allocated, sm.last_alloc[kind])
@@ -165,20 +165,23 @@ def read_operands(c, row, w, allocated):
 
 
 @jit
+def row_of(m, step):
+    """Where the bookings of register banks for a step stand."""
+    return step & (m.ring * m.register_file_ports - 1)
+
+
+@jit
 def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
-    m = c.machine
-    step = time * m.register_file_ports
+    step = time * c.machine.register_file_ports
     for k in range(row.write_banks_at, row.write_banks_end):
-        at = step & (m.ring * m.register_file_ports - 1)
-        book(c.register_banks, at, register_bank_of(m, c.streams.operands[k], w), step)
+        bank = register_bank_of(c.machine, c.streams.operands[k], w)
+        book(c.register_banks, row_of(c.machine, step), bank, step)
 
 
 @jit
 def unwrite(c, row, w, time):
     """The same are not written at `time`, as was booked."""
-    m = c.machine
-    step = time * m.register_file_ports
+    at = row_of(c.machine, time * c.machine.register_file_ports)
     for k in range(row.write_banks_at, row.write_banks_end):
-        at = step & (m.ring * m.register_file_ports - 1)
-        unbook(c.register_banks, at, register_bank_of(m, c.streams.operands[k], w))
+        unbook(c.register_banks, at, register_bank_of(c.machine, c.streams.operands[k], w))

@@ -151,7 +151,7 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     ("collector", np.int64, COLLECTORS),  # steps from which they are free; NEVER: not known
     "collector_taken",  # last
     # The instruction that went through last, while one behind it may overtake it
-    "instruction warp unit unit_before operands dispatched started before number row",
+    "instruction warp unit unit_before operands dispatched before number log_row",
 )
 PORT = in_whole_lines(PORT)
 SM = record(

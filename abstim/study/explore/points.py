@@ -199,8 +199,8 @@ def _range(first: Decimal, last: Decimal, step: str) -> list[Decimal]:
 
 
 MOST_COMBINATIONS = 10**18
-POLICIES = ("scheduler", "l1d_replacement", "l1d_mshrs", "l1d_mshr_merges", "l2_mshrs", "l2_mshr_merges")
-_DECIDE_NOTHING = {*POLICIES, *(f.name for f in fields(Params))}  # whatever they are at, a GPU can be
+REFUSE_NOTHING = ("scheduler", "l1d_replacement", "l1d_mshrs", "l1d_mshr_merges", "l2_mshrs", "l2_mshr_merges")
+_DECIDE_NOTHING = {*REFUSE_NOTHING, *(f.name for f in fields(Params))}  # whatever they are at, a GPU can be
 _TIMES_OF_CLASSES = ("latency_cycles.", "initiation_cycles.")
 MOST_TRIED = 64  # values of an axis, when another is asked about
 

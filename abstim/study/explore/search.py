@@ -39,8 +39,10 @@ def design(space: Space, strategy: str, count: int | None, seed: int, constraint
 
 def allowed(points: Points, constraints: Sequence[Expression]) -> Bool[np.ndarray, " point"]:
     """Which points keep every constraint."""
-    kept = [points.evaluate(constraint).astype(bool) for constraint in constraints]
-    return np.asarray(np.all([np.ones(len(points), bool), *kept], axis=0))
+    keep = np.ones(len(points), bool)
+    for constraint in constraints:
+        keep &= points.evaluate(constraint).astype(bool)
+    return keep
 
 
 def _refuse_impossible(points: Points) -> Points:
