@@ -21,7 +21,8 @@ def clear_sm(c, booked):
     ports are written before they are read."""
     sm, m, l1d = c.sm, c.machine, c.l1d
     cycles = m.ring if sm.live else min(m.ring, sm.last_exit + booked)
-    zero(c.results, cycles)
+    for word in range(m.unit_words):
+        zero(c.results[word], cycles)
     zero(c.register_banks, cycles * m.register_file_ports)
     zero(l1d.waiters, sm.waiters_unused[1])
     zero(l1d.accesses, sm.accesses_unused[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -179,6 +180,7 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
         collectors = spec.shared_collectors or getattr(spec, f"{name}_collectors", 0)
         m["collectors"][kind] = max(1, collectors // groups)
     m["first_unit"][1:] = np.cumsum(units)
+    m["unit_words"] = -(-units.sum() // state.PLACES)
 
 
 def core_values(gpu: Gpu) -> dict[str, Any]:
@@ -286,7 +288,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
     "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_dense_banks", "l1d_bypass", "l1d_write",
-    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side", "unit_words",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
     "crossbar_repeats",
@@ -298,7 +300,15 @@ KINDS_OF_MEMORY = (
     "dram_two_commands",
 )
 # What most programs have none of, and the value that says so
-KINDS_OF_CODE = {"copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0, "fp64_atomic": 0}
+KINDS_OF_CODE = {
+    "copies": NONE,
+    "counted": 0,
+    "release": NONE,
+    "round_cycles": 0,
+    "fp64_atomic": 0,
+    "read_set": 0,
+    "write_set": 0,
+}
 READ_ONLY = frozenset(
     {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
 )
@@ -306,12 +316,12 @@ READ_ONLY = frozenset(
 
 class Prepared(NamedTuple):
     """What the engine is told of a program and a design point: numbers of the latter (a MACHINE) and what sizes they
-    ask for, the program's CODE and operands, for what of both code is compiled, and the longest latency."""
+    ask for, the program's CODE, operands and banks, for what of both code is compiled, and the longest latency."""
 
     machine: np.ndarray
     sizes: Sizes
     code: np.ndarray
-    operands: np.ndarray
+    operands: Operands
     known: Known
     latency_cycles: int
 
@@ -324,7 +334,7 @@ def prepared(
     """Raises InputError for what the engine cannot time (`refuse_unsupported`)."""
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
     machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side, cluster_blocks)
-    code, operands = code_of(table)
+    code, operands = code_of(table, int(machine["warp_banks"]))
     known, latency_cycles = known_of(machine, code), int(table.latency_cycles.max(initial=0))
     return Prepared(machine, sizes_of(machine), code, operands, known, latency_cycles)
 
@@ -337,35 +347,53 @@ def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
     return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, READ_ONLY)
 
 
+class Operands(NamedTuple):
+    """Streams.operands and Streams.banks."""
+
+    operands: np.ndarray
+    banks: np.ndarray
+
+
+NO_OPERANDS = Operands(np.zeros(0, np.int32), np.zeros(0, np.uint64))
+
+
 @lru_cache(maxsize=64)
-def code_of(table: LatencyTable) -> tuple[np.ndarray, np.ndarray]:
-    """The latency table as CODE records, one an instruction, and the operands they point into."""
+def code_of(table: LatencyTable, warp_banks: int = state.PLACES) -> tuple[np.ndarray, Operands]:
+    """The latency table as CODE records, one an instruction, and what they point into, where `warp_banks` register
+    banks hold a warp's registers."""
     code = np.zeros(len(table.unit), state.CODE)
     for name in code.dtype.names or ():
         if hasattr(table, name):
             code[name] = getattr(table, name)
     code["origin"] = origins(table.kind)
-    groups = {
-        "waits": table.waits,
-        "writes": table.writes,
-        "reads": table.read_banks,
-        "long": table.long_waits,
-        "write_banks": table.write_banks,
-    }
-    operands: list[int] = []
+    groups = {"waits": table.waits, "writes": table.writes, "long": table.long_waits}
+    operands, banks = list[int](), list[int]()
     for i, row in enumerate(code):
         for name, rows in groups.items():
             row[f"{name}_at"] = len(operands)
             operands += [int(r) for r in rows[i] if r >= 0]
             row[f"{name}_end"] = len(operands)
-    return code, np.array(operands, np.int32)
+        row["write_set"] = sum({1 << int(r) % warp_banks for r in table.write_banks[i] if r >= 0})
+        reads = sets_of(int(r) % warp_banks for r in table.read_banks[i] if r >= 0)
+        row["read_set"], row["reads_at"] = sum(reads[:1]), len(banks)
+        banks += reads[1:]
+        row["reads_end"] = len(banks)
+    return code, Operands(np.array(operands, np.int32), np.array(banks, np.uint64))
 
 
-NO_OPERANDS = np.zeros(0, np.int32)
+def sets_of(banks: Iterable[int]) -> list[int]:
+    """Banks, of which several may be the same, as sets: the second of them in the second, and so on."""
+    sets: list[int] = []
+    for bank in banks:
+        k = 0
+        while k < len(sets) and sets[k] >> bank & 1:
+            k += 1
+        sets[k : k + 1] = [(sets[k] if k < len(sets) else 0) | 1 << bank]
+    return sets
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
+def streams_of(trace: Trace, table: LatencyTable, operands: Operands = NO_OPERANDS) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
     taken = trace.blocks, trace.records, trace.conflicts, trace.masks
-    streams = Streams(*taken, table.block_start, table.block_stop, operands)
+    streams = Streams(*taken, table.block_start, table.block_stop, *operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

@@ -26,7 +26,7 @@ _clear = Staged("abstim.engine.clear", "clear", (State, INT, INT))
 _words = cache(str.split)
 # Dimensions of what only a launch brings
 OF_A_LAUNCH = _words(
-    "tb alike_tb warp window issue instruction event record conflict block operand handed_out kernel awaited"
+    "tb alike_tb warp window issue instruction event record conflict block operand bank_set handed_out kernel awaited"
 )
 
 
@@ -138,7 +138,6 @@ def sizes_of(machine: np.ndarray) -> Sizes:
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"] + m["dram_write_batch"]
     requests = 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices
-    booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     found = {
         "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
         **dict.fromkeys(OF_A_LAUNCH, 0),
@@ -152,7 +151,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "unit_kind": state.KINDS * real * (m["shared_collectors"] > 0), "port_place": state.PORT_WIDTH,
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
-        **{f"{what}_word": -(-places >> state.BOOKED_LOG2) for what, places in booked.items()},
+        "unit_word": m["unit_words"],
         "barrier": BARRIERS, "word": WORDS, "family": FAMILIES, "group": GROUPS, "copying_warp": m["copying_warps"],
         "block_slot": m["blocks_per_sm"], "phase": m["phase_rows"], "later": state.LATER * real * (m["phase_rows"] > 0),
         "crossing": state.CROSSINGS * (m["cluster_blocks"] > 1), "posted": state.POSTED * m["side_by_side"],

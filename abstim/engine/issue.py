@@ -43,14 +43,14 @@ def start_on_unit(c, port, earliest, latency, initiation):
     sm, m, time = c.sm, c.machine, earliest
     while True:
         due = time + latency
-        slot = due & (m.ring - 1)
-        if collectors.count_taken(c.results, slot, due) < m.result_bus_width:
+        if collectors.count_results(c, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
-                if sm.unit_free[unit] <= time and not collectors.is_taken(c.results, slot, unit, due):
+                booked, place = collectors.result_of(c, unit, due)
+                if sm.unit_free[unit] <= time and not collectors.taken(booked, due) & place:
                     if collectors.waits_at_port(m):
                         sm.ports[port].unit, sm.ports[port].unit_before = unit, sm.unit_free[unit]
                     sm.unit_free[unit] = time + initiation
-                    collectors.book(c.results, slot, unit, due)
+                    collectors.book(booked, place, due)
                     return time
         time += 1
 
@@ -155,11 +155,12 @@ def overtakes(m, ports, row, operands, allocated, number):
 def overtake(c, i, w, port, pool, operands, number):
     """An instruction goes to its unit before the latest of its port, which gives back what it has booked; returns when
     its result can be used."""
-    sm, m, ports = c.sm, c.machine, c.sm.ports[port]
+    sm, ports = c.sm, c.sm.ports[port]
     other, slot, ready, held, log_row = ports.instruction, ports.warp, ports.operands, ports.number, ports.log_row
     row = c.code[other]
     due = ports.start[0] + row.latency_cycles
-    collectors.unbook(c.results, due & (m.ring - 1), ports.unit)
+    booked, place = collectors.result_of(c, ports.unit, due)
+    booked.taken &= ~place
     collectors.unwrite(c, row, slot, due + row.result_offset_cycles)
     sm.unit_free[ports.unit], ports.last_start = ports.unit_before, ports.before
     ports.start[0] = ports.before

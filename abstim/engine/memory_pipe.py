@@ -9,8 +9,8 @@ from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
 from abstim.engine.operand_collectors import (
     collect,
     cycle_of,
-    first_free,
     has_collector,
+    is_known,
     read_operands,
     wait_at_port,
     waits_at_port,
@@ -36,7 +36,7 @@ def issue_access(c, i, w, port, pool, time):
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = waits_at_port(m)
-    if has_collector(sm, m, state.MEM, pool, time) if waits else first_free(sm, pool) < state.NEVER:
+    if has_collector(sm, m, state.MEM, pool, time) if waits else is_known(sm, pool):
         with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
     elif waits:
         wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at

@@ -4,46 +4,37 @@
 from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import BOOKED_LOG2, NEVER, PORT_WIDTH
+from abstim.engine.state import NEVER, PLACES, PLACES_LOG2, PORT_WIDTH
+from abstim.engine.warp_slots import EMPTY_SET, bit
 from functional.jit.marked import jit, ones
 
-HALF = 1 << BOOKED_LOG2  # bits of a word: the cycle above, what is taken below
-LOWER = (1 << HALF) - 1
-CYCLES = LOWER >> 1  # cycles are told apart modulo 2^31, far more than a ring is long
+
+@jit
+def taken(booked, time):
+    """The set of places that are taken in cycle `time`, whose BOOKED it is."""
+    return booked.taken if booked.cycle == time else EMPTY_SET
 
 
 @jit
-def taken(ring, row, part, time):
-    """The set of what is taken in cycle `time`, whose word is `ring[row, part]`."""
-    word = ring[row, part]
-    return word & LOWER if word >> HALF == time & CYCLES else 0
+def book(booked, places, time):
+    """Some places are taken in cycle `time`."""
+    booked.taken = taken(booked, time) | places
+    booked.cycle = time
 
 
 @jit
-def is_taken(ring, row, number, time):
-    """Is place `number` taken in cycle `time`?"""
-    return (taken(ring, row, number >> BOOKED_LOG2, time) >> (number & (HALF - 1))) & 1 != 0
+def result_of(c, unit, due):
+    """The BOOKED of a unit's results in cycle `due`, and the unit's place in it."""
+    word = unit >> PLACES_LOG2 if c.machine.unit_words > 1 else 0
+    return c.results[word, due & (c.machine.ring - 1)], bit(unit & (PLACES - 1))
 
 
 @jit
-def book(ring, row, number, time):
-    """Place `number` is taken in cycle `time`."""
-    part = number >> BOOKED_LOG2
-    ring[row, part] = (time & CYCLES) << HALF | taken(ring, row, part, time) | 1 << (number & (HALF - 1))
-
-
-@jit
-def unbook(ring, row, number):
-    """Place `number` is free in the cycle of a row, in which it was taken."""
-    ring[row, number >> BOOKED_LOG2] &= ~(1 << (number & (HALF - 1)))
-
-
-@jit
-def count_taken(ring, row, time):
-    """How many places are taken in cycle `time`."""
+def count_results(c, due):
+    """How many results are due in a cycle."""
     found = 0
-    for part in range(ring.shape[1]):
-        found += ones(taken(ring, row, part, time))
+    for word in range(c.machine.unit_words):
+        found += ones(taken(c.results[word, due & (c.machine.ring - 1)], due))
     return found
 
 
@@ -92,6 +83,15 @@ def first_free(sm, pool):
 
 
 @jit
+def is_known(sm, pool):
+    """Is it known of a collector of a pool from when it is free?"""
+    ports, k = sm.ports[pool], 0
+    while k < ports.collectors and ports.collector[k] >= NEVER:
+        k += 1
+    return k < ports.collectors
+
+
+@jit
 def has_collector(sm, m, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
     if sm.queued[kind] or sm.ports[pool].waiting:
@@ -121,67 +121,82 @@ def latest_at_port(c, kind):
 
 @jit
 def take(sm, pool, step):
-    """Of the collectors of a pool that are free in a step the lowest is taken."""
-    ports, number = sm.ports[pool], 0
+    """A collector of a pool is taken as soon as one is free, in `step` at the earliest: the lowest of those that are.
+    Returns the step."""
+    ports, number, first = sm.ports[pool], 0, 0
     while ports.collector[number] > step:
+        if ports.collector[number] < ports.collector[first]:
+            first = number
         number += 1
+        if number == ports.collectors:
+            number, step = first, ports.collector[first]
     ports.collector[number], ports.collector_taken = NEVER, number
+    return step
 
 
 @jit
 def collect(sm, m, kind, port, pool, time):
     """Take an operand collector for an instruction issued at `time` as soon as one is free; returns the step. When it
     is free is known of none in which something waits for a load/store unit that is held up."""
-    allocated = max((time + ALLOCATE_CYCLES) * m.register_file_ports, first_free(sm, pool))
+    step = (time + ALLOCATE_CYCLES) * m.register_file_ports
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
-        allocated = max(allocated, sm.last_alloc[kind])
-        sm.last_alloc[kind] = allocated
-    elif m.port_width[kind] == 1:
-        allocated = max(allocated, (sm.ports[port].alloc[0] + 1) * m.register_file_ports)
-    take(sm, pool, allocated)
-    return allocated
+        step = take(sm, pool, max(step, sm.last_alloc[kind]))
+        sm.last_alloc[kind] = step
+        return step
+    if m.port_width[kind] == 1:
+        step = max(step, (sm.ports[port].alloc[0] + 1) * m.register_file_ports)
+    return take(sm, pool, step)
 
 
 @jit
-def register_bank_of(m, number, w):
-    """The bank of a register of warp `w`; a sub-core has its own banks."""
-    own = (number + w) & (m.warp_banks - 1)
-    return m.scheduler_of[w] * m.warp_banks + own if m.sub_cores else own
+def banks_of(m, banks, w):
+    """The register banks of warp `w` where those of warp 0 are a set of `banks`; a sub-core has its own."""
+    count, turn = m.warp_banks, w & (m.warp_banks - 1)
+    own = ((banks << turn) | (banks >> 1 >> (count - 1 - turn))) & (~EMPTY_SET >> (PLACES - count))
+    return own << (m.scheduler_of[w] * count) if m.sub_cores else own
+
+
+@jit
+def read_from(c, banks, step):
+    """One read of each of some banks, from a step on: each bank serves one read a step, and a write takes precedence.
+    Returns the step after the last."""
+    while banks:
+        booked = booked_banks(c, step)
+        there = banks & ~taken(booked, step)
+        book(booked, there, step)
+        banks &= ~there
+        step += 1
+    return step
 
 
 @jit
 def read_operands(c, row, w, allocated):
-    """Step in which the operands are at hand: each bank serves one read a step and a write takes precedence."""
-    m, banks = c.machine, c.register_banks
-    ready, ring = allocated + READ_STEPS, m.ring * m.register_file_ports - 1
-    for k in range(row.reads_at, row.reads_end):
-        bank = register_bank_of(m, c.streams.operands[k], w)
-        step = allocated + READ_STEPS
-        while is_taken(banks, step & ring, bank, step):
-            step += 1
-        book(banks, step & ring, bank, step)
-        ready = max(ready, step + 1)
+    """Step in which the operands are at hand."""
+    first = allocated + READ_STEPS
+    if not row.read_set:
+        return first
+    ready = read_from(c, banks_of(c.machine, row.read_set, w), first)
+    for k in range(row.reads_at, row.reads_end):  # the second of a bank, and so on
+        ready = max(ready, read_from(c, banks_of(c.machine, c.streams.banks[k], w), first))
     return ready
 
 
 @jit
-def row_of(m, step):
-    """Where the bookings of register banks for a step stand."""
-    return step & (m.ring * m.register_file_ports - 1)
+def booked_banks(c, step):
+    """The BOOKED of the register banks in a step."""
+    return c.register_banks[step & (c.machine.ring * c.machine.register_file_ports - 1)]
 
 
 @jit
 def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
-    step = time * c.machine.register_file_ports
-    for k in range(row.write_banks_at, row.write_banks_end):
-        bank = register_bank_of(c.machine, c.streams.operands[k], w)
-        book(c.register_banks, row_of(c.machine, step), bank, step)
+    if row.write_set:
+        step = time * c.machine.register_file_ports
+        book(booked_banks(c, step), banks_of(c.machine, row.write_set, w), step)
 
 
 @jit
 def unwrite(c, row, w, time):
     """The same are not written at `time`, as was booked."""
-    at = row_of(c.machine, time * c.machine.register_file_ports)
-    for k in range(row.write_banks_at, row.write_banks_end):
-        unbook(c.register_banks, at, register_bank_of(c.machine, c.streams.operands[k], w))
+    if row.write_set:
+        booked_banks(c, time * c.machine.register_file_ports).taken &= ~banks_of(c.machine, row.write_set, w)

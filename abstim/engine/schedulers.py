@@ -5,7 +5,7 @@ from __future__ import annotations
 from abstim.engine import state
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue
-from abstim.engine.operand_collectors import first_free, pool_of, port_free, port_of
+from abstim.engine.operand_collectors import is_known, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
 from functional.jit.marked import jit
@@ -116,7 +116,7 @@ def issue_from(sm, m, unit, w):
         if unit == state.MEM:  # which waits at its port for a collector
             room = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
             return port_free(sm, port) if room and sm.issued_count < state.ISSUED_ACCESSES else state.NEVER
-        if first_free(sm, pool_of(m, port, w)) >= state.NEVER:
+        if not is_known(sm, pool_of(m, port, w)):
             return state.NEVER
     return port_free(sm, port)
 

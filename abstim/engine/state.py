@@ -52,7 +52,8 @@ RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
 # How far ahead
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
-BOOKED_LOG2 = 5  # of the places that a word of a ring says are taken (operand_collectors.py)
+PLACES_LOG2 = 6  # of a BOOKED
+PLACES = 1 << PLACES_LOG2
 HINTS = 256  # where a line was found last, by its low bits
 
 
@@ -108,6 +109,7 @@ MACHINE = record(
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "warp_banks",  # register banks that hold a warp's registers
+    "unit_words",  # of so many PLACES
     "register_count ring",  # registers a warp; length of the rings in cycles
     "copying_warps",  # warp slots that may copy asynchronously
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
@@ -123,7 +125,9 @@ MACHINE = record(
 # An instruction; its registers are Streams.operands[x_at : x_end]
 CODE = record(
     "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
-    "waits_at waits_end writes_at writes_end reads_at reads_end long_at long_end write_banks_at write_banks_end",
+    "waits_at waits_end writes_at writes_end long_at long_end",
+    "reads_at reads_end",  # of Streams.banks
+    ("read_set write_set", np.uint64),  # of the banks of warp 0; of several reads of one the first
     "stall_cycles release",
     "result_offset_cycles counted barrier copies round_cycles word fp64_atomic",
     "origin",  # of what it writes (scoreboard.py)
@@ -294,6 +298,7 @@ AT_PORT = record(  # an instruction that waits for one of the operand collectors
     "instruction warp port pool place",
     "issued log_row",  # of the load/store unit: its place in L1D.issued; of others: their row in the log, if any
 )
+BOOKED = record("cycle", ("taken", np.uint64))  # of a ring: the set of places that are taken in a cycle
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
@@ -519,6 +524,7 @@ class Streams(NamedTuple):
     block_start: np.ndarray = of("block", np.int32)
     block_stop: np.ndarray = of("block", np.int32)
     operands: np.ndarray = of("operand", np.int32)  # registers of all instructions, cut by CODE's `*_at` and `*_end`
+    banks: np.ndarray = of("bank_set", np.uint64)  # read by them, beyond CODE's
 
 
 class Offsets(NamedTuple):
@@ -552,8 +558,8 @@ class State(NamedTuple):
     texture: Tags = part(Tags, {"line": "l1t_line", "placed": "l1t_placed"})
     l1d: L1D = part(L1D)
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
-    results: np.ndarray = of("sm ring unit_word")  # a ring of units that have a result due, each on a bus
-    register_banks: np.ndarray = of("sm ring_step register_word")  # a ring of those that are taken
+    results: np.ndarray = of("sm unit_word ring", BOOKED)  # units that have a result due, each on a bus
+    register_banks: np.ndarray = of("sm ring_step", BOOKED)
     port_queues: np.ndarray = of("sm unit_kind port_place", AT_PORT)  # of each kind a ring, by age
     barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
     words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more
