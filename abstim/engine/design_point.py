@@ -180,7 +180,6 @@ def _lay_out_ports(m: np.ndarray, gpu: Gpu) -> None:
         collectors = spec.shared_collectors or getattr(spec, f"{name}_collectors", 0)
         m["collectors"][kind] = max(1, collectors // groups)
     m["first_unit"][1:] = np.cumsum(units)
-    m["unit_words"] = -(-units.sum() // state.PLACES)
 
 
 def core_values(gpu: Gpu) -> dict[str, Any]:
@@ -288,7 +287,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
 KINDS_OF_SM = (
     "perfect_memory", "policy", "sub_cores", "issues_per_turn", "register_file_ports", "perfect_instruction_cache",
     "perfect_constant_cache", "l1d_index", "l1d_sectored", "l1d_banks", "l1d_dense_banks", "l1d_bypass", "l1d_write",
-    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side", "unit_words",
+    "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
     "crossbar_repeats",
@@ -309,6 +308,20 @@ KINDS_OF_CODE = {
     "read_set": 0,
     "write_set": 0,
 }
+# Sizes that are the same for all GPUs, or nearly all
+KNOWN_SIZES = (
+    "unit_word",
+    "bank_word",
+    "pair",
+    "three",
+    "sector",
+    "hint",
+    "sought",
+    "barrier",
+    "word",
+    "family",
+    "group",
+)
 READ_ONLY = frozenset(
     {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
 )
@@ -316,14 +329,13 @@ READ_ONLY = frozenset(
 
 class Prepared(NamedTuple):
     """What the engine is told of a program and a design point: numbers of the latter (a MACHINE) and what sizes they
-    ask for, the program's CODE, operands and banks, for what of both code is compiled, and the longest latency."""
+    ask for, the program's CODE, operands and banks, and for what of both code is compiled."""
 
     machine: np.ndarray
     sizes: Sizes
     code: np.ndarray
     operands: Operands
     known: Known
-    latency_cycles: int
 
 
 @lru_cache(maxsize=128)
@@ -335,8 +347,7 @@ def prepared(
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
     machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side, cluster_blocks)
     code, operands = code_of(table, int(machine["warp_banks"]))
-    known, latency_cycles = known_of(machine, code), int(table.latency_cycles.max(initial=0))
-    return Prepared(machine, sizes_of(machine), code, operands, known, latency_cycles)
+    return Prepared(machine, sizes_of(machine), code, operands, known_of(machine, code))
 
 
 def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
@@ -344,7 +355,11 @@ def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
     kinds = KINDS_OF_SM + (() if machine["perfect_memory"] else KINDS_OF_MEMORY)
     gpu = {name: int(machine[name]) for name in kinds}
     program = {} if code is None else {name: no for name, no in KINDS_OF_CODE.items() if (code[name] == no).all()}
-    return Known(repr((gpu, program)), {MACHINE: gpu, state.CODE: program}, READ_ONLY)
+    there = dict(sizes_of(machine))
+    sizes = {name: there[name] for name in KNOWN_SIZES}
+    if there["sm_word"] == there["slice_word"] == 1:
+        sizes |= dict.fromkeys(("input_word", "output_word"), 1)
+    return Known(repr((gpu, program, sizes)), {MACHINE: gpu, state.CODE: program}, READ_ONLY, sizes=sizes)
 
 
 class Operands(NamedTuple):

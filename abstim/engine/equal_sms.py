@@ -6,6 +6,7 @@ follows, or another answer, runs again for itself, from the beginning."""
 from __future__ import annotations
 
 from abstim.engine.clear import begin_sm, clear_sm, context_of
+from abstim.engine.memory_side import earliest
 from abstim.engine.one_sm import advance, aim, launch_block
 from abstim.engine.room import next_dispatch
 from abstim.engine.state import NEVER
@@ -16,14 +17,12 @@ from functional.jit.marked import jit, outlined
 @jit
 def first_free(gpu):
     """The SM that can take a thread block first; of several the next in turn after the last that took one."""
-    m, launch, best = gpu.machine, gpu.record.launch, gpu.record.launch.first
-    for k in range(1, m.sm_count):
-        if gpu.free[best] <= launch.clock:  # the latest dispatch: no SM can take one before
-            break
-        n = launch.first + k if launch.first + k < m.sm_count else launch.first + k - m.sm_count
-        if gpu.free[n] < gpu.free[best]:
-            best = n
-    return best
+    launch, n = gpu.record.launch, gpu.record.launch.first
+    if gpu.free[n] > launch.clock:  # the latest dispatch: no SM can take one before
+        time = max(earliest(gpu.free), launch.clock)
+        while gpu.free[n] > time:
+            n = n + 1 if n + 1 < gpu.machine.sm_count else 0
+    return n
 
 
 @outlined
@@ -74,10 +73,10 @@ def unfollow(gpu, n):
 def run_again(gpu, n):
     """SM `n`, which followed another one, does itself what it has done so far, up to its latest thread block."""
     c, sm, kernel = context_of(gpu, n), gpu.sm[n], gpu.record.kernels[0]
-    pending = sm.pending
-    clear_sm(c, 0)
+    pending, era = sm.pending, sm.era
+    clear_sm(c)
     begin_sm(sm, gpu.machine, n)
-    sm.last_dispatch, sm.pending = -1, pending
+    sm.last_dispatch, sm.pending, sm.era = -1, pending, era
     for place in range(kernel.next):
         block = gpu.record.blocks[gpu.order[place]]
         if block.sm == n:

@@ -46,11 +46,11 @@ def start_on_unit(c, port, earliest, latency, initiation):
         if collectors.count_results(c, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
                 booked, place = collectors.result_of(c, unit, due)
-                if sm.unit_free[unit] <= time and not collectors.taken(booked, due) & place:
+                if sm.unit_free[unit] <= time and not collectors.taken(sm, booked, due) & place:
                     if collectors.waits_at_port(m):
                         sm.ports[port].unit, sm.ports[port].unit_before = unit, sm.unit_free[unit]
                     sm.unit_free[unit] = time + initiation
-                    collectors.book(booked, place, due)
+                    collectors.book(sm, booked, place, due)
                     return time
         time += 1
 

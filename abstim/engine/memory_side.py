@@ -82,12 +82,12 @@ def collect_requests(shared, until):
     shared.clock[0] = time
 
 
-@jit
-def earliest(wake):
-    """The first cycle in which any of them has something to do."""
+@outlined
+def earliest(times):
+    """The first of some cycles."""
     following = NEVER
-    for n in range(len(wake)):
-        following = min(following, wake[n])
+    for n in range(len(times)):
+        following = min(following, times[n])
     return following
 
 

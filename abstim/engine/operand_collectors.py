@@ -10,22 +10,22 @@ from functional.jit.marked import jit, ones
 
 
 @jit
-def taken(booked, time):
+def taken(sm, booked, time):
     """The set of places that are taken in cycle `time`, whose BOOKED it is."""
-    return booked.taken if booked.cycle == time else EMPTY_SET
+    return booked.taken if booked.cycle == time + sm.era else EMPTY_SET
 
 
 @jit
-def book(booked, places, time):
+def book(sm, booked, places, time):
     """Some places are taken in cycle `time`."""
-    booked.taken = taken(booked, time) | places
-    booked.cycle = time
+    booked.taken = taken(sm, booked, time) | places
+    booked.cycle = time + sm.era
 
 
 @jit
 def result_of(c, unit, due):
     """The BOOKED of a unit's results in cycle `due`, and the unit's place in it."""
-    word = unit >> PLACES_LOG2 if c.machine.unit_words > 1 else 0
+    word = unit >> PLACES_LOG2 if len(c.results) > 1 else 0
     return c.results[word, due & (c.machine.ring - 1)], bit(unit & (PLACES - 1))
 
 
@@ -33,8 +33,8 @@ def result_of(c, unit, due):
 def count_results(c, due):
     """How many results are due in a cycle."""
     found = 0
-    for word in range(c.machine.unit_words):
-        found += ones(taken(c.results[word, due & (c.machine.ring - 1)], due))
+    for word in range(len(c.results)):
+        found += ones(taken(c.sm, c.results[word, due & (c.machine.ring - 1)], due))
     return found
 
 
@@ -162,8 +162,8 @@ def read_from(c, banks, step):
     Returns the step after the last."""
     while banks:
         booked = booked_banks(c, step)
-        there = banks & ~taken(booked, step)
-        book(booked, there, step)
+        there = banks & ~taken(c.sm, booked, step)
+        book(c.sm, booked, there, step)
         banks &= ~there
         step += 1
     return step
@@ -192,7 +192,7 @@ def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
     if row.write_set:
         step = time * c.machine.register_file_ports
-        book(booked_banks(c, step), banks_of(c.machine, row.write_set, w), step)
+        book(c.sm, booked_banks(c, step), banks_of(c.machine, row.write_set, w), step)
 
 
 @jit

@@ -109,7 +109,6 @@ MACHINE = record(
     "l1i_miss_extra_cycles",
     *REAL_MEMORY,
     "warp_banks",  # register banks that hold a warp's registers
-    "unit_words",  # of so many PLACES
     "register_count ring",  # registers a warp; length of the rings in cycles
     "copying_warps",  # warp slots that may copy asynchronously
     "phase_rows",  # of each thread block slot: places of its `mbarrier`s' phases
@@ -171,6 +170,7 @@ SM = record(
     # the SM as a whole
     "port_wait",  # earliest cycle in which a port that was refused this cycle is free
     "fifo_free",  # perfect memory: the response FIFO
+    "era",  # LAUNCH's
     "fetch_blocked",  # the fetch stage looks nothing up before
     # real memory
     "link_free",  # the SM's link to the switch has passed all it was given,
@@ -298,7 +298,7 @@ AT_PORT = record(  # an instruction that waits for one of the operand collectors
     "instruction warp port pool place",
     "issued log_row",  # of the load/store unit: its place in L1D.issued; of others: their row in the log, if any
 )
-BOOKED = record("cycle", ("taken", np.uint64))  # of a ring: the set of places that are taken in a cycle
+BOOKED = record("cycle", ("taken", np.uint64))  # of a ring: places that are taken in a cycle, `era` added to it
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
@@ -476,10 +476,11 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 # coupled: not 0 if warps may wait for those who execute them; not 0 if `begin` has gone through the SMs for the same
 # design point before; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
 # GPC whose turn it is; not 0 if an SM had no room for a crossing; not 0 if thread blocks
-# are to come into SMs in this cycle (equal_sms.py); how many windows there are
+# are to come into SMs in this cycle (equal_sms.py); how many windows there are; what tells its bookings from those of
+# launches before
 LAUNCH = record(
     "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled begun",
-    "kernel changed gpc crowded pending windows",
+    "kernel changed gpc crowded pending windows era",
 )
 
 

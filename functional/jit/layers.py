@@ -259,8 +259,9 @@ class Memory(Arithmetic):
                 address = self.new(f"load ptr, ptr {place}, align 8, !invariant.load !1")
                 if not field.dimensions:
                     return Row(address, field.dtype)
-                sizes = tuple(At(f"{at}, i64 {field.first_size + k}") for k in range(field.dimensions))
-                return Rows(address, field.dtype, sizes, field.tag)
+                ats = (At(f"{at}, i64 {field.first_size + k}") for k in range(len(field.dimensions)))
+                sizes = map(self.unit.known.sizes.get, field.dimensions, ats)
+                return Rows(address, field.dtype, tuple(sizes), field.tag)
         return self.known(getattr(of, name))
 
     def parts(self, value: Any) -> Any:

@@ -48,12 +48,13 @@ class View(NamedTuple):
 
 class Field(NamedTuple):
     """Of a named tuple that compiled code sees as words: its first word, an address; the named tuple that it is, or its
-    type, its dimensions and the word of their first size, and `tag`, which arrays have in common that may overlap."""
+    type, the names of its dimensions and the word of their first size, and `tag`, which arrays have in common that may
+    overlap."""
 
     word: int
     kind: Any
     dtype: np.dtype = np.dtype(np.int64)
-    dimensions: int = 0
+    dimensions: tuple[str, ...] = ()
     first_size: int = 0
     tag: str = ""
 
@@ -75,7 +76,7 @@ def layout(kind: Any) -> dict[str, Field]:
             names = field.dimensions.split()
             seen = fixed in names[:1]
             tag = f"{own.__name__}.{name}"
-            found[name] = Field(word, None, np.dtype(field.dtype), len(names) - seen, word + 1 + seen, tag)
+            found[name] = Field(word, None, np.dtype(field.dtype), tuple(names[seen:]), word + 1 + seen, tag)
             word += 1 + len(names)
     return found
 
@@ -154,6 +155,7 @@ class Known(NamedTuple):
     key: str = ""  # names all of it
     fields: Mapping[np.dtype, Mapping[str, int]] = {}
     constant: frozenset[Any] = frozenset()  # types of records, and arrays ("Streams.blocks"), that nobody writes to
+    sizes: Mapping[str, int] = {}  # by the name of a dimension
     checked: bool = False  # stop the process (SIGILL) at an index out of range
 
 
