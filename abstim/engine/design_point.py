@@ -381,13 +381,15 @@ def code_of(table: LatencyTable, warp_banks: int = state.PLACES) -> tuple[np.nda
         if hasattr(table, name):
             code[name] = getattr(table, name)
     code["origin"] = origins(table.kind)
-    groups = {"waits": table.waits, "writes": table.writes, "long": table.long_waits}
+    groups = {"waits": table.waits[:, state.FIRST_WAITS :], "writes": table.writes, "long": table.long_waits}
     operands, banks = list[int](), list[int]()
     for i, row in enumerate(code):
         for name, rows in groups.items():
             row[f"{name}_at"] = len(operands)
             operands += [int(r) for r in rows[i] if r >= 0]
             row[f"{name}_end"] = len(operands)
+        waits = [int(r) for r in table.waits[i] if r >= 0] or [table.register_count]
+        row["first_waits"] = (waits + waits[-1:] * state.FIRST_WAITS)[: state.FIRST_WAITS]
         row["write_set"] = sum({1 << int(r) % warp_banks for r in table.write_banks[i] if r >= 0})
         reads = sets_of(int(r) % warp_banks for r in table.read_banks[i] if r >= 0)
         row["read_set"], row["reads_at"] = sum(reads[:1]), len(banks)

@@ -153,7 +153,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "waiter": (m["l1d_mshrs"] * m["l1d_mshr_merges"] + 4 * SECTORS * state.ACCESSES) * real,
         "access": state.ACCESSES * real, "issued": state.ISSUED_ACCESSES * real,
         "unit_kind": state.KINDS * real * (m["shared_collectors"] > 0), "port_place": state.PORT_WIDTH,
-        "warp_slot": m["max_warps_per_sm"], "register": m["register_count"], "ring": m["ring"],
+        "warp_slot": m["max_warps_per_sm"], "register": m["register_count"] + 1, "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
         "unit_word": -(-int(machine["first_unit"][-1]) // state.PLACES),
         "barrier": BARRIERS, "word": WORDS, "family": FAMILIES, "group": GROUPS, "copying_warp": m["copying_warps"],

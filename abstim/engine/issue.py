@@ -42,15 +42,15 @@ def start_on_unit(c, port, earliest, latency, initiation):
     """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
     sm, m, time = c.sm, c.machine, earliest
     while True:
-        due = time + latency
+        due = time + latency + sm.era
         if collectors.count_results(c, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
                 booked, place = collectors.result_of(c, unit, due)
-                if sm.unit_free[unit] <= time and not collectors.taken(sm, booked, due) & place:
+                if sm.unit_free[unit] <= time and not collectors.taken(booked, due) & place:
                     if collectors.waits_at_port(m):
                         sm.ports[port].unit, sm.ports[port].unit_before = unit, sm.unit_free[unit]
                     sm.unit_free[unit] = time + initiation
-                    collectors.book(sm, booked, place, due)
+                    collectors.book(booked, place, due)
                     return time
         time += 1
 

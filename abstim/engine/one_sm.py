@@ -13,7 +13,7 @@ from abstim.engine.rules import DECODE_CYCLES
 from abstim.engine.schedulers import take_turn
 from abstim.engine.state import KINDS, NEVER, TWO_LEVEL, WHEEL
 from abstim.engine.warp_slots import bit, next_on_wheel, span, turn_wheel
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import jit, outlined, zero
 from precharacterize.table import BARRIERS
 
 
@@ -107,8 +107,7 @@ def start_warp(c, w, warp):
     sm.warps.warp[w] = warp
     sm.warps.event[w], sm.warps.event_end[w] = c.offsets.blocks[warp], c.offsets.blocks[warp + 1]
     sm.warps.record[w], sm.warps.conflict[w] = c.offsets.records[warp], c.offsets.conflicts[warp]
-    for r in range(c.machine.register_count):
-        c.scoreboard[w, r] = 0
+    zero(c.scoreboard[w])
     sm.warps.drained[w], sm.warps.settled[w], sm.warps.not_before[w] = 0, 0, 0
     sm.flush &= ~bit(w)
     sm.at_phase &= ~bit(w)

@@ -8,18 +8,20 @@ from abstim.engine.state import NEVER, PLACES, PLACES_LOG2, PORT_WIDTH
 from abstim.engine.warp_slots import EMPTY_SET, bit
 from functional.jit.marked import jit, ones
 
+# Cycles and steps of bookings have SM.era added, a multiple of all rings' lengths
+
 
 @jit
-def taken(sm, booked, time):
+def taken(booked, time):
     """The set of places that are taken in cycle `time`, whose BOOKED it is."""
-    return booked.taken if booked.cycle == time + sm.era else EMPTY_SET
+    return booked.taken if booked.cycle == time else EMPTY_SET
 
 
 @jit
-def book(sm, booked, places, time):
+def book(booked, places, time):
     """Some places are taken in cycle `time`."""
-    booked.taken = taken(sm, booked, time) | places
-    booked.cycle = time + sm.era
+    booked.taken = taken(booked, time) | places
+    booked.cycle = time
 
 
 @jit
@@ -34,7 +36,7 @@ def count_results(c, due):
     """How many results are due in a cycle."""
     found = 0
     for word in range(len(c.results)):
-        found += ones(taken(c.sm, c.results[word, due & (c.machine.ring - 1)], due))
+        found += ones(taken(c.results[word, due & (c.machine.ring - 1)], due))
     return found
 
 
@@ -162,8 +164,8 @@ def read_from(c, banks, step):
     Returns the step after the last."""
     while banks:
         booked = booked_banks(c, step)
-        there = banks & ~taken(c.sm, booked, step)
-        book(c.sm, booked, there, step)
+        there = banks & ~taken(booked, step)
+        book(booked, there, step)
         banks &= ~there
         step += 1
     return step
@@ -172,13 +174,13 @@ def read_from(c, banks, step):
 @jit
 def read_operands(c, row, w, allocated):
     """Step in which the operands are at hand."""
-    first = allocated + READ_STEPS
     if not row.read_set:
-        return first
+        return allocated + READ_STEPS
+    first = allocated + READ_STEPS + c.sm.era
     ready = read_from(c, banks_of(c.machine, row.read_set, w), first)
     for k in range(row.reads_at, row.reads_end):  # the second of a bank, and so on
         ready = max(ready, read_from(c, banks_of(c.machine, c.streams.banks[k], w), first))
-    return ready
+    return ready - c.sm.era
 
 
 @jit
@@ -191,8 +193,8 @@ def booked_banks(c, step):
 def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
     if row.write_set:
-        step = time * c.machine.register_file_ports
-        book(c.sm, booked_banks(c, step), banks_of(c.machine, row.write_set, w), step)
+        step = time * c.machine.register_file_ports + c.sm.era
+        book(booked_banks(c, step), banks_of(c.machine, row.write_set, w), step)
 
 
 @jit

@@ -109,6 +109,8 @@ def write_results(c, w, row, result):
 def registers_free(c, w, row):
     """Cycle from which nothing holds up an instruction of warp `w` at the scoreboard."""
     free = 0
+    for k in (0, 1, 2, 3):
+        free = max(free, free_from(c.scoreboard[w, row.first_waits[k]]))
     for k in range(row.waits_at, row.waits_end):
         free = max(free, free_from(c.scoreboard[w, c.streams.operands[k]]))
     return free
@@ -120,11 +122,14 @@ def make_ready(c, w, front_end, time):
     sm, row = c.sm, c.code[c.sm.warps.pc[w]]
     ready = max(front_end, sm.warps.not_before[w])
     memory = ready > front_end
+    for k in (0, 1, 2, 3):
+        entry = c.scoreboard[w, row.first_waits[k]]
+        memory = origin_of(entry) != FROM_ALU if free_from(entry) > ready else memory
+        ready = max(ready, free_from(entry))
     for k in range(row.waits_at, row.waits_end):
         entry = c.scoreboard[w, c.streams.operands[k]]
-        if free_from(entry) > ready:
-            ready = free_from(entry)
-            memory = origin_of(entry) != FROM_ALU
+        memory = origin_of(entry) != FROM_ALU if free_from(entry) > ready else memory
+        ready = max(ready, free_from(entry))
     sm.warps.ready[w] = ready
     if memory:
         sm.memory |= bit(w)

@@ -53,6 +53,7 @@ RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
 PLACES_LOG2 = 6  # of a BOOKED
+FIRST_WAITS = 4  # registers that an instruction waits for and that stand with it
 PLACES = 1 << PLACES_LOG2
 HINTS = 256  # where a line was found last, by its low bits
 
@@ -124,7 +125,8 @@ MACHINE = record(
 # An instruction; its registers are Streams.operands[x_at : x_end]
 CODE = record(
     "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
-    "waits_at waits_end writes_at writes_end long_at long_end",
+    ("first_waits", np.int32, FIRST_WAITS),  # of fewer the last again, or a register that is never written
+    "waits_at waits_end writes_at writes_end long_at long_end",  # waits: the others
     "reads_at reads_end",  # of Streams.banks
     ("read_set write_set", np.uint64),  # of the banks of warp 0; of several reads of one the first
     "stall_cycles release",

@@ -260,8 +260,8 @@ class Memory(Arithmetic):
                 if not field.dimensions:
                     return Row(address, field.dtype)
                 ats = (At(f"{at}, i64 {field.first_size + k}") for k in range(len(field.dimensions)))
-                sizes = map(self.unit.known.sizes.get, field.dimensions, ats)
-                return Rows(address, field.dtype, tuple(sizes), field.tag)
+                sizes = tuple(map(self.unit.known.sizes.get, field.dimensions, ats))
+                return Rows(address, field.dtype, sizes, field.tag)
         return self.known(getattr(of, name))
 
     def parts(self, value: Any) -> Any:
