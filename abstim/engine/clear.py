@@ -15,10 +15,16 @@ def context_of(gpu, n):
 
 
 @outlined
-def clear_sm(c):
-    """One that had thread blocks. A warp that starts clears its part of the scoreboard, a thread block its phases; rows
-    of accesses and of what waits at ports are written before they are read; bookings are of one launch's cycles."""
-    sm, l1d = c.sm, c.l1d
+def clear_sm(c, booked):
+    """One that had thread blocks; `booked`: cycles from the exit of its last warp to its last booking. A warp that
+    starts clears its part of the scoreboard, a thread block its phases; rows of accesses and of what waits at
+    ports are written before they are read."""
+    sm, m, l1d = c.sm, c.machine, c.l1d
+    cycles = m.ring if sm.live else min(m.ring, sm.last_exit + booked)
+    for word in range(len(c.results)):
+        zero(c.results[word], cycles)
+    for word in range(len(c.register_banks)):
+        zero(c.register_banks[word], cycles * m.register_file_ports)
     zero(l1d.waiters, sm.waiters_unused[1])
     zero(l1d.accesses, sm.accesses_unused[1])
     for cache in (l1d, c.l1i, c.const, c.texture):
@@ -46,12 +52,12 @@ def clear_shared(shared):
 
 
 @outlined
-def clear(gpu, warm):
+def clear(gpu, booked, warm):
     """What a launch leaves, whether it has ended or not (`clear_sm`); `warm`: its caches were not empty, those of SMs
     without thread blocks neither."""
     for n in range(gpu.machine.sm_count):
         if warm or gpu.sm[n].clock:
-            clear_sm(context_of(gpu, n))
+            clear_sm(context_of(gpu, n), booked)
     if not gpu.machine.perfect_memory:
         clear_shared(gpu.shared)
 
@@ -85,7 +91,6 @@ def begin(gpu):
             begin_sm(sm, m, n)
         sm.horizon = sm.more_blocks = sm.credits = 0  # of one that had no thread block, too
         sm.follows = sm.next_follower = 0
-        sm.era = gpu.record.launch.era
         sm.last_dispatch = -1
     zero(gpu.free)
     if not m.perfect_memory:

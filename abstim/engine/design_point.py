@@ -311,6 +311,7 @@ KINDS_OF_CODE = {
 # Sizes that are the same for all GPUs, or nearly all
 KNOWN_SIZES = (
     "unit_word",
+    "register_word",
     "bank_word",
     "pair",
     "three",
@@ -329,13 +330,14 @@ READ_ONLY = frozenset(
 
 class Prepared(NamedTuple):
     """What the engine is told of a program and a design point: numbers of the latter (a MACHINE) and what sizes they
-    ask for, the program's CODE, operands and banks, and for what of both code is compiled."""
+    ask for, the program's CODE, operands and banks, for what of both code is compiled, and the longest latency."""
 
     machine: np.ndarray
     sizes: Sizes
     code: np.ndarray
     operands: Operands
     known: Known
+    latency_cycles: int
 
 
 @lru_cache(maxsize=128)
@@ -347,7 +349,8 @@ def prepared(
     refuse_unsupported(gpu, table, warps_per_block, blocks_per_sm)
     machine = machine_of(gpu, warps_per_block, blocks_per_sm, table, shared_bytes, side_by_side, cluster_blocks)
     code, operands = code_of(table, int(machine["warp_banks"]))
-    return Prepared(machine, sizes_of(machine), code, operands, known_of(machine, code))
+    known, latency_cycles = known_of(machine, code), int(table.latency_cycles.max(initial=0))
+    return Prepared(machine, sizes_of(machine), code, operands, known, latency_cycles)
 
 
 def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
@@ -373,7 +376,7 @@ NO_OPERANDS = Operands(np.zeros(0, np.int32), np.zeros(0, np.uint64))
 
 
 @lru_cache(maxsize=64)
-def code_of(table: LatencyTable, warp_banks: int = state.PLACES) -> tuple[np.ndarray, Operands]:
+def code_of(table: LatencyTable, warp_banks: int = 64) -> tuple[np.ndarray, Operands]:
     """The latency table as CODE records, one an instruction, and what they point into, where `warp_banks` register
     banks hold a warp's registers."""
     code = np.zeros(len(table.unit), state.CODE)

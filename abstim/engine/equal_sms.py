@@ -73,10 +73,10 @@ def unfollow(gpu, n):
 def run_again(gpu, n):
     """SM `n`, which followed another one, does itself what it has done so far, up to its latest thread block."""
     c, sm, kernel = context_of(gpu, n), gpu.sm[n], gpu.record.kernels[0]
-    pending, era = sm.pending, sm.era
-    clear_sm(c)
+    pending = sm.pending
+    clear_sm(c, 0)
     begin_sm(sm, gpu.machine, n)
-    sm.last_dispatch, sm.pending, sm.era = -1, pending, era
+    sm.last_dispatch, sm.pending = -1, pending
     for place in range(kernel.next):
         block = gpu.record.blocks[gpu.order[place]]
         if block.sm == n:

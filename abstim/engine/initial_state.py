@@ -20,9 +20,8 @@ from precharacterize.table import BARRIERS, WORDS
 
 Sizes = tuple[tuple[str, int], ...]  # names of dimensions, and how many of each there are
 BLOCK_BYTES, MOST_STATES = 1 << 26, 64
-MOST_CYCLES = 1 << 46  # of a launch, in steps of the register file
 
-_clear = Staged("abstim.engine.clear", "clear", (State, INT))
+_clear = Staged("abstim.engine.clear", "clear", (State, INT, INT))
 
 _words = cache(str.split)
 # Dimensions of what only a launch brings
@@ -61,8 +60,7 @@ class Memory:
         self._zeros, self._places = Zeros(), dict[str, np.ndarray]()
         self._states: dict[Sizes, State] = {}
         self._numbers = np.zeros(state.MACHINE.itemsize, np.uint8)  # the latest MACHINE, for which all SMs have begun
-        self._left: tuple[State, bool] | None = None  # by a launch; what of it `clear` is told
-        self._era = 0
+        self._left: tuple[State, int, bool] | None = None  # by a launch; what of it `clear` is told
 
     @classmethod
     def unused(cls) -> Memory:
@@ -72,9 +70,9 @@ class Memory:
         except IndexError:
             return cls()
 
-    def take(self, m: np.ndarray, sizes: Sizes) -> tuple[State, bool, int]:
-        """The state of a design point before its first cycle; whether SMs that have had no thread block are ready for
-        it; and LAUNCH.era."""
+    def take(self, m: np.ndarray, sizes: Sizes) -> tuple[State, bool]:
+        """The state of a design point before its first cycle, and whether SMs that have had no thread block are ready
+        for it; nothing of a launch."""
         if self._left:
             _clear(Known(), self._left[0].contexts.ctypes.data, *self._left[1:])
             self._left = None
@@ -85,14 +83,12 @@ class Memory:
         numbers = m.reshape(1).view(np.uint8)
         begun = bool((numbers == self._numbers).all())
         self._numbers[:] = numbers
-        self._era += MOST_CYCLES
-        return self._states[sizes], begun, self._era
+        return self._states[sizes], begun
 
-    def give_back(self, state: State, warm: bool) -> None:
-        """Nobody asks a launch for anything any more; `warm`: what `clear` is told of it."""
-        self._left = state, warm
-        if self._era < NEVER:
-            self.UNUSED.append(self)
+    def give_back(self, state: State, booked_cycles: int, warm: bool) -> None:
+        """Nobody asks a launch for anything any more; the rest is what `clear` is told of it."""
+        self._left = state, booked_cycles, warm
+        self.UNUSED.append(self)
 
     def _laid_out(self, sizes: Mapping[str, int]) -> State:
         found: State = self._allocated(State, sizes, self._numbers.view(state.MACHINE).reshape(()), "")
@@ -142,6 +138,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
     slices = m["dram_channels"] * m["l2_slices_per_channel"] * real
     queues = m["l2_queue"] + m["l2_miss_queue"] + m["dram_queue"] + m["dram_write_batch"]
     requests = 2 * SECTORS * state.IN_FLIGHT * m["sm_count"] * real + 4 * queues * slices
+    booked = {"unit": int(machine["first_unit"][-1]), "register": m["register_banks"]}
     found = {
         "one": 1, "pair": 2, "three": 3, "context_word": length(State), "cache_line": 16, "task": m["sm_count"] + 1,
         **dict.fromkeys(OF_A_LAUNCH, 0),
@@ -155,7 +152,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "unit_kind": state.KINDS * real * (m["shared_collectors"] > 0), "port_place": state.PORT_WIDTH,
         "warp_slot": m["max_warps_per_sm"], "register": m["register_count"] + 1, "ring": m["ring"],
         "ring_step": m["ring"] * m["register_file_ports"],
-        "unit_word": -(-int(machine["first_unit"][-1]) // state.PLACES),
+        **{f"{what}_word": -(-places >> state.PLACES_LOG2) for what, places in booked.items()},
         "barrier": BARRIERS, "word": WORDS, "family": FAMILIES, "group": GROUPS, "copying_warp": m["copying_warps"],
         "block_slot": m["blocks_per_sm"], "phase": m["phase_rows"], "later": state.LATER * real * (m["phase_rows"] > 0),
         "crossing": state.CROSSINGS * (m["cluster_blocks"] > 1), "posted": state.POSTED * m["side_by_side"],

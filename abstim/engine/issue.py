@@ -42,15 +42,16 @@ def start_on_unit(c, port, earliest, latency, initiation):
     """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
     sm, m, time = c.sm, c.machine, earliest
     while True:
-        due = time + latency + sm.era
+        due = time + latency
         if collectors.count_results(c, due) < m.result_bus_width:
             for unit in range(m.first_unit[port], m.first_unit[port + 1]):
-                booked, place = collectors.result_of(c, unit, due)
-                if sm.unit_free[unit] <= time and not collectors.taken(booked, due) & place:
+                word, place = collectors.results_of(c, unit)
+                ring = c.results[word]
+                if sm.unit_free[unit] <= time and not collectors.taken(ring, due & (m.ring - 1), due) & place:
                     if collectors.waits_at_port(m):
                         sm.ports[port].unit, sm.ports[port].unit_before = unit, sm.unit_free[unit]
                     sm.unit_free[unit] = time + initiation
-                    collectors.book(booked, place, due)
+                    collectors.book(ring, due & (m.ring - 1), place, due)
                     return time
         time += 1
 
@@ -159,8 +160,8 @@ def overtake(c, i, w, port, pool, operands, number):
     other, slot, ready, held, log_row = ports.instruction, ports.warp, ports.operands, ports.number, ports.log_row
     row = c.code[other]
     due = ports.start[0] + row.latency_cycles
-    booked, place = collectors.result_of(c, ports.unit, due)
-    booked.taken &= ~place
+    word, place = collectors.results_of(c, ports.unit)
+    c.results[word, due & (c.machine.ring - 1)] &= ~place
     collectors.unwrite(c, row, slot, due + row.result_offset_cycles)
     sm.unit_free[ports.unit], ports.last_start = ports.unit_before, ports.before
     ports.start[0] = ports.before

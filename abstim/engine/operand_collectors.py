@@ -4,31 +4,26 @@
 from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
-from abstim.engine.state import NEVER, PLACES, PLACES_LOG2, PORT_WIDTH
-from abstim.engine.warp_slots import EMPTY_SET, bit
+from abstim.engine.state import NEVER, PLACES_LOG2, PORT_WIDTH, SLOTS
+from abstim.engine.warp_slots import EMPTY_SET
 from functional.jit.marked import jit, ones
 
-# Cycles and steps of bookings have SM.era added, a multiple of all rings' lengths
+HALF = 1 << PLACES_LOG2  # bits of a word: the cycle above, what is taken below
+LOWER = (1 << HALF) - 1
+CYCLES = LOWER >> 1  # cycles are told apart modulo 2^31, far more than a ring is long
 
 
 @jit
-def taken(booked, time):
-    """The set of places that are taken in cycle `time`, whose BOOKED it is."""
-    return booked.taken if booked.cycle == time else EMPTY_SET
+def taken(ring, row, time):
+    """The set of places that are taken in cycle `time`, whose word is `ring[row]`."""
+    word = ring[row]
+    return word & LOWER if word >> HALF == time & CYCLES else 0
 
 
 @jit
-def book(booked, places, time):
+def book(ring, row, places, time):
     """Some places are taken in cycle `time`."""
-    booked.taken = taken(booked, time) | places
-    booked.cycle = time
-
-
-@jit
-def result_of(c, unit, due):
-    """The BOOKED of a unit's results in cycle `due`, and the unit's place in it."""
-    word = unit >> PLACES_LOG2 if len(c.results) > 1 else 0
-    return c.results[word, due & (c.machine.ring - 1)], bit(unit & (PLACES - 1))
+    ring[row] = (time & CYCLES) << HALF | taken(ring, row, time) | places
 
 
 @jit
@@ -36,8 +31,14 @@ def count_results(c, due):
     """How many results are due in a cycle."""
     found = 0
     for word in range(len(c.results)):
-        found += ones(taken(c.results[word, due & (c.machine.ring - 1)], due))
+        found += ones(taken(c.results[word], due & (c.machine.ring - 1), due))
     return found
+
+
+@jit
+def results_of(c, unit):
+    """Which ring a unit's results are in, and its place there."""
+    return unit >> PLACES_LOG2 if len(c.results) > 1 else 0, 1 << (unit & (HALF - 1))
 
 
 @jit
@@ -154,51 +155,58 @@ def collect(sm, m, kind, port, pool, time):
 def banks_of(m, banks, w):
     """The register banks of warp `w` where those of warp 0 are a set of `banks`; a sub-core has its own."""
     count, turn = m.warp_banks, w & (m.warp_banks - 1)
-    own = ((banks << turn) | (banks >> 1 >> (count - 1 - turn))) & (~EMPTY_SET >> (PLACES - count))
+    own = ((banks << turn) | (banks >> 1 >> (count - 1 - turn))) & (~EMPTY_SET >> (SLOTS - count))
     return own << (m.scheduler_of[w] * count) if m.sub_cores else own
 
 
 @jit
-def read_from(c, banks, step):
-    """One read of each of some banks, from a step on: each bank serves one read a step, and a write takes precedence.
-    Returns the step after the last."""
-    while banks:
-        booked = booked_banks(c, step)
-        there = banks & ~taken(booked, step)
-        book(booked, there, step)
-        banks &= ~there
-        step += 1
-    return step
+def read_from(c, banks, first):
+    """One read of each of some banks, in step `first` or later: each bank serves one read a step, and a write takes
+    precedence. Returns the step after the last."""
+    ready = first
+    for word in range(len(c.register_banks)):
+        ring, step, left = c.register_banks[word], first, banks >> (word * HALF) & LOWER
+        while left:
+            there = left & ~taken(ring, row_of(c.machine, step), step)
+            book(ring, row_of(c.machine, step), there, step)
+            left &= ~there
+            step += 1
+        ready = max(ready, step)
+    return ready
 
 
 @jit
 def read_operands(c, row, w, allocated):
     """Step in which the operands are at hand."""
+    first = allocated + READ_STEPS
     if not row.read_set:
-        return allocated + READ_STEPS
-    first = allocated + READ_STEPS + c.sm.era
+        return first
     ready = read_from(c, banks_of(c.machine, row.read_set, w), first)
-    for k in range(row.reads_at, row.reads_end):  # the second of a bank, and so on
+    for k in range(row.reads_at, row.reads_end):  # the second of a bank comes a step later, and so on
+        first += 1
         ready = max(ready, read_from(c, banks_of(c.machine, c.streams.banks[k], w), first))
-    return ready - c.sm.era
+    return ready
 
 
 @jit
-def booked_banks(c, step):
-    """The BOOKED of the register banks in a step."""
-    return c.register_banks[step & (c.machine.ring * c.machine.register_file_ports - 1)]
+def row_of(m, step):
+    """Where the bookings of register banks for a step stand."""
+    return step & (m.ring * m.register_file_ports - 1)
 
 
 @jit
 def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
     if row.write_set:
-        step = time * c.machine.register_file_ports + c.sm.era
-        book(booked_banks(c, step), banks_of(c.machine, row.write_set, w), step)
+        step, banks = time * c.machine.register_file_ports, banks_of(c.machine, row.write_set, w)
+        for word in range(len(c.register_banks)):
+            book(c.register_banks[word], row_of(c.machine, step), banks >> (word * HALF) & LOWER, step)
 
 
 @jit
 def unwrite(c, row, w, time):
     """The same are not written at `time`, as was booked."""
     if row.write_set:
-        booked_banks(c, time * c.machine.register_file_ports).taken &= ~banks_of(c.machine, row.write_set, w)
+        step, banks = time * c.machine.register_file_ports, banks_of(c.machine, row.write_set, w)
+        for word in range(len(c.register_banks)):
+            c.register_banks[word, row_of(c.machine, step)] &= ~(banks >> (word * HALF) & LOWER)

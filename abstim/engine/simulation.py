@@ -105,8 +105,8 @@ class Simulation:
         self._members = members_of(trace, gpu, threads)
         record = new_record(self.room, beside or alone(inputs, self.room), windows, window_cycles)
         memory = Memory.unused()
-        state, record.launch["begun"], record.launch["era"] = memory.take(self.machine, self._prepared.sizes)
-        finalize(self, memory.give_back, state, caches is not None).atexit = False
+        state, record.launch["begun"] = memory.take(self.machine, self._prepared.sizes)
+        finalize(self, memory.give_back, state, self._prepared.latency_cycles + 1, caches is not None).atexit = False
         record.launch["coupled"] = coupled_cycles
         if len(kinds):
             record = record._replace(alike=kinds, windows=np.zeros(gpu.spec.sm_count * windows, np.int64))

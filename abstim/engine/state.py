@@ -52,9 +52,8 @@ RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
 # How far ahead
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
-PLACES_LOG2 = 6  # of a BOOKED
+PLACES_LOG2 = 5  # of the places that a word of a ring says are taken (operand_collectors.py)
 FIRST_WAITS = 4  # registers that an instruction waits for and that stand with it
-PLACES = 1 << PLACES_LOG2
 HINTS = 256  # where a line was found last, by its low bits
 
 
@@ -172,7 +171,6 @@ SM = record(
     # the SM as a whole
     "port_wait",  # earliest cycle in which a port that was refused this cycle is free
     "fifo_free",  # perfect memory: the response FIFO
-    "era",  # LAUNCH's
     "fetch_blocked",  # the fetch stage looks nothing up before
     # real memory
     "link_free",  # the SM's link to the switch has passed all it was given,
@@ -300,7 +298,6 @@ AT_PORT = record(  # an instruction that waits for one of the operand collectors
     "instruction warp port pool place",
     "issued log_row",  # of the load/store unit: its place in L1D.issued; of others: their row in the log, if any
 )
-BOOKED = record("cycle", ("taken", np.uint64))  # of a ring: places that are taken in a cycle, `era` added to it
 BARRIER = record("arrived needed")  # warps at a barrier of a block, and how many it is for; 0: all that run
 COPIES = record("coming there")  # of a group: those whose result is not known, and the latest result that is
 PHASE = record("tag", "arrived", "there")  # its number + 1 (0: none), arrivals that are known, the latest of them
@@ -478,11 +475,10 @@ ISSUE = record(  # the last four: what it missed and asked for itself; l1i_misse
 # coupled: not 0 if warps may wait for those who execute them; not 0 if `begin` has gone through the SMs for the same
 # design point before; the kernel whose thread blocks are handed out (-1: none may be), and has it changed? The
 # GPC whose turn it is; not 0 if an SM had no room for a crossing; not 0 if thread blocks
-# are to come into SMs in this cycle (equal_sms.py); how many windows there are; what tells its bookings from those of
-# launches before
+# are to come into SMs in this cycle (equal_sms.py); how many windows there are
 LAUNCH = record(
     "first limit clock next_dispatch_units logged window_log2 pause handed_out deadlocked coupled begun",
-    "kernel changed gpc crowded pending windows era",
+    "kernel changed gpc crowded pending windows",
 )
 
 
@@ -561,8 +557,8 @@ class State(NamedTuple):
     texture: Tags = part(Tags, {"line": "l1t_line", "placed": "l1t_placed"})
     l1d: L1D = part(L1D)
     scoreboard: np.ndarray = of("sm warp_slot register")  # entries of abstim.engine.scoreboard
-    results: np.ndarray = of("sm unit_word ring", BOOKED)  # units that have a result due, each on a bus
-    register_banks: np.ndarray = of("sm ring_step", BOOKED)
+    results: np.ndarray = of("sm unit_word ring")  # a ring of units that have a result due, each on a bus
+    register_banks: np.ndarray = of("sm register_word ring_step")  # a ring of those that are taken
     port_queues: np.ndarray = of("sm unit_kind port_place", AT_PORT)  # of each kind a ring, by age
     barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
     words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more

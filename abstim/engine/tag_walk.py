@@ -150,6 +150,8 @@ def walk(gpu, first, stop):
                     time += STEP_CYCLES
                     busy |= next_access(context_of(gpu, n), w, time)
         first += count
+    for n in range(m.sm_count):  # what replies have booked belongs to no cycle
+        zero(context_of(gpu, n).register_banks)
 
 
 @outlined
