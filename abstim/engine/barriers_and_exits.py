@@ -86,6 +86,13 @@ def change_registers(c, w, count, time):
 
 
 @jit
+def charge(sm, s, time):
+    """Book the scheduler's idle cycles up to `time` under the reason last seen."""
+    sm.slots[sm.idle_reason[s]] += time - sm.idle_since[s]
+    sm.idle_since[s] = time
+
+
+@jit
 def notice(c, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
     sm, block = c.sm, c.sm.warps.block_of[w]
@@ -113,4 +120,5 @@ def notice(c, w, time):
             sm.block_order[j] = sm.block_order[j + 1]
     if sm.live == 0:
         for s in range(c.machine.schedulers_per_sm):
+            charge(sm, s, sm.turned)
             sm.idle_reason[s] = EMPTY

@@ -156,8 +156,9 @@ def accept(shared, h, time):
     state = channels.state[h]
     if channels.delayed[h].count + state.pending >= m.dram_requests:
         return
-    for k in range(m.l2_slices_per_channel):
-        part = (state.turn + 1 + k) % m.l2_slices_per_channel
+    part = state.turn
+    for _ in range(m.l2_slices_per_channel):
+        part = part + 1 if part + 1 < m.l2_slices_per_channel else 0
         n = h * m.l2_slices_per_channel + part
         if slices.to_dram[n].count:
             place = take(rows, slices.to_dram[n])

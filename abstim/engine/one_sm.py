@@ -37,7 +37,7 @@ def next_event(c, time, issued):
 def take_turns(c, time):
     """All schedulers, in an order that rotates every cycle; true if one issues."""
     m, issued = c.machine, False
-    c.sm.port_wait = NEVER
+    c.sm.port_wait, c.sm.turned = NEVER, time
     if m.schedulers_per_sm & (m.schedulers_per_sm - 1) == 0:  # a division costs as much as a turn
         s = (time - 1) & (m.schedulers_per_sm - 1)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abstim.engine import state
+from abstim.engine.barriers_and_exits import charge
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue
 from abstim.engine.operand_collectors import is_known, pool_of, port_free, port_of
@@ -88,13 +89,6 @@ def rotate(sm, m, s, w):
 
 
 @jit
-def charge(sm, s, time):
-    """Book the scheduler's idle cycles up to `time` under the reason last seen."""
-    sm.slots[sm.idle_reason[s]] += time - sm.idle_since[s]
-    sm.idle_since[s] = time
-
-
-@jit
 def idle_reason(sm, m, s):
     """Why scheduler `s`, which has just visited its warps in vain, issues nothing."""
     slots = m.scheduler_slots[s]
@@ -177,6 +171,8 @@ def take_turn(c, s, time):
         sm.slots[state.ISSUED] += 1
         sm.idle_since[s] = time + 1
         return True
-    charge(sm, s, time)
-    sm.idle_reason[s] = idle_reason(sm, m, s)
+    reason = idle_reason(sm, m, s)
+    if reason != sm.idle_reason[s]:
+        charge(sm, s, time)
+        sm.idle_reason[s] = reason
     return False

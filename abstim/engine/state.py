@@ -151,9 +151,9 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "position last_start",  # of the next in the two rings; the latest unit start
     "collectors",  # how many there are
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
+    "collector_taken",  # last
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
     ("collector", np.int64, COLLECTORS),  # steps from which they are free; NEVER: not known
-    "collector_taken",  # last
     # The instruction that went through last, while one behind it may overtake it
     "instruction warp unit unit_before operands dispatched before number log_row",
 )
@@ -169,7 +169,8 @@ SM = record(
     "live",  # warps not noticed as gone
     ("warps", WARP_SLOT, SLOTS),
     # the SM as a whole
-    "port_wait",  # earliest cycle in which a port that was refused this cycle is free
+    "turned",  # the latest cycle in which schedulers had their turn
+    "port_wait",  # earliest cycle in which a port that was refused then is free
     "fifo_free",  # perfect memory: the response FIFO
     "fetch_blocked",  # the fetch stage looks nothing up before
     # real memory
