@@ -29,7 +29,7 @@ def clear_sm(c, booked):
     zero(l1d.accesses, sm.accesses_unused[1])
     for cache in (l1d, c.l1i, c.const, c.texture):
         clear_ways(cache)
-    for array in (l1d.hint, l1d.pipes, l1d.transactions, l1d.sent, c.barriers, c.words, c.copies):
+    for array in (l1d.hint, l1d.pipes, l1d.transactions, l1d.sent, c.collectors, c.barriers, c.words, c.copies):
         zero(array)
     zero(sm)
 

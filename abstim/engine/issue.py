@@ -93,12 +93,12 @@ def execute(c, i, w, time):
     if kind == MEM and not m.perfect_memory:
         return issue_access(c, i, w, port, pool, time)
     place, waits = sm.ports[port].position, collectors.waits_at_port(m) and row.copies == NONE
-    if waits and not collectors.has_collector(sm, m, kind, pool, time):
+    if waits and not collectors.has_collector(c, kind, pool, time):
         collectors.wait_at_port(c, kind, i, w, port, pool, place)
         sm.warps.outstanding[w] += 1
         result = NEVER
     else:
-        allocated = collectors.collect(sm, m, kind, port, pool, time)
+        allocated = collectors.collect(c, kind, port, pool, time)
         result = with_collector(c, i, w, port, pool, place, allocated)
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[kind] else 0
     return result
@@ -115,7 +115,7 @@ def with_collector(c, i, w, port, pool, place, allocated):
     if row.unit == MEM:
         step = max(operands, ports.start[place] * m.register_file_ports)
         ports.start[place], result = memory(c, i, w, collectors.cycle_of(m, step))
-        sm.ports[pool].collector[number] = step
+        c.collectors[pool, number] = step
         return result
     if overtakes(m, ports, row, operands, allocated, number):
         return overtake(c, i, w, port, pool, operands, number)
@@ -133,7 +133,7 @@ def dispatch(c, i, w, port, pool, place, operands, number):
     start, result = arithmetic(c, row, port, collectors.cycle_of(m, step))
     collectors.write_back(c, row, w, result)
     ports.start[place] = start
-    sm.ports[pool].collector[number] = step
+    c.collectors[pool, number] = step
     if collectors.waits_at_port(m):
         ports.instruction, ports.warp, ports.log_row, ports.before = i, w, 0, before
         ports.operands, ports.number, ports.dispatched = operands, number, step if row.copies == NONE else 0

@@ -36,8 +36,8 @@ def issue_access(c, i, w, port, pool, time):
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
     waits = waits_at_port(m)
-    if has_collector(sm, m, state.MEM, pool, time) if waits else is_known(sm, pool):
-        with_collector(c, row, collect(sm, m, state.MEM, port, pool, time))
+    if has_collector(c, state.MEM, pool, time) if waits else is_known(c, pool):
+        with_collector(c, row, collect(c, state.MEM, port, pool, time))
     elif waits:
         wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
     else:
@@ -77,7 +77,7 @@ def leave_collector(c, row):
     """An instruction leaves its collector once the one before it has left the place behind, on the way to the unit."""
     sm, m = c.sm, c.machine
     step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
-    sm.ports[row.pool].collector[row.number] = step
+    c.collectors[row.pool, row.number] = step
 
 
 @jit
@@ -88,7 +88,7 @@ def first_at_port(c, pool):
         row = c.l1d.issued[(sm.issued_first + k) & (state.ISSUED_ACCESSES - 1)]
         if row.collected == 0 and row.pool == pool:
             sm.ports[row.port].alloc[row.place] = row.issued  # those before it are gone from the port since
-            with_collector(c, row, collect(sm, c.machine, state.MEM, row.port, row.pool, row.issued))
+            with_collector(c, row, collect(c, state.MEM, row.port, row.pool, row.issued))
             sm.at_port -= 1
             return
 

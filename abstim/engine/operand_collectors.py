@@ -76,30 +76,29 @@ def waits_at_port(m):
 
 
 @jit
-def first_free(sm, pool):
+def first_free(c, pool):
     """The step from which a collector of a pool is free; NEVER: that is not known of any."""
-    ports = sm.ports[pool]
-    found = ports.collector[0]
-    for k in range(1, ports.collectors):
-        found = min(found, ports.collector[k])
+    found = c.collectors[pool, 0]
+    for k in range(1, c.sm.ports[pool].collectors):
+        found = min(found, c.collectors[pool, k])
     return found
 
 
 @jit
-def is_known(sm, pool):
+def is_known(c, pool):
     """Is it known of a collector of a pool from when it is free?"""
-    ports, k = sm.ports[pool], 0
-    while k < ports.collectors and ports.collector[k] >= NEVER:
+    k, count = 0, c.sm.ports[pool].collectors
+    while k < count and c.collectors[pool, k] >= NEVER:
         k += 1
-    return k < ports.collectors
+    return k < count
 
 
 @jit
-def has_collector(sm, m, kind, pool, time):
+def has_collector(c, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
-    if sm.queued[kind] or sm.ports[pool].waiting:
+    if c.sm.queued[kind] or c.sm.ports[pool].waiting:
         return False
-    return first_free(sm, pool) <= (time + ALLOCATE_CYCLES) * m.register_file_ports
+    return first_free(c, pool) <= (time + ALLOCATE_CYCLES) * c.machine.register_file_ports
 
 
 @jit
@@ -123,32 +122,33 @@ def latest_at_port(c, kind):
 
 
 @jit
-def take(sm, pool, step):
+def take(c, pool, step):
     """A collector of a pool is taken as soon as one is free, in `step` at the earliest: the lowest of those that are.
     Returns the step."""
-    ports, number, first = sm.ports[pool], 0, 0
-    while ports.collector[number] > step:
-        if ports.collector[number] < ports.collector[first]:
+    ports, free, number, first = c.sm.ports[pool], c.collectors[pool], 0, 0
+    while free[number] > step:
+        if free[number] < free[first]:
             first = number
         number += 1
         if number == ports.collectors:
-            number, step = first, ports.collector[first]
-    ports.collector[number], ports.collector_taken = NEVER, number
+            number, step = first, free[first]
+    free[number], ports.collector_taken = NEVER, number
     return step
 
 
 @jit
-def collect(sm, m, kind, port, pool, time):
+def collect(c, kind, port, pool, time):
     """Take an operand collector for an instruction issued at `time` as soon as one is free; returns the step. When it
     is free is known of none in which something waits for a load/store unit that is held up."""
+    sm, m = c.sm, c.machine
     step = (time + ALLOCATE_CYCLES) * m.register_file_ports
     if m.shared_collectors:  # a kind's instructions are let in by age, whichever scheduler issued them
-        step = take(sm, pool, max(step, sm.last_alloc[kind]))
+        step = take(c, pool, max(step, sm.last_alloc[kind]))
         sm.last_alloc[kind] = step
         return step
     if m.port_width[kind] == 1:
         step = max(step, (sm.ports[port].alloc[0] + 1) * m.register_file_ports)
-    return take(sm, pool, step)
+    return take(c, pool, step)
 
 
 @jit

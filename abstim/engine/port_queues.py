@@ -14,7 +14,7 @@ from functional.jit.marked import jit, outlined
 def leave_port(c, kind, row, step, time):
     """An instruction gets a collector in a step of cycle `time`."""
     sm, w, i = c.sm, row.warp, row.instruction
-    take(sm, row.pool, step)
+    take(c, row.pool, step)
     sm.queued_first[kind] = (sm.queued_first[kind] + 1) & (PORT_WIDTH - 1)
     sm.queued[kind] -= 1
     sm.ports[row.pool].waiting -= 1
@@ -44,7 +44,7 @@ def fill_collectors(c, time):
             for kind in (SP, SFU, MEM, TENSOR, DP, INT):
                 if sm.queued[kind]:
                     row = c.port_queues[kind, sm.queued_first[kind]]
-                    if first_free(sm, row.pool) <= step:
+                    if first_free(c, row.pool) <= step:
                         leave_port(c, kind, row, step, time)
                         more = True
 
@@ -56,7 +56,7 @@ def next_collector(c, time):
     for kind in range(KINDS):
         if sm.queued[kind]:
             pool = c.port_queues[kind, sm.queued_first[kind]].pool
-            free = first_free(sm, pool)
+            free = first_free(c, pool)
             if free < NEVER:
                 following = min(following, cycle_of(c.machine, free))
     return max(following, time + 1)

@@ -103,29 +103,31 @@ def idle_reason(sm, m, s):
 
 
 @jit
-def issue_from(sm, m, unit, w):
+def issue_from(c, unit, w):
     """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
+    sm, m = c.sm, c.machine
     port = port_of(m, unit, w)
     if sm.issued_count:  # never with perfect memory
         if unit == state.MEM:  # which waits at its port for a collector
             room = sm.accesses_unused[0] != 0 or sm.accesses_unused[1] < state.ACCESSES
             return port_free(sm, port) if room and sm.issued_count < state.ISSUED_ACCESSES else state.NEVER
-        if not is_known(sm, pool_of(m, port, w)):
+        if not is_known(c, pool_of(m, port, w)):
             return state.NEVER
     return port_free(sm, port)
 
 
 @jit
-def passed_over(sm, m, code, w, time):
+def passed_over(c, w, time):
     """The warps that need not be visited in this turn once `w` is, none if it can issue: it alone, its wrong path
     flushed, or all that wait for its port, noting when that will be free."""
+    sm, code = c.sm, c.code
     if sm.flush & bit(w):
         sm.visitable &= ~bit(w)
         sm.flush &= ~bit(w)
         want_fetch(sm, w, code[sm.warps.pc[w]].pcs)
         return bit(w)
     unit = code[sm.warps.pc[w]].unit
-    free = issue_from(sm, m, unit, w)
+    free = issue_from(c, unit, w)
     if free <= time:
         return EMPTY_SET
     sm.port_wait = min(sm.port_wait, free)
@@ -141,7 +143,7 @@ def issues_again(c, w, first, time):
     if sm.warps.buffered[w] == 0 or (sm.flush | sm.held | ~sm.running) & bit(w) or sm.warps.not_before[w] > time:
         return False
     row = c.code[sm.warps.pc[w]]
-    if row.unit == first or issue_from(sm, c.machine, row.unit, w) > time:
+    if row.unit == first or issue_from(c, row.unit, w) > time:
         return False
     return registers_free(c, w, row) <= time
 
@@ -156,7 +158,7 @@ def take_turn(c, s, time):
         slots &= active_set(sm, m, s)
     while slots:
         w = pick(sm, m, s, slots)
-        passed = passed_over(sm, m, code, w, time)
+        passed = passed_over(c, w, time)
         if passed:
             slots &= ~passed
             continue

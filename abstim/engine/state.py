@@ -153,7 +153,6 @@ PORT = record(  # in front of units, and a pool of operand collectors, which is 
     "waiting",  # instructions at ports for a collector of this pool, if ports share them
     "collector_taken",  # last
     ("alloc start", np.int64, PORT_WIDTH),  # latest allocation cycles, and unit starts
-    ("collector", np.int64, COLLECTORS),  # steps from which they are free; NEVER: not known
     # The instruction that went through last, while one behind it may overtake it
     "instruction warp unit unit_before operands dispatched before number log_row",
 )
@@ -562,6 +561,7 @@ class State(NamedTuple):
     register_banks: np.ndarray = of("sm register_word ring_step")  # a ring of those that are taken
     port_queues: np.ndarray = of("sm unit_kind port_place", AT_PORT)  # of each kind a ring, by age
     barriers: np.ndarray = of("sm block_slot barrier", BARRIER)
+    collectors: np.ndarray = of("sm port collector")  # steps from which they are free; NEVER: not known
     words: np.ndarray = of("sm block_slot word")  # when no loop of compare-and-swap changes a word any more
     copies: np.ndarray = of("sm copying_warp family group", COPIES)  # none for a program without
     phases: np.ndarray = of("sm block_slot phase", PHASE)  # by barrier * PHASE_RING + phase mod PHASE_RING

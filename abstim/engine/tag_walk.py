@@ -88,7 +88,7 @@ def pass_through(c, i, w, time):
     if m.perfect_memory:
         access(c, w, i, time)
         return
-    for array in (sm.unit_free, sm.ports[0].collector, sm.ports[0].start, sm.ports[0].alloc, sm.last_alloc):
+    for array in (sm.unit_free, c.collectors, sm.ports[0].start, sm.ports[0].alloc, sm.last_alloc):
         zero(array)  # nothing is before it
     issue_access(c, i, w, 0, 0, time)
     step = 0
