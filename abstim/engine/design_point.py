@@ -113,6 +113,7 @@ def machine_of(
         "side_by_side": side_by_side, "cluster_blocks": cluster_blocks,
         "capacity": [side_by_side * n for n in (blocks_per_sm, *(there[name][1] for name in state.RESOURCES[1:]))],
         "register_count": table.register_count, "ring": ring_cycles(gpu, table),
+        "register_banks": gpu.spec.register_banks * books_banks(table),
         "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int(np.isin(table.copies, range(COMMITS, LAST_PRODUCT)).any()),
@@ -256,6 +257,11 @@ def residues(degree: int) -> np.ndarray:
     return np.array(found, np.int64) if degree else np.zeros(state.RESIDUES, np.int64)
 
 
+def books_banks(table: LatencyTable) -> bool:
+    """Are register banks known of a program's instructions?"""
+    return bool(max(table.read_banks.max(initial=-1), table.write_banks.max(initial=-1)) >= 0)
+
+
 def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     """A power of two above the number of cycles that a booking can lie ahead of the clock.
 
@@ -272,7 +278,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     busy = {kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) for kind in range(state.KINDS)} | {
         MEM: MOST_COPIED_TRANSACTIONS if bulk else MOST_TRANSACTIONS
     }
-    alone = not spec.shared_collectors and max(table.read_banks.max(initial=-1), table.write_banks.max(initial=-1)) < 0
+    alone = not spec.shared_collectors and not books_banks(table)
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
     memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
     memory += params.cluster_cycles * int((table.copies == ELSEWHERE).any())
