@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -108,12 +107,12 @@ def machine_of(
 
     `shared_bytes` a thread block: where one memory serves as L1D and as shared memory, L1D gets what is left."""
     spec, m = gpu.spec, caches_machine(gpu, warps_per_block, blocks_per_sm, shared_bytes).reshape(()).copy()
-    there = demands_of(spec, (1, 1, 1), 0, 0)
+    there, banked = demands_of(spec, (1, 1, 1), 0, 0), (table.read_banks >= 0).any() or (table.write_banks >= 0).any()
     values: dict[str, Any] = {
         "side_by_side": side_by_side, "cluster_blocks": cluster_blocks,
         "capacity": [side_by_side * n for n in (blocks_per_sm, *(there[name][1] for name in state.RESOURCES[1:]))],
         "register_count": table.register_count, "ring": ring_cycles(gpu, table),
-        "register_banks": gpu.spec.register_banks * books_banks(table),
+        "register_banks": gpu.spec.register_banks * banked,
         "copying_warps": spec.max_warps_per_sm * int((table.copies != NONE).any()),
         # places for phases of the `mbarrier`s of a thread block; none for a program without
         "phase_rows": BARRIERS * state.PHASE_RING * int(np.isin(table.copies, range(COMMITS, LAST_PRODUCT)).any()),
@@ -257,11 +256,6 @@ def residues(degree: int) -> np.ndarray:
     return np.array(found, np.int64) if degree else np.zeros(state.RESIDUES, np.int64)
 
 
-def books_banks(table: LatencyTable) -> bool:
-    """Are register banks known of a program's instructions?"""
-    return bool(max(table.read_banks.max(initial=-1), table.write_banks.max(initial=-1)) >= 0)
-
-
 def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     """A power of two above the number of cycles that a booking can lie ahead of the clock.
 
@@ -278,7 +272,7 @@ def ring_cycles(gpu: Gpu, table: LatencyTable) -> int:
     busy = {kind: int(table.initiation_cycles[table.unit == kind].max(initial=1)) for kind in range(state.KINDS)} | {
         MEM: MOST_COPIED_TRANSACTIONS if bulk else MOST_TRANSACTIONS
     }
-    alone = not spec.shared_collectors and not books_banks(table)
+    alone = not spec.shared_collectors and max(table.read_banks.max(initial=-1), table.write_banks.max(initial=-1)) < 0
     memory = params.l1d_latency_cycles + params.l1_miss_extra_cycles + params.atomic_latency_cycles
     memory += gpu.pipeline.shared_cycles + gpu.pipeline.const_hit_cycles
     memory += params.cluster_cycles * int((table.copies == ELSEWHERE).any())
@@ -296,39 +290,17 @@ KINDS_OF_SM = (
     "l1d_write_allocate", "l1d_fifo", "posted_stores", "shared_collectors", "side_by_side",
 )  # fmt: skip
 KINDS_OF_MEMORY = (
-    "crossbar_repeats",
-    "crossbar_output_queues",
-    "l2_coalesces",
-    "l2_partitions",
-    "slice_random",
-    "slice_spread",
+    "crossbar_repeats", "crossbar_output_queues", "l2_coalesces", "l2_partitions", "slice_random", "slice_spread",
     "dram_two_commands",
-)
+)  # fmt: skip
 # What most programs have none of, and the value that says so
 KINDS_OF_CODE = {
-    "copies": NONE,
-    "counted": 0,
-    "release": NONE,
-    "round_cycles": 0,
-    "fp64_atomic": 0,
-    "read_set": 0,
-    "write_set": 0,
-}
+    "copies": NONE, "counted": 0, "release": NONE, "round_cycles": 0, "fp64_atomic": 0, "read_set": 0, "write_set": 0,
+}  # fmt: skip
 # Sizes that are the same for all GPUs, or nearly all
 KNOWN_SIZES = (
-    "unit_word",
-    "register_word",
-    "bank_word",
-    "pair",
-    "three",
-    "sector",
-    "hint",
-    "sought",
-    "barrier",
-    "word",
-    "family",
-    "group",
-)
+    "unit_word", "register_word", "bank_word", "pair", "sector", "hint", "sought", "barrier", "word", "family", "group",
+)  # fmt: skip
 READ_ONLY = frozenset(
     {MACHINE, state.CODE} | {f"{kind.__name__}.{name}" for kind in (Streams, Offsets) for name in kind._fields}
 )
@@ -336,12 +308,12 @@ READ_ONLY = frozenset(
 
 class Prepared(NamedTuple):
     """What the engine is told of a program and a design point: numbers of the latter (a MACHINE) and what sizes they
-    ask for, the program's CODE, operands and banks, for what of both code is compiled, and the longest latency."""
+    ask for, the program's CODE and operands, for what of both code is compiled, and the longest latency."""
 
     machine: np.ndarray
     sizes: Sizes
     code: np.ndarray
-    operands: Operands
+    operands: np.ndarray
     known: Known
     latency_cycles: int
 
@@ -371,55 +343,38 @@ def known_of(machine: np.ndarray, code: np.ndarray | None = None) -> Known:
     return Known(repr((gpu, program, sizes)), {MACHINE: gpu, state.CODE: program}, READ_ONLY, sizes=sizes)
 
 
-class Operands(NamedTuple):
-    """Streams.operands and Streams.banks."""
-
-    operands: np.ndarray
-    banks: np.ndarray
-
-
-NO_OPERANDS = Operands(np.zeros(0, np.int32), np.zeros(0, np.uint64))
-
-
 @lru_cache(maxsize=64)
-def code_of(table: LatencyTable, warp_banks: int = 64) -> tuple[np.ndarray, Operands]:
-    """The latency table as CODE records, one an instruction, and what they point into, where `warp_banks` register
-    banks hold a warp's registers."""
+def code_of(table: LatencyTable, warp_banks: int = state.SLOTS) -> tuple[np.ndarray, np.ndarray]:
+    """The latency table as CODE records, one an instruction, where so many register banks hold a warp's registers; and
+    the operands that they point into."""
     code = np.zeros(len(table.unit), state.CODE)
     for name in code.dtype.names or ():
         if hasattr(table, name):
             code[name] = getattr(table, name)
     code["origin"] = origins(table.kind)
-    groups = {"waits": table.waits[:, state.FIRST_WAITS :], "writes": table.writes, "long": table.long_waits}
-    operands, banks = list[int](), list[int]()
+    operands: list[int] = []
     for i, row in enumerate(code):
-        for name, rows in groups.items():
+        kinds = table.waits, table.writes, table.long_waits, table.read_banks, table.write_banks
+        waits, writes, long, reads, written = ([int(r) for r in rows[i] if r >= 0] for rows in kinds)
+        reads = [r % warp_banks for r in reads]
+        again = [bank for k, bank in enumerate(reads) if bank in reads[:k]]
+        others = waits[state.FIRST_WAITS :]
+        for name, group in {"waits": others, "writes": writes, "long": long, "reads_again": again}.items():
             row[f"{name}_at"] = len(operands)
-            operands += [int(r) for r in rows[i] if r >= 0]
+            operands += group
             row[f"{name}_end"] = len(operands)
-        waits = [int(r) for r in table.waits[i] if r >= 0] or [table.register_count]
-        row["first_waits"] = (waits + waits[-1:] * state.FIRST_WAITS)[: state.FIRST_WAITS]
-        row["write_set"] = sum({1 << int(r) % warp_banks for r in table.write_banks[i] if r >= 0})
-        reads = sets_of(int(r) % warp_banks for r in table.read_banks[i] if r >= 0)
-        row["read_set"], row["reads_at"] = sum(reads[:1]), len(banks)
-        banks += reads[1:]
-        row["reads_end"] = len(banks)
-    return code, Operands(np.array(operands, np.int32), np.array(banks, np.uint64))
+        first = waits or [table.register_count]
+        row["first_waits"] = (first + first[-1:] * state.FIRST_WAITS)[: state.FIRST_WAITS]
+        row["read_set"] = sum({1 << bank for bank in reads})
+        row["write_set"] = sum({1 << r % warp_banks for r in written})
+    return code, np.array(operands, np.int32)
 
 
-def sets_of(banks: Iterable[int]) -> list[int]:
-    """Banks, of which several may be the same, as sets: the second of them in the second, and so on."""
-    sets: list[int] = []
-    for bank in banks:
-        k = 0
-        while k < len(sets) and sets[k] >> bank & 1:
-            k += 1
-        sets[k : k + 1] = [(sets[k] if k < len(sets) else 0) | 1 << bank]
-    return sets
+NO_OPERANDS = np.zeros(0, np.int32)
 
 
-def streams_of(trace: Trace, table: LatencyTable, operands: Operands = NO_OPERANDS) -> tuple[Streams, Offsets]:
+def streams_of(trace: Trace, table: LatencyTable, operands: np.ndarray = NO_OPERANDS) -> tuple[Streams, Offsets]:
     """The trace and the program's blocks as the engine reads them; `operands`: those of `code_of`."""
     taken = trace.blocks, trace.records, trace.conflicts, trace.masks
-    streams = Streams(*taken, table.block_start, table.block_stop, *operands)
+    streams = Streams(*taken, table.block_start, table.block_stop, operands)
     return streams, Offsets(trace.block_offsets, trace.record_offsets, trace.conflict_offsets)

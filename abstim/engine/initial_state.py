@@ -26,7 +26,7 @@ _clear = Staged("abstim.engine.clear", "clear", (State, INT, INT))
 _words = cache(str.split)
 # Dimensions of what only a launch brings
 OF_A_LAUNCH = _words(
-    "tb alike_tb warp window issue instruction event record conflict block operand bank_set handed_out kernel awaited"
+    "tb alike_tb warp window issue instruction event record conflict block operand handed_out kernel awaited"
 )
 
 

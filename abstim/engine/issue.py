@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abstim.engine import accesses
+from abstim.engine import accesses, scoreboard
 from abstim.engine import operand_collectors as collectors
 from abstim.engine.barriers_and_exits import arrive, change_registers, leave, settle
 from abstim.engine.fetch import want_fetch
@@ -12,16 +12,6 @@ from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
 from abstim.engine.perfect_memory import access, ask_followers
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
-from abstim.engine.scoreboard import (
-    FROM_ALU,
-    count_up,
-    entry_of,
-    fence_over,
-    hold_register,
-    make_ready,
-    put_off,
-    write_results,
-)
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
 from functional.jit.marked import add, jit, outlined
@@ -167,7 +157,7 @@ def overtake(c, i, w, port, pool, operands, number):
     ports.start[0] = ports.before
     result = dispatch(c, i, w, port, pool, 0, operands, number)
     later = dispatch(c, other, slot, port, pool, 0, ready, held)
-    put_off(c, slot, row, later)
+    scoreboard.put_off(c, slot, row, later)
     ports.log_row = log_row
     if log_row:
         log = c.record.log[log_row - 1]
@@ -197,7 +187,7 @@ def follow(c, w, i, time):
     sm.warps.buffered[w] -= 1
     sequential = sm.warps.pc[w] == i + 1
     if sequential and sm.warps.buffered[w] > 0:
-        make_ready(c, w, time + code[i].stall_cycles, time)
+        scoreboard.make_ready(c, w, time + code[i].stall_cycles, time)
     elif sequential or code[i].kind == Kind.EXIT:
         want_fetch(sm, w, code[sm.warps.pc[w]].pcs)
     else:
@@ -297,7 +287,7 @@ def await_registers(c, w, time):
     sm = c.sm
     if c.machine.posted_stores:  # as long as a store's way to L2 and back, if it meets nobody
         settle(c, w, time + c.machine.slice_delay + c.machine.hit_delay)
-    sm.warps.not_before[w] = fence_over(c, w)
+    sm.warps.not_before[w] = scoreboard.fence_over(c, w)
     sm.fenced |= bit(w) if sm.warps.not_before[w] == NEVER else EMPTY_SET
 
 
@@ -312,16 +302,18 @@ def issue(c, w, time):
     missed, record = sm.l1d_misses, sm.warps.record[w]
     counted = row.counted and row.unit == MEM and not c.machine.perfect_memory  # comes when it is complete
     if counted:
-        count_up(c, w, row)
+        scoreboard.count_up(c, w, row)
     awaited = accesses.is_awaited(c, w, row)
     result = execute(c, i, w, time)
     if awaited and result >= NEVER:
         c.l1d.accesses[sm.latest_access - 1].awaited = 1
     note(c, w, i, time, result, sm.l1d_misses - missed)
     if not counted:
-        write_results(c, w, row, result)
+        scoreboard.write_results(c, w, row, result)
     if row.release >= 0:
-        hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, FROM_ALU))
+        scoreboard.hold_register(
+            c, w, row.release, scoreboard.entry_of(time + READ_OPERANDS_CYCLES, scoreboard.FROM_ALU)
+        )
     settle(c, w, result)
     is_known = step(sm, c.streams, w)
     if not is_known and c.record.warps[sm.warps.warp[w]].more <= 0:

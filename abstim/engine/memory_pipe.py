@@ -4,18 +4,9 @@
 from __future__ import annotations
 
 from abstim.engine import accesses, state
+from abstim.engine import operand_collectors as collectors
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
-from abstim.engine.operand_collectors import (
-    collect,
-    cycle_of,
-    has_collector,
-    is_known,
-    read_operands,
-    wait_at_port,
-    waits_at_port,
-    write_back,
-)
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
@@ -35,11 +26,11 @@ def issue_access(c, i, w, port, pool, time):
     row.access, row.issued, row.pool, row.collected, row.port = access, time, pool, 0, port
     row.place, row.started, row.conflict, row.record = place, 0, sm.warps.conflict[w], sm.warps.record[w]
     sm.ports[port].position = place + 1 if place + 1 < m.port_width[state.MEM] else 0
-    waits = waits_at_port(m)
-    if has_collector(c, state.MEM, pool, time) if waits else is_known(c, pool):
-        with_collector(c, row, collect(c, state.MEM, port, pool, time))
+    waits = collectors.waits_at_port(m)
+    if collectors.has_collector(c, state.MEM, pool, time) if waits else collectors.is_known(c, pool):
+        with_collector(c, row, collectors.collect(c, state.MEM, port, pool, time))
     elif waits:
-        wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
+        collectors.wait_at_port(c, state.MEM, i, w, port, pool, place).issued = at
     else:
         sm.at_port += 1
         sm.ports[port].alloc[place] = state.NEVER
@@ -55,8 +46,8 @@ def with_collector(c, row, allocated):
     """An instruction has an operand collector from step `allocated` on."""
     access = c.l1d.accesses[row.access - 1]
     row.collected, row.number = 1, c.sm.ports[row.pool].collector_taken
-    row.operands = read_operands(c, c.code[access.instruction], access.warp, allocated)
-    c.sm.ports[row.port].alloc[row.place] = cycle_of(c.machine, allocated)
+    row.operands = collectors.read_operands(c, c.code[access.instruction], access.warp, allocated)
+    c.sm.ports[row.port].alloc[row.place] = collectors.cycle_of(c.machine, allocated)
     if c.l1d.issued[next_of_place(c, row)].access == row.access:
         leave_collector(c, row)
 
@@ -88,7 +79,7 @@ def first_at_port(c, pool):
         row = c.l1d.issued[(sm.issued_first + k) & (state.ISSUED_ACCESSES - 1)]
         if row.collected == 0 and row.pool == pool:
             sm.ports[row.port].alloc[row.place] = row.issued  # those before it are gone from the port since
-            with_collector(c, row, collect(c, state.MEM, row.port, row.pool, row.issued))
+            with_collector(c, row, collectors.collect(c, state.MEM, row.port, row.pool, row.issued))
             sm.at_port -= 1
             return
 
@@ -100,13 +91,13 @@ def dispatch(c, row):
     access = c.l1d.accesses[row.access - 1]
     unit = m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]
     step = max(row.operands, sm.ports[row.port].start[row.place] * m.register_file_ports)
-    row.start = max(cycle_of(m, step) + 1, sm.unit_free[unit])
+    row.start = max(collectors.cycle_of(m, step) + 1, sm.unit_free[unit])
     sm.ports[row.port].start[row.place] = row.start
     row.started = 1
     behind = next_of_place(c, row)
     if behind >= 0 and c.l1d.issued[behind].collected:
         leave_collector(c, c.l1d.issued[behind])
-        if sm.at_port and not waits_at_port(m):
+        if sm.at_port and not collectors.waits_at_port(m):
             first_at_port(c, row.pool)
     if access.row:
         c.record.log[access.row - 1].start_cycle = row.start
@@ -129,7 +120,7 @@ def begin(c, row, time):
     if busy:
         occupy(c, row.start + busy)
         if kind > Kind.CONST_LOAD and result > row.start + 1:
-            write_back(c, c.code[i], access.warp, result)
+            collectors.write_back(c, c.code[i], access.warp, result)
         finish(c, row.access, result, time)
         return True
     first = row.record
@@ -266,7 +257,7 @@ def go_on(c, time):
     while sm.issued_count:
         row = c.l1d.issued[sm.issued_first]
         through = False
-        if waits_at_port(c.machine) and row.collected == 0:
+        if collectors.waits_at_port(c.machine) and row.collected == 0:
             return
         if not row.started:
             through = begin(c, row, time)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from abstim.engine.state import NEVER, PLACES_LOG2, PORT_WIDTH, SLOTS
-from abstim.engine.warp_slots import EMPTY_SET
+from abstim.engine.warp_slots import EMPTY_SET, bit
 from functional.jit.marked import jit, ones
 
 HALF = 1 << PLACES_LOG2  # bits of a word: the cycle above, what is taken below
@@ -182,9 +182,8 @@ def read_operands(c, row, w, allocated):
     if not row.read_set:
         return first
     ready = read_from(c, banks_of(c.machine, row.read_set, w), first)
-    for k in range(row.reads_at, row.reads_end):  # the second of a bank comes a step later, and so on
-        first += 1
-        ready = max(ready, read_from(c, banks_of(c.machine, c.streams.banks[k], w), first))
+    for k in range(row.reads_again_at, row.reads_again_end):  # a step later than the first of that bank at the earliest
+        ready = max(ready, read_from(c, banks_of(c.machine, bit(c.streams.operands[k]), w), first + 1))
     return ready
 
 

@@ -126,8 +126,8 @@ CODE = record(
     "unit kind latency_cycles initiation_cycles access_bytes pcs",  # as in the latency table
     ("first_waits", np.int32, FIRST_WAITS),  # of fewer the last again, or a register that is never written
     "waits_at waits_end writes_at writes_end long_at long_end",  # waits: the others
-    "reads_at reads_end",  # of Streams.banks
-    ("read_set write_set", np.uint64),  # of the banks of warp 0; of several reads of one the first
+    ("read_set write_set", np.uint64),  # banks of warp 0,
+    "reads_again_at reads_again_end",  # and those that are read once more
     "stall_cycles release",
     "result_offset_cycles counted barrier copies round_cycles word fp64_atomic",
     "origin",  # of what it writes (scoreboard.py)
@@ -523,7 +523,6 @@ class Streams(NamedTuple):
     block_start: np.ndarray = of("block", np.int32)
     block_stop: np.ndarray = of("block", np.int32)
     operands: np.ndarray = of("operand", np.int32)  # registers of all instructions, cut by CODE's `*_at` and `*_end`
-    banks: np.ndarray = of("bank_set", np.uint64)  # read by them, beyond CODE's
 
 
 class Offsets(NamedTuple):
