@@ -162,7 +162,8 @@ def test_code_is_compiled_for_what_is_known_and_kept_for_each(tmp_path, monkeypa
     three = Known("three", {RECORD: {"sum": 3}})
     assert staged_call(three, 1) == ([0, -14], [-4, 2])  # towards less
     assert staged_call(Known("both", {RECORD: {"sum": 3, "divisor": 8}}), 1) == ([0, -14], [-2, 2])
-    assert len(list((tmp_path / "objects").iterdir())) == 2
+    assert staged_call(Known("two", {RECORD: {"sum": 3}}, sizes={"number": 2}), 0) == ([3, 0], [0, 3])  # of three
+    assert len(list((tmp_path / "objects").iterdir())) == 3
     with pytest.raises(AttributeError, match="NOT_COMPILED"):  # a branch that is known not to be taken is not compiled
         staged_call(Known("four", {RECORD: {"sum": 4}}), 1)
     monkeypatch.setattr(machine_code, "assembled", refuse)

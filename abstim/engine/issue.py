@@ -12,6 +12,7 @@ from abstim.engine.memory_pipe import issue_access
 from abstim.engine.pending_accesses import describe
 from abstim.engine.perfect_memory import access, ask_followers
 from abstim.engine.rules import READ_OPERANDS_CYCLES, START_CYCLES
+from abstim.engine.scoreboard import FROM_ALU, entry_of
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
 from functional.jit.marked import add, jit, outlined
@@ -311,9 +312,7 @@ def issue(c, w, time):
     if not counted:
         scoreboard.write_results(c, w, row, result)
     if row.release >= 0:
-        scoreboard.hold_register(
-            c, w, row.release, scoreboard.entry_of(time + READ_OPERANDS_CYCLES, scoreboard.FROM_ALU)
-        )
+        scoreboard.hold_register(c, w, row.release, entry_of(time + READ_OPERANDS_CYCLES, FROM_ALU))
     settle(c, w, result)
     is_known = step(sm, c.streams, w)
     if not is_known and c.record.warps[sm.warps.warp[w]].more <= 0:
