@@ -1,32 +1,27 @@
 """From issue to operands: bookings of cycles, ports, operand collectors and conflicts on register banks
 (docs/timing-rules.md, rules 3 and 13). Steps are those of the register file: `register_steps` a cycle."""
 
-from __future__ import annotations
-
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from abstim.engine.state import NEVER, PLACES_LOG2, PORT_WIDTH, SLOTS
 from abstim.engine.warp_slots import EMPTY_SET, bit
-from functional.jit.marked import jit, ones
+from functional.jit.marked import ones
 
 HALF = 1 << PLACES_LOG2  # bits of a word: the cycle above, what is taken below
 LOWER = (1 << HALF) - 1
 CYCLES = LOWER >> 1  # cycles are told apart modulo 2^31, far more than a ring is long
 
 
-@jit
 def taken(ring, row, time):
     """The set of places that are taken in cycle `time`, whose word is `ring[row]`."""
     word = ring[row]
     return word & LOWER if word >> HALF == time & CYCLES else 0
 
 
-@jit
 def book(ring, row, places, time):
     """Some places are taken in cycle `time`."""
     ring[row] = (time & CYCLES) << HALF | taken(ring, row, time) | places
 
 
-@jit
 def count_results(c, due):
     """How many results are due in a cycle."""
     found = 0
@@ -35,13 +30,11 @@ def count_results(c, due):
     return found
 
 
-@jit
 def results_of(c, unit):
     """Which ring a unit's results are in, and its place there."""
     return unit >> PLACES_LOG2 if len(c.results) > 1 else 0, 1 << (unit & (HALF - 1))
 
 
-@jit
 def cycle_of(m, step):
     """The cycle of a step of the register file."""
     if m.register_file_ports == 1:  # a division costs as much as all the rest
@@ -49,19 +42,16 @@ def cycle_of(m, step):
     return step // m.register_file_ports
 
 
-@jit
 def port_of(m, kind, w):
     """The port through which warp `w` reaches units of a kind: with sub-cores, its scheduler's own."""
     return kind * m.schedulers_per_sm + m.scheduler_of[w] if m.sub_cores else kind
 
 
-@jit
 def port_free(sm, port):
     """First cycle in which an instruction can issue to `port`: a dispatch register is free."""
     return sm.ports[port].alloc[sm.ports[port].position]
 
 
-@jit
 def pool_of(m, port, w):
     """Whose collectors an instruction of warp `w` to `port` takes: the port's, or those that all ports share."""
     if m.shared_collectors:
@@ -69,13 +59,11 @@ def pool_of(m, port, w):
     return port
 
 
-@jit
 def waits_at_port(m):
     """Is it known only when a collector is free who gets it? Else the instruction that has issued first."""
     return m.shared_collectors and not m.perfect_memory
 
 
-@jit
 def first_free(c, pool):
     """The step from which a collector of a pool is free; NEVER: that is not known of any."""
     found = c.collectors[pool, 0]
@@ -84,7 +72,6 @@ def first_free(c, pool):
     return found
 
 
-@jit
 def is_known(c, pool):
     """Is it known of a collector of a pool from when it is free?"""
     k, count = 0, c.sm.ports[pool].collectors
@@ -93,7 +80,6 @@ def is_known(c, pool):
     return k < count
 
 
-@jit
 def has_collector(c, kind, pool, time):
     """Does an instruction issued at `time` have a collector in the next cycle, whoever comes after it?"""
     if c.sm.queued[kind] or c.sm.ports[pool].waiting:
@@ -101,7 +87,6 @@ def has_collector(c, kind, pool, time):
     return first_free(c, pool) <= (time + ALLOCATE_CYCLES) * c.machine.register_file_ports
 
 
-@jit
 def wait_at_port(c, kind, i, w, port, pool, place):
     """An instruction waits at its port for a collector; returns its AT_PORT. Its place of the port is taken
     meanwhile."""
@@ -115,13 +100,11 @@ def wait_at_port(c, kind, i, w, port, pool, place):
     return row
 
 
-@jit
 def latest_at_port(c, kind):
     """The AT_PORT that came last to the ports of a kind."""
     return c.port_queues[kind, (c.sm.queued_first[kind] + c.sm.queued[kind] - 1) & (PORT_WIDTH - 1)]
 
 
-@jit
 def take(c, pool, step):
     """A collector of a pool is taken as soon as one is free, in `step` at the earliest: the lowest of those that are.
     Returns the step."""
@@ -136,7 +119,6 @@ def take(c, pool, step):
     return step
 
 
-@jit
 def collect(c, kind, port, pool, time):
     """Take an operand collector for an instruction issued at `time` as soon as one is free; returns the step. When it
     is free is known of none in which something waits for a load/store unit that is held up."""
@@ -151,7 +133,6 @@ def collect(c, kind, port, pool, time):
     return take(c, pool, step)
 
 
-@jit
 def banks_of(m, banks, w):
     """The register banks of warp `w` where those of warp 0 are a set of `banks`; a sub-core has its own."""
     count, turn = m.warp_banks, w & (m.warp_banks - 1)
@@ -159,7 +140,6 @@ def banks_of(m, banks, w):
     return own << (m.scheduler_of[w] * count) if m.sub_cores else own
 
 
-@jit
 def read_from(c, banks, first):
     """One read of each of some banks, in step `first` or later: each bank serves one read a step, and a write takes
     precedence. Returns the step after the last."""
@@ -175,7 +155,6 @@ def read_from(c, banks, first):
     return ready
 
 
-@jit
 def read_operands(c, row, w, allocated):
     """Step in which the operands are at hand."""
     first = allocated + READ_STEPS
@@ -187,13 +166,11 @@ def read_operands(c, row, w, allocated):
     return ready
 
 
-@jit
 def row_of(m, step):
     """Where the bookings of register banks for a step stand."""
     return step & (m.ring * m.register_file_ports - 1)
 
 
-@jit
 def write_back(c, row, w, time):
     """Results written at `time` occupy their banks in its first step."""
     if row.write_set:
@@ -202,7 +179,6 @@ def write_back(c, row, w, time):
             book(c.register_banks[word], row_of(c.machine, step), banks >> (word * HALF) & LOWER, step)
 
 
-@jit
 def unwrite(c, row, w, time):
     """The same are not written at `time`, as was booked."""
     if row.write_set:
