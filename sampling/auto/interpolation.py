@@ -3,8 +3,9 @@
 A formula says roughly what a program takes on each point. The logarithm of what it lacks is a Gaussian process
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
-are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, the points
-that were timed say, each predicted from the others, and those drawn by chance, each before it was timed."""
+are those of the largest posterior. Timed next are the points of which it knows least. How far off it is say the points
+that were drawn by chance, each before it was timed, and what was seen of other sweeps; no less than those timed, each
+predicted from the others."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -151,15 +153,17 @@ def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[n
 
 
 class Process:
-    """On the points that were timed (`at`): logarithms of what the formula lacks there, and how far off these are."""
+    """On the points that were timed (`at`): logarithms of what the formula lacks there, and how far off these are; and
+    all from what keys tell (`own`)."""
 
     def __init__(
         self, rough: Rough, at: Sequence[int], lacking: Float64[np.ndarray, " timed"],
-        off: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"],
+        off: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"], own: float = 0.0,
     ) -> None:  # fmt: skip
         self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.mean())
+        self.nugget = NUGGET + own**2
         self.lacking, apart = lacking - self.mean, rough.apart(at, at)
-        self.apart = apart._replace(fixed=apart.fixed + np.diag(NUGGET + off**2))
+        self.apart = apart._replace(fixed=apart.fixed + np.diag(self.nugget + off**2))
         self.known = Covariance(settings, self.apart)
         self.inverse = np.linalg.inv(self.known.total)
         self.weights = self.inverse @ self.lacking
@@ -174,7 +178,7 @@ class Process:
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
         own = (self.rough.lines[points] ** 2).sum(1) + self.known.variance
         left = np.maximum(own - ((across @ self.inverse) * across).sum(1), 0.0)  # below 0 by rounding alone
-        return self.mean + across @ self.weights, left + NUGGET
+        return self.mean + across @ self.weights, left + self.nugget
 
     def errors(self) -> Float64[np.ndarray, " timed"]:
         """Of each point that was timed, predicted from the others, over the deviation expected (equation 5.12)."""
@@ -188,19 +192,23 @@ class Process:
         for _ in range(min(count, len(points))):
             best = int(np.argmax(np.diag(own)))
             chosen.append(points[best])
-            own = own - np.outer(own[best], own[best]) / (own[best, best] + NUGGET)
+            own = own - np.outer(own[best], own[best]) / (own[best, best] + self.nugget)
             own[best, best] = -math.inf
         return chosen
 
 
 FIRST = 24  # points before anything is read off
-TRIED, ENOUGH = 4, 5  # for each setting: half of the fewest points that are tried; timed before errors are believed
+ENOUGH = 4  # points for each setting: half of the fewest that are tried; timed before errors are believed
 LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
 MOVED = 1.3  # settings stay until there are so many times the points that they are of
 CANDIDATES = 300  # points among which is chosen
 LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
-WIDER = 1.4  # by what intervals are wider than errors seen say, since points are added until these are small
+# Errors over the deviations that the process expects, of other sweeps, and of how many points these count as; part of
+# the points timed, which are the last: of these by chance errors are as now
+EXPECTED, BELIEVED, LAST = 1.3, 10, 0.5
+WIDER = 1.4  # by what intervals are wider than such errors: by as much some kernels' are
+NORMAL = np.array([NormalDist().inv_cdf(0.5 + (k + 0.5) / 128) for k in range(64)])  # as many below each as above it
 WORTH = 0.5  # of all points: where more would be needed, of which intervals narrow as their inverse, few are saved
 OVERHEAD = 0.1  # of what timing all points takes, at most, goes into looks
 STEP_SECONDS = 2e-8  # a key and two timed points, reckoned, so that the same is timed on every machine
@@ -226,31 +234,39 @@ class ReadOff:
 
 
 class Timed(NamedTuple):
-    """Cycles of points, and how far off each is, as a relative deviation: 0 where it was timed in full."""
+    """Cycles of points, and how far off each is, as a relative deviation: 0 where it was timed in full; and how far off
+    all points are from what keys tell (`own`), as far as timing less exactly says that."""
 
     cycles: Float64[np.ndarray, " point"]
     off: Float64[np.ndarray, " point"]
+    own: float = 0.0
 
 
 Time = Callable[[Sequence[int]], "Float64[np.ndarray, ' point']"]
 Quick = Callable[[Sequence[int]], Timed]
-# Of half intervals, and the errors seen over them: by what factor these are too wide; 1 or less: narrow enough
-TooWide = Callable[["Float64[np.ndarray, ' point']", "Float64[np.ndarray, ' timed']"], float]
+# Of half intervals, by what factor they are too wide; 1 or less: narrow enough
+TooWide = Callable[["Float64[np.ndarray, ' point']"], float]
+
+
+def half_interval(confidence: float) -> float:
+    """Over the deviation of errors."""
+    return WIDER * t_quantile(math.inf, confidence)
 
 
 def all_within(error: float) -> TooWide:
     """No interval is wider."""
-    return lambda halves, seen: float(halves.max(initial=0.0)) / error
+    return lambda halves: float(halves.max(initial=0.0)) / error
 
 
-def most_within(error: float, share: float) -> TooWide:
-    """As many points as `share` are within `error` of the truth, with errors like those seen."""
-    return lambda halves, seen: float(np.quantile(np.outer(halves, seen), share)) / error
+def most_within(error: float, share: float, confidence: float) -> TooWide:
+    """As many points as `share` are within `error` of the truth, their intervals being of this confidence."""
+    errors = NORMAL / half_interval(confidence)
+    return lambda halves: float(np.quantile(np.outer(halves, errors), share)) / error
 
 
 def few_points(count: int, keys: int) -> bool:
     """Whether settings for so many keys, and for what limits a point, need too large a part of so many points."""
-    return max(FIRST + 1, TRIED * len(before(keys + 1)[0])) > WORTH * count
+    return max(FIRST + 1, ENOUGH * len(before(keys + 1)[0])) > WORTH * count
 
 
 def read_off(
@@ -266,8 +282,8 @@ def read_off(
     reading = Reading(time, rough, confidence, first, quick, OVERHEAD * seconds)
     while reading.needed <= WORTH * count and reading.looked_seconds <= reading.most_seconds:
         reading.go_on()
-        wide, doubt = too_wide(reading.half_widths(reading.some), reading.seen), max(1.0, reading.too_few) ** 2
-        if doubt * wide <= 1.0 and doubt * too_wide((found := reading.found()).half_widths, reading.seen) <= 1.0:
+        wide, doubt = too_wide(reading.half_widths(reading.some)), max(1.0, reading.too_few) ** 2
+        if doubt * wide <= 1.0 and doubt * too_wide((found := reading.found()).half_widths) <= 1.0:
             return found
         reading.narrow(wide)
     dear = reading.needed <= WORTH * count
@@ -282,11 +298,10 @@ def all_timed(time: Time, count: int, why: str) -> ReadOff:
 
 class Reading:
     """Points timed so far (`known`: cycles of each, and how far off), and what they say. `needed`: points to be timed,
-    at most; `wider`: half of an interval, over the deviation that the process expects; `seen`: errors over half
-    intervals. Settings are searched for once, and again where that takes `most_seconds` together."""
+    at most; `wider`: half of an interval, over the deviation that the process expects; `own`: of all points from what
+    keys tell. Settings are searched for once, and again where that takes `most_seconds` together."""
 
     wider: float
-    seen: Float64[np.ndarray, " error"]
 
     def __init__(
         self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None,
@@ -297,8 +312,8 @@ class Reading:
         self.known: dict[int, tuple[float, float]] = {}
         self.rng, self.needed, self.looked_seconds, self._least_wide = np.random.default_rng(0), 0.0, 0.0, math.inf
         self.some = self.rng.permutation(len(rough.cycles))[:LOOKED]
-        self.settings, self._settled = before(len(rough.places))[0], 0
-        self._foreseen: list[float] = []
+        self.settings, self._settled, self.own = before(len(rough.places))[0], 0, 0.0
+        self._foreseen: list[tuple[int, float]] = []  # of points by chance: how many were known, and the error
         self.timed(first)
         self._condition()
 
@@ -313,7 +328,9 @@ class Reading:
 
     def _keep(self, points: Sequence[int], how: Quick) -> None:
         if points:
-            self.known |= dict(zip(points, zip(*(each.tolist() for each in how(points)), strict=True), strict=True))
+            cycles, off, own = how(points)
+            self.known |= dict(zip(points, zip(cycles.tolist(), off.tolist(), strict=True), strict=True))
+            self.own = max(self.own, own)
 
     @property
     def too_few(self) -> float:
@@ -322,26 +339,29 @@ class Reading:
 
     def _condition(self) -> None:
         at, (cycles, off) = list(self.known), np.array(list(self.known.values())).T
-        self.process = Process(self.rough, at, np.log(cycles / self.rough.cycles[at]), off, self.settings)
+        self.process = Process(self.rough, at, np.log(cycles / self.rough.cycles[at]), off, self.settings, self.own)
 
     @one_thread
     def _learn(self) -> None:
         """What the points timed so far say of the others, and how far off that is."""
         self._condition()
-        count, settings = len(self.known), len(self.settings)
+        count = len(self.known)
         looked_seconds = self.looked_seconds + STEP_SECONDS * STEPS * len(self.rough.places) * count**2
         affordable = looked_seconds <= self.most_seconds or not self._settled
         if count >= MOVED * self._settled and affordable:
             self.settings = likeliest(self.process.apart, self.process.lacking)
             self.looked_seconds, self._settled = looked_seconds, count
             self._condition()
-        errors = self.process.errors()
-        # What settings of the same points hide: degrees of freedom, or what points were off by before they were timed
-        spent = math.sqrt(count / max(1, count - settings))
-        if self._foreseen and errors.any():
-            spent = max(spent, math.sqrt(np.square(self._foreseen).mean() / np.square(errors).mean()))
-        self.wider = WIDER * spent * quantile(errors, self.confidence)
-        self.seen = spent * np.abs(errors) / max(self.wider, 1e-300)
+        self.wider = half_interval(self.confidence) * self._spread()
+
+    def _spread(self) -> float:
+        """Of errors, over the deviations that the process expects: of points by chance of late, with other sweeps', and
+        no less than of those left out, with degrees of freedom that settings of the same points take."""
+        count, settings = len(self.known), len(self.settings)
+        late = [error for known, error in self._foreseen if known >= LAST * count]
+        square = (BELIEVED * EXPECTED**2 + np.square(late).sum()) / (BELIEVED + len(late))
+        left_out = np.square(self.process.errors()).mean() * count / max(1, count - settings)
+        return math.sqrt(max(square, left_out))
 
     @one_thread
     def go_on(self) -> None:
@@ -352,7 +372,7 @@ class Reading:
         chance = math.ceil(BY_CHANCE * count)
         begun = len(self.known) > FIRST  # settings were searched for
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
-        self._foreseen += self._errors(drawn[:chance]) if begun else []
+        self._foreseen += [(len(self.known), error) for error in self._errors(drawn[:chance])] if begun else []
         self._learn()
 
     def _errors(self, points: list[int]) -> list[float]:
@@ -387,15 +407,3 @@ class Reading:
         cycles[at], deviations = np.array(list(self.known.values())).T
         halves[at], timed[at] = self.wider * deviations, deviations == 0.0
         return ReadOff(cycles, timed, halves, reading=self)
-
-
-def quantile(errors: Float64[np.ndarray, " point"], confidence: float) -> float:
-    """Which a further error, over the deviation expected of it, stays within: split conformal prediction (Vovk et al.),
-    and no less than Student's with their mean square; this alone of too few errors. Student's from the normal quantile
-    by Wallace (1959), to 0.5 % from 4 degrees of freedom on: SciPy's takes 0.2 s to load."""
-    ordered, place = np.sort(np.abs(errors)), math.ceil((len(errors) + 1) * confidence)
-    degrees = max(len(errors) - 1, 1)
-    normal = t_quantile(math.inf, confidence) * (8 * degrees + 3) / (8 * degrees + 1)
-    student = math.sqrt(degrees * math.expm1(normal**2 / degrees))
-    by_size = math.sqrt(float((errors**2).mean())) * student
-    return max(float(ordered[place - 1]), by_size) if place <= len(errors) else by_size
