@@ -199,11 +199,11 @@ class Process:
 
 FIRST = 24  # points before anything is read off
 ENOUGH = 4  # points for each setting: half of the fewest that are tried; timed before errors are believed
-LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
+LEAST, AT_ONCE = 8, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
 MOVED = 1.3  # settings stay until there are so many times the points that they are of
-CANDIDATES = 300  # points among which is chosen
-LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
+CANDIDATES = 20  # points among which is chosen, for each that is
+LOOKED = 300  # points of which half intervals are looked at, before it is done at all of them
 # Errors over the deviations that the process expects, of other sweeps, and of how many points these count as; part of
 # the points timed, which are the last: of these by chance errors are as now
 EXPECTED, BELIEVED, LAST = 1.3, 10, 0.5
@@ -367,9 +367,9 @@ class Reading:
     def go_on(self) -> None:
         """With some that are drawn, and of others those of which least is known."""
         open_points = np.setdiff1d(np.arange(len(self.rough.cycles)), list(self.known))
-        drawn = self.rng.permutation(open_points)[:CANDIDATES].tolist()
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
+        drawn = self.rng.permutation(open_points)[: chance + CANDIDATES * (count - chance)].tolist()
         begun = len(self.known) > FIRST  # settings were searched for
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
         self._foreseen += [(len(self.known), error) for error in self._errors(drawn[:chance])] if begun else []

@@ -10,10 +10,12 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from sampling.auto.interpolation import (
+    BY_CHANCE,
     ENOUGH,
     EXPECTED,
     FIRST,
     LAST,
+    LEAST,
     NUGGET,
     OVERHEAD,
     STEP_SECONDS,
@@ -161,7 +163,7 @@ def test_what_goes_by_the_limits_is_read_off_by_them():
 @pytest.mark.parametrize("noise", [0.002, 0.015])
 def test_intervals_hold(noise):
     inside = []
-    for seed in range(6):
+    for seed in range(16):
         true = surface(seed, noise)
         of = found(true, error=0.05)
         assert not of.left
@@ -247,14 +249,12 @@ def test_intervals_are_wider_where_points_were_further_off_of_late_before_they_w
     reading = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
     for _ in range(3):
         reading.go_on()
-    assert len(reading._foreseen) == 2 * math.ceil(4 / 3)  # of points by chance after the first
-    wide, count = reading.wider, len(reading.known)
+    assert len(reading._foreseen) == 2 * math.ceil(LEAST * BY_CHANCE)  # of points by chance after the first
+    count, reading.process.errors = len(reading.known), lambda: np.zeros(25)
     reading._foreseen = [(int(LAST * count) - 1, 10.0)] * 4
-    reading.told([])
-    assert reading.wider == half_interval(0.95) * EXPECTED <= wide
+    assert reading._spread() == pytest.approx(EXPECTED)
     reading._foreseen = [(count, 10.0)] * 4
-    reading.told([])
-    assert reading.wider == pytest.approx(half_interval(0.95) * math.sqrt((10 * EXPECTED**2 + 400) / 14))
+    assert reading._spread() == pytest.approx(math.sqrt((10 * EXPECTED**2 + 400) / 14))
 
 
 def test_intervals_are_no_narrower_than_errors_of_points_left_out():
