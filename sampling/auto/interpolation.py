@@ -3,9 +3,8 @@
 A formula says roughly what a program takes on each point. The logarithm of what it lacks is a Gaussian process
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
-are those of the largest posterior. Timed next are the points of which it knows least. How far off it is say the points
-that were drawn by chance, each before it was timed, and what was seen of other sweeps; no less than those timed, each
-predicted from the others."""
+are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, points by chance
+say, each before it was timed, with those of other sweeps; and those that were timed, each from the others."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ class Covariance:
         self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))
         self.variance, self.jump = np.exp(settings[-2]), 1.0 / (1.0 + np.exp(-settings[-1]))
         self.smooth = [np.exp(-0.5 * reach * own) for reach, own in zip(self.reaches, apart.squares, strict=True)]
-        both = zip(self.smooth, apart.same, strict=True)
-        self.of_key = [(1.0 - self.jump) * own + self.jump * same for own, same in both]
+        self.of_key = [own + self.jump * (same - own) for own, same in zip(self.smooth, apart.same, strict=True)]
         self.product = np.full(apart.fixed.shape, self.variance)
         for weight, own, cells in zip(self.weights, self.of_key, apart.cells, strict=True):
             self.product *= ((1.0 + weight * own) / (1.0 + weight)).take(cells)
@@ -153,8 +151,7 @@ def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[n
 
 
 class Process:
-    """On the points that were timed (`at`): logarithms of what the formula lacks there, and how far off these are; and
-    all from what keys tell (`own`)."""
+    """Of what the formula lacks, in logarithms: on points `at` that are `off`, and all `own` from what keys tell."""
 
     def __init__(
         self, rough: Rough, at: Sequence[int], lacking: Float64[np.ndarray, " timed"],
@@ -229,7 +226,8 @@ class ReadOff:
         """After timing some points more, which tell of others, too."""
         if not self.reading:
             return self
-        self.reading.told(points)
+        self.reading.timed(points)
+        self.reading.learn()
         return self.reading.found()
 
 
@@ -301,8 +299,6 @@ class Reading:
     at most; `wider`: half of an interval, over the deviation that the process expects; `own`: of all points from what
     keys tell. Settings are searched for once, and again where that takes `most_seconds` together."""
 
-    wider: float
-
     def __init__(
         self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None,
         most_seconds: float = math.inf,
@@ -330,7 +326,7 @@ class Reading:
         if points:
             cycles, off, own = how(points)
             self.known |= dict(zip(points, zip(cycles.tolist(), off.tolist(), strict=True), strict=True))
-            self.own = max(self.own, own)
+            self.own = own or self.own
 
     @property
     def too_few(self) -> float:
@@ -342,7 +338,7 @@ class Reading:
         self.process = Process(self.rough, at, np.log(cycles / self.rough.cycles[at]), off, self.settings, self.own)
 
     @one_thread
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """What the points timed so far say of the others, and how far off that is."""
         self._condition()
         count = len(self.known)
@@ -357,11 +353,10 @@ class Reading:
     def _spread(self) -> float:
         """Of errors, over the deviations that the process expects: of points by chance of late, with other sweeps', and
         no less than of those left out, with degrees of freedom that settings of the same points take."""
-        count, settings = len(self.known), len(self.settings)
+        count, left_out = len(self.known), np.square(self.process.errors())
         late = [error for known, error in self._foreseen if known >= LAST * count]
         square = (BELIEVED * EXPECTED**2 + np.square(late).sum()) / (BELIEVED + len(late))
-        left_out = np.square(self.process.errors()).mean() * count / max(1, count - settings)
-        return math.sqrt(max(square, left_out))
+        return math.sqrt(max(square, left_out.sum() / max(1, count - len(self.settings))))
 
     @one_thread
     def go_on(self) -> None:
@@ -373,7 +368,7 @@ class Reading:
         begun = len(self.known) > FIRST  # settings were searched for
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
         self._foreseen += [(len(self.known), error) for error in self._errors(drawn[:chance])] if begun else []
-        self._learn()
+        self.learn()
 
     def _errors(self, points: list[int]) -> list[float]:
         """Of new points as they were predicted before, over the deviations expected."""
@@ -391,11 +386,6 @@ class Reading:
         if self.too_few <= 1.0:
             self._least_wide = min(self._least_wide, wide)
             self.needed = len(self.known) * max(1.0, self._least_wide)
-
-    def told(self, points: Sequence[int]) -> None:
-        """Time some more in full."""
-        self.timed(points)
-        self._learn()
 
     @one_thread
     def found(self) -> ReadOff:

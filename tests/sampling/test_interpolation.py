@@ -260,7 +260,7 @@ def test_intervals_are_wider_where_points_were_further_off_of_late_before_they_w
 def test_intervals_are_no_narrower_than_errors_of_points_left_out():
     reading = Reading(lambda points: surface(2, 0.01)[np.array(points)], ROUGH, 0.95)
     reading.go_on()
-    count, errors = len(reading.known), 3.0 * np.ones(25)
+    count, errors = len(reading.known), 3.0 * np.ones(len(reading.known))
     reading.process.errors = lambda: errors
     assert reading._spread() == pytest.approx(3.0 * math.sqrt(count / (count - len(reading.settings))))
 

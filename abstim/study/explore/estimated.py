@@ -211,9 +211,8 @@ class TimedPairs:
 
     def as_on_first(self, number: int) -> Roughly:
         """The same on all points: what the engine says of the first."""
-        cycles = self.timed([(0, number)])[0]
         nothing = np.zeros((len(self.points), 0))
-        return Roughly(np.full(len(self.points), cycles), nothing, nothing)
+        return Roughly(np.full(len(self.points), self.timed([(0, number)])[0]), nothing, nothing)
 
     @cached_property
     def _columns(self) -> np.ndarray:
