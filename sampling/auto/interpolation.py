@@ -3,8 +3,8 @@
 A formula says roughly what a program takes on each point. The logarithm of what it lacks is a Gaussian process
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
-are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, points by chance
-say, each before it was timed, with those of other sweeps; and those that were timed, each from the others."""
+are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, points by
+chance say, each before it was timed, with those of other sweeps; and those that were timed, each from the others."""
 
 from __future__ import annotations
 
