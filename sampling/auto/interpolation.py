@@ -135,13 +135,14 @@ def slopes_of_loss(
     return found.slopes(0.5 * (inverse - np.outer(weights, weights))) + (settings - means) / deviations**2
 
 
-def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[np.ndarray, " setting"]:
-    """Settings of the largest posterior, about, from those expected: from others that fewer points made likely, the
-    search may not find it. Each setting goes by a stride of its own, which grows while its slope keeps its sign (Igel
-    and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
-    settings, _, (lowest, highest) = before(len(apart.squares))
+def likeliest(
+    apart: Apart, lacking: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"], steps: int
+) -> Float64[np.ndarray, " setting"]:
+    """Settings of the largest posterior, about, from others. Each goes by a stride of its own, which grows while its
+    slope keeps its sign (Igel and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
+    _, _, (lowest, highest) = before(len(apart.squares))
     strides, last = np.full(len(settings), FIRST_STRIDE), np.zeros(len(settings))
-    for _ in range(STEPS):
+    for _ in range(steps):
         slopes = slopes_of_loss(settings, apart, lacking)
         turned = slopes * last
         strides = np.minimum(strides * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), LARGEST_STRIDE)
@@ -168,8 +169,7 @@ class Process:
     def read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         """What the formula lacks on some points, and its variance; so few at once that caches hold what is between."""
         parts = [self._read_off(points[first : first + LOOKED]) for first in range(0, len(points), LOOKED)]
-        logs, variances = zip(*parts, strict=True)
-        return np.concatenate(logs), np.concatenate(variances)
+        return np.concatenate([logs for logs, _ in parts]), np.concatenate([variances for _, variances in parts])
 
     def _read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
@@ -198,7 +198,8 @@ FIRST = 24  # points before anything is read off
 ENOUGH = 4  # points for each setting: half of the fewest that are tried; timed before errors are believed
 LEAST, AT_ONCE = 8, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
-MOVED = 1.3  # settings stay until there are so many times the points that they are of
+# Settings stay until there are so many times the points that they are of; from MANY points' the next search begins, in
+MOVED, MANY = 1.3, 200  # place of those expected: from fewer points' it may not find what is likeliest
 CANDIDATES = 20  # points among which is chosen, for each that is
 LOOKED = 300  # points of which half intervals are looked at, before it is done at all of them
 # Errors over the deviations that the process expects, of other sweeps, and of how many points these count as; part of
@@ -315,8 +316,7 @@ class Reading:
 
     def timed(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
         """Cycles of points, timed in full, each once."""
-        open_points = [point for point in points if point not in self.known or self.known[point][1]]
-        self._keep(open_points, self._exactly)
+        self._keep([point for point in points if point not in self.known or self.known[point][1]], self._exactly)
         return np.array([self.known[point][0] for point in points])
 
     def _exactly(self, points: Sequence[int]) -> Timed:
@@ -341,11 +341,11 @@ class Reading:
     def learn(self) -> None:
         """What the points timed so far say of the others, and how far off that is."""
         self._condition()
-        count = len(self.known)
-        looked_seconds = self.looked_seconds + STEP_SECONDS * STEPS * len(self.rough.places) * count**2
-        affordable = looked_seconds <= self.most_seconds or not self._settled
-        if count >= MOVED * self._settled and affordable:
-            self.settings = likeliest(self.process.apart, self.process.lacking)
+        count, keys = len(self.known), len(self.rough.places)
+        begun, steps = (self.settings, STEPS // 3) if self._settled >= MANY else (before(keys)[0], STEPS)
+        looked_seconds = self.looked_seconds + STEP_SECONDS * steps * keys * count**2
+        if count >= MOVED * self._settled and (looked_seconds <= self.most_seconds or not self._settled):
+            self.settings = likeliest(self.process.apart, self.process.lacking, begun, steps)
             self.looked_seconds, self._settled = looked_seconds, count
             self._condition()
         self.wider = half_interval(self.confidence) * self._spread()

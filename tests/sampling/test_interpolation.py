@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
+from sampling.auto import interpolation
 from sampling.auto.interpolation import (
     BY_CHANCE,
     ENOUGH,
@@ -137,6 +138,22 @@ def test_settings_stay_where_another_search_would_cost_more_than_it_saves():
     of = found(true, 0.02, seconds=1.5 * first / OVERHEAD)
     assert of.reading._settled == FIRST + 1 < 1.3 * (FIRST + 1) < of.timed.sum() < 0.3 * COUNT and not of.left
     assert found(true, 0.02).reading._settled > FIRST + 1
+
+
+def test_a_search_begins_with_the_settings_of_many_points_and_is_shorter(monkeypatch):
+    searches, search = [], interpolation.likeliest
+
+    def likeliest(apart, lacking, begun, steps):
+        searches.append((len(lacking), begun, steps, search(apart, lacking, begun, steps)))
+        return searches[-1][-1]
+
+    monkeypatch.setattr(interpolation, "likeliest", likeliest)
+    monkeypatch.setattr(interpolation, "MANY", 33)
+    found(surface(0, 0.01), 0.02)
+    first, second, third = searches[:3]
+    expected = before(len(ROUGH.places))[0]
+    assert first[0] < second[0] == 33 and (first[1] == expected).all() and (second[1] == expected).all()
+    assert third[1] is second[3] and (second[2], third[2]) == (STEPS, STEPS // 3)
 
 
 def test_few_points_are_all_timed():
