@@ -200,7 +200,7 @@ LEAST, AT_ONCE = 8, 0.15  # added between two looks at the error: of the points 
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
 # Settings stay until there are so many times the points that they are of; from MANY points' the next search begins, in
 MOVED, MANY = 1.3, 200  # place of those expected: from fewer points' it may not find what is likeliest
-CANDIDATES = 20  # points among which is chosen, for each that is
+CANDIDATES = 400  # points among which is chosen
 LOOKED = 300  # points of which half intervals are looked at, before it is done at all of them
 # Errors over the deviations that the process expects, of other sweeps, and of how many points these count as; part of
 # the points timed, which are the last: of these by chance errors are as now
@@ -364,7 +364,7 @@ class Reading:
         open_points = np.setdiff1d(np.arange(len(self.rough.cycles)), list(self.known))
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
-        drawn = self.rng.permutation(open_points)[: chance + CANDIDATES * (count - chance)].tolist()
+        drawn = self.rng.permutation(open_points)[: chance + CANDIDATES].tolist()
         begun = len(self.known) > FIRST  # settings were searched for
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
         self._foreseen += [(len(self.known), error) for error in self._errors(drawn[:chance])] if begun else []
