@@ -159,7 +159,7 @@ class Process:
         off: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"], own: float = 0.0,
     ) -> None:  # fmt: skip
         self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.mean())
-        self.nugget = NUGGET + own**2
+        self.nugget = NUGGET + (own / EXPECTED) ** 2  # by EXPECTED intervals are wider, and this is seen
         self.lacking, apart = lacking - self.mean, rough.apart(at, at)
         self.apart = apart._replace(fixed=apart.fixed + np.diag(self.nugget + off**2))
         self.known = Covariance(settings, self.apart)

@@ -289,7 +289,7 @@ def test_what_no_key_tells_is_in_intervals_of_all_points_and_no_other_is_known_b
     for reading in (exactly, roughly):
         reading.go_on()
     halves = exactly.half_widths(range(COUNT)) / exactly.wider, roughly.half_widths(range(COUNT)) / roughly.wider
-    assert halves[0].min() < 0.02 < halves[1].min()
+    assert halves[0].min() < 0.02 / EXPECTED < halves[1].min()
 
 
 def test_most_points_are_within_an_error():
