@@ -9,9 +9,18 @@ import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, WRITE, Kinds, Records, Walking, acts_of, walk_kind
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, TURN_SHIFT, WRITE, Kinds, Walking, walk_kind
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
-from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
+from abstim.engine.accesses import (
+    LOCAL_LINE,
+    SHARED_LINE,
+    line_of,
+    more_follow,
+    sectors_in,
+    sectors_of,
+    segment,
+    transactions_in,
+)
 from abstim.engine.state import Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import jit, zero
@@ -21,8 +30,9 @@ from precharacterize.classify import Kind
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
 WALKED, MOST_WALKED = 64, 1 << 15
-MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
+MOST_USES = 1 << 13  # of lines that are looked at, by the SMs whose L1D is
 FIRST_LOCAL = 1 << 31
+NO_REGISTER = np.uint64(0)
 ALIKE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
 
 # What a launch asks of the units, all thread blocks together
@@ -116,8 +126,7 @@ class Read(NamedTuple):
 
     of_warps: Int32[np.ndarray, " warp"]
     leaders: np.ndarray  # LEADER, by warp
-    done: Records
-    turns: Int32[np.ndarray, " record"]
+    acts: Int32[np.ndarray, " record"]
 
 
 @jit
@@ -159,41 +168,33 @@ def is_like(streams, offsets, w, other):
 
 
 @jit
-def waits_for(code, i, issued, turn):
-    """Does an instruction wait for a register that a load of this turn writes?"""
-    found = False
-    for k in range(code.waits.shape[1]):
-        found |= code.waits[i, k] >= 0 and issued[code.waits[i, k]] == turn
-    return found
-
-
-@jit
-def read_leader(code, streams, offsets, reading, w, read, walking):
+def read_leader(code, streams, offsets, reading, w, read):
     """What the line records of a warp do, in which of its turns: one ends where the warp waits for a load of it."""
-    record, turn, issued = offsets.records[w], 0, walking.writer
-    issued[:] = -1
+    record, turn, issued = offsets.records[w], 0, NO_REGISTER
     for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
         block = streams.blocks[event]
         for n in range(code.first_step[block], code.first_step[block + 1]):
-            i, row, first = code.steps[n], code.rows[code.steps[n]], record
-            if row.waits and waits_for(code, i, issued, turn):
-                turn += 1
-            if row.kind >= Kind.PARAM_LOAD and not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                record, _ = acts_of(row, streams.records, reading, record, read.done)
-                add_record_work(streams, reading, read, first, record, turn, read.leaders[w])
-            if row.kind >= Kind.GLOBAL_LOAD:
-                for k in range(code.writes.shape[1]):
-                    if code.writes[i, k] >= 0:
-                        issued[code.writes[i, k]] = turn
+            step = code.steps[n]
+            if step.awaited & issued:
+                turn, issued = turn + 1, NO_REGISTER
+            if step.bytes:
+                record = read_access(step, streams.records, reading, record, turn, read.acts, read.leaders[w])
+            issued |= step.loaded
     read.leaders[w].turns = turn + 1
 
 
 @jit
-def add_record_work(streams, reading, read, first, stop, turn, own):
-    """What the line records of an access ask for."""
-    for r in range(first, stop):
-        action, transactions, sectors = read.done.actions[r], read.done.transactions[r], sectors_of(streams.records[r])
-        read.turns[r] = turn
+def read_access(step, records, reading, record, turn, acts, own):
+    """What the line records of a memory instruction do, and ask for; returns where the next one's begin."""
+    while True:
+        word = records[record]
+        line, sectors, action = line_of(word), sectors_of(word), step.action
+        transactions = transactions_in(sectors, step.bytes)
+        if not transactions or line == SHARED_LINE:
+            action = NOTHING
+        elif line >= LOCAL_LINE and action == WRITE:
+            action = LOOK_UP
+        acts[record] = turn << TURN_SHIFT | action
         if action == LOOK_UP:
             own.lookups += transactions
             own.lines += 1
@@ -204,10 +205,13 @@ def add_record_work(streams, reading, read, first, stop, turn, own):
             own.store_sectors += sectors_in(segment(reading.machine[0], sectors))
         elif action:
             own.atomics += transactions
+        record += 1
+        if not more_follow(word):
+            return record
 
 
 @jit
-def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, walking, out):
+def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, out):
     """Find the leaders of the first thread blocks' warps, and what all ask for."""
     for w in range(blocks * looked.warps):
         leader = w
@@ -215,7 +219,7 @@ def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, 
             if leader == w and w >= before and is_like(streams, offsets, w, read.of_warps[w - before]):
                 leader = read.of_warps[w - before]
         if leader == w:
-            read_leader(code, streams, offsets, reading, w, read, walking)
+            read_leader(code, streams, offsets, reading, w, read)
         read.of_warps[w] = leader
         read.leaders[leader].members += 1
     for w in range(blocks * looked.warps):
@@ -279,7 +283,7 @@ def walk_first(code, streams, offsets, reading, warps, read, walk, out):
     kinds, count, best, latest = walk.kinds, 0, 0, -1.0
     for w in range(warps):
         if read.leaders[w].members:
-            walk_kind(code, streams, offsets, reading, w, True, kinds, count, walk.walking, read.done)
+            walk_kind(code, streams, offsets, reading, w, True, kinds, count, walk.walking)
             end = 0.0
             for phase in range(kinds.phases[count, 0], kinds.phases[count, 1]):
                 end += kinds.ends[phase]
@@ -304,7 +308,7 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch,
                 own = read.leaders[leader]
                 if not own.kind:
                     walking = scratch.walk.walking
-                    walk_kind(code, streams, offsets, reading, leader, False, kinds, count, walking, read.done)
+                    walk_kind(code, streams, offsets, reading, leader, False, kinds, count, walking)
                     count += 1
                     own.kind = count
             kept = find_path(streams, offsets, reading, looked, block, kept, scratch)
@@ -384,7 +388,7 @@ def fill_tables(batches, warps, reading, reuse, tables):
                     number += 1
                 if number == made:
                     tables.spread[number, 0], tables.spread[number, 1] = busy, held
-                    make_table(batches, busy, held, reading, reuse, tables, number)
+                    make_table(batches, warps, busy, held, reading, reuse, tables, number)
                     made += 1
                 tables.numbers[s, k] = number
             else:
@@ -392,11 +396,19 @@ def fill_tables(batches, warps, reading, reuse, tables):
 
 
 @jit
-def make_table(batches, busy, held, reading, reuse, tables, number):
+def make_table(batches, warps, busy, held, reading, reuse, tables, number):
     """That of so many SMs with work, and thread blocks on each."""
     uses, found, level = reuse.uses, reuse.found, reuse.level
-    measured = min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
-    loads = use_caches(uses, busy, held, measured, reading, reuse.order, level, found)
+    order, measured = reuse.order, min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
+    order.measured[:busy] = 0
+    for m in range(measured):  # SMs of which batches are looked at first
+        sm = m * busy // measured
+        if len(batches):
+            sm = batches[m * len(batches) // measured, 2] // warps % busy
+        while order.measured[sm]:
+            sm = (sm + 1) % busy
+        order.measured[sm] = 1
+    loads = use_caches(uses, busy, held, reading, order, level, found)
     fill_table(uses, batches, found, reuse.counts, loads, tables.misses[number])
     tables.jams[number] = level.state[0].jam
     tables.crowds[number] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
@@ -438,9 +450,8 @@ def look(code, looked, reading, scratch, asked):
     out.filled[:] = 0
     marks.executed[: len(streams.block_start)] = 0
     zero(read.leaders[: blocks * looked.warps])
-    zero(read.done.actions[: offsets.records[blocks * looked.warps]])
     deal(looked, marks, asked.tables.dealt, out)
-    read_warps(code, streams, offsets, reading, looked, marks.executed, blocks, read, walk.walking, out)
+    read_warps(code, streams, offsets, reading, looked, marks.executed, blocks, read, out)
     count_classes(code, streams, marks.executed, out)
     longest = walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
     share = choose(looked, asked.least_walked, marks.chosen, blocks, read.leaders)
