@@ -152,6 +152,17 @@ def test_steps_are_what_is_on_lines_or_waits_for_a_load():
     assert steps["awaited"].tolist() == [0] * 5 + [3, 1, 2, 0]  # the load for its own two registers
 
 
+def test_warps_that_take_turns_ask_first_and_work_then():
+    """A thread loads nine numbers, and sorts them: one after the other, if all are in step."""
+    session, cycles = open_session(cases()["median3"]), {}
+    for scheduler in ("lrr", "gto"):
+        gpu = load_gpu("rtx3070", ["perfect_memory=true", "launch_latency_cycles=0", f"scheduler={scheduler}"])
+        detailed, formula = (run(session, gpu, model=model).launches[0] for model in ("detailed", "analytic"))
+        cycles[scheduler] = detailed.cycles, formula.cycles
+        assert formula.cycles == pytest.approx(detailed.cycles, rel=0.16)
+    assert all(in_step > 1.1 * out_of_step for in_step, out_of_step in zip(*cycles.values(), strict=True))
+
+
 def test_batches_of_a_loop_are_chosen_as_if_by_chance():
     """Of the twelve loads of a thread, one after the other, the first finds no sector of its line."""
     gpu = load_gpu("rtx3070")

@@ -125,9 +125,8 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     size = uses.sizes[0]
     records = offsets.records[size.blocks * size.warps]
     make_places(size, min(records, 2 * (records // size.scale + 2 * WAITED)))
-    lines.table[: size.places] = 0
+    lines.table[: size.places], size.lines = 0, 0
     zero(lines.wanted)
-    size.lines = 0
     want(streams, offsets, batches, read, lines, uses)
     others = size.lines
     collect_uses(streams, offsets, reading, looked, read, lines, uses)
@@ -138,9 +137,7 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
 def finer(size, found, least):
     """How many times as many lines tell enough; half of them do where they have many uses."""
     times = 1
-    while times < size.scale and found * times < least:
-        if 2 * found * times >= least and size.uses * times >= MANY_USES:
-            break
+    while times < size.scale and found * times < (least // 2 if size.uses * times >= MANY_USES else least):
         times *= 2
     return times
 
@@ -175,11 +172,11 @@ def use_at(uses, first, stop, record):
 
 
 @jit
-def most_updated(streams, offsets, looked, blocks, read, lines, size):
+def most_updated(streams, offsets, looked, blocks, read, lines, uses):
     """Atomics on the line that most are on."""
-    most = count = 0
+    size, most = uses.sizes[0], 0
     make_places(size, offsets.records[blocks * looked.warps])
-    lines.table[: size.places] = 0
+    lines.table[: size.places], size.lines = 0, 0
     for w in range(blocks * looked.warps):
         leader = read.of_warps[w]
         if read.leaders[leader].atomics:
@@ -189,9 +186,8 @@ def most_updated(streams, offsets, looked, blocks, read, lines, size):
                     line = line_of(streams.records[r])
                     place = place_in(lines.table[: size.places], lines.keys, line)
                     if not lines.table[place]:
-                        lines.keys[count], lines.updates[count] = line, 0
-                        count += 1
-                        lines.table[place] = count
+                        lines.updates[size.lines] = 0
+                        add_line(lines, place, line, uses, 0)
                     lines.updates[lines.table[place] - 1] += sectors_in(sectors_of(streams.records[r]))
                     most = max(most, lines.updates[lines.table[place] - 1])
     return most

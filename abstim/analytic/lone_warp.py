@@ -28,9 +28,8 @@ NOTHING, LOOK_UP, WRITE, UPDATE = 0, 1, 2, 3
 ACTION, TURN_SHIFT = 3, 2
 
 # One a static instruction; `fixed`: cycles from issue to result beyond its latency; `times`: as how many it is to
-# its unit, which a product of many rows holds for longer; `action`: what its line records do, but for windows; where
-# the registers that it waits for, and writes, are in `operands`
-_CODE = "pc", "latency", "fixed", "times", "kind", "bytes", "action", "waits_at", "waits_end", "writes_at", "writes_end"
+# its unit, which a product of many rows holds for longer; where what it waits for, and writes, is in `operands`
+_CODE = "pc", "latency", "fixed", "times", "kind", "bytes", "waits_at", "waits_end", "writes_at", "writes_end"
 CODE = np.dtype([(name, "i4") for name in _CODE])
 # One of those that have line records, or may wait for a load: transactions are of so many bytes (0: it has no line
 # records); registers that loads write are bits, of which those beyond 64 share one: those it waits for, and loads
@@ -73,7 +72,7 @@ class Kinds(NamedTuple):
     barriers."""
 
     phases: Int64[np.ndarray, "kind 2"]  # where its own begin and end in the next four
-    work: Float64[np.ndarray, "phase 3"]  # fetches, accesses, cycles of those
+    work: Float64[np.ndarray, "phase 6"]  # OF_WALKS
     ends: Float64[np.ndarray, " phase"]  # cycles of a phase
     paths: Float64[np.ndarray, "phase latency"]  # counts of LATENCIES on its longest path
     batches: Int64[np.ndarray, "phase 2"]  # where its own begin and end in `ranges`: see `longest_path`
@@ -82,13 +81,15 @@ class Kinds(NamedTuple):
 
 class Walking(NamedTuple):
     """Scratch of walks: the instructions of a warp, and one more; the one that wrote each register last; whether a line
-    of code is fetched, and the lines of constants that are; the last instruction of each phase."""
+    of code is fetched, and the lines of constants that are; the last instruction of each phase; of a turn, instructions
+    up to the first access and behind, accesses, cycles of those, and of the last one of the turn before."""
 
     nodes: np.ndarray  # NODE
     writer: Int64[np.ndarray, " register"]
     lines: Int8[np.ndarray, " line"]
     constants: Int64[np.ndarray, " line"]
     cuts: Int64[np.ndarray, " phase"]
+    turn: Float64[np.ndarray, " 5"]
 
 
 @jit
@@ -133,12 +134,11 @@ def access_of(node, row, records, reading, first, constants, cold):
     node.work = 0
     if accesses.sectors_of(records[first]):
         node.work = max(1, accesses.pipe_cycles(reading.machine[0], records, first, end, row.kind, row.bytes))
-    if row.action:
-        node.latency = LOAD if row.action == LOOK_UP else STORE if row.action == WRITE else ATOMIC
-    else:
-        node.latency = CONST_MISS if cold and node.work and not is_in(constants, line) else CONST
-    if row.action and line == accesses.SHARED_LINE:
-        node.latency = SHARED
+    if row.kind >= Kind.GLOBAL_LOAD:
+        if line == accesses.SHARED_LINE:
+            node.latency = SHARED
+    elif cold and node.work and not is_in(constants, line):
+        node.latency = CONST_MISS
     return end
 
 
@@ -195,12 +195,23 @@ def wait_for(node, nodes, j):
 
 
 @jit
+def end_turn(turn, work):
+    """Add the issue slots, with 1, 2 and 4 schedulers, in which the load/store unit works though warps are in step: for
+    accesses that they do not wait for, and for the last one of all warps, when the first has its own."""
+    for k in range(3):
+        work[3 + k] += min(turn[0], turn[4] * (1 << k)) + min(turn[1], turn[3] * (1 << k))
+    turn[4] = turn[3] / max(1.0, turn[2])
+    turn[:4] = 0
+
+
+@jit
 def schedule(code, walking, count, latency, most, work):
     """Issue and completion times of a warp's instructions, and what its phases, between barriers, ask of units that all
     share; returns (the one that is complete last, how many phases there are, at most so many)."""
-    nodes, writer, operands = walking.nodes, walking.writer, code.operands
+    nodes, writer, operands, turn = walking.nodes, walking.writer, code.operands, walking.turn
     writer[:] = -1
-    unit_free, blocker, latest, phases = 0.0, -1, 0, 0
+    turn[:] = 0
+    unit_free, blocker, latest, phases, begun = 0.0, -1, 0, 0, 0
     work[0][:] = 0
     for n in range(count):
         node, row = nodes[n], code.rows[nodes[n].instr]
@@ -209,11 +220,17 @@ def schedule(code, walking, count, latency, most, work):
         for k in range(row.waits_at, row.waits_end):
             wait_for(node, nodes, writer[operands[k]])
         wait_for(node, nodes, blocker)
+        if not node.issue_bound and node.after >= begun and code.rows[nodes[node.after].instr].kind >= Kind.PARAM_LOAD:
+            end_turn(turn, work[phases])
+            begun = n
+        turn[turn[2] > 0] += 1
         unit_free = result_of(node, row, latency, unit_free)
         work[phases, 0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
         if row.kind >= Kind.PARAM_LOAD:
             work[phases, 1] += 1
             work[phases, 2] += max(1, node.work)
+            turn[2] += 1
+            turn[3] += max(1, node.work)
         blocker = -1
         if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
             blocker = n
@@ -221,6 +238,8 @@ def schedule(code, walking, count, latency, most, work):
             blocker = latest
         if n == count - 1 or (row.kind == Kind.BARRIER and phases < most - 1):
             walking.cuts[phases] = n
+            end_turn(turn, work[phases])
+            turn[4], begun = 0, n + 1
             phases += 1
             work[phases][:] = 0
         if node.done > nodes[latest].done:

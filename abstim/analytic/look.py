@@ -11,16 +11,8 @@ from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, TURN_SHIFT, WRITE, Kinds, Walking, walk_kind
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
-from abstim.engine.accesses import (
-    LOCAL_LINE,
-    SHARED_LINE,
-    line_of,
-    more_follow,
-    sectors_in,
-    sectors_of,
-    segment,
-    transactions_in,
-)
+from abstim.engine import accesses
+from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from abstim.engine.state import Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import jit, zero
@@ -41,6 +33,7 @@ WORK = (
     "results",  # of them, those on arithmetic units
     "fetches", "accesses",  # instructions on the load/store unit
     "access_cycles",  # it is busy
+    "beside", "beside_of_2", "beside_of_4",  # issue slots in which it is, of warps in step, with 1, 2, 4 schedulers
     "lookups",  # transactions that look up L1D
     "lines",  # the same, an instruction's transactions on one line counted once
     "load_sectors",  # that those ask for if all miss
@@ -49,7 +42,7 @@ WORK = (
 )  # fmt: skip
 
 
-OF_RECORDS = WORK[5:]  # those of line records
+OF_WALKS, OF_RECORDS = WORK[2:8], WORK[8:]  # those of walks, and of line records
 
 SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
@@ -72,7 +65,8 @@ def overlaid(fields: np.dtype, name: str, first: str) -> np.dtype:
     return np.dtype({"names": [*own, name], "formats": formats, "offsets": [*offsets, at]})
 
 
-SUMMARY = overlaid(overlaid(_FIELDS, "of_records", OF_RECORDS[0]), "filled", WORK[0])
+SUMMARY = overlaid(overlaid(_FIELDS, "of_records", OF_RECORDS[0]), "of_walks", OF_WALKS[0])
+SUMMARY = overlaid(SUMMARY, "filled", WORK[0])
 
 
 class Tables(NamedTuple):
@@ -154,14 +148,11 @@ def ask_alike(records, first, stop, shift):
 def is_like(streams, offsets, w, other):
     """Does a warp execute what another one does, and ask the same of the load/store unit, of other lines?"""
     events, records, passes = offsets.blocks, offsets.records, offsets.conflicts
-    if events[w + 1] - events[w] != events[other + 1] - events[other]:
-        return False
-    if records[w + 1] - records[w] != records[other + 1] - records[other]:
-        return False
-    if passes[w + 1] - passes[w] != passes[other + 1] - passes[other]:
-        return False
     return (
-        are_equal(streams.blocks, events[w], events[w + 1], events[other] - events[w])
+        events[w + 1] - events[w] == events[other + 1] - events[other]
+        and records[w + 1] - records[w] == records[other + 1] - records[other]
+        and passes[w + 1] - passes[w] == passes[other + 1] - passes[other]
+        and are_equal(streams.blocks, events[w], events[w + 1], events[other] - events[w])
         and ask_alike(streams.records, records[w], records[w + 1], records[other] - records[w])
         and are_equal(streams.conflicts, passes[w], passes[w + 1], passes[other] - passes[w])
     )
@@ -189,10 +180,10 @@ def read_access(step, records, reading, record, turn, acts, own):
     while True:
         word = records[record]
         line, sectors, action = line_of(word), sectors_of(word), step.action
-        transactions = transactions_in(sectors, step.bytes)
+        transactions = accesses.transactions_in(sectors, step.bytes)
         if not transactions or line == SHARED_LINE:
             action = NOTHING
-        elif line >= LOCAL_LINE and action == WRITE:
+        elif line >= accesses.LOCAL_LINE and action == WRITE:
             action = LOOK_UP
         acts[record] = turn << TURN_SHIFT | action
         if action == LOOK_UP:
@@ -206,7 +197,7 @@ def read_access(step, records, reading, record, turn, acts, own):
         elif action:
             own.atomics += transactions
         record += 1
-        if not more_follow(word):
+        if not accesses.more_follow(word):
             return record
 
 
@@ -254,7 +245,7 @@ def count_blocks(looked, instructions, most):
 @jit
 def choose(looked, least, chosen, blocks, leaders):
     """Choose thread blocks to be walked; returns the instructions of the longest warp of a mean block over those of
-    the ones spread evenly. What warps have in common is walked once."""
+    all that are spread evenly together. What warps have in common is walked once."""
     warps, total, distinct = looked.warps, 0, 0
     for w in range(blocks * warps):
         total += looked.warp_instructions[w]
@@ -274,7 +265,7 @@ def choose(looked, least, chosen, blocks, leaders):
         if own > most:
             most, longest = own, b
     chosen[longest] |= 2
-    return every / blocks / (spread / few)
+    return every / (blocks * spread)
 
 
 @jit
@@ -297,9 +288,9 @@ def walk_first(code, streams, offsets, reading, warps, read, walk, out):
 
 @jit
 def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out):
-    """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: by how much the paths of other
-    blocks are longer. Returns how many batches of loads their longest paths have."""
-    count = kept = spread = 0
+    """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: what one of those spread
+    evenly counts for. Returns how many batches of loads their longest paths have."""
+    count = kept = 0
     longest, read, kinds, chosen = -1.0, scratch.read, scratch.walk.kinds, scratch.marks.chosen
     for block in range(blocks):
         if chosen[block]:
@@ -314,13 +305,10 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch,
             kept = find_path(streams, offsets, reading, looked, block, kept, scratch)
             if chosen[block] & 1:
                 add_path(out.path, scratch.path.counts, share)
-                spread += 1
             if scratch.path.end[0] > longest:
                 longest = scratch.path.end[0]
                 out.longest_path[:] = 0
                 add_path(out.longest_path, scratch.path.counts, 1.0)
-    for k in range(len(LATENCIES)):
-        out.path[k] /= spread
     return kept
 
 
@@ -347,23 +335,20 @@ def add_work(looked, marks, blocks, read, kinds, out):
             for w in range(block * looked.warps, (block + 1) * looked.warps):
                 kind = kind_of(read, w)
                 for phase in range(kinds.phases[kind, 0], kinds.phases[kind, 1]):
-                    out.fetches += kinds.work[phase, 0]
-                    out.accesses += kinds.work[phase, 1]
-                    out.access_cycles += kinds.work[phase, 2]
+                    for k in range(len(OF_WALKS)):
+                        out.of_walks[k] += kinds.work[phase, k]
                 instructions += looked.warp_instructions[w]
     out.instructions = 0
     for block in range(looked.blocks):
         out.instructions += marks.instructions[block]
     times = out.instructions / max(1, instructions)
-    out.fetches *= times
-    out.accesses *= times
-    out.access_cycles *= times
+    for k in range(len(OF_WALKS)):
+        out.of_walks[k] *= times
 
 
 @jit
 def thin_out(batches, kept, most):
-    """Keep so many of some batches that they have `most` line records or so, as if by chance, for a loop has a period;
-    returns how many."""
+    """Keep batches of `most` line records or so, as if by chance, for a loop has a period; returns how many."""
     records = left = 0
     for k in range(kept):
         records += batches[k, 1] - batches[k, 0]
@@ -391,8 +376,6 @@ def fill_tables(batches, warps, reading, reuse, tables):
                     make_table(batches, warps, busy, held, reading, reuse, tables, number)
                     made += 1
                 tables.numbers[s, k] = number
-            else:
-                tables.numbers[s, k] = 0  # which no point reads
 
 
 @jit
@@ -402,9 +385,7 @@ def make_table(batches, warps, busy, held, reading, reuse, tables, number):
     order, measured = reuse.order, min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
     order.measured[:busy] = 0
     for m in range(measured):  # SMs of which batches are looked at first
-        sm = m * busy // measured
-        if len(batches):
-            sm = batches[m * len(batches) // measured, 2] // warps % busy
+        sm = batches[m * len(batches) // measured, 2] // warps % busy if len(batches) else m
         while order.measured[sm]:
             sm = (sm + 1) % busy
         order.measured[sm] = 1
@@ -459,7 +440,7 @@ def look(code, looked, reading, scratch, asked):
     add_paths(out.cold_path, walk.kinds, kind_of(read, longest), -1.0)
     add_work(looked, marks, blocks, read, walk.kinds, out)
     if out.atomics > 0:
-        out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
+        out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses)
     kept = thin_out(marks.batches, kept, WAITED)
     batches = marks.batches[:kept]
     look_at_enough(streams, offsets, reading, looked, asked.least_lines, blocks, batches, read, lines, reuse.uses)

@@ -12,12 +12,12 @@ import numpy as np
 from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, TimedCode, Walking
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, LOOK_UP, Kinds, Reading, TimedCode, Walking
 from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables, Walk
 from abstim.analytic.model import PREDICTION, Summary, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.accesses import element_segment
-from abstim.engine.design_point import caches_machine, streams_of
+from abstim.engine.design_point import caches_machine, code_of, streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float, Int32
@@ -60,12 +60,12 @@ def scratch_for(*sizes: int) -> Held:
         read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), np.empty(records, np.int32))
         phases = warps + MOST_PHASES
         kinds = Kinds(
-            np.empty((warps, 2), np.int64), np.empty((phases + 1, 3)), np.empty(phases),
+            np.empty((warps, 2), np.int64), np.empty((phases + 1, 6)), np.empty(phases),
             np.empty((phases, len(LATENCIES))), np.empty((phases, 2), np.int64), np.empty((records + 1, 2), np.int64),
         )  # fmt: skip
         walking = Walking(
             np.empty(longest + 1, lone_warp.NODE), np.empty(registers, np.int64), np.empty(code_lines, np.int8),
-            np.empty(longest + 2, np.int64), np.empty(longest + 1, np.int64),
+            np.empty(longest + 2, np.int64), np.empty(longest + 1, np.int64), np.empty(5),
         )  # fmt: skip
         path = BlockPath(np.empty(len(LATENCIES)), np.empty(1))
         marks = Marks(
@@ -103,7 +103,7 @@ def _room(nodes: Sequence[Values], asked: np.ndarray, dealt: tuple[int, int]) ->
     count = np.count_nonzero(asked)
     of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count)
     sms, residents = (np.array(own, float) for own in nodes)
-    numbers, misses = np.empty(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
+    numbers, misses = np.zeros(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
     return Tables(sms, residents, asked, np.array(dealt), numbers, *of_each, misses)
 
 
@@ -182,8 +182,7 @@ def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, H
     (rows, operands), steps = _code(program, table, gpu), _steps(table, gpu)
     chosen = (steps["bytes"] > 0) | (steps["awaited"] > 0)
     first_step = [int(chosen[:start].sum()) for start in (*table.block_start.tolist(), len(chosen))]
-    latencies = base + LONG_CYCLES * missing
-    code = TimedCode(rows, operands, latencies, np.array(first_step), steps[chosen])
+    code = TimedCode(rows, operands, base + LONG_CYCLES * missing, np.array(first_step), steps[chosen])
     spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
     besides = 0 if spec.l1d_sectored or spec.l1d_bypass else ALL_SECTORS
     drops = spec.l1d_write in ("local_back", "evict")
@@ -225,18 +224,15 @@ def _code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[np.ndarray, 
     code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
     code["fixed"] = table.result_cycles - latency[code["latency"]]
     code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
-    code["action"] = [lone_warp.action_of(kind) for kind in table.kind.tolist()]
-    operands, at = [], 0
-    for name, registers in (("waits", table.waits), ("writes", table.writes)):
-        ends = at + np.cumsum((registers >= 0).sum(1))
-        code[f"{name}_at"], code[f"{name}_end"] = np.concatenate([[at], ends[:-1]]), ends
-        operands.append(registers[registers >= 0])
-        at = int(ends[-1])
+    code["latency"] += [max(0, lone_warp.action_of(kind) - LOOK_UP) for kind in table.kind.tolist()]  # behind LOAD
+    as_engine, operands = code_of(table)
+    for name in ("waits_at", "waits_end", "writes_at", "writes_end"):
+        code[name] = as_engine[name]
     held = np.zeros(len(LATENCIES))
     held[:CLASSES] = [gpu.pipeline.operation(n).initiation_cycles for n in INSTRUCTION_CLASSES]
     held = held[code["latency"]]
     code["times"] = np.where(held > 0, table.initiation_cycles // np.maximum(held, 1), 1).clip(1)
-    return code, np.concatenate(operands)
+    return code, operands
 
 
 def _latency_of(name: str, kind: int) -> int:

@@ -307,8 +307,8 @@ def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dic
         did = {"thread_instructions": threads, "warp_instructions": warps, "notes": notes, "work": work}
         registers, asked = session.registers(number), {"kernel": launch.program.name, "launch": number}
         asked |= {"label": launch.label, "grid": launch.grid[:], "block": launch.block[:]}
-        held = {"registers_per_thread": registers.count, "registers_source": registers.source}
-        return asked | did | held | {"shared_bytes": launch.shared_bytes}
+        held = {"shared_bytes": launch.shared_bytes, "registers_per_thread": registers.count}
+        return asked | did | held | {"registers_source": registers.source}
 
     return session.once_of(number, trace, ("executed", number), made)
 
