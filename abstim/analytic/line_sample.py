@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from abstim.analytic.lone_warp import ACTION, LOOK_UP, UPDATE
 from abstim.engine.accesses import line_of, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
-from functional.jit.marked import jit, zero
+from functional.jit.marked import zero
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,13 +30,11 @@ class Lines(NamedTuple):
     wanted: UInt8[np.ndarray, " byte"]
 
 
-@jit
 def spread_of(line):
     """32 bits of a line's number, mixed (Knuth's multiplicative hashing)."""
     return (line * SPREAD) & 0xFFFFFFFF
 
 
-@jit
 def place_in(table, keys, line):
     """Where a line is in a hash map, or is to be put."""
     place = spread_of(line) >> 7 & (len(table) - 1)
@@ -45,7 +43,6 @@ def place_in(table, keys, line):
     return place
 
 
-@jit
 def add_line(lines, place, line, uses, counted):
     """One more that is looked at, if there is room."""
     size = uses.sizes[0]
@@ -56,7 +53,6 @@ def add_line(lines, place, line, uses, counted):
         lines.table[place] = size.lines
 
 
-@jit
 def want(streams, offsets, batches, read, lines, uses):
     """The lines of batches of loads are looked at."""
     size = uses.sizes[0]
@@ -73,7 +69,6 @@ def want(streams, offsets, batches, read, lines, uses):
                     add_line(lines, place, line, uses, 0)
 
 
-@jit
 def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     """The uses of every `scale`-th line, and of those that are wanted, by warps."""
     size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
@@ -95,7 +90,6 @@ def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     uses.first[blocks * warps] = size.uses
 
 
-@jit
 def add_use(streams, reading, lines, uses, r, act, line, counted):
     """One more, if its line is looked at."""
     size = uses.sizes[0]
@@ -111,7 +105,6 @@ def add_use(streams, reading, lines, uses, r, act, line, counted):
         size.uses += 1
 
 
-@jit
 def make_places(size, records):
     """Of a hash map for the lines of some records, no more than there are."""
     size.places = 64
@@ -119,7 +112,6 @@ def make_places(size, records):
         size.places *= 2
 
 
-@jit
 def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     """Collect uses of the lines that stand for all, and of some batches; returns how many the former are."""
     size = uses.sizes[0]
@@ -133,7 +125,6 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     return size.lines - others
 
 
-@jit
 def finer(size, found, least):
     """How many times as many lines tell enough; half of them do where they have many uses."""
     times = 1
@@ -142,7 +133,6 @@ def finer(size, found, least):
     return times
 
 
-@jit
 def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, read, lines, uses):
     """Look at as many lines as tell enough."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
@@ -159,7 +149,6 @@ def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, re
             batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], batches[b, end])
 
 
-@jit
 def use_at(uses, first, stop, record):
     """Of some uses the first that is by a line record, or one behind."""
     while first < stop:
@@ -171,7 +160,6 @@ def use_at(uses, first, stop, record):
     return first
 
 
-@jit
 def most_updated(streams, offsets, looked, blocks, read, lines, uses):
     """Atomics on the line that most are on."""
     size, most = uses.sizes[0], 0
