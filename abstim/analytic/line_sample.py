@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from abstim.analytic.lone_warp import LOOK_UP, NOTHING, UPDATE
 from abstim.engine.accesses import line_of, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
-from functional.jit.marked import jit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,13 +28,11 @@ class Lines(NamedTuple):
     wanted: UInt8[np.ndarray, " byte"]
 
 
-@jit
 def spread_of(line):
     """32 bits of a line's number, mixed (Knuth's multiplicative hashing)."""
     return (line * SPREAD) & 0xFFFFFFFF
 
 
-@jit
 def place_in(table, keys, line):
     """Where a line is in a hash map, or is to be put."""
     place = spread_of(line) >> 7 & (len(table) - 1)
@@ -44,7 +41,6 @@ def place_in(table, keys, line):
     return place
 
 
-@jit
 def add_line(lines, place, line, uses, counted):
     """One more that is looked at, if there is room."""
     size = uses.sizes[0]
@@ -55,7 +51,6 @@ def add_line(lines, place, line, uses, counted):
         lines.table[place] = size.lines
 
 
-@jit
 def want(streams, offsets, batches, read, lines, uses):
     """The lines of batches of loads are looked at."""
     size = uses.sizes[0]
@@ -72,7 +67,6 @@ def want(streams, offsets, batches, read, lines, uses):
                     add_line(lines, place, line, uses, 0)
 
 
-@jit
 def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     """The uses of every `scale`-th line, and of those that are wanted, by warps."""
     size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
@@ -94,7 +88,6 @@ def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     uses.first[blocks * warps] = size.uses
 
 
-@jit
 def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
     """One more, if its line is looked at."""
     size = uses.sizes[0]
@@ -111,7 +104,6 @@ def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
         size.uses += 1
 
 
-@jit
 def make_places(size, records):
     """Of a hash map for the lines of some records, no more than there are."""
     size.places = 64
@@ -119,7 +111,6 @@ def make_places(size, records):
         size.places *= 2
 
 
-@jit
 def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     """Collect uses of the lines that stand for all, and of some batches; returns how many the former are."""
     size = uses.sizes[0]
@@ -134,7 +125,6 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     return size.lines - others
 
 
-@jit
 def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, read, lines, uses):
     """Look at as many lines as tell enough."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
@@ -151,7 +141,6 @@ def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, re
             batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], batches[b, end])
 
 
-@jit
 def use_at(uses, first, stop, record):
     """Of some uses the first that is by a line record, or one behind."""
     while first < stop:
@@ -163,7 +152,6 @@ def use_at(uses, first, stop, record):
     return first
 
 
-@jit
 def most_updated(streams, offsets, looked, blocks, read, lines, size):
     """Atomics on the line that most are on."""
     most = count = 0

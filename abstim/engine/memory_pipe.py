@@ -1,8 +1,6 @@
 """The load/store unit with real memory: instructions in order, transactions through the L1D pipes, replies
 (docs/timing-rules.md, rules 5 and 11). What is not known yet when an instruction is issued comes when it is."""
 
-from __future__ import annotations
-
 from abstim.engine import accesses, state
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store
@@ -19,12 +17,11 @@ from abstim.engine.operand_collectors import (
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
 
-@jit
 def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
     sm, m = c.sm, c.machine
@@ -50,7 +47,6 @@ def issue_access(c, i, w, port, pool, time):
     return found.result if found.waiting == 0 else state.NEVER
 
 
-@jit
 def with_collector(c, row, allocated):
     """An instruction has an operand collector from step `allocated` on."""
     access = c.l1d.accesses[row.access - 1]
@@ -61,7 +57,6 @@ def with_collector(c, row, allocated):
         leave_collector(c, row)
 
 
-@jit
 def next_of_place(c, row):
     """Where the oldest instruction is that has not started, for the same place of a port; -1: there is none."""
     for n in range(c.sm.issued_count):
@@ -72,7 +67,6 @@ def next_of_place(c, row):
     return -1
 
 
-@jit
 def leave_collector(c, row):
     """An instruction leaves its collector once the one before it has left the place behind, on the way to the unit."""
     sm, m = c.sm, c.machine
@@ -80,7 +74,6 @@ def leave_collector(c, row):
     sm.ports[row.pool].collector[row.number] = step
 
 
-@jit
 def first_at_port(c, pool):
     """The oldest instruction that waits at its port for a collector, which is there now, leaves it."""
     sm = c.sm
@@ -93,7 +86,6 @@ def first_at_port(c, pool):
             return
 
 
-@jit
 def dispatch(c, row):
     """The next instruction starts, which is known once the one before it is through."""
     sm, m = c.sm, c.machine
@@ -112,14 +104,12 @@ def dispatch(c, row):
         c.record.log[access.row - 1].start_cycle = row.start
 
 
-@jit
 def occupy(c, until):
     """The load/store unit takes the next instruction no earlier."""
     m = c.machine
     c.sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]] = until
 
 
-@jit
 def begin(c, row, time):
     """An instruction starts; true if it is through with the unit."""
     access = c.l1d.accesses[row.access - 1]
@@ -145,7 +135,6 @@ def begin(c, row, time):
     return False
 
 
-@jit
 def bank_of(banks, sectors):
     """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
     if banks == 1:
@@ -156,7 +145,6 @@ def bank_of(banks, sectors):
     return sector & (banks - 1)
 
 
-@jit
 def enter_pipe(c, row, kind, line, sectors):
     """The next transaction enters the pipe of its bank; false while all its stages are taken."""
     m, l1d = c.machine, c.l1d
@@ -176,7 +164,6 @@ def enter_pipe(c, row, kind, line, sectors):
     return True
 
 
-@jit
 def passes_l1d(m, kind, line):
     """Does an access leave without coming to L1D's pipe?"""
     if kind == Kind.L2_LOAD and not m.posted_stores and line < accesses.LOCAL_LINE:  # on hardware it waits for others
@@ -184,7 +171,6 @@ def passes_l1d(m, kind, line):
     return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypass and line < accesses.LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
 
 
-@jit
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
     way = state.ATOMIC if kind == Kind.GLOBAL_ATOMIC else state.WRITE if kind == Kind.GLOBAL_STORE else state.READ
@@ -201,7 +187,6 @@ def pass_by(c, row, kind, line, sectors):
     return True
 
 
-@jit
 def next_record(c, row):
     """The record before the one that has entered is next; false if there is none."""
     if row.record == row.end:
@@ -211,7 +196,6 @@ def next_record(c, row):
     return True
 
 
-@jit
 def enter_global(c, row, kind):
     """Transactions of a global or local access, last line first; true once the last has entered."""
     m, i = c.machine, c.l1d.accesses[row.access - 1].instruction
@@ -231,7 +215,6 @@ def enter_global(c, row, kind):
             return True
 
 
-@jit
 def enter_const(c, row, time):
     """Lines of the constant cache, one a cycle, last record first; true once the last has been looked up."""
     wide = c.machine.const_line_bytes >= LINE_BYTES
@@ -250,7 +233,6 @@ def enter_const(c, row, time):
             return True
 
 
-@jit
 def enter(c, row, time):
     """As much of an instruction enters as there is room for; true once that is all."""
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
@@ -285,7 +267,6 @@ def go_on(c, time):
         sm.issued_count -= 1
 
 
-@jit
 def meet_tags(c, stage, time):
     """A transaction meets the tags; false if it must try again."""
     local = stage.line >= accesses.LOCAL_LINE
@@ -298,7 +279,6 @@ def meet_tags(c, stage, time):
     return load(c, stage.line, stage.sectors, stage.access, time)
 
 
-@jit
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
     writes = stage.kind == Kind.GLOBAL_STORE
@@ -310,7 +290,6 @@ def retry_from(c, stage, time):
     return state.NEVER if can_send(c, state.WRITE if writes else state.READ, sectors) else c.record.launch.limit + 1
 
 
-@jit
 def look_up(c, time):
     """The first transaction of each bank, if it is due; one a cycle."""
     m = c.machine
@@ -329,7 +308,6 @@ def look_up(c, time):
             pipe.retry = retry_from(c, stage, time)
 
 
-@jit
 def come_back(c, request, time):
     """A reply reaches what asked for it."""
     count = sectors_in(request.sectors)
@@ -351,7 +329,6 @@ def come_back(c, request, time):
         line_arrives(c, c.texture, request.place, count, time)
 
 
-@jit
 def receive(c, time):
     """Replies that are due."""
     shared = c.shared
@@ -376,7 +353,6 @@ def memory_stage(c, time):
         go_on(c, time)
 
 
-@jit
 def next_memory_event(c, time):
     """The next cycle after `time` in which an access has something to do."""
     following, inbox = state.NEVER, c.shared.inbox[c.sm.number]

@@ -1,8 +1,6 @@
 """Memory instructions on their way: what they ask the memory side for, and who waits for which sector
 (docs/timing-rules.md, rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address
@@ -12,12 +10,11 @@ from abstim.engine.scoreboard import count_down, fence_over, write_registers
 from abstim.engine.state import IN_FLIGHT, NEVER, READ
 from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
 
 
-@jit
 def flits_of(m, kind, sectors):
     """Flits of a request's packet: a read is its header alone."""
     if kind == READ:
@@ -26,7 +23,6 @@ def flits_of(m, kind, sectors):
     return (size + m.flit_bytes - 1) // m.flit_bytes
 
 
-@jit
 def can_send(c, kind, sectors):
     """May the SM ask now? If not: in the next window, or when something has come back."""
     return c.sm.credits >= flits_of(c.machine, kind, sectors) and c.sm.in_flight < IN_FLIGHT
@@ -50,7 +46,6 @@ def send(c, line, sectors, kind, who, place, time):
     return sent
 
 
-@jit
 def respond_in_order(sm, time):
     """A response enters the SM's one-a-cycle FIFO at `time`, after those before it; returns when it comes out."""
     out = max(time, sm.fifo_free)
@@ -61,7 +56,6 @@ def respond_in_order(sm, time):
 REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited for it
 
 
-@jit
 def new_access(c, w, i):
     """The place of a new memory instruction, which waits until it has left the load/store unit."""
     sm = c.sm
@@ -76,7 +70,6 @@ def new_access(c, w, i):
     return place
 
 
-@jit
 def note_copy(c, w, access, copies):
     """An access does something with asynchronous work: what is to be known of it when it is complete."""
     access.record = c.sm.warps.record[w]
@@ -90,13 +83,11 @@ def note_copy(c, w, access, copies):
         c.copies[w, family, access.group].coming += 1
 
 
-@jit
 def describe(access, row):
     """A row of the log is told what an access missed and asked for."""
     row.l1d_misses, row.l2_accesses, row.dram_reads = access.l1d_misses, access.l2_accesses, access.dram_reads
 
 
-@jit
 def conclude(c, w, row, result):
     """The result of an instruction of warp `w` that was on its way is known."""
     sm = c.sm
@@ -112,7 +103,6 @@ def conclude(c, w, row, result):
             sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
 
 
-@jit
 def let_go(c, w, time):
     """Warp `w` goes on, if it has waited for what is known now."""
     sm = c.sm
@@ -141,7 +131,6 @@ def complete(c, place, time):
     let_go(c, w, time)
 
 
-@jit
 def finish(c, place, result, time):
     """A part of a memory instruction is there at `result`, which is known at `time`."""
     access = c.l1d.accesses[place - 1]
@@ -151,7 +140,6 @@ def finish(c, place, result, time):
         complete(c, place, time)
 
 
-@jit
 def enlist(c, first, last, j, place):
     """An access waits for a sector or line: it joins the list of those that do, from first[j] to last[j]."""
     waiters = c.l1d.waiters
@@ -164,7 +152,6 @@ def enlist(c, first, last, j, place):
     last[j] = k
 
 
-@jit
 def reply_result(c, time):
     """When the next of those that wait for a line that is there at `time` has its result: they leave one a cycle, or as
     many as replies come."""
@@ -173,7 +160,6 @@ def reply_result(c, time):
     return result // UNITS_A_CYCLE
 
 
-@jit
 def reply(c, place, time):
     """A reply that is there at `time` reaches a memory instruction, and is written to the register file."""
     access, result = c.l1d.accesses[place - 1], reply_result(c, time)
@@ -181,7 +167,6 @@ def reply(c, place, time):
     finish(c, place, result, time)
 
 
-@jit
 def serve_waiters(c, k, time):
     """Everybody of a list has what it waited for."""
     waiters = c.l1d.waiters

@@ -1,16 +1,13 @@
 """Instructions that wait at their ports for one of the operand collectors that ports share (docs/timing-rules.md,
 rule 13). Who gets one is known when it is free: a kind that comes later in the order may be overtaken for long."""
 
-from __future__ import annotations
-
 from abstim.engine import memory_pipe, pending_accesses
 from abstim.engine.issue import started, with_collector
 from abstim.engine.operand_collectors import cycle_of, first_free, take
 from abstim.engine.state import DP, INT, KINDS, MEM, NEVER, PORT_WIDTH, SFU, SP, TENSOR
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 
 
-@jit
 def leave_port(c, kind, row, step, time):
     """An instruction gets a collector in a step of cycle `time`."""
     sm, w, i = c.sm, row.warp, row.instruction
@@ -49,7 +46,6 @@ def fill_collectors(c, time):
                         more = True
 
 
-@jit
 def next_collector(c, time):
     """The next cycle after `time` in which an instruction may get a collector; NEVER: not known."""
     sm, following = c.sm, NEVER

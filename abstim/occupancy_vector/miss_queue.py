@@ -8,10 +8,8 @@ from __future__ import annotations
 from abstim.engine.accesses import sectors_in
 from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector.cache_walk import BANK_PLACES, FIRST_CYCLES
-from functional.jit.marked import jit
 
 
-@jit
 def serve(walk, caches, number, sm, time):
     """Sectors that wait take places that are free by `time`, those of the first bank before the others'."""
     room, b = sm.room + max(0, time - sm.served), 0
@@ -33,7 +31,6 @@ def serve(walk, caches, number, sm, time):
     sm.room = min(room, walk.machine[0].l1d_miss_queue - 1)
 
 
-@jit
 def wait_at_bank(walk, caches, number, sm, access, b):
     """A sector waits at a bank, whose pipe takes no more than it has stages."""
     bank, before = caches.banks[number, b], 0
@@ -49,7 +46,6 @@ def wait_at_bank(walk, caches, number, sm, access, b):
     sm.waits += 1
 
 
-@jit
 def leave_sm(walk, caches, number, sm, access, sectors, time):
     """An access asks for, or writes, sectors of a line at `time`: they wait until they can leave the SM."""
     m, count, found = walk.machine[0], sectors_in(sectors), walk.answers[access]

@@ -8,8 +8,6 @@
 They work on whole numbers, records, arrays and named tuples of these. `staged.py` compiles them for what is known when
 it does."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections import namedtuple
