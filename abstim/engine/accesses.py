@@ -19,6 +19,7 @@ WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
 WARP_LANES = 32
 line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
 is_phase = jit(line_record.is_phase)
+local_line = jit(line_record.local_line)
 
 
 @jit
@@ -26,6 +27,15 @@ def line_and_sectors(records, k):
     """Line number and set of touched sectors of record `k` (functional.traces.line_record)."""
     record = np.int64(records[k])
     return line_of(record), sectors_of(record)
+
+
+@jit
+def line_for(m, line, sm, w):
+    """Where a line of a record lies for warp slot `w` of an SM: local memory belongs to slots, SMs side by side."""
+    if line < LOCAL_LINE:
+        return line
+    each = max(1, m.warps_per_block)
+    return local_line(line, m.local_places, (w // each * m.sm_count + sm) * each + w % each)
 
 
 @jit

@@ -305,15 +305,17 @@ def read_code(walk, caches, sm, line, time, fetch, found):
 
 
 @jit
-def ask_caches(walk, caches, sm, kind, r, time, access, found):
-    """All lines of a memory instruction, from line record `r` on; returns when the tags have taken the last."""
+def ask_caches(walk, caches, sm, w, kind, r, time, access, found):
+    """All lines of a memory instruction of warp slot `w`, from line record `r` on; returns when the tags have taken the
+    last."""
     m = walk.machine[0]
     more = 1
     while more:
         word = walk.records[r]
         line, sectors = line_of(word), sectors_of(word)
-        local = line >= accesses.LOCAL_LINE
-        if sectors == 0 or line == accesses.SHARED_LINE:
+        local, shared = line >= accesses.LOCAL_LINE, line == accesses.SHARED_LINE
+        line = accesses.line_for(m, line, sm, w)
+        if sectors == 0 or shared:
             pass
         elif kind == rec.CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
@@ -457,7 +459,7 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     slot.access += 1
     zero(found)
     if item.access != rec.NONE:
-        taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
+        taken = ask_caches(walk, caches, number, sm.last, item.access, own.record, start, slot.access - 1, found)
         found.number = sm.asks
         if found.behind:
             before = walk.answers[found.behind - 1]

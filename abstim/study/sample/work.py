@@ -19,7 +19,7 @@ from functional.arrays import Float64, Int64
 from functional.jit.machine_code import compiled
 from functional.jit.marked import jit
 from functional.programs.program import Program
-from functional.traces.line_record import SECTORS_A_LINE, is_data
+from functional.traces.line_record import SECTORS_A_LINE, is_data, with_places
 from functional.traces.trace import SHARED_WINDOW_LINE, Trace, offsets_of
 from precharacterize.classify import latency_class
 
@@ -184,7 +184,8 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, slow: np.ndarray, blocks_per_s
         recent[:] = 0
         l1d = np.zeros((2, spec.l1d_sets * spec.l1d_ways), np.int64)
         count_work(
-            machine, np.ascontiguousarray(trace.records), trace.record_offsets[:-1].copy(), trace.record_offsets, each,
+            machine, np.ascontiguousarray(with_places(trace, spec.sm_count * blocks_per_sm * each)),
+            trace.record_offsets[:-1].copy(), trace.record_offsets, each,
             min(blocks_per_sm, blocks), seen, recent, readers, l1d, l2, rows, slices, counts, longest,
         )  # fmt: skip
         counts[:, BANK_PASSES] += _by_block(trace.conflicts, trace.conflict_offsets, each)
