@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.jit.marked import jit, ones
-from functional.traces import line_record
+from functional.jit.marked import ones
+from functional.traces.line_record import line_of, more_follow
 from precharacterize.timed_code import Mode
 
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
@@ -15,10 +15,8 @@ LEADER, TIMES, MACHINE, ROWS = 0, 1, 2, 3  # columns of TimedCode.numbers
 # Of the counts: of accesses two, those with records and those with bank passes, of operations four kinds
 INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 4, 6
 NOWHERE = -1
-line_of, more_follow = jit(line_record.line_of), jit(line_record.more_follow)
 
 
-@jit
 def begin_warp(given, rules, scratch, w):
     """Where the accesses of each event of warp `w` are."""
     first, end = given.block_offsets[w], given.block_offsets[w + 1]
@@ -43,7 +41,6 @@ def begin_warp(given, rules, scratch, w):
     scratch.span[2], scratch.span[3] = given.conflict_offsets[w + 1], n
 
 
-@jit
 def leader_round(given, scratch, e, leader, instance):
     """The event of the `instance`-th round of a loop whose leader is at event `e`, or NOWHERE."""
     end = min(scratch.span[1], e + LOOK_AHEAD)
@@ -58,7 +55,6 @@ def leader_round(given, scratch, e, leader, instance):
     return k
 
 
-@jit
 def event_before(given, scratch, e, leader, block, bit):
     """The last event of a PTX block before `e`, behind the leader's before it, or NOWHERE; also if it was covered."""
     k = e - 1
@@ -70,7 +66,6 @@ def event_before(given, scratch, e, leader, block, bit):
     return k
 
 
-@jit
 def covered_event(given, rules, scratch, n, e, cover):
     """The event that timed block `n`, chosen at event `e`, means by one of its covers, or NOWHERE."""
     leader, times = rules.numbers[n, LEADER], rules.numbers[n, TIMES]
@@ -95,7 +90,6 @@ def covered_event(given, rules, scratch, n, e, cover):
     return NOWHERE
 
 
-@jit
 def covers_block(rules, n, block):
     """Does timed block `n` hold code of a PTX block?"""
     found = False
@@ -104,7 +98,6 @@ def covers_block(rules, n, block):
     return found
 
 
-@jit
 def has_rounds(given, rules, scratch, n, e):
     """Do all rounds of an unrolled loop follow event `e`, with nothing between them that is not in it?"""
     last = leader_round(given, scratch, e, rules.numbers[n, LEADER], rules.numbers[n, TIMES] - 1)
@@ -116,14 +109,12 @@ def has_rounds(given, rules, scratch, n, e):
     return k == last
 
 
-@jit
 def match(scratch, made, number, stream):
     """An access of the warp, by its number in a stream, is made; once, however many instructions make it."""
     made.counts[MATCHED + stream] += not scratch.matched[stream, number]
     scratch.matched[stream, number] = True
 
 
-@jit
 def write_passes(given, rules, scratch, made, access, fill):
     """Bank passes of a shared access: the most of those it is made of; of a loop of compare-and-swap its rounds."""
     first, end = rules.accesses[access, 1], rules.accesses[access, 2]
@@ -143,7 +134,6 @@ def write_passes(given, rules, scratch, made, access, fill):
     made.at[2] += 1
 
 
-@jit
 def gather(given, rules, scratch, made, access):
     """Records of the accesses that one is made of, one behind the other; returns how many."""
     count = 0
@@ -163,7 +153,6 @@ def gather(given, rules, scratch, made, access):
     return count
 
 
-@jit
 def merge(gathered, count):
     """Records of several accesses as those of one: sorted by line, one a line; returns how many."""
     for k in range(1, count):  # mostly in order already
@@ -184,7 +173,6 @@ def merge(gathered, count):
     return last + 1
 
 
-@jit
 def write_records(given, rules, scratch, made, access, fill):
     """Line records of an access; an empty one if no event of the trace made it."""
     count = gather(given, rules, scratch, made, access)
@@ -200,7 +188,6 @@ def write_records(given, rules, scratch, made, access, fill):
         made.at[1] += 1
 
 
-@jit
 def count_operations(given, rules, scratch, made, n):
     """Operations of a timed block's threads, those of each cover by the mask of its event."""
     base = rules.covers_at[n]
@@ -211,7 +198,6 @@ def count_operations(given, rules, scratch, made, n):
             made.counts[OPERATIONS + kind] += threads * rules.operations[cover, kind]
 
 
-@jit
 def emit(given, rules, scratch, made, n, e, fill):
     """Timed block `n` is executed at event `e`."""
     first = scratch.span[0]
@@ -236,7 +222,6 @@ def emit(given, rules, scratch, made, n, e, fill):
     made.at[0] += 1
 
 
-@jit
 def visit(given, rules, scratch, made, e, fill):
     """What is executed at event `e`: those of its choices that earlier ones have not taken the place of."""
     block, own = given.blocks[e], e - scratch.span[0]

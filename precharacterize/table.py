@@ -11,7 +11,6 @@ import numpy as np
 
 from functional.arrays import Int8, Int32
 from functional.hashed_once import HashedOnce
-from functional.jit.marked import jit
 from functional.keep.kept import decode_arrays, encode_arrays
 
 Made = TypeVar("Made")
@@ -19,7 +18,6 @@ UNITS = ("sp", "sfu", "mem", "int", "dp", "tensor")
 PAIR = 2  # instructions that GPGPU-Sim's fetch brings
 
 
-@jit
 def brought(most, line, pc):
     """Instructions that a fetch at `pc` brings: `most`, or those left on its line of code, of so many (a power of two).
     GPGPU-Sim 4.2 decodes a pair at a line's end, too (shader_core_ctx::decode)."""

@@ -13,7 +13,7 @@ import pytest
 
 from functional.jit import machine_code
 from functional.jit.machine_code import Native, Staged, assembled, compiled, engine_of
-from functional.jit.marked import INT, Array, Known, jit, outlined, words_of
+from functional.jit.marked import INT, Array, Known, outlined, words_of
 from functional.jit.object_file import CAN_LOAD
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
@@ -51,7 +51,6 @@ class Tables(NamedTuple):
     totals: np.ndarray = Array("row")
 
 
-@jit
 def quotient(total, one, known):
     if known:
         return total // one, total % one

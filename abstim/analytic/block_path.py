@@ -10,7 +10,6 @@ from abstim.analytic.lone_warp import LATENCIES, LONG_CYCLES, LOOK_UP, ONE
 from abstim.analytic.reuse_distance import SECTORS_A_LINE
 from abstim.engine.accesses import sectors_of
 from functional.arrays import Float64
-from functional.jit.marked import jit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,13 +22,11 @@ class BlockPath(NamedTuple):
     end: Float64[np.ndarray, " 1"]
 
 
-@jit
 def kind_of(read, w):
     """As what a warp was walked."""
     return read.leaders[read.of_warps[w]].kind - 1
 
 
-@jit
 def note_first_turns(streams, offsets, reading, warps, block, scratch):
     """In which turn of its warps a thread block first loads each sector (-1: it does not), as `since` of a LINE;
     returns the places of its lines."""
@@ -54,7 +51,6 @@ def note_first_turns(streams, offsets, reading, warps, block, scratch):
     return len(table)
 
 
-@jit
 def fetches(streams, offsets, reading, w, first, stop, table, scratch):
     """Does a warp ask for a sector before all others of its thread block, or with them, by some of its records?"""
     read = scratch.read
@@ -70,14 +66,12 @@ def fetches(streams, offsets, reading, w, first, stop, table, scratch):
     return False
 
 
-@jit
 def phases_of(kinds, kind, p, count):
     """Where phase p of `count` of a kind of warps begins and ends; what it has more of belongs to the last."""
     first, stop = kinds.phases[kind, 0], kinds.phases[kind, 1]
     return first + p, first + p + 1 if p < count - 1 else stop
 
 
-@jit
 def end_of(streams, offsets, reading, w, first, stop, table, scratch):
     """How long some of a warp's phases take, if only what it fetches is far."""
     end, kinds = 0.0, scratch.walk.kinds
@@ -89,7 +83,6 @@ def end_of(streams, offsets, reading, w, first, stop, table, scratch):
     return end
 
 
-@jit
 def add_phases(path, batches, kept, w, begin, first, stop, kinds):
     """Add phases of a warp, whose line records `begin` there, to a block's path; returns how many batches are kept."""
     for phase in range(first, stop):
@@ -104,7 +97,6 @@ def add_phases(path, batches, kept, w, begin, first, stop, kinds):
     return kept
 
 
-@jit
 def find_path(streams, offsets, reading, looked, block, kept, scratch):
     """The longest path of a thread block, and its batches; returns how many are kept.
 

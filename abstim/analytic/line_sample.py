@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from abstim.analytic.lone_warp import LOOK_UP, NOTHING, UPDATE
 from abstim.engine.accesses import LOCAL_LINE, line_of, local_line, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
-from functional.jit.marked import jit
 from functional.traces.line_record import MOST_PLACES
 
 if TYPE_CHECKING:
@@ -30,20 +29,17 @@ class Lines(NamedTuple):
     wanted: UInt8[np.ndarray, " byte"]
 
 
-@jit
 def line_used(streams, r, w):
     """The line of a record of warp `w`, which has local memory of its own."""
     line = line_of(streams.records[r])
     return local_line(line, MOST_PLACES, w % MOST_PLACES) if line >= LOCAL_LINE else line
 
 
-@jit
 def spread_of(line):
     """32 bits of a line's number, mixed (Knuth's multiplicative hashing)."""
     return (line * SPREAD) & 0xFFFFFFFF
 
 
-@jit
 def place_in(table, keys, line):
     """Where a line is in a hash map, or is to be put."""
     place = spread_of(line) >> 7 & (len(table) - 1)
@@ -52,7 +48,6 @@ def place_in(table, keys, line):
     return place
 
 
-@jit
 def add_line(lines, place, line, uses, counted):
     """One more that is looked at, if there is room."""
     size = uses.sizes[0]
@@ -63,7 +58,6 @@ def add_line(lines, place, line, uses, counted):
         lines.table[place] = size.lines
 
 
-@jit
 def want(streams, offsets, batches, read, lines, uses):
     """The lines of batches of loads are looked at."""
     size = uses.sizes[0]
@@ -80,7 +74,6 @@ def want(streams, offsets, batches, read, lines, uses):
                     add_line(lines, place, line, uses, 0)
 
 
-@jit
 def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     """The uses of every `scale`-th line, and of those that are wanted, by warps."""
     size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
@@ -102,7 +95,6 @@ def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     uses.first[blocks * warps] = size.uses
 
 
-@jit
 def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
     """One more, if its line is looked at."""
     size = uses.sizes[0]
@@ -119,7 +111,6 @@ def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
         size.uses += 1
 
 
-@jit
 def make_places(size, records):
     """Of a hash map for the lines of some records, no more than there are."""
     size.places = 64
@@ -127,7 +118,6 @@ def make_places(size, records):
         size.places *= 2
 
 
-@jit
 def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     """Collect uses of the lines that stand for all, and of some batches; returns how many the former are."""
     size = uses.sizes[0]
@@ -142,7 +132,6 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     return size.lines - others
 
 
-@jit
 def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, read, lines, uses):
     """Look at as many lines as tell enough."""
     size, records = uses.sizes[0], offsets.records[blocks * looked.warps]
@@ -159,7 +148,6 @@ def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, re
             batches[b, end] = use_at(uses, uses.first[w], uses.first[w + 1], batches[b, end])
 
 
-@jit
 def use_at(uses, first, stop, record):
     """Of some uses the first that is by a line record, or one behind."""
     while first < stop:
@@ -171,7 +159,6 @@ def use_at(uses, first, stop, record):
     return first
 
 
-@jit
 def most_updated(streams, offsets, looked, blocks, read, lines, size):
     """Atomics on the line that most are on."""
     most = count = 0

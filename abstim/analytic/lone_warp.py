@@ -12,7 +12,6 @@ import numpy as np
 from abstim.engine import accesses
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float64, Int8, Int16, Int64, UInt8
-from functional.jit.marked import jit
 from precharacterize.classify import Kind
 from precharacterize.table import brought
 
@@ -101,7 +100,6 @@ class Walking(NamedTuple):
     cuts: Int64[np.ndarray, " phase"]
 
 
-@jit
 def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     """Issue cycles behind the previous instruction (rule 7); returns the instructions left of the pair."""
     node.missed = 0
@@ -116,7 +114,6 @@ def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     return brought(reading.fetch_width, reading.fetch_line, pc) - 1
 
 
-@jit
 def is_in(lines, line):
     """Is a line in a list that ends with -1? If not, it is from now on: a kernel has few lines of constants."""
     k = 0
@@ -128,7 +125,6 @@ def is_in(lines, line):
     return False
 
 
-@jit
 def action_of(kind):
     """What line records of an instruction of a kind do, but for windows."""
     if kind < Kind.GLOBAL_LOAD:
@@ -136,7 +132,6 @@ def action_of(kind):
     return LOOK_UP if kind == Kind.GLOBAL_LOAD else WRITE if kind == Kind.GLOBAL_STORE else UPDATE
 
 
-@jit
 def acts_of(row, records, reading, record, done_by):
     """What the line records of a memory instruction do; returns (where the next one's begin, transactions)."""
     action, total = action_of(row.kind), 0
@@ -156,7 +151,6 @@ def acts_of(row, records, reading, record, done_by):
             return record, total
 
 
-@jit
 def access_of(node, row, records, reading, first, done_by, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
     action = action_of(row.kind)
@@ -175,7 +169,6 @@ def access_of(node, row, records, reading, first, done_by, constants, cold):
     return record
 
 
-@jit
 def expand(code, streams, offsets, reading, warp, cold, walking, done_by):
     """Fill in the nodes of the warp's instructions, and what its records do; returns how many instructions."""
     nodes = walking.nodes
@@ -205,7 +198,6 @@ TO_ACCESS_CYCLES = 3  # issue -> start of an access, operands read without confl
 DRAIN_CYCLES = 6  # last issue -> end of the warp
 
 
-@jit
 def result_of(node, row, latency, unit_free):
     """When an issued instruction is complete; returns when the load/store unit is free again."""
     node.shift = row.fixed
@@ -220,14 +212,12 @@ def result_of(node, row, latency, unit_free):
     return begin + max(1, node.work)
 
 
-@jit
 def wait_for(node, nodes, j):
     """Issue not before the result of node `j` (-1: none)."""
     if j >= 0 and nodes[j].done > node.time:
         node.time, node.after, node.issue_bound = nodes[j].done, j, 0
 
 
-@jit
 def schedule(code, walking, count, latency, most, work):
     """Issue and completion times of a warp's instructions, and what its phases, between barriers, ask of units that all
     share; returns (the one that is complete last, how many phases there are, at most so many)."""
@@ -265,7 +255,6 @@ def schedule(code, walking, count, latency, most, work):
     return latest, phases
 
 
-@jit
 def longest_path(walking, count, latest, phases, kinds, first, begin):
     """Counts of each latency on the longest path of every phase, the `first` one's and those behind it; returns where
     the ranges end.
@@ -303,7 +292,6 @@ def longest_path(walking, count, latest, phases, kinds, first, begin):
     return found
 
 
-@jit
 def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, walking, done_by):
     """Walk a warp that is the first of its kind; the phases and batches of those before it are kept."""
     record, first, begin = offsets.records[warp], 0, 0

@@ -14,7 +14,7 @@ from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from abstim.engine.state import Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
-from functional.jit.marked import jit, zero
+from functional.jit.marked import zero
 from functional.traces.line_record import LINE_SHIFT
 from precharacterize.classify import Kind
 
@@ -120,7 +120,6 @@ class Read(NamedTuple):
     turns: Int32[np.ndarray, " record"]
 
 
-@jit
 def are_equal(numbers, first, stop, shift):
     """Some numbers, and those `shift` places behind."""
     k = first
@@ -129,7 +128,6 @@ def are_equal(numbers, first, stop, shift):
     return k == stop
 
 
-@jit
 def ask_alike(records, first, stop, shift):
     """Line records, and those `shift` places behind: the same but for the lines' numbers?"""
     for k in range(first, stop):
@@ -141,7 +139,6 @@ def ask_alike(records, first, stop, shift):
     return True
 
 
-@jit
 def is_like(streams, offsets, w, other):
     """Does a warp execute what another one does, and ask the same of the load/store unit, of other lines?"""
     events, records, passes = offsets.blocks, offsets.records, offsets.conflicts
@@ -158,7 +155,6 @@ def is_like(streams, offsets, w, other):
     )
 
 
-@jit
 def waits_for(code, i, issued, turn):
     """Does an instruction wait for a register that a load of this turn writes?"""
     found = False
@@ -167,7 +163,6 @@ def waits_for(code, i, issued, turn):
     return found
 
 
-@jit
 def read_leader(code, streams, offsets, reading, w, read, walking):
     """What the line records of a warp do, in which of its turns: one ends where the warp waits for a load of it."""
     record, turn, issued = offsets.records[w], 0, walking.writer
@@ -188,7 +183,6 @@ def read_leader(code, streams, offsets, reading, w, read, walking):
     read.leaders[w].turns = turn + 1
 
 
-@jit
 def add_record_work(streams, reading, read, first, stop, turn, own):
     """What the line records of an access ask for."""
     for r in range(first, stop):
@@ -206,7 +200,6 @@ def add_record_work(streams, reading, read, first, stop, turn, own):
             own.atomics += transactions
 
 
-@jit
 def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, walking, out):
     """Find the leaders of the first thread blocks' warps, and what all ask for."""
     for w in range(blocks * looked.warps):
@@ -234,7 +227,6 @@ class Walk(NamedTuple):
     walking: Walking
 
 
-@jit
 def count_blocks(looked, instructions, most):
     """Add up the instructions of thread blocks; returns how many of the first are looked at."""
     total, blocks = 0, 0
@@ -247,7 +239,6 @@ def count_blocks(looked, instructions, most):
     return blocks
 
 
-@jit
 def choose(looked, least, chosen, blocks, leaders):
     """Choose thread blocks to be walked; returns the instructions of the longest warp of a mean block over those of
     the ones spread evenly. What warps have in common is walked once."""
@@ -273,7 +264,6 @@ def choose(looked, least, chosen, blocks, leaders):
     return every / blocks / (spread / few)
 
 
-@jit
 def walk_first(code, streams, offsets, reading, warps, read, walk, out):
     """The path of the first thread block's longest warp where nothing is in caches; returns that warp."""
     kinds, count, best, latest = walk.kinds, 0, 0, -1.0
@@ -291,7 +281,6 @@ def walk_first(code, streams, offsets, reading, warps, read, walk, out):
     return best
 
 
-@jit
 def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out):
     """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: by how much the paths of other
     blocks are longer. Returns how many batches of loads their longest paths have."""
@@ -320,21 +309,18 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch,
     return kept
 
 
-@jit
 def add_paths(to, kinds, kind, times):
     """Add those of all phases of a kind of warps."""
     for phase in range(kinds.phases[kind, 0], kinds.phases[kind, 1]):
         add_path(to, kinds.paths[phase], times)
 
 
-@jit
 def add_path(to, path, times):
     """Add a path, so many times, to another."""
     for k in range(len(LATENCIES)):
         to[k] += path[k] * times
 
 
-@jit
 def add_work(looked, marks, blocks, read, kinds, out):
     """What the warps walked ask of the units that all instructions share, as much for all others."""
     instructions = 0
@@ -356,7 +342,6 @@ def add_work(looked, marks, blocks, read, kinds, out):
     out.access_cycles *= times
 
 
-@jit
 def thin_out(batches, kept, most):
     """Keep so many of some batches that they have `most` line records or so, as if by chance, for a loop has a period;
     returns how many."""
@@ -370,7 +355,6 @@ def thin_out(batches, kept, most):
     return left
 
 
-@jit
 def fill_tables(batches, warps, reading, reuse, tables):
     """All that are asked for. An SM without a thread block changes nothing, nor does room for more than it gets."""
     blocks, made = reuse.uses.sizes[0].blocks, 0
@@ -391,7 +375,6 @@ def fill_tables(batches, warps, reading, reuse, tables):
                 tables.numbers[s, k] = 0  # which no point reads
 
 
-@jit
 def make_table(batches, busy, held, reading, reuse, tables, number):
     """That of so many SMs with work, and thread blocks on each."""
     uses, found, level = reuse.uses, reuse.found, reuse.level
@@ -402,7 +385,6 @@ def make_table(batches, busy, held, reading, reuse, tables, number):
     tables.crowds[number] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
 
 
-@jit
 def deal(looked, marks, dealt, out):
     """Instructions of the busiest SM over those of mean thread blocks, dealt out in turn, as they are as long as every
     SM has room."""
@@ -419,7 +401,6 @@ def deal(looked, marks, dealt, out):
         out.imbalance[n - 1] = most / ((count + n - 1) // n * (total / count))
 
 
-@jit
 def count_classes(code, streams, executed, out):
     """Instructions on arithmetic units by class."""
     for block in range(len(streams.block_start)):
@@ -429,7 +410,6 @@ def count_classes(code, streams, executed, out):
                 out.by_class[row.latency] += executed[block] * row.times
 
 
-@jit
 def look(code, looked, reading, scratch, asked):
     """Fill in a SUMMARY of a launch, but for its shape, and its tables."""
     streams, offsets = looked.streams, looked.offsets
@@ -456,7 +436,6 @@ def look(code, looked, reading, scratch, asked):
     stand_for_all(looked, marks, blocks, out)
 
 
-@jit
 def stand_for_all(looked, marks, blocks, out):
     """What the thread blocks that were looked at ask for, so many times as there are more of them, or instructions."""
     times, own = looked.blocks / blocks, 0

@@ -45,7 +45,6 @@ from abstim.analytic.reuse_distance import (
 )
 from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
-from functional.jit.marked import jit
 
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 12  # of the p-norm: two equal times cost 2^(1/12) = 1.06 times one
@@ -82,7 +81,6 @@ class Summary(NamedTuple):
 Work = namedtuple("Work", list(SUMMARY.names or ()))  # type: ignore[misc]
 
 
-@jit
 def place_among(nodes, x):
     """(k, part) of a number that lies `part` of the way from node k to k + 1, in logarithms; none lies beyond them."""
     at, k = smaller(larger(x, nodes[0]), nodes[len(nodes) - 1]), 0
@@ -91,13 +89,11 @@ def place_among(nodes, x):
     return k, (log(at) - log(nodes[k])) / (log(nodes[k + 1]) - log(nodes[k]))
 
 
-@jit
 def octaves(x, octaves_a_node, last):
     """How many nodes a number lies behind the first, 1, on a grid that is even in octaves."""
     return smaller(larger(log2(larger(x, 1e-3)) / octaves_a_node, 0.0), last)
 
 
-@jit
 def place_of(x, octaves_a_node, last):
     """`place_among` nodes of such a grid."""
     at = octaves(x, octaves_a_node, last)
@@ -105,13 +101,11 @@ def place_of(x, octaves_a_node, last):
     return number(before), at - before
 
 
-@jit
 def beside(part, i):
     """What the first or the second of two counts for, `part` of the way from one to the other."""
     return part if i else 1 - part
 
 
-@jit
 def spline(part, n):
     """What the n-th of three sizes counts for, `part` of the way from the middle one: the quadratic B-spline."""
     return 0.75 - part * part if n == 1 else 0.5 * (0.5 + (n - 1) * part) * (0.5 + (n - 1) * part)
@@ -145,13 +139,11 @@ def missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, si
     return total
 
 
-@jit
 def l2_lines(p):
     """Lines of all slices."""
     return p.l2_sets * p.l2_ways * p.l2_slices_per_channel * p.dram_channels
 
 
-@jit
 def share_of(t, p, matrix, resident, row, lines, ways):
     """`missed_share` of a row on a point."""
     sm, sm_part = place_among(t.sms, p.sm_count)
@@ -162,7 +154,6 @@ def share_of(t, p, matrix, resident, row, lines, ways):
     return missed_share(t, row, matrix, sm, sm_part, held, held_part, way, way_part, number(middle), at - middle)
 
 
-@jit
 def at_nodes(t, p, resident, of_tables):
     """What tables have one number of, between nodes."""
     sm, sm_part = place_among(t.sms, p.sm_count)
@@ -174,7 +165,6 @@ def at_nodes(t, p, resident, of_tables):
     return found
 
 
-@jit
 def miss_ratios(s, t, p, matrix, resident, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
     l1_lines = where(s.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
@@ -186,7 +176,6 @@ def miss_ratios(s, t, p, matrix, resident, who):
     return l1, smaller(l1, (1 - part) * smaller_l1 + part * larger_l1)
 
 
-@jit
 def predict_one(s, t, p, matrix, found):
     """One launch on one design point; `found`: a PREDICTION."""
     resident, an_sm = resident_blocks(s, p)
@@ -264,7 +253,6 @@ def residents_of(work, points, found):
         found[k], _ = resident_blocks(work, points[k])
 
 
-@jit
 def largest(numbers, first, stop):
     """Of an array from a place on."""
     found = numbers[first]
@@ -273,14 +261,12 @@ def largest(numbers, first, stop):
     return found
 
 
-@jit
 def sharpened(x):
     """To the power of SHARPNESS."""
     fourth = x * x * x * x
     return fourth * fourth * fourth
 
 
-@jit
 def visited(p, waits, far, alone, tail, visits):
     """Time of warps that take `waits` but for visits of something that all of them ask for.
 
@@ -292,7 +278,6 @@ def visited(p, waits, far, alone, tail, visits):
     return (waits + far) / visits + (1 - 1 / visits) * mixed
 
 
-@jit
 def waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, waves):
     """Time of warps that wait for memory; `trips`: of their path, those behind L1D.
 
@@ -306,7 +291,6 @@ def waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, waves):
     return visited(p, waits, bounds[ATOMICS], alone, tail, atomics)
 
 
-@jit
 def together(bounds, waits, drained):
     """What all bounds come to: a smooth maximum, of which two equal numbers cost 2^(1 / SHARPNESS). Units idle for
     part of a path, since the last warps end one after the other."""
@@ -317,7 +301,6 @@ def together(bounds, waits, drained):
     return most * power(total, 1 / SHARPNESS)
 
 
-@jit
 def resident_blocks(s, p):
     """Thread blocks an SM holds (abstim/occupancy.py), and blocks the busiest SM gets: steps in SM count or occupancy
     keep a slope, that of the line through them."""
@@ -331,7 +314,6 @@ def resident_blocks(s, p):
     return smaller(larger(1.0, stepped(limit, floor(limit + 1e-4))), dealt), dealt
 
 
-@jit
 def busiest(s, p, first):
     """Work of the busiest SM over that of as many mean blocks. Only the `first` part of its blocks, those handed out at
     the start, is dealt out blindly; the others go where there is room."""
@@ -341,7 +323,6 @@ def busiest(s, p, first):
     return 1 + first * ((1 - part) * s.imbalance[k] + part * s.imbalance[k + 1] - 1)
 
 
-@jit
 def miss_cycles(p):
     """What an L1D miss costs that L2 has, and what it costs more if not (docs/timing-rules.md, rule 11)."""
     l2 = p.l2_request_cycles + p.l2_sector_cycles + p.l2_reply_cycles + SECTORS_A_LINE
@@ -349,7 +330,6 @@ def miss_cycles(p):
     return l2, dram + SECTORS_A_LINE * p.dram_sector_cycles
 
 
-@jit
 def path_cycles(s, p, path, l1_wait, l2_wait):
     """Of a path, as counts of LATENCIES. `*_wait`: the share of critical loads that L1D, that L1D and L2 have not.
     The first of those finds its DRAM row closed."""
@@ -363,7 +343,6 @@ def path_cycles(s, p, path, l1_wait, l2_wait):
     return dot(path[:CLASSES], p.latency_cycles) + near + hits + missed + trip_cycles(s, p, path, l1_wait, l2_wait)
 
 
-@jit
 def trip_cycles(s, p, path, l1_wait, l2_wait):
     """Of them, those on the way to L2 and DRAM, and back."""
     real, (l2, dram) = 1 - p.perfect_memory, miss_cycles(p)
@@ -402,7 +381,6 @@ def ipc_one_issue(stall_cycles_an_instruction, warps):
     return 1 - blocked
 
 
-@jit
 def waves_cycles(s, p, alone, cold, resident, an_sm):
     """The busiest SM's time if only latencies and issue slots count: full waves of blocks, then a partial one.
 
@@ -418,14 +396,12 @@ def waves_cycles(s, p, alone, cold, resident, an_sm):
     return first + between + where(full > 0, last, 0.0)
 
 
-@jit
 def wave_cycles(s, p, stalled, instructions, blocks):
     """Of so many thread blocks together."""
     warps, schedulers = blocks * s.warps_per_block, p.schedulers_per_sm
     return warps * instructions / (schedulers * ipc_one_issue(stalled, warps / schedulers))
 
 
-@jit
 def unit_cycles(s, p, share, bounds):
     """The busiest SM's units, each working without a pause; `share`: the part of the launch it does."""
     bounds[UNITS] = alu_cycles(s, p, share, 1, p.sfu_units, p.sfu_port_width)
@@ -438,21 +414,18 @@ def unit_cycles(s, p, share, bounds):
     bounds[SHARED_OUT + 3] = share * s.results / p.result_bus_width
 
 
-@jit
 def alu_cycles(s, p, share, kind, units, width):
     """What the units of one kind need for the instructions of an SM; none, if the SM has no such units."""
     held = dot_of_three(s.by_class, p.on_unit[kind], p.initiation_cycles)
     return share * larger(held / larger(units, 1.0), dot(s.by_class, p.on_unit[kind]) / width)
 
 
-@jit
 def written_back(s, p, l2, written):
     """Sectors written to DRAM: what was written of all lines that came into L2 but the last, which are still there."""
     came = l2 * s.lines + written * s.store_lines
     return written * s.store_sectors * larger(0.0, 1 - l2_lines(p) / larger(1.0, came))
 
 
-@jit
 def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
     """What L2 needs for the traffic: a slice is busy with what it holds or writes back, and answers one sector a cycle,
     whatever it reads (docs/timing-rules.md, rule 11); the lines that most warps of a turn want are one slice's."""
@@ -466,7 +439,6 @@ def l2_cycles(s, p, share, sectors, absent, back, crowd, bounds):
     bounds[MEMORY + 4] = real * s.hottest_atomics * p.l2_atomic_cycles
 
 
-@jit
 def memory_cycles(s, p, share, misses, sectors, dram, bounds):
     """What the busiest SM's port and the DRAM channels need for it."""
     real = 1 - p.perfect_memory
@@ -477,7 +449,6 @@ def memory_cycles(s, p, share, misses, sectors, dram, bounds):
     bounds[MEMORY + 3] = real * dram * p.dram_sector_cycles / p.dram_channels
 
 
-@jit
 def in_flight_cycles(p, misses, beyond):
     """What L1D needs for its misses: one whose set is full of lines on their way blocks the tags.
 

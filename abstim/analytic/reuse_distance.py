@@ -15,7 +15,7 @@ from abstim.analytic.lone_warp import UPDATE, WRITE
 from abstim.engine.accesses import sectors_in
 from abstim.engine.warp_slots import ONE
 from functional.arrays import Float, Int32, Int64, UInt8
-from functional.jit.marked import jit, ones, zero
+from functional.jit.marked import ones, zero
 from functional.keep.kept import Kept, key
 
 NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
@@ -107,14 +107,12 @@ class Counts(NamedTuple):
     l1_misses: Float[np.ndarray, "bin l1"]
 
 
-@jit
 def turn_over(counted, sums, place, by):
     """A counted line comes to a place, or leaves it."""
     counted[place >> 6] ^= ONE << np.uint64(place & 63)
     sums[place >> GROUP_SHIFT] += by
 
 
-@jit
 def behind(counted, sums, place, end):
     """Counted lines behind a place, before another one."""
     word, last, group = place >> 6, (end - 1) >> 6, place >> GROUP_SHIFT
@@ -126,7 +124,6 @@ def behind(counted, sums, place, end):
     return total
 
 
-@jit
 def touch(state, row, bits, sums, turn, uses, n, drops):
     """(distance, the same for who waits) of a line that a use touches, and that is dropped then or not."""
     before, counts = row.last, uses.counted[uses.lines[n]]
@@ -152,7 +149,6 @@ def touch(state, row, bits, sums, turn, uses, n, drops):
     return distance, chained
 
 
-@jit
 def farthest(row, sectors, distance):
     """The largest distance of a line since all of some sectors were asked for: with one that was driven out in between,
     or never asked for, they miss. Counted are those that are farther than the line, or all."""
@@ -167,7 +163,6 @@ def farthest(row, sectors, distance):
     return found
 
 
-@jit
 def crowd(state, row, turn, sm, sectors, again, first, merges):
     """Count what is asked of a line in a turn; `again`: by another one before; `first`: a sector that nobody had.
 
@@ -191,7 +186,6 @@ def crowd(state, row, turn, sm, sectors, again, first, merges):
     state.fetched = max(state.fetched, row.fetched)
 
 
-@jit
 def end_turn(state):
     """Add up what was asked of the lines that most was asked of."""
     state.all_asked += state.asked
@@ -199,7 +193,6 @@ def end_turn(state):
     state.asked = state.fetched = 0
 
 
-@jit
 def empty(level, lines, touches):
     """For so many lines, and touches of them."""
     zero(level.lines[:lines])
@@ -209,7 +202,6 @@ def empty(level, lines, touches):
     level.state[0].next = FIRST_PLACE
 
 
-@jit
 def deal_out(uses, sm_count, resident, order):
     """When each thread block begins: every `sm_count`-th is an SM's, in the place that is free first; returns the last
     turn."""
@@ -227,7 +219,6 @@ def deal_out(uses, sm_count, resident, order):
     return last
 
 
-@jit
 def sort_uses(uses, sm_count, resident, order):
     """Fill in `order`: by turns, then SMs, then thread blocks."""
     last, blocks, warps = deal_out(uses, sm_count, resident, order), uses.sizes[0].blocks, uses.sizes[0].warps
@@ -253,7 +244,6 @@ def sort_uses(uses, sm_count, resident, order):
         order.sm_ends[sm] += 1
 
 
-@jit
 def use_l2(uses, order, merges, level, found):
     """All uses, in order of turns: the second level keeps what passes."""
     size, state, bits, sums = uses.sizes[0], level.state[0], level.counted, level.sums
@@ -270,7 +260,6 @@ def use_l2(uses, order, merges, level, found):
     end_turn(state)
 
 
-@jit
 def use_l1(uses, order, first, stop, drops, level, found):
     """Those of one SM: the first level does not see atomics, and keeps or drops a line that is written."""
     bits, sums = level.counted, level.sums
@@ -284,7 +273,6 @@ def use_l1(uses, order, first, stop, drops, level, found):
                 found.l1[n], found.l1_wait[n], found.far[n], row.chain = distance, chained, row.far, chained
 
 
-@jit
 def use_caches(uses, sm_count, resident, measured, reading, order, level, found):
     """Fill in `found`: for L1D of so many SMs far apart, then for L2; returns how many sectors those load."""
     sort_uses(uses, sm_count, resident, order)
@@ -306,7 +294,6 @@ def bins_of(distances):
     return np.where(distances >= NEVER, DISTANCE_BINS - 1, np.minimum(DISTANCE_BINS - 2, near))
 
 
-@jit
 def bin_of(bins, distance):
     """The bin of a distance; of a large one all but the 12 highest bits make no difference."""
     beyond = 0
@@ -317,7 +304,6 @@ def bin_of(bins, distance):
     return min(bins[distance] + beyond, DISTANCE_BINS - 2)
 
 
-@jit
 def count_pair(counts, l1, l2, times):
     """So many more with these distances."""
     k = bin_of(counts.bins, l1)
@@ -325,7 +311,6 @@ def count_pair(counts, l1, l2, times):
     counts.pairs[k, bin_of(counts.bins, l2)] += times
 
 
-@jit
 def fill_rows(counts, row, total):
     """What was counted, as shares of `total`: by distance in L1D, and by distance in L2 of what misses L1Ds of each
     size; from a row of a table on. Nothing is counted from now on."""
@@ -340,7 +325,6 @@ def fill_rows(counts, row, total):
             counts.pairs[i][:] = 0
 
 
-@jit
 def fill_table(uses, batches, found, counts, loads, table):
     """A table of misses [ROWS, bin]: of sectors loaded, then of batches (ranges of uses), each by its largest distance,
     as `fill_rows` has them; last of written sectors, by their distance in L2. `loads` were made by the SMs whose L1D

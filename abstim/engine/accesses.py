@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from functional.jit.marked import jit
-from functional.traces import line_record
+from functional.traces.line_record import is_phase, line_of, local_line, more_follow, sectors_of
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import ELSEWHERE, NONE
@@ -17,19 +16,14 @@ LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
 WARP_LANES = 32
-line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
-is_phase = jit(line_record.is_phase)
-local_line = jit(line_record.local_line)
 
 
-@jit
 def line_and_sectors(records, k):
     """Line number and set of touched sectors of record `k` (functional.traces.line_record)."""
     record = np.int64(records[k])
     return line_of(record), sectors_of(record)
 
 
-@jit
 def line_for(m, line, sm, w):
     """Where a line of a record lies for warp slot `w` of an SM: local memory belongs to slots, SMs side by side."""
     if line < LOCAL_LINE:
@@ -38,7 +32,6 @@ def line_for(m, line, sm, w):
     return local_line(line, m.local_places, (w // each * m.sm_count + sm) * each + w % each)
 
 
-@jit
 def end_of_access(records, first):
     """The record after those of the access whose first one is `first`."""
     while more_follow(records[first]):
@@ -49,26 +42,22 @@ def end_of_access(records, first):
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: Knuth's multiplicative hashing
 
 
-@jit
 def mixed(digest, value):
     """A digest with one more value in it."""
     found = (digest ^ np.uint64(value)) * HASH_FACTOR
     return found ^ (found >> np.uint64(29))
 
 
-@jit
 def number_of(sectors):
     """The sector of a set that holds one."""
     return (sectors >> 1) - (sectors >> 3)
 
 
-@jit
 def sectors_in(sectors):
     """How many sectors a set holds."""
     return (sectors & 1) + ((sectors >> 1) & 1) + ((sectors >> 2) & 1) + (sectors >> 3)
 
 
-@jit
 def shared_passes(records, first, end):
     """Passes of shared memory among the records `first` .. `end` - 1, where they touch nothing else; else 0."""
     count = 0
@@ -81,19 +70,16 @@ def shared_passes(records, first, end):
     return count
 
 
-@jit
 def shared_hold(m, passes):
     """Cycles that passes of shared memory hold the load/store unit: no fewer than a warp's lanes take."""
     return max(passes * m.shared_pass_cycles, m.lane_cycles) if passes else np.int64(0)
 
 
-@jit
 def shared_late(m, passes):
     """Cycles by which the last pass's data come behind those of an access without conflicts."""
     return max(0, shared_hold(m, passes) - m.lane_cycles)
 
 
-@jit
 def lanes_a_sector(c, w, first, end):
     """Of a warp's active lanes, how many access each of the sectors of the records `first` .. `end` - 1, rounded up."""
     sectors, event = 0, min(c.sm.warps.event[w], c.sm.warps.event_end[w] - 1)  # a walk over tags alone may be one ahead
@@ -105,7 +91,6 @@ def lanes_a_sector(c, w, first, end):
     return (lanes + sectors - 1) // max(1, sectors)
 
 
-@jit
 def element_segment(kind, access_bytes):
     """Bytes of the segments that Fermi gathers a warp's lanes into, by the size of an element; what passes L1D by goes
     by sectors."""
@@ -114,14 +99,12 @@ def element_segment(kind, access_bytes):
     return 64 if access_bytes == 2 else 128
 
 
-@jit
 def transaction_bytes(m, kind, access_bytes):
     """Bytes of the segments that a warp's lanes are gathered into: of all accesses the same, or as GPGPU-Sim 4.2's
     Fermi does."""
     return m.coalesced_bytes if m.coalesced_bytes else element_segment(kind, access_bytes)
 
 
-@jit
 def next_transaction(left, size):
     """The sectors, of those left of a line record, that the next transaction of `size` bytes touches."""
     if size == 128:
@@ -134,7 +117,6 @@ def next_transaction(left, size):
     return sector
 
 
-@jit
 def transactions_in(sectors, size):
     """How many transactions of `size` bytes touch some sectors of a line."""
     if size == 32:
@@ -144,7 +126,6 @@ def transactions_in(sectors, size):
     return np.int64(sectors != 0)
 
 
-@jit
 def banks_of(m, records, first, end, access_bytes):
     """L1D banks that an access uses of the records `first` .. `end` - 1, its elements of so many bytes: fewer where a
     warp's lanes need more than half of the bytes of its sectors, which are then the limit."""
@@ -157,7 +138,6 @@ def banks_of(m, records, first, end, access_bytes):
     return m.l1d_banks if sectors >= 2 * access_bytes else m.l1d_dense_banks
 
 
-@jit
 def enter_next(banks, busy, left, size):
     """(sectors of the next transaction, cycles until L1D takes it, set of its banks taken in that cycle), of those that
     are `left` of a line record. Sectors go round the `banks` banks, each of which takes a transaction a cycle."""
@@ -168,7 +148,6 @@ def enter_next(banks, busy, left, size):
     return (sectors, 1, bank) if busy & bank else (sectors, 0, busy | bank)
 
 
-@jit
 def pipe_cycles(m, records, first, end, kind, access_bytes):
     """Cycles in which the transactions of the records `first` .. `end` - 1 enter the pipe; `access_bytes`: of an
     element."""
@@ -199,19 +178,16 @@ def pipe_cycles(m, records, first, end, kind, access_bytes):
     return max(count, passing, m.lane_cycles) if count else count
 
 
-@jit
 def fermi(sectors):
     """The sectors of a line that a store of some sectors writes on Fermi: an aligned 32, 64 or 128 B."""
     return sectors | 15 * ((sectors & LOWER_HALF > 0) & (sectors & UPPER_HALF > 0))
 
 
-@jit
 def segment(m, sectors):
     """The sectors that a store of some sectors writes."""
     return sectors if m.coalesced_bytes else fermi(sectors)
 
 
-@jit
 def is_awaited(c, w, row):
     """Is the instruction that warp `w` comes to next an atomic with active lanes, or an access at an `mbarrier`?"""
     if row.kind == Kind.SHARED_ATOMIC:
@@ -221,7 +197,6 @@ def is_awaited(c, w, row):
     return row.copies != NONE or line_and_sectors(c.streams.records, c.sm.warps.record[w])[1] != 0
 
 
-@jit
 def move_past(c, w, i):
     """The warp's cursors go past an access; returns the end of its records."""
     sm, kind = c.sm, c.code[i].kind
@@ -232,7 +207,6 @@ def move_past(c, w, i):
     return np.int64(sm.warps.record[w])
 
 
-@jit
 def simple_result(c, w, i, first, end, conflict, start):
     """(cycles on the load/store unit, result) of instruction `i` of warp `w`, started at `start`, if it asks no cache;
     (0, 0) if it does. Its records are `first` .. `end` - 1."""
@@ -255,7 +229,6 @@ def simple_result(c, w, i, first, end, conflict, start):
     return 0, 0
 
 
-@jit
 def retrying_warps(c, time, round_cycles):
     """How many warps of the SM have rounds of compare-and-swap to go, a round a lane: each came when those before it
     were at it, and so has rounds that much longer."""
@@ -271,7 +244,6 @@ def retrying_warps(c, time, round_cycles):
     return warps
 
 
-@jit
 def shared_result(c, w, i, start, degree):
     """Result of an access of shared memory: of `degree` passes; of a loop of compare-and-swap, of as many rounds, which
     begin when the warps of its block that came to its word before have done theirs."""

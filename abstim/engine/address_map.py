@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from abstim.engine.state import READ
-from functional.jit.marked import jit
 
 
-@jit
 def hashed(index, above, residues):
     """An index with the bits above it folded in."""
     k = 0
@@ -18,7 +16,6 @@ def hashed(index, above, residues):
     return index
 
 
-@jit
 def scrambled(block):
     """A number that looks random: the finalizer of MurmurHash3 (A. Appleby, 2011), of 32 bits."""
     h = block & 0xFFFFFFFF
@@ -27,7 +24,6 @@ def scrambled(block):
     return h ^ (h >> 16)
 
 
-@jit
 def spread_slice_of(m, line):
     """The same where each run of as many blocks as there are slices goes round all of them, from one that looks
     random."""
@@ -40,7 +36,6 @@ def spread_slice_of(m, line):
     return number, channel, local, in_slice
 
 
-@jit
 def slice_of(m, line):
     """(slice, channel, line number in the channel, line number in the slice) of a line."""
     if m.slice_spread:
@@ -60,20 +55,17 @@ def slice_of(m, line):
     return number, channel, local, (upper << m.slice_log2) | (local & ((1 << m.slice_log2) - 1))
 
 
-@jit
 def l2_set_of(m, in_slice):
     """The set of a line in its slice, by its number there."""
     index = in_slice % m.l2_sets
     return hashed(index, in_slice >> m.l2_hash_log2, m.l2_residues) if m.l2_hash_log2 else index
 
 
-@jit
 def row_of(m, local):
     """The DRAM row of a line by its number in the channel."""
     return local >> m.row_log2
 
 
-@jit
 def bank_of(m, local):
     """The DRAM bank, of its channel's, of a line by its number in the channel."""
     bank = ((local >> m.bank_log2) << 1) | ((local >> m.slice_log2) & 1)
@@ -82,7 +74,6 @@ def bank_of(m, local):
     return bank % m.dram_banks
 
 
-@jit
 def address(m, request):
     """Says where the line of a request lies, and which slice its SM asks: for a read, of its own part of L2."""
     number, _, local, in_slice = slice_of(m, request.line)

@@ -8,11 +8,10 @@ from abstim.engine.room import next_room
 from abstim.engine.rules import RETIRE_CYCLES
 from abstim.engine.state import EMPTY, NEVER
 from abstim.engine.warp_slots import bit, visit_from
-from functional.jit.marked import add, jit, members, raise_to
+from functional.jit.marked import add, members, raise_to
 from precharacterize.table import BARRIERS
 
 
-@jit
 def release(c, block, number, time):
     """All warps that a barrier of the block is for have reached it or exited."""
     sm = c.sm
@@ -26,7 +25,6 @@ def release(c, block, number, time):
         visit_from(sm, w, sm.warps.ready[w], time)
 
 
-@jit
 def arrive(c, w, time, barrier):
     """The warp reaches a barrier, as the latency table has it, at `time`; if it is held, it waits there."""
     sm, number, warps = c.sm, barrier % BARRIERS, barrier // BARRIERS
@@ -39,7 +37,6 @@ def arrive(c, w, time, barrier):
         release(c, block, number, time)
 
 
-@jit
 def settle(c, w, time):
     """Something that warp `w` issued is complete at `time`; NEVER: not known yet."""
     sm = c.sm
@@ -48,7 +45,6 @@ def settle(c, w, time):
         sm.warps.settled[w] = max(sm.warps.settled[w], time)
 
 
-@jit
 def leave(c, w, time):
     """The warp has issued its last instruction at `time`."""
     sm, block = c.sm, c.sm.warps.block_of[w]
@@ -65,7 +61,6 @@ def leave(c, w, time):
                 release(c, block, number, time)
 
 
-@jit
 def change_registers(c, w, count, time):
     """The warp wants `count` registers a thread, or gives all but -count back; warps that want some take what their
     thread block has to spare, in order of slots."""
@@ -85,7 +80,6 @@ def change_registers(c, w, count, time):
             wake(c, k, time)
 
 
-@jit
 def notice(c, w, time):
     """The fetch stage finds the warp drained: it is gone, and with the last one of a block its slot is free."""
     sm, block = c.sm, c.sm.warps.block_of[w]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from abstim.engine import state
 from abstim.engine.state import CONTEXT, NEVER, TWO_LEVEL
 from abstim.engine.tags import clear_ways
-from functional.jit.marked import jit, outlined, refer, zero
+from functional.jit.marked import outlined, refer, zero
 
 
-@jit
 def context_of(gpu, n):
     """SM `n` of the GPU, with what it needs of the rest."""
     return refer(CONTEXT, gpu.contexts[n])
@@ -60,7 +59,6 @@ def clear(gpu, booked, warm):
         clear_shared(gpu.shared)
 
 
-@jit
 def begin_sm(sm, m, n):
     """Nothing is resident."""
     sm.number, sm.last_fetched = n, 0

@@ -6,13 +6,10 @@ from __future__ import annotations
 from abstim.engine.clear import context_of
 from abstim.engine.mbarriers import arrive_in_phase, release_phases
 from abstim.engine.state import NEVER
-from abstim.gpu import occupancy
-from functional.jit.marked import jit, outlined
-
-first_sm = jit(occupancy.first_sm)
+from abstim.gpu.occupancy import first_sm
+from functional.jit.marked import outlined
 
 
-@jit
 def gpc_with_room(gpu, kernel):
     """The first GPC in turn of which as many SMs have room at the end of the window as a cluster has thread blocks; -1:
     none has."""
@@ -26,7 +23,6 @@ def gpc_with_room(gpu, kernel):
     return -1
 
 
-@jit
 def emptiest(gpu, gpc):
     """Of those SMs the one with the fewest thread blocks, the lowest of several."""
     m, best, fewest = gpu.machine, -1, NEVER

@@ -7,16 +7,13 @@ from abstim.engine.accesses import number_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER, NOBODY, READ, SOUGHT
 from abstim.engine.switch import append, insert, take
-from functional.jit.marked import jit
 
 
-@jit
 def sector_of(request):
     """Number of a request's sector, from 1."""
     return SECTORS * request.line + number_of(request.sectors) + 1
 
 
-@jit
 def pass_link_by(shared, n, place, from_dram, time):
     """An answer goes into the queue of its SM; the link of slice `n` carries it for another one already."""
     rows, m, switch = shared.requests.rows, shared.machine, shared.back
@@ -29,7 +26,6 @@ def pass_link_by(shared, n, place, from_dram, time):
     insert(switch.filled, packet.sm)
 
 
-@jit
 def coalesce(shared, n, time):
     """The first request that comes to slice `n` gets the answer to an earlier read of its sector, if that one waits, or
     was answered less than the way to the slice ago. False: it is to be served itself."""
@@ -56,7 +52,6 @@ def coalesce(shared, n, time):
     return True
 
 
-@jit
 def answer_followers(shared, n, place, time):
     """A request is answered, and with it those who wait for the same answer, the last first."""
     rows, followers = shared.requests.rows, shared.requests.followers

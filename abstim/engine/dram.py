@@ -6,16 +6,14 @@ from __future__ import annotations
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import append, first_from, give_back, insert, is_empty, remove, take
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 
 
-@jit
 def cycles_by(m, time):
     """The last of the channels' cycles that falls into core cycle `time` or before it."""
     return (time << 16) // m.dram_cycle
 
 
-@jit
 def returned_to_slice(shared, h, time):
     """The oldest read that is back goes to its slice."""
     channels, rows, slices = shared.channels, shared.requests.rows, shared.slices
@@ -25,7 +23,6 @@ def returned_to_slice(shared, h, time):
         slices.wake[n] = min(slices.wake[n], time)
 
 
-@jit
 def first_ready(rows, bank):
     """Take the oldest request that waits for the row served last, or the oldest of all if none does."""
     before, place = 0, bank.first
@@ -45,7 +42,6 @@ def first_ready(rows, bank):
     return place
 
 
-@jit
 def choose(shared, h):
     """One bank that serves nothing takes up a request."""
     m, channels, state = shared.machine, shared.channels, shared.channels.state[h]
@@ -62,7 +58,6 @@ def choose(shared, h):
     state.first_bank = state.first_bank + 1 if state.first_bank + 1 < m.dram_banks else 0
 
 
-@jit
 def burst_from(shared, h, b, bank):
     """Cycle from which the burst of a bank's request, whose row is open, can begin."""
     m, state = shared.machine, shared.channels.state[h]
@@ -70,7 +65,6 @@ def burst_from(shared, h, b, bank):
     return max(free, bank.write, state.write) if bank.writes else max(free, bank.read, state.read)
 
 
-@jit
 def row_from(shared, h, b, bank):
     """Cycle from which a bank can open or close a row."""
     m = shared.machine
@@ -80,7 +74,6 @@ def row_from(shared, h, b, bank):
     return max(bank.row_active, bank.written, bank.was_read, group)
 
 
-@jit
 def begin_burst(shared, h, b, bank, cycle):
     """One burst of a bank's request; with the last the bank is free for another."""
     m, channels, rows = shared.machine, shared.channels, shared.requests.rows
@@ -106,7 +99,6 @@ def begin_burst(shared, h, b, bank, cycle):
     append(rows, channels.returning[h], place)
 
 
-@jit
 def open_or_close(shared, h, b, bank, cycle):
     """A command to a bank whose request is for another row than the one that is open."""
     m, state = shared.machine, shared.channels.state[h]
@@ -121,7 +113,6 @@ def open_or_close(shared, h, b, bank, cycle):
     state.first_bank = b + 1 if b + 1 < m.dram_banks else 0
 
 
-@jit
 def command(shared, h, cycle):
     """A burst if one can begin, and a row command if one can be given and there is a second bus, or no burst began.
     Returns from when on there can be another."""
@@ -149,7 +140,6 @@ def command(shared, h, cycle):
     return cycle + 1 if bursts or rows else following
 
 
-@jit
 def accept(shared, h, time):
     """One request of the channel's slices, in turn, comes from the queue in front of it."""
     m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows
@@ -167,7 +157,6 @@ def accept(shared, h, time):
             return
 
 
-@jit
 def admit(shared, h, time):
     """The oldest request whose delay is over waits for its bank, if the channel's queue has room; a write, until there
     are `dram_write_batch` of them, which then go before all reads."""
@@ -187,7 +176,6 @@ def admit(shared, h, time):
             wait_for_bank(shared, h, place)
 
 
-@jit
 def wait_for_bank(shared, h, place):
     """A request joins those of its bank."""
     channels, rows = shared.channels, shared.requests.rows
@@ -199,7 +187,6 @@ def wait_for_bank(shared, h, place):
     channels.state[h].pending += 1
 
 
-@jit
 def next_step(shared, h, cycle, time):
     """The next cycle after `cycle` in which the channel has something to do."""
     m, channels, slices, rows = shared.machine, shared.channels, shared.slices, shared.requests.rows

@@ -10,10 +10,9 @@ from abstim.engine.one_sm import advance, aim, launch_block
 from abstim.engine.room import next_dispatch
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import lowest
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 
 
-@jit
 def first_free(gpu):
     """The SM that can take a thread block first; of several the next in turn after the last that took one."""
     m, launch, best = gpu.machine, gpu.record.launch, gpu.record.launch.first
@@ -44,7 +43,6 @@ def run_sm(gpu, n):
                     note_free(gpu, k)
 
 
-@jit
 def note_free(gpu, n):
     """When SM `n`, and those that follow it, can take a thread block, as far as known."""
     gpu.free[n], k = next_dispatch(context_of(gpu, n)), gpu.sm[n].next_follower
@@ -52,7 +50,6 @@ def note_free(gpu, n):
         gpu.free[k - 1], k = gpu.free[n], gpu.sm[k - 1].next_follower
 
 
-@jit
 def follow_first(gpu):
     """Before the first cycle all SMs follow the first."""
     count = gpu.machine.sm_count
@@ -60,7 +57,6 @@ def follow_first(gpu):
         gpu.sm[n].follows, gpu.sm[n].next_follower = (1 if n else 0), (n + 2 if n + 1 < count else 0)
 
 
-@jit
 def unfollow(gpu, n):
     """SM `n` is no longer among those that follow another one."""
     at = gpu.sm[n].follows
@@ -85,7 +81,6 @@ def run_again(gpu, n):
             launch_block(c, kernel, place, block.dispatch_cycle)
 
 
-@jit
 def run_to(c, time):
     """The SM runs up to and including a cycle."""
     c.sm.horizon = time
@@ -93,7 +88,6 @@ def run_to(c, time):
         advance(c)
 
 
-@jit
 def pending_kind(gpu, n):
     """The kind of the thread block that comes into SM `n` now, one too high; 0: none does."""
     place = gpu.sm[n].pending
@@ -117,7 +111,6 @@ def part(gpu, n, time):
     sm.parted_from = old
 
 
-@jit
 def enter_follower(gpu, n, place, time):
     """The thread block at a place in the order comes into SM `n` as one of its kind has come into the one it
     follows: where the records of its warps begin is all that is not the same."""

@@ -17,14 +17,13 @@ from abstim.engine.port_queues import next_collector
 from abstim.engine.room import next_dispatch
 from abstim.engine.rules import UNITS_A_CYCLE, WINDOW_CYCLES
 from abstim.engine.state import NEVER, OVER, TWO_LEVEL
-from functional.jit.marked import add, jit, load, outlined, pause, raise_to, sleep, store
+from functional.jit.marked import add, load, outlined, pause, raise_to, sleep, store
 
 # Of one who waits: for about a millisecond, longer than a round, before it gives way, and before it sleeps
 SPINS, YIELDS, SLEEP_MICROSECONDS = 1 << 14, 1 << 6, 50
 LOOKS, PAUSES_A_LOOK = 8, 8  # of one who is done with its own: for a few microseconds, as a task takes
 
 
-@jit
 def rest(waited):
     """A thread has waited so many times for another, and is about to look again."""
     if waited < SPINS:
@@ -33,13 +32,11 @@ def rest(waited):
         sleep(0 if waited < SPINS + YIELDS else SLEEP_MICROSECONDS)
 
 
-@jit
 def takes(gpu, k, number):
     """Task `k` of round `number` is for who asks: true for one of them, never if the round is over."""
     return load(gpu.team.taken, k) < number and raise_to(gpu.team.taken, k, number) < number
 
 
-@jit
 def others_are_late(gpu, number):
     """Is there a task of round `number` that nobody comes to for a while?"""
     for _ in range(LOOKS):
@@ -53,7 +50,6 @@ def others_are_late(gpu, number):
     return True
 
 
-@jit
 def wait_for_round(gpu, number):
     """The round after `number`, once there is one; OVER if there is none."""
     waited = 0
@@ -68,7 +64,6 @@ ROUNDS_A_LOOK = 64  # with real memory: between two looks for a deadlock
 SHARED_WINDOW_CYCLES = 256  # with perfect memory, on several threads: short beside a thread block, long beside a wait
 
 
-@jit
 def work(gpu, k, member, number):
     """Task `k` of a round, if nobody has taken it."""
     if takes(gpu, k, number):
@@ -94,7 +89,6 @@ def help_out(gpu, member, number):
             work(gpu, k, member, number)
 
 
-@jit
 def run_all(gpu, more, members):
     """A round: every SM runs as far as it can, the memory side as well. Returns if any SM has something left."""
     busy = False
@@ -133,7 +127,6 @@ def share_out(gpu, more):
         waited += 1
 
 
-@jit
 def enter_sm(gpu, kernel, n, time):
     """The next thread block of a kernel goes to SM `n`."""
     launch = gpu.record.launch
@@ -144,7 +137,6 @@ def enter_sm(gpu, kernel, n, time):
     kernel.next += 1
 
 
-@jit
 def hand_out(gpu, handed_out):
     """Thread blocks go to SMs that can take them in this window, which then run on. Returns how many have gone there
     so far."""
@@ -185,7 +177,6 @@ def hand_out(gpu, handed_out):
     return handed_out
 
 
-@jit
 def window_cycles(m, members):
     """With perfect memory SMs need not wait for each other, but those who share the work do."""
     if m.window_cycles >= NEVER and not m.side_by_side:
@@ -194,7 +185,6 @@ def window_cycles(m, members):
     return min(m.window_cycles, WINDOW_CYCLES)
 
 
-@jit
 def is_at_rest(c, time):
     """Can nothing happen on an SM after `time` unless something comes from outside?"""
     sm = c.sm
@@ -205,7 +195,6 @@ def is_at_rest(c, time):
     return sm.live == 0 or c.machine.perfect_memory or next_memory_event(c, time) >= NEVER
 
 
-@jit
 def is_deadlocked(gpu, more):
     """Is all that is left on the GPU, after a window, waiting for what nothing can bring? Mostly something goes on,
     so the glances come first."""
@@ -225,7 +214,6 @@ def is_deadlocked(gpu, more):
     return True
 
 
-@jit
 def lead(gpu, drain, members):
     """Hand out all of `order`, and run to the end, or to the last dispatch, or until the launch is to pause: between
     two windows, from where it goes on as if nothing had been."""

@@ -8,11 +8,10 @@ from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit, first_after, visit_from
-from functional.jit.marked import jit, members
+from functional.jit.marked import members
 from precharacterize.table import brought
 
 
-@jit
 def want_fetch(sm, w, pc):
     """The warp's buffer is empty: it asks for `pc` from now on."""
     sm.wanted |= bit(w)
@@ -23,7 +22,6 @@ def want_fetch(sm, w, pc):
     sm.warps.ready[w] = NEVER
 
 
-@jit
 def deliver(c, w, time, ready):
     """A fetch pair reaches the warp, which can issue from it from cycle `ready` on."""
     sm, m = c.sm, c.machine
@@ -37,7 +35,6 @@ def deliver(c, w, time, ready):
         visit_from(sm, w, ready, time)
 
 
-@jit
 def notice_exits(c, fetched, time):
     """Drained warps between the last fetched slot and `fetched` (all of them if it is -1) leave."""
     sm, n = c.sm, c.machine.max_warps_per_sm
@@ -51,7 +48,6 @@ def notice_exits(c, fetched, time):
             sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
 
 
-@jit
 def take_returned(sm):
     """The slot whose missed line is back the longest waits no more."""
     best, sm.next_back = -1, NEVER
@@ -64,7 +60,6 @@ def take_returned(sm):
     return best
 
 
-@jit
 def fetch(c, time, ready):
     """One fetch; what it brings is decoded by the next one, and can issue in cycle `ready`."""
     sm = c.sm
@@ -89,7 +84,6 @@ def fetch(c, time, ready):
         sm.fetch_back[fetched], sm.fetch_place[fetched] = there, sm.code_place
 
 
-@jit
 def next_fetch(sm, time):
     """First cycle after `time` in which the fetch stage has something to do."""
     if sm.wanted and sm.fetch_blocked <= time + 1:

@@ -24,12 +24,11 @@ from abstim.engine.scoreboard import (
 )
 from abstim.engine.state import MEM, NEVER, SP
 from abstim.engine.warp_slots import EMPTY_SET, bit, visit_from
-from functional.jit.marked import add, jit, outlined
+from functional.jit.marked import add, outlined
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import AWAITS, COMMITS, LAST_PRODUCT, NONE, REGISTERS, TRIGGERS
 
 
-@jit
 def started(sm, m, kind, w):
     """Cycle in which the unit started warp `w`'s latest instruction of a kind, which must be its port's latest."""
     port = collectors.port_of(m, kind, w)
@@ -37,7 +36,6 @@ def started(sm, m, kind, w):
     return sm.ports[port].start[place - 1 if place else m.port_width[kind] - 1]
 
 
-@jit
 def start_on_unit(c, port, earliest, latency, initiation):
     """First cycle in which a unit of the port is free, its result slot is free and a result bus is free; books them."""
     sm, m, time = c.sm, c.machine, earliest
@@ -55,7 +53,6 @@ def start_on_unit(c, port, earliest, latency, initiation):
         time += 1
 
 
-@jit
 def arithmetic(c, row, port, dispatched):
     """(start, result) of an instruction that leaves its collector at `dispatched`."""
     kind = row.unit
@@ -67,7 +64,6 @@ def arithmetic(c, row, port, dispatched):
     return start, start + row.latency_cycles + row.result_offset_cycles
 
 
-@jit
 def memory(c, i, w, dispatched):
     """Perfect memory: (start, result) of an access that leaves its collector at `dispatched`."""
     sm, m = c.sm, c.machine
@@ -81,7 +77,6 @@ def memory(c, i, w, dispatched):
     return start, result
 
 
-@jit
 def execute(c, i, w, time):
     """Send instruction `i` of warp `w`, issued at `time`, down its port; returns when its result can be used, NEVER if
     that is not known yet."""
@@ -103,7 +98,6 @@ def execute(c, i, w, time):
     return result
 
 
-@jit
 def with_collector(c, i, w, port, pool, place, allocated):
     """An instruction that has its port's `place` and an operand collector from step `allocated` on; returns when its
     result can be used."""
@@ -121,7 +115,6 @@ def with_collector(c, i, w, port, pool, place, allocated):
     return dispatch(c, i, w, port, pool, place, operands, number)
 
 
-@jit
 def dispatch(c, i, w, port, pool, place, operands, number):
     """An arithmetic instruction leaves its collector, `number`, with its operands at hand from a step on, for its unit;
     returns when its result can be used."""
@@ -139,7 +132,6 @@ def dispatch(c, i, w, port, pool, place, operands, number):
     return result
 
 
-@jit
 def overtakes(m, ports, row, operands, allocated, number):
     """Does an instruction leave its collector before the one that went to its port before it? Of those that are ready
     the lowest collector's goes first, as in GPGPU-Sim 4.2 (dispatch_unit_t::find_ready with sub-cores)."""
@@ -173,7 +165,6 @@ def overtake(c, i, w, port, pool, operands, number):
     return result
 
 
-@jit
 def step(sm, streams, w):
     """Move the warp to its next instruction; returns False at the end of its stream."""
     i = sm.warps.pc[w] + 1
@@ -188,7 +179,6 @@ def step(sm, streams, w):
     return True
 
 
-@jit
 def follow(c, w, i, time):
     """After issuing `i` at `time`: sequential, other lanes after an exit, or a taken branch."""
     sm, code = c.sm, c.code
@@ -210,7 +200,6 @@ def follow(c, w, i, time):
             want_fetch(sm, w, code[i].pcs + 1)
 
 
-@jit
 def park(c, w, time):
     """The warp has issued all that is known of its stream at `time`, and waits for more (coupling.py)."""
     sm, row = c.sm, c.record.warps[c.sm.warps.warp[w]]
@@ -219,7 +208,6 @@ def park(c, w, time):
     sm.memory &= ~bit(w)
 
 
-@jit
 def enter_block(c, w):
     """The warp goes on with the first instruction of the basic block at its cursor, its instruction buffer empty."""
     sm, streams = c.sm, c.streams
@@ -229,7 +217,6 @@ def enter_block(c, w):
     want_fetch(sm, w, c.code[sm.warps.pc[w]].pcs)
 
 
-@jit
 def write_log(c, row, w, i, time, result, missed):
     """One issue: when, what, by whom. What an access missed and asked for is known when it is complete."""
     sm = c.sm
@@ -238,7 +225,6 @@ def write_log(c, row, w, i, time, result, missed):
     row.l1d_misses, row.l1i_misses, row.l2_accesses, row.dram_reads = missed, sm.l1i_misses, 0, 0
 
 
-@jit
 def store_window(record, sm):
     """What an SM counted of a window joins what others did, which may do so at the same time."""
     if sm.window_issued:
@@ -247,7 +233,6 @@ def store_window(record, sm):
         sm.window_issued = 0
 
 
-@jit
 def note(c, w, i, time, result, missed):
     """Book an issue for those who watch: the warp's first, the window's count, a row of the log."""
     sm, record = c.sm, c.record
@@ -272,7 +257,6 @@ def note(c, w, i, time, result, missed):
             describe(c.l1d.accesses[sm.latest_access - 1], record.log[launch.logged - 1])
 
 
-@jit
 def follow_copies(c, w, row, record, result, time):
     """What an instruction issued at `time` does with asynchronous work, registers and other kernels; `record` is the
     first of its access."""
@@ -289,7 +273,6 @@ def follow_copies(c, w, row, record, result, time):
         follow_groups(c, w, row, result)
 
 
-@jit
 def await_registers(c, w, time):
     """Behind a fence, issued at `time`, a warp waits for what it has issued before."""
     sm = c.sm
@@ -299,7 +282,6 @@ def await_registers(c, w, time):
     sm.fenced |= bit(w) if sm.warps.not_before[w] == NEVER else EMPTY_SET
 
 
-@jit
 def issue(c, w, time):
     """Issue the warp's next instruction at `time`."""
     sm = c.sm

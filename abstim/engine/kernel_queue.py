@@ -8,10 +8,9 @@ from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_dispatch
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit
-from functional.jit.marked import add, jit, load, members, outlined, raise_to
+from functional.jit.marked import add, load, members, outlined, raise_to
 
 
-@jit
 def trigger(c, block, time):
     """A thread block lets the next kernel begin: the first of its warps that says so, or its end."""
     kernel = c.sm.block_kernel[block]
@@ -21,7 +20,6 @@ def trigger(c, block, time):
         add(c.record.untriggered, kernel, -1)
 
 
-@jit
 def await_primary(c, w):
     """A warp waits until the kernel has ended that let its own begin."""
     sm, primary = c.sm, c.record.kernels[c.sm.block_kernel[c.sm.warps.block_of[w]]].programmatic
@@ -42,7 +40,6 @@ def release_dependents(gpu, n, time):
             c.sm.clock = min(c.sm.clock, time + 1)
 
 
-@jit
 def ready_of(gpu, kernel):
     """When a kernel may begin; NEVER: that is not known."""
     record, ready = gpu.record, kernel.delay_cycles
@@ -58,7 +55,6 @@ def ready_of(gpu, kernel):
     return min(ready, NEVER)
 
 
-@jit
 def end_of(gpu, k):
     """When a kernel is over: with its last thread block and its last posted store, and not before the one that let it
     begin. NEVER: that is not known."""
@@ -105,7 +101,6 @@ def choose_kernel(gpu):
     return best >= 0
 
 
-@jit
 def is_any_coming(gpu):
     """Is it known of a kernel that it will begin?"""
     for k in range(len(gpu.record.kernels)):

@@ -10,10 +10,9 @@ from abstim.engine.address_map import hashed
 from abstim.engine.pending_accesses import can_send, enlist, finish, send, serve_waiters
 from abstim.engine.rules import SECTORS
 from abstim.engine.tags import drop, find, oldest_idle, take_way, touch
-from functional.jit.marked import add, jit, outlined
+from functional.jit.marked import add, outlined
 
 
-@jit
 def set_of(m, line):
     """First way of a line's set: linear, or the hash of Nugteren et al. (HPCA 2014) that the reference uses, or
     polynomial."""
@@ -26,7 +25,6 @@ def set_of(m, line):
     return index * m.l1d_set_lines
 
 
-@jit
 def find_line(c, line):
     """Position of a line, or -1. Looks first where it was last: the sets of a modern L1D are 256 ways long."""
     l1d, m = c.l1d, c.machine
@@ -39,21 +37,18 @@ def find_line(c, line):
     return k
 
 
-@jit
 def use(c, k):
     """The line at `k` is used: the youngest, unless the policy goes by arrival alone."""
     if not c.machine.l1d_fifo:
         touch(c.sm, c.l1d.last_use, k)
 
 
-@jit
 def queue_room_from(c, spare):
     """Cycle from which the miss queue has room for one request, with `spare` more places left."""
     at = c.sm.sent_position + spare
     return c.l1d.sent[at if at < c.machine.l1d_miss_queue else 0]
 
 
-@jit
 def send_miss(c, line, sectors, kind, who, place, time):
     """A request goes through the miss queue."""
     sm = c.sm
@@ -61,19 +56,16 @@ def send_miss(c, line, sectors, kind, who, place, time):
     sm.sent_position = sm.sent_position + 1 if sm.sent_position + 1 < c.machine.l1d_miss_queue else 0
 
 
-@jit
 def may_send(c, kind, sectors, spare, time):
     """Can a request be made at the tags at `time`?"""
     return queue_room_from(c, spare) <= time and can_send(c, kind, sectors)
 
 
-@jit
 def free_way(c, line):
     """The way that a new line takes: the least recently used of those that wait for nothing; -1 if there is none."""
     return oldest_idle(c.l1d, set_of(c.machine, line), c.machine.l1d_ways)
 
 
-@jit
 def replace(c, k, line, time):
     """`line` takes the way `k`; what was written of the one before goes to L2."""
     l1d, row = c.l1d, c.l1d.line[k]
@@ -85,13 +77,11 @@ def replace(c, k, line, time):
     l1d.hint[line & (state.HINTS - 1)] = k
 
 
-@jit
 def keys(c, sectors):
     """The sectors whose miss registers an access waits in: a whole line has one, the first sector's."""
     return sectors if c.machine.l1d_sectored else 1
 
 
-@jit
 def join(c, k, sectors, place):
     """An access waits for sectors of the line at `k` that are on their way."""
     row, access, waits = c.l1d.line[k], c.l1d.accesses[place - 1], 0
@@ -104,7 +94,6 @@ def join(c, k, sectors, place):
     access.waiting += waits - 1
 
 
-@jit
 def joinable(c, k, sectors):
     """Can one more wait for these sectors of the line at `k`?"""
     row, sectors = c.l1d.line[k], keys(c, sectors)
@@ -114,7 +103,6 @@ def joinable(c, k, sectors):
     return True
 
 
-@jit
 def ask(c, k, line, absent, wanted, place, time):
     """Sectors that are neither there nor on their way are asked for. False: no miss register, way or place in the queue
     is free."""
@@ -165,7 +153,6 @@ def load(c, line, sectors, place, time):
     return True
 
 
-@jit
 def load_below(c, line, sectors, place, time):
     """A load that L1D may not answer, and that leaves nothing there."""
     if not may_send(c, state.READ, sectors, 0, time):
@@ -180,7 +167,6 @@ def load_below(c, line, sectors, place, time):
     return True
 
 
-@jit
 def store_below(c, line, sectors, place, time):
     """A store goes on to L2, which acknowledges each sector; nobody waits for that of a posted one."""
     sectors = segment(c.machine, sectors)
@@ -198,7 +184,6 @@ def store_below(c, line, sectors, place, time):
     send_miss(c, line, sectors, state.WRITE, state.TO_ACCESS, place, time)
 
 
-@jit
 def keep_store(c, k, sectors, place, time):
     """A store that goes no further than L1D."""
     c.l1d.line[k].dirty |= sectors
@@ -207,7 +192,6 @@ def keep_store(c, k, sectors, place, time):
     finish(c, place, time, time)
 
 
-@jit
 def store_allocating(c, k, line, sectors, place, time):
     """A store that keeps its line, or takes a way for it, and what is written need not be fetched."""
     m = c.machine
@@ -250,7 +234,6 @@ def store(c, line, sectors, place, local, time):
     return True
 
 
-@jit
 def fill(c, k, sectors, from_dram, time):
     """Sectors of the line at `k` are there; with the last of a whole line, all who wait for it have it."""
     sm, m, row = c.sm, c.machine, c.l1d.line[k]
@@ -271,7 +254,6 @@ def fill(c, k, sectors, from_dram, time):
             row.waiting[j] = 0
 
 
-@jit
 def note_dram(c, node, from_dram):
     """The access that asked first is charged with a read of DRAM."""
     if node and from_dram:

@@ -9,23 +9,20 @@ from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import ATOMIC, EVICTED, FP64_ATOMIC, NEVER, NOBODY, WRITE
 from abstim.engine.switch import append, give_back, new_place, put, take
 from abstim.engine.tags import find, oldest_idle, take_way
-from functional.jit.marked import add, jit, outlined
+from functional.jit.marked import add, outlined
 
 
-@jit
 def first_way(m, n, request):
     """Where the set of a request's line begins in slice `n`."""
     return (n * m.l2_sets + request.l2_set) * m.l2_ways
 
 
-@jit
 def use(l2, k):
     """The line at `k` is the youngest."""
     l2.uses[0] += 1
     l2.last_use[k] = l2.uses[0]
 
 
-@jit
 def evict(shared, n, k, time):
     """What was written of the line at `k` goes the way of a miss to DRAM; the slice reads it out first."""
     m, line = shared.machine, shared.l2.line[k]
@@ -42,7 +39,6 @@ def evict(shared, n, k, time):
     shared.traffic[0].dram_writes += sectors_in(line.dirty)
 
 
-@jit
 def write_back_early(shared, n, first, time):
     """Of a set in which too many lines that are written throughout wait to be written back, the one used longest ago
     goes to DRAM, and stays; not if there is no room for it now. Parts of lines would waste bursts."""
@@ -58,14 +54,12 @@ def write_back_early(shared, n, first, time):
         l2.line[oldest].dirty = 0
 
 
-@jit
 def begin_line(l2, k, line):
     """A line takes the way `k`, nothing of it there."""
     take_way(l2, k, line)
     l2.line[k].valid = l2.line[k].dirty = 0
 
 
-@jit
 def place_line(shared, n, request, first, time):
     """The line asked for takes a way of its set, which begins at `first`; -1: something is on its way for all."""
     l2 = shared.l2
@@ -76,7 +70,6 @@ def place_line(shared, n, request, first, time):
     return k
 
 
-@jit
 def count(shared, request, missed):
     """An access, for the statistics; one of the other part of L2 has been counted there."""
     if request.slice != request.near:
@@ -86,13 +79,11 @@ def count(shared, request, missed):
     traffic.l2_misses += missed
 
 
-@jit
 def occupy(m, state, units, time):
     """A hit reads or writes through the slice's port."""
     state.port_free = max(state.port_free, time * UNITS_A_CYCLE) + units
 
 
-@jit
 def reply(shared, n, place, time):
     """A request is answered; what nobody waits for ends here. What the other part of L2 asked for goes there."""
     request = shared.requests.rows[place - 1]
@@ -114,7 +105,6 @@ def reply(shared, n, place, time):
             answer_followers(shared, n, place, time)
 
 
-@jit
 def write(shared, n, queue, place, k, first, time):
     """A store of a sector, its line at `k`, -1: not there. False: there is no room now."""
     m, l2, request = shared.machine, shared.l2, shared.requests.rows[place - 1]
@@ -141,13 +131,11 @@ def write(shared, n, queue, place, k, first, time):
     return True
 
 
-@jit
 def is_atomic(request):
     """Does it change what it reads?"""
     return request.kind == ATOMIC or request.kind >= FP64_ATOMIC
 
 
-@jit
 def hit(shared, n, queue, place, k, time):
     """A read of a sector that is there."""
     m, request = shared.machine, shared.requests.rows[place - 1]
@@ -162,7 +150,6 @@ def hit(shared, n, queue, place, k, time):
     reply(shared, n, place, time)
 
 
-@jit
 def join(shared, queue, place, k):
     """A read of a sector that is on its way waits with the others; false if there are too many."""
     line, request, rows = shared.l2.line[k], shared.requests.rows[place - 1], shared.requests.rows
@@ -182,7 +169,6 @@ def join(shared, queue, place, k):
     return True
 
 
-@jit
 def last_idle_way(l2, first, ways, k):
     """Would a miss to the line at `k`, or, if that is -1, of a line that is not there, leave its set without a way for
     which nothing is on its way?"""
@@ -194,7 +180,6 @@ def last_idle_way(l2, first, ways, k):
     return idle < 2
 
 
-@jit
 def count_register(slices, n, request, more):
     """So many more miss registers are in use, or fewer."""
     if request.home == n:
@@ -203,7 +188,6 @@ def count_register(slices, n, request, more):
         slices.state[n].far_mshrs_used += more
 
 
-@jit
 def miss(shared, n, queue, place, k, first, time):
     """A read of a sector that is not there; false if the slice has no room for a miss."""
     m, l2, request, slices = shared.machine, shared.l2, shared.requests.rows[place - 1], shared.slices
@@ -230,7 +214,6 @@ def miss(shared, n, queue, place, k, first, time):
     return True
 
 
-@jit
 def access(shared, n, queue, time):
     """The first request of a queue of slice `n` meets the tags; false if it must wait."""
     m, l2 = shared.machine, shared.l2
@@ -248,7 +231,6 @@ def access(shared, n, queue, time):
     return miss(shared, n, queue, place, k, first, time)
 
 
-@jit
 def fill(shared, n, place):
     """A sector is back from DRAM: who waits for it is answered, one a cycle."""
     l2, rows, request = shared.l2, shared.requests.rows, shared.requests.rows[place - 1]
@@ -267,7 +249,6 @@ def fill(shared, n, place):
             line.waiting[j] = rows[place - 1].next
 
 
-@jit
 def send_reply(shared, n, time):
     """The first reply of slice `n` goes to the switch, if there is room."""
     m, rows = shared.machine, shared.requests.rows
@@ -279,7 +260,6 @@ def send_reply(shared, n, time):
     put(shared.back, rows, n, place)
 
 
-@jit
 def pass_misses(shared, n, time):
     """A miss goes on to the queue in front of DRAM, or to the other part of L2. Returns if one did the former."""
     if shared.slices.missing[n].count == 0 or shared.slices.to_dram[n].count >= shared.machine.l2_queue:
@@ -295,7 +275,6 @@ def pass_misses(shared, n, time):
     return True
 
 
-@jit
 def take_in(shared, n, time):
     """Requests whose way to the slice is over come into its queue."""
     slices, rows, m = shared.slices, shared.requests.rows, shared.machine
@@ -309,7 +288,6 @@ def take_in(shared, n, time):
         turns -= 1
 
 
-@jit
 def answer_one(shared, n, time):
     """The older of the first request that an SM asks of slice `n` and the first of the other part of L2 meets the tags;
     if the SM's must wait, the other does, or the two parts could wait for each other. False: there is none, or no
@@ -325,7 +303,6 @@ def answer_one(shared, n, time):
     return came < NEVER and access(shared, n, crossing, time)
 
 
-@jit
 def answer(shared, n, time):
     """Slice `n` meets the requests at hand: as many as its port has time for."""
     m, slices, state = shared.machine, shared.slices, shared.slices.state[n]
@@ -336,7 +313,6 @@ def answer(shared, n, time):
             return
 
 
-@jit
 def next_turn(slices, m, rows, n, time):
     """The next cycle in which slice `n` has something to do, if nothing comes back to it before."""
     asking, state, following = slices.asking[n].count, slices.state[n], NEVER

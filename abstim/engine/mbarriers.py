@@ -7,17 +7,14 @@ import numpy as np
 from abstim.engine.scoreboard import make_ready
 from abstim.engine.state import LATER, MEM, NEVER, PHASE_RING
 from abstim.engine.warp_slots import bit
-from functional.jit.marked import jit, members
+from functional.jit.marked import members
 from functional.traces import line_record
 from functional.traces.line_record import PHASES
 from precharacterize import synchronisation as sync
 
-starts_work = jit(sync.starts_work)
-closes_group = jit(sync.closes_group)
-family_of = jit(sync.family_of)
+AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
 
 
-@jit
 def copy_ends(c, w, family, group, result):
     """The result of such a copy is known."""
     sm = c.sm
@@ -30,14 +27,12 @@ def copy_ends(c, w, family, group, result):
             sm.warps.not_before[w] = there
 
 
-@jit
 def work_ends(c, w, family, group, result):
     """Something of a group is complete at `result`."""
     row = c.copies[w, family, group]
     row.there = max(row.there, result)
 
 
-@jit
 def all_there(c, w, awaited):
     """Cycle in which the work is complete that a wait, as the latency table has it, is for; NEVER: not known yet."""
     there, family = 0, awaited // sync.WAITS
@@ -49,16 +44,15 @@ def all_there(c, w, awaited):
     return there
 
 
-@jit
 def follow_groups(c, w, row, result):
     """Warp `w` has issued an instruction that does something with groups."""
     sm, copies = c.sm, row.copies
-    if starts_work(copies):
-        family = family_of(copies)
+    if sync.starts_work(copies):
+        family = sync.family_of(copies)
         if c.machine.perfect_memory or row.unit != MEM:
             work_ends(c, w, family, sm.group[w, family], result)
-    if closes_group(copies) or copies == sync.LAST_PRODUCT:
-        family = family_of(copies)
+    if sync.closes_group(copies) or copies == sync.LAST_PRODUCT:
+        family = sync.family_of(copies)
         sm.group[w, family] = (sm.group[w, family] + 1) & (sync.GROUPS - 1)
     elif copies >= 0:
         there = all_there(c, w, copies)
@@ -68,14 +62,6 @@ def follow_groups(c, w, row, result):
         sm.warps.not_before[w] = max(sm.warps.not_before[w], there)
 
 
-is_phase, barrier_of, phase_of, count_of, away_of = map(
-    jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of, line_record.away_of)
-)
-line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
-AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
-
-
-@jit
 def wake(c, w, time):
     """Something that warp `w` may have waited for has come."""
     sm = c.sm
@@ -83,23 +69,20 @@ def wake(c, w, time):
         make_ready(c, w, sm.warps.front_end[w], time)
 
 
-@jit
 def is_older(phase, tag):
     """Is a phase before the one of a tag? Both are counted modulo PHASES."""
     ahead = (tag - 1 - phase) & (PHASES - 1)
     return 0 < ahead < PHASES // 2
 
 
-@jit
 def place_of(c, block, line):
     """The place of a phase; another one may be there."""
-    return c.phases[block, barrier_of(line) * PHASE_RING + (phase_of(line) & (PHASE_RING - 1))]
+    return c.phases[block, line_record.barrier_of(line) * PHASE_RING + (line_record.phase_of(line) & (PHASE_RING - 1))]
 
 
-@jit
 def arrive_in_phase(c, block, line, time):
     """One more arrival in a phase, at `time`; one in a phase that is long over changes nothing."""
-    row, phase = place_of(c, block, line), phase_of(line)
+    row, phase = place_of(c, block, line), line_record.phase_of(line)
     if row.tag != phase + 1:
         if row.tag and is_older(phase, row.tag):
             return
@@ -108,7 +91,6 @@ def arrive_in_phase(c, block, line, time):
     row.there = max(row.there, time)
 
 
-@jit
 def cross(c, block, away, line, there):
     """An arrival in the thread block so many ranks `away`, which knows of it after the window (clusters.py)."""
     sm = c.sm
@@ -121,39 +103,36 @@ def cross(c, block, away, line, there):
     sm.crossings += 1
 
 
-@jit
 def phase_over(c, block, line):
     """When a phase is over that is waited for; NEVER: not known yet."""
-    row, phase = place_of(c, block, line), phase_of(line)
+    row, phase = place_of(c, block, line), line_record.phase_of(line)
     if row.tag == phase + 1:
-        return row.there if row.arrived >= count_of(line) else NEVER
+        return row.there if row.arrived >= line_record.count_of(line) else NEVER
     return 0 if row.tag and is_older(phase, row.tag) else NEVER
 
 
-@jit
 def phases_over(c, w, record):
     """When all phases are over that the access of warp `w` with this first record waits for; 0: it waits for none."""
     over, k, more = 0, record, 1
     while more:
         one = c.streams.records[k]
-        line, more = line_of(one), more_follow(one)
-        if is_phase(line) and count_of(line):
+        line, more = line_record.line_of(one), line_record.more_follow(one)
+        if line_record.is_phase(line) and line_record.count_of(line):
             over = max(over, phase_over(c, c.sm.warps.block_of[w], line))
         k += 1
     return over
 
 
-@jit
 def arrive_in_phases(c, w, copies, record, result, time):
     """The arrivals of an access are made at `result`, which is known at `time`; who waited for them goes on. In other
     thread blocks of the cluster they are made later, unless it is a copy, whose data come to all."""
     k, more, some, way = record, 1, False, 0 if copies == sync.FILLS else c.machine.cluster_cycles
     while more:
         one = np.int64(c.streams.records[k])
-        line, more = line_of(one), more_follow(one)
-        if is_phase(line) and count_of(line) == 0:
-            if c.machine.side_by_side and away_of(one):
-                cross(c, c.sm.warps.block_of[w], away_of(one), line, result + way)
+        line, more = line_record.line_of(one), line_record.more_follow(one)
+        if line_record.is_phase(line) and line_record.count_of(line) == 0:
+            if c.machine.side_by_side and line_record.away_of(one):
+                cross(c, c.sm.warps.block_of[w], line_record.away_of(one), line, result + way)
             else:
                 arrive_in_phase(c, c.sm.warps.block_of[w], line, result)
                 some = True
@@ -162,7 +141,6 @@ def arrive_in_phases(c, w, copies, record, result, time):
         release_phases(c, c.sm.warps.block_of[w], time)
 
 
-@jit
 def release_phases(c, block, time):
     """Warps of a thread block whose phases are now known to be over go on."""
     sm = c.sm
@@ -175,7 +153,6 @@ def release_phases(c, block, time):
             wake(c, w, time)
 
 
-@jit
 def meet(c, w, record, result, time):
     """An access at `mbarrier`s is complete at `result`: its arrivals count, and its warp waits from then on."""
     sm = c.sm
@@ -190,7 +167,6 @@ def meet(c, w, record, result, time):
         sm.warps.not_before[w] = max(sm.warps.not_before[w], over)
 
 
-@jit
 def copies_before(c, w):
     """`cp.async` of a warp whose result is not known."""
     count = 0
@@ -199,7 +175,6 @@ def copies_before(c, w):
     return count
 
 
-@jit
 def work_done(c, w, family):
     """When those of a family are complete whose result is known."""
     there = 0
@@ -208,7 +183,6 @@ def work_done(c, w, family):
     return there
 
 
-@jit
 def number_copy(c, w, copies, record):
     """Real memory: the number of a `cp.async`, or of an arrival that is to wait for all before it, which begins to."""
     sm = c.sm
@@ -224,7 +198,6 @@ def number_copy(c, w, copies, record):
     return number
 
 
-@jit
 def count_copy(c, w, number, result, time):
     """Real memory: one of them is complete; arrivals that waited for nothing else are made."""
     sm, kept, count = c.sm, 0, c.sm.later
@@ -244,7 +217,6 @@ def count_copy(c, w, number, result, time):
     sm.later = kept
 
 
-@jit
 def meet_when_complete(c, w, copies, number, record, result, time):
     """Real memory: an access is complete at `result` that others may wait for at an `mbarrier`."""
     if copies == sync.MEETS:
@@ -257,7 +229,6 @@ def meet_when_complete(c, w, copies, number, record, result, time):
         count_copy(c, w, number, result, time)
 
 
-@jit
 def follow_phases(c, w, copies, record, result, time):
     """Warp `w` has issued, at `time`, such an access; `record` is its first."""
     sm = c.sm

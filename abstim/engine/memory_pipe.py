@@ -19,12 +19,11 @@ from abstim.engine.operand_collectors import (
 from abstim.engine.pending_accesses import can_send, finish, new_access, reply, send
 from abstim.engine.read_only_caches import code_arrives, const_lookup, line_arrives, texture_lookup
 from abstim.engine.switch import append, take
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
 
-@jit
 def issue_access(c, i, w, port, pool, time):
     """A memory instruction goes to the load/store unit; returns its result cycle, NEVER while that is not known."""
     sm, m = c.sm, c.machine
@@ -50,7 +49,6 @@ def issue_access(c, i, w, port, pool, time):
     return found.result if found.waiting == 0 else state.NEVER
 
 
-@jit
 def with_collector(c, row, allocated):
     """An instruction has an operand collector from step `allocated` on."""
     access = c.l1d.accesses[row.access - 1]
@@ -61,7 +59,6 @@ def with_collector(c, row, allocated):
         leave_collector(c, row)
 
 
-@jit
 def next_of_place(c, row):
     """Where the oldest instruction is that has not started, for the same place of a port; -1: there is none."""
     for n in range(c.sm.issued_count):
@@ -72,7 +69,6 @@ def next_of_place(c, row):
     return -1
 
 
-@jit
 def leave_collector(c, row):
     """An instruction leaves its collector once the one before it has left the place behind, on the way to the unit."""
     sm, m = c.sm, c.machine
@@ -80,7 +76,6 @@ def leave_collector(c, row):
     sm.ports[row.pool].collector[row.number] = step
 
 
-@jit
 def first_at_port(c, pool):
     """The oldest instruction that waits at its port for a collector, which is there now, leaves it."""
     sm = c.sm
@@ -93,7 +88,6 @@ def first_at_port(c, pool):
             return
 
 
-@jit
 def dispatch(c, row):
     """The next instruction starts, which is known once the one before it is through."""
     sm, m = c.sm, c.machine
@@ -112,14 +106,12 @@ def dispatch(c, row):
         c.record.log[access.row - 1].start_cycle = row.start
 
 
-@jit
 def occupy(c, until):
     """The load/store unit takes the next instruction no earlier."""
     m = c.machine
     c.sm.unit_free[m.first_unit[state.MEM * m.schedulers_per_sm if m.sub_cores else state.MEM]] = until
 
 
-@jit
 def begin(c, row, time):
     """An instruction starts; true if it is through with the unit."""
     access = c.l1d.accesses[row.access - 1]
@@ -145,7 +137,6 @@ def begin(c, row, time):
     return False
 
 
-@jit
 def bank_of(banks, sectors):
     """The L1D bank that a transaction enters: sectors are dealt to the banks in turn."""
     if banks == 1:
@@ -156,7 +147,6 @@ def bank_of(banks, sectors):
     return sector & (banks - 1)
 
 
-@jit
 def enter_pipe(c, row, kind, line, sectors):
     """The next transaction enters the pipe of its bank; false while all its stages are taken."""
     m, l1d = c.machine, c.l1d
@@ -176,7 +166,6 @@ def enter_pipe(c, row, kind, line, sectors):
     return True
 
 
-@jit
 def passes_l1d(m, kind, line):
     """Does an access leave without coming to L1D's pipe?"""
     if kind == Kind.L2_LOAD and not m.posted_stores and line < accesses.LOCAL_LINE:  # on hardware it waits for others
@@ -184,7 +173,6 @@ def passes_l1d(m, kind, line):
     return kind == Kind.GLOBAL_ATOMIC or (m.l1d_bypass and line < accesses.LOCAL_LINE and kind != Kind.TEXTURE_LOAD)
 
 
-@jit
 def pass_by(c, row, kind, line, sectors):
     """The next transaction passes L1D by; false while the switch has no room."""
     way = state.ATOMIC if kind == Kind.GLOBAL_ATOMIC else state.WRITE if kind == Kind.GLOBAL_STORE else state.READ
@@ -201,7 +189,6 @@ def pass_by(c, row, kind, line, sectors):
     return True
 
 
-@jit
 def next_record(c, row):
     """The record before the one that has entered is next; false if there is none."""
     if row.record == row.end:
@@ -211,7 +198,6 @@ def next_record(c, row):
     return True
 
 
-@jit
 def enter_global(c, row, kind):
     """Transactions of a global or local access, last line first; true once the last has entered."""
     m, access = c.machine, c.l1d.accesses[row.access - 1]
@@ -232,7 +218,6 @@ def enter_global(c, row, kind):
             return True
 
 
-@jit
 def enter_const(c, row, time):
     """Lines of the constant cache, one a cycle, last record first; true once the last has been looked up."""
     wide = c.machine.const_line_bytes >= LINE_BYTES
@@ -251,7 +236,6 @@ def enter_const(c, row, time):
             return True
 
 
-@jit
 def enter(c, row, time):
     """As much of an instruction enters as there is room for; true once that is all."""
     kind = c.code[c.l1d.accesses[row.access - 1].instruction].kind
@@ -286,7 +270,6 @@ def go_on(c, time):
         sm.issued_count -= 1
 
 
-@jit
 def meet_tags(c, stage, time):
     """A transaction meets the tags; false if it must try again."""
     local = stage.line >= accesses.LOCAL_LINE
@@ -299,7 +282,6 @@ def meet_tags(c, stage, time):
     return load(c, stage.line, stage.sectors, stage.access, time)
 
 
-@jit
 def retry_from(c, stage, time):
     """When a transaction that has been refused tries again, if nothing comes back before."""
     writes = stage.kind == Kind.GLOBAL_STORE
@@ -311,7 +293,6 @@ def retry_from(c, stage, time):
     return state.NEVER if can_send(c, state.WRITE if writes else state.READ, sectors) else c.record.launch.limit + 1
 
 
-@jit
 def look_up(c, time):
     """The first transaction of each bank, if it is due; one a cycle."""
     m = c.machine
@@ -330,7 +311,6 @@ def look_up(c, time):
             pipe.retry = retry_from(c, stage, time)
 
 
-@jit
 def come_back(c, request, time):
     """A reply reaches what asked for it."""
     count = sectors_in(request.sectors)
@@ -352,7 +332,6 @@ def come_back(c, request, time):
         line_arrives(c, c.texture, request.place, count, time)
 
 
-@jit
 def receive(c, time):
     """Replies that are due."""
     shared = c.shared
@@ -377,7 +356,6 @@ def memory_stage(c, time):
         go_on(c, time)
 
 
-@jit
 def next_memory_event(c, time):
     """The next cycle after `time` in which an access has something to do."""
     following, inbox = state.NEVER, c.shared.inbox[c.sm.number]

@@ -8,10 +8,9 @@ from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER
 from abstim.engine.switch import WORD_LOG2, advance_switch, append, give_back_all, is_idle, join, leave, new_place, put
-from functional.jit.marked import jit, members, outlined
+from functional.jit.marked import members, outlined
 
 
-@jit
 def into_slice(shared, place, time):
     """A packet comes out of the switch: a request a sector, which are at the slice after its delay."""
     requests, slices, m = shared.requests, shared.slices, shared.machine
@@ -31,7 +30,6 @@ def into_slice(shared, place, time):
     slices.wake[n] = min(slices.wake[n], time + m.slice_delay)
 
 
-@jit
 def empty_outputs(shared, time):
     """A packet leaves each output of the switch to the slices, unless its slice is full."""
     switch, rows, held = shared.there, shared.requests.rows, shared.held
@@ -44,7 +42,6 @@ def empty_outputs(shared, time):
             into_slice(shared, place, time)
 
 
-@jit
 def deliver_one(shared, n, time):
     """The next reply comes out of the switch for SM `n`."""
     rows, m, traffic = shared.requests.rows, shared.machine, shared.traffic[n]
@@ -56,7 +53,6 @@ def deliver_one(shared, n, time):
     append(rows, shared.arriving[n], place)
 
 
-@jit
 def deliver(shared, time):
     """Replies come out of the switch for each SM that has any, as many as it takes in a cycle."""
     switch, rows, most = shared.back, shared.requests.rows, shared.machine.l2_reply_sectors
@@ -82,7 +78,6 @@ def collect_requests(shared, until):
     shared.clock[0] = time
 
 
-@jit
 def earliest(wake):
     """The first cycle in which any of them has something to do."""
     following = NEVER
@@ -91,7 +86,6 @@ def earliest(wake):
     return following
 
 
-@jit
 def next_work(shared, time):
     """The first cycle after `time` in which anything behind the switch to the slices has something to do."""
     if not is_idle(shared.back):
@@ -105,7 +99,6 @@ def next_work(shared, time):
     return max(following, time + 1)
 
 
-@jit
 def is_all_served(shared):
     """Is nothing on its way behind the SMs?"""
     idle = is_idle(shared.there) and is_idle(shared.back)
@@ -134,7 +127,6 @@ def serve_requests(gpu):
     shared.clock[1] = max(shared.clock[1], until + 1)
 
 
-@jit
 def hand_over(gpu, n, until):
     """SM `n` gets what is due in windows to come, gives back what it has received, and is told how much it may ask."""
     shared, sm, m, rows = gpu.shared, gpu.sm[n], gpu.machine, gpu.shared.requests.rows

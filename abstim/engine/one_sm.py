@@ -13,11 +13,10 @@ from abstim.engine.rules import DECODE_CYCLES
 from abstim.engine.schedulers import take_turn
 from abstim.engine.state import KINDS, NEVER, TWO_LEVEL, WHEEL
 from abstim.engine.warp_slots import bit, next_on_wheel, span, turn_wheel
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 from precharacterize.table import BARRIERS
 
 
-@jit
 def next_event(c, time, issued):
     """First cycle after `time` in which something can happen on the SM."""
     sm, m = c.sm, c.machine
@@ -33,7 +32,6 @@ def next_event(c, time, issued):
     return following if m.perfect_memory else min(following, next_memory_event(c, time))
 
 
-@jit
 def take_turns(c, time):
     """All schedulers, in an order that rotates every cycle; true if one issues."""
     m, issued = c.machine, False
@@ -100,7 +98,6 @@ def launch_block(c, kernel, place, time):
     sm.live += warps
 
 
-@jit
 def start_warp(c, w, warp):
     """Warp `warp` (a position in the trace) enters slot `w`, its instruction buffer empty."""
     sm = c.sm
@@ -123,7 +120,6 @@ def start_warp(c, w, warp):
         park(c, w, sm.last_dispatch)
 
 
-@jit
 def aim(gpu, n, more):
     """SM `n` may run to the end of the window, or to where it can take a block if there are more; has it to?"""
     sm, limit = gpu.sm[n], gpu.record.launch.limit

@@ -12,12 +12,11 @@ from abstim.engine.scoreboard import count_down, fence_over, write_registers
 from abstim.engine.state import IN_FLIGHT, NEVER, READ
 from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 from functional.traces.trace import SECTOR_BYTES
-from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
+from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS, family_of, starts_work
 
 
-@jit
 def flits_of(m, kind, sectors):
     """Flits of a request's packet: a read is its header alone."""
     if kind == READ:
@@ -26,7 +25,6 @@ def flits_of(m, kind, sectors):
     return (size + m.flit_bytes - 1) // m.flit_bytes
 
 
-@jit
 def can_send(c, kind, sectors):
     """May the SM ask now? If not: in the next window, or when something has come back."""
     return c.sm.credits >= flits_of(c.machine, kind, sectors) and c.sm.in_flight < IN_FLIGHT
@@ -50,7 +48,6 @@ def send(c, line, sectors, kind, who, place, time):
     return sent
 
 
-@jit
 def respond_in_order(sm, time):
     """A response enters the SM's one-a-cycle FIFO at `time`, after those before it; returns when it comes out."""
     out = max(time, sm.fifo_free)
@@ -61,7 +58,6 @@ def respond_in_order(sm, time):
 REPLY_TO_RESULT = 2  # from the fill of a cache to the write-back of what waited for it
 
 
-@jit
 def new_access(c, w, i):
     """The place of a new memory instruction, which waits until it has left the load/store unit."""
     sm = c.sm
@@ -76,7 +72,6 @@ def new_access(c, w, i):
     return place
 
 
-@jit
 def note_copy(c, w, access, copies):
     """An access does something with asynchronous work: what is to be known of it when it is complete."""
     access.record = c.sm.warps.record[w]
@@ -84,19 +79,17 @@ def note_copy(c, w, access, copies):
         access.number = mbarriers.number_copy(c, w, copies, access.record)
     if copies == COMMITS:
         access.number = mbarriers.work_done(c, w, PRODUCTS)
-    if mbarriers.starts_work(copies):
-        family = mbarriers.family_of(copies)  # it joins the warp's open group
+    if starts_work(copies):
+        family = family_of(copies)  # it joins the warp's open group
         access.group = c.sm.group[w, family]
         c.copies[w, family, access.group].coming += 1
 
 
-@jit
 def describe(access, row):
     """A row of the log is told what an access missed and asked for."""
     row.l1d_misses, row.l2_accesses, row.dram_reads = access.l1d_misses, access.l2_accesses, access.dram_reads
 
 
-@jit
 def conclude(c, w, row, result):
     """The result of an instruction of warp `w` that was on its way is known."""
     sm = c.sm
@@ -112,7 +105,6 @@ def conclude(c, w, row, result):
             sm.next_exit = min(sm.next_exit, sm.warps.drained[w])
 
 
-@jit
 def let_go(c, w, time):
     """Warp `w` goes on, if it has waited for what is known now."""
     sm = c.sm
@@ -134,14 +126,13 @@ def complete(c, place, time):
     if access.awaited:
         sm.warps.not_before[w] = access.result - 1
     if row.copies != NONE:
-        if mbarriers.starts_work(row.copies):
-            mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
+        if starts_work(row.copies):
+            mbarriers.copy_ends(c, w, family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     give_back(c.l1d.accesses, sm.accesses_unused, place)
     let_go(c, w, time)
 
 
-@jit
 def finish(c, place, result, time):
     """A part of a memory instruction is there at `result`, which is known at `time`."""
     access = c.l1d.accesses[place - 1]
@@ -151,7 +142,6 @@ def finish(c, place, result, time):
         complete(c, place, time)
 
 
-@jit
 def enlist(c, first, last, j, place):
     """An access waits for a sector or line: it joins the list of those that do, from first[j] to last[j]."""
     waiters = c.l1d.waiters
@@ -164,7 +154,6 @@ def enlist(c, first, last, j, place):
     last[j] = k
 
 
-@jit
 def reply_result(c, time):
     """When the next of those that wait for a line that is there at `time` has its result: they leave one a cycle, or as
     many as replies come."""
@@ -173,7 +162,6 @@ def reply_result(c, time):
     return result // UNITS_A_CYCLE
 
 
-@jit
 def reply(c, place, time):
     """A reply that is there at `time` reaches a memory instruction, and is written to the register file."""
     access, result = c.l1d.accesses[place - 1], reply_result(c, time)
@@ -181,7 +169,6 @@ def reply(c, place, time):
     finish(c, place, result, time)
 
 
-@jit
 def serve_waiters(c, k, time):
     """Everybody of a list has what it waited for."""
     waiters = c.l1d.waiters

@@ -12,12 +12,11 @@ from abstim.engine.read_only_caches import const_line, supply, texture_line
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import CONTEXT, HINTS, NEVER, WRITE_BACK, WRITE_THROUGH
 from abstim.engine.tags import drop, place, touch, victim
-from functional.jit.marked import jit, outlined, refer
+from functional.jit.marked import outlined, refer
 from functional.traces.trace import LINE_BYTES
 from precharacterize.classify import Kind
 
 
-@jit
 def allocate(c, line, time):
     """Make room for a line that is not there; returns its position."""
     m, l1d = c.machine, c.l1d
@@ -32,7 +31,6 @@ def allocate(c, line, time):
     return k
 
 
-@jit
 def absent(c, k, sectors):
     """Is a sector wanted of the line at `k` neither there nor on its way?"""
     if c.machine.l1d_sectored:
@@ -42,7 +40,6 @@ def absent(c, k, sectors):
     return False
 
 
-@jit
 def arrival(c, k, sectors):
     """Cycle in which the sectors wanted of the line at `k` are there."""
     if not c.machine.l1d_sectored:
@@ -54,7 +51,6 @@ def arrival(c, k, sectors):
     return there
 
 
-@jit
 def arrive_at(c, k, sectors, there):
     """The sectors of the line at `k` are there from cycle `there` on."""
     c.l1d.there[k] = max(c.l1d.there[k], there)
@@ -63,7 +59,6 @@ def arrive_at(c, k, sectors, there):
             c.l1d.sector_there[k, j] = there
 
 
-@jit
 def miss(c, k, line, time, sectors):
     """A load that finds its line, or the sectors it wants of the one at `k` (-1: no line), missing: (position, cycle in
     which they are there)."""
@@ -74,7 +69,6 @@ def miss(c, k, line, time, sectors):
     return k, there
 
 
-@jit
 def load(c, line, time, sectors):
     """Result cycle of one load (or local store) transaction, a hit at `time`. Allocates on a miss."""
     k = find_line(c, line)
@@ -88,7 +82,6 @@ def load(c, line, time, sectors):
     return done
 
 
-@jit
 def store(c, line, time, sectors):
     """Acknowledgement of one global store transaction that meets the tags at `time`."""
     m, k = c.machine, find_line(c, line)
@@ -111,7 +104,6 @@ def store(c, line, time, sectors):
     return supply(c, time)
 
 
-@jit
 def access(c, w, i, start):
     """(cycles on the load/store unit, result) of instruction `i` of warp `w`, which starts at `start`; moves the warp's
     cursors past it."""
@@ -125,7 +117,6 @@ def access(c, w, i, start):
     return global_result(c, w, i, first, end, start)
 
 
-@jit
 def came(c, w, i, hit, result):
     """The result of a transaction; of one that did not hit, a reply, which is written to the register file. An SM that
     follows another one has bookings of its own only once it runs."""
@@ -134,7 +125,6 @@ def came(c, w, i, hit, result):
     return result
 
 
-@jit
 def const_result(c, w, i, first, end, start):
     """The same of a parameter or constant load: one line a cycle."""
     m = c.machine
@@ -148,7 +138,6 @@ def const_result(c, w, i, first, end, start):
     return time - start - m.const_hit_cycles, done
 
 
-@jit
 def global_result(c, w, i, first, end, start):
     """The same of a global, local or generic access: a transaction a cycle into the L1D pipeline, last line first, and
     beside them a copy's passes of shared memory."""
@@ -172,7 +161,6 @@ def global_result(c, w, i, first, end, start):
     return max(m.lane_cycles, passing, time - start - m.l1d_latency_cycles), done
 
 
-@jit
 def transaction(c, kind, line, time, sectors):
     """Result cycle of one transaction that would meet the L1D tags at `time`."""
     m = c.machine

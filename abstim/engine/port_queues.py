@@ -7,10 +7,9 @@ from abstim.engine import memory_pipe, pending_accesses
 from abstim.engine.issue import started, with_collector
 from abstim.engine.operand_collectors import cycle_of, first_free, take
 from abstim.engine.state import DP, INT, KINDS, MEM, NEVER, PORT_WIDTH, SFU, SP, TENSOR
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 
 
-@jit
 def leave_port(c, kind, row, step, time):
     """An instruction gets a collector in a step of cycle `time`."""
     sm, w, i = c.sm, row.warp, row.instruction
@@ -49,7 +48,6 @@ def fill_collectors(c, time):
                         more = True
 
 
-@jit
 def next_collector(c, time):
     """The next cycle after `time` in which an instruction may get a collector; NEVER: not known."""
     sm, following = c.sm, NEVER

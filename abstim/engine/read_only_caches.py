@@ -7,7 +7,7 @@ from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_order, send, serve_waiters
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, oldest_idle, place, touch, victim
-from functional.jit.marked import jit, members
+from functional.jit.marked import members
 from functional.traces.trace import LINE_BYTES
 
 COMING = NEVER + 1  # when a line is there: not known
@@ -15,13 +15,11 @@ COMING = NEVER + 1  # when a line is there: not known
 CODE_LINE, CONST_LINE = 0xF000_0000 // LINE_BYTES, 0x1_0000_0000 // LINE_BYTES
 
 
-@jit
 def supply(c, time):
     """Perfect memory: cycle in which a line missed by a hit time of `time` is there."""
     return respond_in_order(c.sm, time + c.machine.l1_miss_extra_cycles)
 
 
-@jit
 def look_up(c, cache, sets, ways, tag, line, sectors, who, room, time):
     """Real memory: (position of line `tag`, is it asked for only now?). It is then asked for as the sectors of line
     `line` of memory, at `time`; (-1, False): no `room` for a miss, none on the way to L2, or no way is free."""
@@ -39,14 +37,12 @@ def look_up(c, cache, sets, ways, tag, line, sectors, who, room, time):
     return k, missed
 
 
-@jit
 def wait_for(c, cache, k, access):
     """An access waits for the line at `k`."""
     enlist(c, cache.line[k].waiting, cache.line[k].waiting_last, 0, access)
     c.l1d.accesses[access - 1].waiting += 1
 
 
-@jit
 def line_arrives(c, cache, k, count, time):
     """Sectors of the line at `k` are there; true if it now is, and those who waited for it have it."""
     row = cache.line[k]
@@ -59,7 +55,6 @@ def line_arrives(c, cache, k, count, time):
     return True
 
 
-@jit
 def code_arrives(c, k, count, time):
     """Sectors of the instruction line at `k` are there; with the last, the warps that wait for it can fetch it."""
     sm = c.sm
@@ -72,7 +67,6 @@ def code_arrives(c, k, count, time):
             sm.fetch_back[w], sm.next_back = time, min(sm.next_back, time)
 
 
-@jit
 def code_lookup(c, line, time):
     """Real memory: cycle in which an instruction line is there; COMING: it is on its way, NEVER: no room for a miss."""
     sm, m, l1i = c.sm, c.machine, c.l1i
@@ -88,7 +82,6 @@ def code_lookup(c, line, time):
     return COMING if l1i.line[k].coming else time
 
 
-@jit
 def const_lookup(c, line, access, due, time):
     """Real memory: a line of the constant cache is looked up at `due`, as is known at `time`; false if there is no room
     for a miss."""
@@ -110,7 +103,6 @@ def const_lookup(c, line, access, due, time):
     return True
 
 
-@jit
 def texture_lookup(c, line, access, time):
     """Real memory: a texture line is looked up; false if there is no room for a miss."""
     sm, m, texture = c.sm, c.machine, c.texture
@@ -125,7 +117,6 @@ def texture_lookup(c, line, access, time):
     return True
 
 
-@jit
 def line_from(c, cache, sets, ways, line, time, there):
     """Perfect memory: (does it miss, result cycle) of a line whose hit result would be at `time`; if it misses, it is
     there at `there`, or, for -1, when memory's next answer is."""
@@ -139,7 +130,6 @@ def line_from(c, cache, sets, ways, line, time, there):
     return missed, max(time, cache.there[k])
 
 
-@jit
 def l1i_lookup(c, pc, time):
     """Cycle in which the instruction line of `pc` is there: `time` on a hit, NEVER if no miss register is free."""
     sm, m, line = c.sm, c.machine, pc >> c.machine.fetch_line_log2
@@ -151,7 +141,6 @@ def l1i_lookup(c, pc, time):
     return result
 
 
-@jit
 def texture_line(c, line, time):
     """Perfect memory: result cycle of one texture-cache line whose hit result would be at `time`."""
     sm, m = c.sm, c.machine
@@ -161,7 +150,6 @@ def texture_line(c, line, time):
     return result
 
 
-@jit
 def const_line(c, line, time):
     """Perfect memory: result cycle of one constant-cache line whose hit result would be at `time`."""
     sm, m = c.sm, c.machine

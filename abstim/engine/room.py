@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from abstim.engine.state import NEVER, RESOURCES
 from abstim.engine.warp_slots import EMPTY_SET, span
-from functional.jit.marked import jit, outlined
+from functional.jit.marked import outlined
 
 
-@jit
 def next_dispatch(c):
     """Cycle in which this SM can take a block, as far as known."""
     sm, m = c.sm, c.machine
@@ -38,7 +37,6 @@ def next_room(c, earliest):
     return time
 
 
-@jit
 def has_room(c, kernel, time):
     """Are enough resources free at the end of cycle `time`?"""
     sm, m = c.sm, c.machine
@@ -52,7 +50,6 @@ def has_room(c, kernel, time):
     return True
 
 
-@jit
 def first_warp_slot(c, kernel, time):
     """Where the warps of a block would begin: the first free stretch of warp slots at a multiple of their number
     (GPGPU-Sim 4.2, find_available_hwtid); -1: there is none."""

@@ -8,10 +8,8 @@ from abstim.engine.issue import issue
 from abstim.engine.operand_collectors import first_free, pool_of, port_free, port_of
 from abstim.engine.scoreboard import registers_free, waits_long
 from abstim.engine.warp_slots import EMPTY_SET, bit, first_after, lowest
-from functional.jit.marked import jit
 
 
-@jit
 def oldest(sm, slots):
     """Launch order: resident blocks from the oldest, then warps by number."""
     for k in range(sm.resident):
@@ -21,7 +19,6 @@ def oldest(sm, slots):
     return -1
 
 
-@jit
 def pick(sm, m, s, slots):
     """The warp that scheduler `s` visits first among `slots`, which is not empty."""
     if m.policy == state.LRR:
@@ -33,7 +30,6 @@ def pick(sm, m, s, slots):
     return oldest(sm, slots)
 
 
-@jit
 def promote(c, s, time):
     """Two-level: demote active warps that wait for something long, promote as many from the pending queue."""
     sm = c.sm
@@ -56,7 +52,6 @@ def promote(c, s, time):
             sm.order[s, total - demoted + k] = sm.order_scratch[k]
 
 
-@jit
 def active_set(sm, m, s):
     """Two-level: the slots in the active queue."""
     active = EMPTY_SET
@@ -65,7 +60,6 @@ def active_set(sm, m, s):
     return active
 
 
-@jit
 def first_active(sm, s, slots):
     """Two-level: the first of the active queue that is in `slots`; there is one."""
     k = 0
@@ -74,7 +68,6 @@ def first_active(sm, s, slots):
     return sm.order[s, k]
 
 
-@jit
 def rotate(sm, m, s, w):
     """Two-level: the active queue goes on behind warp `w`."""
     active, position = min(m.two_level_active_warps, sm.count[s]), 0
@@ -87,14 +80,12 @@ def rotate(sm, m, s, w):
         sm.order[s, k] = sm.order_scratch[source if source < active else source - active]
 
 
-@jit
 def charge(sm, s, time):
     """Book the scheduler's idle cycles up to `time` under the reason last seen."""
     sm.slots[sm.idle_reason[s]] += time - sm.idle_since[s]
     sm.idle_since[s] = time
 
 
-@jit
 def idle_reason(sm, m, s):
     """Why scheduler `s`, which has just visited its warps in vain, issues nothing."""
     slots = m.scheduler_slots[s]
@@ -108,7 +99,6 @@ def idle_reason(sm, m, s):
     return state.BARRIER_WAIT if sm.held & slots else state.EMPTY
 
 
-@jit
 def issue_from(sm, m, unit, w):
     """First cycle in which warp `w` can issue to a kind of unit; NEVER: not known."""
     port = port_of(m, unit, w)
@@ -121,7 +111,6 @@ def issue_from(sm, m, unit, w):
     return port_free(sm, port)
 
 
-@jit
 def passed_over(sm, m, code, w, time):
     """The warps that need not be visited in this turn once `w` is, none if it can issue: it alone, its wrong path
     flushed, or all that wait for its port, noting when that will be free."""
@@ -138,7 +127,6 @@ def passed_over(sm, m, code, w, time):
     return sm.of_kind[unit] & ~sm.flush
 
 
-@jit
 def issues_again(c, w, first, time):
     """Can the warp that has just issued to a unit of kind `first` issue its next instruction in the same cycle?
 
@@ -152,7 +140,6 @@ def issues_again(c, w, first, time):
     return registers_free(c, w, row) <= time
 
 
-@jit
 def take_turn(c, s, time):
     """One cycle of scheduler `s`; returns True if it issues an instruction."""
     sm, m, code = c.sm, c.machine, c.code

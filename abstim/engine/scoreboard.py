@@ -9,7 +9,6 @@ import numpy as np
 
 from abstim.engine.state import NEVER
 from abstim.engine.warp_slots import bit, visit_from
-from functional.jit.marked import jit
 from precharacterize.classify import Kind
 from precharacterize.table import SCOREBOARDS
 
@@ -22,25 +21,21 @@ def origins(kinds):
     return np.where(kinds == Kind.PARAM_LOAD, FROM_PARAM, np.where(far, FROM_GLOBAL, near))
 
 
-@jit
 def entry_of(result, origin):
     """The entry of a register whose value is there at `result`."""
     return (result << 2) | origin
 
 
-@jit
 def free_from(entry):
     """Cycle from which the register can be read and written."""
     return entry >> 2
 
 
-@jit
 def origin_of(entry):
     """One of FROM_*."""
     return entry & 3
 
 
-@jit
 def write_registers(c, w, row, result):
     """The destinations of an instruction of warp `w` are free at `result`."""
     entry = entry_of(result, row.origin)
@@ -48,7 +43,6 @@ def write_registers(c, w, row, result):
         c.scoreboard[w, c.streams.operands[k]] = entry
 
 
-@jit
 def fence_over(c, w):
     """When a fence lets its warp go on: when all is complete that it has issued, or, as GPGPU-Sim 4.2 has it
     (warp_waiting_at_mem_barrier), when its registers are free, whatever its stores do. NEVER: not known."""
@@ -60,7 +54,6 @@ def fence_over(c, w):
     return over
 
 
-@jit
 def count_up(c, w, row):
     """An instruction whose result is not known yet counts on a scoreboard of machine code, which is free when none
     does. Behind a scoreboard's entry (at r) stand how many are under way and the latest result known."""
@@ -70,7 +63,6 @@ def count_up(c, w, row):
         c.scoreboard[w, r] = entry_of(NEVER, row.origin)
 
 
-@jit
 def count_down(c, w, row, result):
     """Its result is known."""
     for k in range(row.writes_at, row.writes_end):
@@ -78,14 +70,12 @@ def count_down(c, w, row, result):
     write_counted(c, w, row, result)
 
 
-@jit
 def write_counted(c, w, row, result):
     """A scoreboard is free no earlier than at `result`."""
     for k in range(row.writes_at, row.writes_end):
         hold_register(c, w, c.streams.operands[k], entry_of(result, row.origin))
 
 
-@jit
 def hold_register(c, w, r, entry):
     """Scoreboard `r` is held until an entry's cycle at least."""
     latest = max(c.scoreboard[w, r + 2 * SCOREBOARDS], entry)
@@ -94,7 +84,6 @@ def hold_register(c, w, r, entry):
         c.scoreboard[w, r] = latest
 
 
-@jit
 def write_results(c, w, row, result):
     """The destinations of an instruction, registers of the PTX or a scoreboard of machine code."""
     if row.counted and result >= NEVER:
@@ -105,7 +94,6 @@ def write_results(c, w, row, result):
         write_registers(c, w, row, result)
 
 
-@jit
 def registers_free(c, w, row):
     """Cycle from which nothing holds up an instruction of warp `w` at the scoreboard."""
     free = 0
@@ -114,7 +102,6 @@ def registers_free(c, w, row):
     return free
 
 
-@jit
 def make_ready(c, w, front_end, time):
     """Set when the warp's next instruction can issue, its front end being ready at `front_end`; `time` is now."""
     sm, row = c.sm, c.code[c.sm.warps.pc[w]]
@@ -134,7 +121,6 @@ def make_ready(c, w, front_end, time):
         visit_from(sm, w, ready, time)
 
 
-@jit
 def put_off(c, w, row, result):
     """The result of an instruction of warp `w` comes later than was said, at `result`."""
     sm = c.sm
@@ -146,7 +132,6 @@ def put_off(c, w, row, result):
         sm.warps.ready[w] = max(sm.warps.ready[w], registers_free(c, w, c.code[sm.warps.pc[w]]))
 
 
-@jit
 def waits_long(c, w, time):
     """Does a plain source of the warp's buffered next instruction count as waiting for a long operation?"""
     sm = c.sm

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import above, bit, lowest
-from functional.jit.marked import jit, members
+from functional.jit.marked import members
 
 
-@jit
 def new_place(rows, unused):
     """The place of a row that nobody uses; `unused`: the first given back, how many have ever been used."""
     place = unused[0]
@@ -20,14 +19,12 @@ def new_place(rows, unused):
     return place
 
 
-@jit
 def give_back(rows, unused, place):
     """The row at a place is done with."""
     rows[place - 1].next = unused[0]
     unused[0] = place
 
 
-@jit
 def append(rows, queue, place):
     """A request goes to the end of a queue."""
     rows[place - 1].next = 0
@@ -39,7 +36,6 @@ def append(rows, queue, place):
     queue.count += 1
 
 
-@jit
 def take(rows, queue):
     """The place of the first of a queue, which is not empty."""
     place = queue.first
@@ -48,7 +44,6 @@ def take(rows, queue):
     return place
 
 
-@jit
 def join(rows, queue, other):
     """All of another queue goes to the end of a queue."""
     if other.count == 0:
@@ -62,7 +57,6 @@ def join(rows, queue, other):
     other.count = 0
 
 
-@jit
 def give_back_all(requests, queue):
     """All requests of a queue are done with."""
     if queue.count:
@@ -74,19 +68,16 @@ def give_back_all(requests, queue):
 WORD_LOG2 = 6
 
 
-@jit
 def insert(words, n):
     """Put `n` into a set."""
     words[n >> WORD_LOG2] |= bit(n & 63)
 
 
-@jit
 def remove(words, n):
     """Take `n` out of a set."""
     words[n >> WORD_LOG2] &= ~bit(n & 63)
 
 
-@jit
 def is_empty(words):
     """Has a set no member?"""
     for k in range(len(words)):  # noqa: SIM110 (compiled)
@@ -95,7 +86,6 @@ def is_empty(words):
     return True
 
 
-@jit
 def first_from(words, n):
     """The first member from `n` on, in cyclic order; the set is not empty."""
     start = n >> WORD_LOG2
@@ -108,7 +98,6 @@ def first_from(words, n):
     return (start << WORD_LOG2) + lowest(words[start])
 
 
-@jit
 def put(switch, rows, i, place):
     """A packet comes into the queue of input `i`."""
     if switch.inputs[i].count == 0:
@@ -117,7 +106,6 @@ def put(switch, rows, i, place):
     switch.flits[i] += rows[place - 1].flits
 
 
-@jit
 def look(switch, rows, i, time):
     """The first packet of input `i` asks for its output, once it and the input are free to go."""
     packet = rows[switch.inputs[i].first - 1]
@@ -128,7 +116,6 @@ def look(switch, rows, i, time):
     insert(switch.asked, packet.output)
 
 
-@jit
 def pass_on(switch, m, rows, o, time):
     """Output `o` takes the first packet of the input whose turn it is."""
     i = first_from(switch.wants[o], switch.turn[o])
@@ -149,7 +136,6 @@ def pass_on(switch, m, rows, o, time):
             look(switch, rows, i, time)
 
 
-@jit
 def pass_through(switch, rows, flits_a_cycle, time):
     """With queues at the outputs: an input's first packets join their output's queue, behind those that came before."""
     units, end = UNITS_A_CYCLE // flits_a_cycle, (time + 1) * UNITS_A_CYCLE
@@ -171,7 +157,6 @@ def pass_through(switch, rows, flits_a_cycle, time):
                 remove(switch.late, i)
 
 
-@jit
 def leave(switch, m, rows, o, i):
     """The first packet of output `o`, which input `i` brought, leaves the switch."""
     place = take(rows, switch.outputs[o])
@@ -182,7 +167,6 @@ def leave(switch, m, rows, o, i):
     return place
 
 
-@jit
 def advance_switch(switch, m, rows, flits_a_cycle, time):
     """One cycle. `flits_a_cycle`: of each link, with queues at the outputs."""
     if m.crossbar_output_queues:
@@ -201,7 +185,6 @@ def advance_switch(switch, m, rows, flits_a_cycle, time):
             left = above(switch.asked[k], o & 63)
 
 
-@jit
 def is_idle(switch):
     """Is there no packet?"""
     return is_empty(switch.late) and is_empty(switch.asked) and is_empty(switch.filled)

@@ -13,7 +13,7 @@ from abstim.engine.perfect_memory import access
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.state import EVICTED, NOBODY, WRITE
 from abstim.engine.tags import find, oldest_idle
-from functional.jit.marked import jit, outlined, zero
+from functional.jit.marked import outlined, zero
 from functional.traces.trace import PHASE_WINDOW_LINE
 from precharacterize.classify import Kind
 
@@ -21,7 +21,6 @@ from precharacterize.classify import Kind
 STEP_CYCLES = 1 << 13
 
 
-@jit
 def place_block(sm, m, offsets, slot, block):
     """The warps of thread block `block` (a position in the trace) enter a slot."""
     for k in range(m.warps_per_block):
@@ -32,7 +31,6 @@ def place_block(sm, m, offsets, slot, block):
         sm.warps.pc[w], sm.warps.stop[w] = 0, 0
 
 
-@jit
 def open_row(shared, line):
     """DRAM reads or writes of a line."""
     m = shared.machine
@@ -41,7 +39,6 @@ def open_row(shared, line):
     bank.served_row = bank.open_row = row_of(m, local) + 1
 
 
-@jit
 def touch_slice(shared, request, n, opens):
     """Sectors are read or written in one slice of L2 without time, and DRAM's rows are opened for what is not there if
     it `opens` them; true if it asks the line's home instead."""
@@ -64,7 +61,6 @@ def touch_slice(shared, request, n, opens):
     return missed and not opens
 
 
-@jit
 def answer_all(c, time):
     """What the SM has asked for is there."""
     sm, shared, k = c.sm, c.shared, 0
@@ -80,7 +76,6 @@ def answer_all(c, time):
     sm.credits = shared.machine.inject_queue_flits + shared.machine.crossbar_queue_flits
 
 
-@jit
 def pass_through(c, i, w, time):
     """A memory instruction goes through the tags; with real memory, from one transaction to the next in the time that
     all of them take to enter and to be answered."""
@@ -99,7 +94,6 @@ def pass_through(c, i, w, time):
         go_on(c, time + step)
 
 
-@jit
 def enter_block(c, w, time):
     """The next basic block of warp `w`; its instruction lines are fetched."""
     sm, m = c.sm, c.machine

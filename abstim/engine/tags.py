@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from functional.jit.marked import jit, outlined, zero
+from functional.jit.marked import outlined, zero
 
 DROPPED = -1  # in place of a tag
 MANY_WAYS = 32  # from here on several are looked at at once
 
 
-@jit
 def find(tag, first, ways, line):
     """Position of `line` in a set, or -1."""
     if ways >= MANY_WAYS:
@@ -31,7 +30,6 @@ def find_among_many(tag, first, ways, line):
     return found
 
 
-@jit
 def victim(last_use, first, ways):
     """Least recently used way of a set."""
     if ways >= MANY_WAYS:
@@ -54,14 +52,12 @@ def victim_of_many(last_use, first, ways):
     return best
 
 
-@jit
 def touch(sm, last_use, k):
     """Make the line at `k` the most recently used."""
     sm.stamp += 1
     last_use[k] = sm.stamp
 
 
-@jit
 def take_way(cache, k, line):
     """`line` takes the way `k`; those that have ever been taken are known, because only they need be cleared."""
     if cache.tag[k] == 0:
@@ -70,7 +66,6 @@ def take_way(cache, k, line):
     cache.tag[k] = line + 1
 
 
-@jit
 def clear_ways(cache):
     """No line is there, nor has been."""
     for n in range(1, cache.placed[0] + 1):
@@ -80,21 +75,18 @@ def clear_ways(cache):
     cache.placed[0] = 0
 
 
-@jit
 def place(cache, k, line, there):
     """Allocate `line` at `k`; its data is there in cycle `there`."""
     take_way(cache, k, line)
     cache.there[k] = there
 
 
-@jit
 def drop(cache, k):
     """Invalidate the line at `k`."""
     cache.tag[k] = DROPPED
     cache.last_use[k] = 0
 
 
-@jit
 def oldest_idle(cache, first, ways):
     """The least recently used way of a set that waits for nothing, -1 if there is none."""
     best = victim(cache.last_use, first, ways)

@@ -5,44 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 from abstim.engine.state import NEVER, WHEEL
-from functional.jit.marked import jit, lowest_bit, members
+from functional.jit.marked import lowest_bit, members
 
 ONE = np.uint64(1)
 EMPTY_SET = np.uint64(0)
 
 
-@jit
 def lowest(slots):
     """The lowest slot of a set that is not empty."""
     return lowest_bit(slots)
 
 
-@jit
 def bit(w):
     """The set that holds slot `w` alone."""
     return ONE << np.uint64(w)
 
 
-@jit
 def above(slots, w):
     """The slots of a set that are higher than `w` (-1: all)."""
     return slots & ~(bit(w + 1) - ONE) if w < 63 else EMPTY_SET
 
 
-@jit
 def first_after(slots, w):
     """The first slot after `w` in cyclic order; the set is not empty."""
     higher = above(slots, w)
     return lowest(higher if higher else slots)
 
 
-@jit
 def span(first, count):
     """The set of `count` slots from `first` on."""
     return ((bit(count) - ONE) if count < 64 else ~EMPTY_SET) << np.uint64(first)
 
 
-@jit
 def visit_from(sm, w, ready, time):
     """The warp can be visited from `ready` on; `time` is now."""
     if ready <= time:
@@ -53,7 +47,6 @@ def visit_from(sm, w, ready, time):
         sm.wheel_used |= bit(place)
 
 
-@jit
 def turn_wheel(sm, time):
     """Warps whose `ready` has come by `time` become visitable; those further ahead go round again. One that a barrier
     holds was put there by an instruction issued before it in the same cycle."""
@@ -65,7 +58,6 @@ def turn_wheel(sm, time):
         visit_from(sm, w, sm.warps.ready[w], time)
 
 
-@jit
 def next_on_wheel(sm, time):
     """First cycle after `time` at which the wheel holds something; it holds something."""
     turn = np.uint64((time + 1) & (WHEEL - 1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES
-from functional.jit.marked import jit
 
 OCCUPIES_BITS, LEVEL_BITS, SECTORS_BITS, DRAM_BITS, _ = (bits for _, bits in rec.ACCESS_WORD)
 SECTORS_SHIFT = OCCUPIES_BITS + LEVEL_BITS
@@ -17,7 +16,6 @@ PART_SHIFT = DRAM_SHIFT + DRAM_BITS
 FIRST_CYCLES, L2_CYCLES, DRAM_CYCLES = NOMINAL_CYCLES
 
 
-@jit
 def level_of(wait):
     """(the slowest level that an answer comes from, how much of the way there from the level before it takes: 0 ..
     PARTS - 1 for 1 / PARTS .. 1), by its nominal wait."""
@@ -28,13 +26,11 @@ def level_of(wait):
     return rec.DRAM, part_of(wait, L2_CYCLES, DRAM_CYCLES)
 
 
-@jit
 def part_of(wait, before, own):
     """PARTS of the way from one level to the next, rounded up, less one."""
     return min(rec.MOST_PARTS - 1, (rec.PARTS * (wait - before) + own - before - 1) // (own - before) - 1)
 
 
-@jit
 def tell_late(walk, told):
     """Where the late instruction lines of every warp are, and an end mark behind them; returns how many there are."""
     count = 0
@@ -51,7 +47,6 @@ def tell_late(walk, told):
     return count
 
 
-@jit
 def asked_by(answer):
     """The access that asked for what one waits for that is no part of a fill of its own, -1: none."""
     if answer.sectors > 0:
@@ -59,7 +54,6 @@ def asked_by(answer):
     return answer.waits_for - 1 if answer.waits_for > 0 else answer.behind - 1
 
 
-@jit
 def word_of(walk, k):
     """ACCESS_WORD of an access."""
     answer = walk.answers[k]
@@ -68,7 +62,6 @@ def word_of(walk, k):
     return word | answer.sectors << SECTORS_SHIFT | answer.dram_sectors << DRAM_SHIFT
 
 
-@jit
 def word_of_line(wait):
     """ACCESS_WORD of an instruction line."""
     level, part = level_of(wait)
@@ -76,7 +69,6 @@ def word_of_line(wait):
     return word | (SECTORS if level == rec.DRAM else 0) << DRAM_SHIFT
 
 
-@jit
 def number_access(walk, told, numbers, k, fills):
     """Access `k` as a word and a member of its fill; returns how many fills there are then, fill 0 included."""
     answer = walk.answers[k]
@@ -94,7 +86,6 @@ def number_access(walk, told, numbers, k, fills):
     return fills
 
 
-@jit
 def number_line(walk, told, numbers, n, fills):
     """Late line `n` as a member of its fill; returns how many fills there are then."""
     asker = told.late_fills[n]
@@ -106,7 +97,6 @@ def number_line(walk, told, numbers, n, fills):
     return fills
 
 
-@jit
 def tell_accesses(walk, told, own, numbers, fills):
     """The accesses of an SM's thread blocks; returns how many fills there are then."""
     warps = walk.machine[0].warps_per_block
@@ -122,7 +112,6 @@ def tell_accesses(walk, told, own, numbers, fills):
     return fills
 
 
-@jit
 def tell_lines(walk, told, own, numbers, fills):
     """The late lines of an SM's thread blocks; returns how many fills there are then."""
     warps = walk.machine[0].warps_per_block
@@ -137,7 +126,6 @@ def tell_lines(walk, told, own, numbers, fills):
     return fills
 
 
-@jit
 def fills_alike(told, a, b, one, other):
     """Are two members of fills alike, by what their fill is and how many of its SM's, from `a` or `b` on, came before
     it?"""
@@ -150,7 +138,6 @@ def fills_alike(told, a, b, one, other):
     )  # fmt: skip
 
 
-@jit
 def warps_alike(walk, told, a, b, one, other):
     """Do warps of two SMs, whose TOLD_SMs are `a` and `b`, do the same?"""
     if walk.paths[one] != walk.paths[other]:
@@ -171,7 +158,6 @@ def warps_alike(walk, told, a, b, one, other):
     return True
 
 
-@jit
 def sms_alike(walk, told, a, b):
     """Do two SMs do the same?"""
     warps = walk.machine[0].warps_per_block
@@ -185,7 +171,6 @@ def sms_alike(walk, told, a, b):
     return True
 
 
-@jit
 def tell(walk, told, sms, scratch):
     """Fill in a Told, and the TOLD_SMs of its SMs, which say where the thread blocks of each begin and end in `dealt`.
     Returns how many fills there are, and late lines."""

@@ -18,7 +18,7 @@ from abstim.engine.accesses import (
 )
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.occupancy_vector import records as rec
-from functional.jit.marked import jit, zero
+from functional.jit.marked import zero
 from precharacterize.classify import Kind
 from precharacterize.table import brought
 
@@ -26,7 +26,6 @@ LONGEST_RUN = 15  # instructions of an item
 TERM_COUNT = len(rec.TERMS)
 
 
-@jit
 def touch(access, records, row, record, m):
     """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
     end = end_of_access(records, record)
@@ -61,7 +60,6 @@ def measure(code, traced, warps, counts):
     warps.offsets[len(warps.lengths)] = found.accesses
 
 
-@jit
 def touch_warp(code, traced, warps, m, warp):
     """The accesses of a warp; returns a digest that is equal for warps of one path."""
     record, conflict = traced.record_offsets[warp], traced.conflict_offsets[warp]
@@ -85,13 +83,11 @@ def touch_warp(code, traced, warps, m, warp):
     return digest
 
 
-@jit
 def events_of(traced, warp):
     """Basic blocks that a warp executes."""
     return traced.block_offsets[warp + 1] - traced.block_offsets[warp]
 
 
-@jit
 def shared_events(code, traced, warps, one, other):
     """How many basic blocks two warps execute alike, with the same kinds of accesses, before something else."""
     accesses, a, b = warps.accesses, warps.offsets[one], warps.offsets[other]
@@ -108,7 +104,6 @@ def shared_events(code, traced, warps, one, other):
     return stop - first
 
 
-@jit
 def same_path(code, traced, warps, warp, other):
     """Do two warps execute the same blocks, with the same kinds of accesses?"""
     count = events_of(traced, warp)
@@ -138,7 +133,6 @@ def sort_warps(code, traced, warps, machine, counts):
     counts[0].paths = found
 
 
-@jit
 def fetch(warp, row, shape):
     """The gap of the front end before an instruction (docs/timing-rules.md, rule 7)."""
     pc, is_next = row.pc, row.pc == warp.pc + 1
@@ -154,7 +148,6 @@ def fetch(warp, row, shape):
     warp.pc = pc
 
 
-@jit
 def own_waits(warp, code, i, registers, mask):
     """`mask`: the far and the near results that instruction `i` waits for, bit n: the one n before the latest. Returns
     the cycle its registers from pools and near results are free in, for a lone warp."""
@@ -179,7 +172,6 @@ def own_waits(warp, code, i, registers, mask):
     return time
 
 
-@jit
 def add_wait(mask, which, waited, back, number):
     """Result `number`, `back` before the latest, is waited for, unless it was before; a warp remembers len(waited)."""
     if waited[number % len(waited)] != number:
@@ -187,7 +179,6 @@ def add_wait(mask, which, waited, back, number):
         mask[which] |= 1 << min(back, len(waited) - 1)
 
 
-@jit
 def begins_item(warp, row, items, time, earliest, mask, shape):
     """Does an instruction that a lone warp issues at `time` begin an item?"""
     if warp.item < 0:
@@ -201,7 +192,6 @@ def begins_item(warp, row, items, time, earliest, mask, shape):
     )  # fmt: skip
 
 
-@jit
 def count_fetches(warp, item, shape):
     """What a warp's next instruction asks of the fetch stage belongs to the item it follows."""
     if warp.fetches:
@@ -209,7 +199,6 @@ def count_fetches(warp, item, shape):
         item.fetch_by = warp.time - warp.start + warp.gap - shape.decode
 
 
-@jit
 def begin_item(warp, row, items, time, mask, shape):
     """The next item; the one before learns what it waits for."""
     if warp.item >= 0:
@@ -224,7 +213,6 @@ def begin_item(warp, row, items, time, mask, shape):
     item.begins, item.line = warp.instructions, row.pc // shape.fetch_line
 
 
-@jit
 def read_pools(warp, code, i, registers, items, time):
     """What instruction `i` reads of pools holds its item behind the two before it: an older result is there as long
     after the first of these as for a lone warp."""
@@ -243,13 +231,11 @@ def read_pools(warp, code, i, registers, items, time):
             source.after_next, source.after_next_of = row.due - offset - warp.start_two_before, row.latency_of
 
 
-@jit
 def is_data(row, access):
     """Does a memory instruction go to global or local memory?"""
     return row.kind >= Kind.GLOBAL_LOAD and access.space != rec.SHARED_MEMORY
 
 
-@jit
 def is_recent(warp, records, access):
     """Are all lines that a load asks for among the latest that the warp has loaded? They are then."""
     found = True
@@ -264,7 +250,6 @@ def is_recent(warp, records, access):
     return found
 
 
-@jit
 def use_memory(warp, records, row, item, access, shape):
     """An instruction on the load/store unit."""
     if row.kind == Kind.FENCE:
@@ -293,7 +278,6 @@ def use_memory(warp, records, row, item, access, shape):
             item.access = rec.PASSING
 
 
-@jit
 def use_pool(row, item, offset):
     """An instruction of a pool."""
     if row.pool == 0:
@@ -304,14 +288,12 @@ def use_pool(row, item, offset):
         item.drain, item.drain_of = row.result + offset, row.latency_of
 
 
-@jit
 def hold(target, item, due, latency_of):
     """A register waits for a pool's result, if it does not for a later one."""
     if not target.pool or due > target.due:
         target.pool, target.item, target.due, target.latency_of = 1, item, due, latency_of
 
 
-@jit
 def reserve(warp, code, i, row, registers, time, far, near):
     """What instruction `i`, issued at `time`, writes waits for it; a scoreboard for what it counts already, too."""
     for k in range(code.writes.shape[1]):
@@ -332,7 +314,6 @@ def reserve(warp, code, i, row, registers, time, far, near):
         hold(registers[row.release], warp.item, time + READ_OPERANDS_CYCLES, 0)
 
 
-@jit
 def add_instruction(warp, code, i, row, registers, items, access, shape, time, records):
     """Instruction `i` becomes part of the current item, issued by a lone warp at `time`."""
     item = items[warp.item]
@@ -362,7 +343,6 @@ def add_instruction(warp, code, i, row, registers, items, access, shape, time, r
         item.barrier = 1
 
 
-@jit
 def follow(warp, code, i, row, access, shape, records, scratch):
     """Instruction `i` of the warp's stream."""
     fetch(warp, row, shape)
@@ -388,7 +368,6 @@ def follow(warp, code, i, row, access, shape, records, scratch):
     warp.instructions += 1
 
 
-@jit
 def start_warp(warp, scratch):
     """A lone warp before its first instruction."""
     zero(scratch.registers[0])
@@ -401,7 +380,6 @@ BYTE, MOST_CYCLES = 8, 1 << 25  # bits of a field of LANE_ITEM; what TERMS hold
 TICKS_A_WORK = rec.TICKS // rec.WORK_A_CYCLE
 
 
-@jit
 def put_terms(item, terms, k):
     """TERMS of an item, from place `k` on, in ticks."""
     terms[k + rec.TERM.next], terms[k + rec.TERM.after_next] = item.next * rec.TICKS, item.after_next * rec.TICKS
@@ -410,7 +388,6 @@ def put_terms(item, terms, k):
     terms[k + rec.TERM.sp], terms[k + rec.TERM.int] = item.sp * TICKS_A_WORK, item.int * TICKS_A_WORK
 
 
-@jit
 def pack(item, out, terms, k):
     """LANE_ITEM of an item, and its TERMS from place `k` on, if there are any; returns whether it does not fit."""
     out.begins, out.line, out.wait_far, out.wait_near = item.begins, item.line, item.wait_far, item.wait_near
@@ -435,7 +412,6 @@ def pack_items(rows, lane_items, terms, misfits):
         misfits[0] += pack(rows[k], lane_items[k], terms, k * TERM_COUNT)
 
 
-@jit
 def copy_state(scratch, source, target):
     """The warp as it was, or is, is kept."""
     scratch.warps[target] = scratch.warps[source]
@@ -443,7 +419,6 @@ def copy_state(scratch, source, target):
         scratch.registers[target, r] = scratch.registers[source, r]
 
 
-@jit
 def mark(scratch, number):
     """The warp is to be found again as it is now."""
     copy_state(scratch, 0, number)
@@ -451,7 +426,6 @@ def mark(scratch, number):
         scratch.open[number * rec.OPEN_ITEMS + n % rec.OPEN_ITEMS] = scratch.rows[n]
 
 
-@jit
 def resume(scratch, items, number, source, target):
     """A warp goes on at a mark of a path whose items begin at `source`: returns how many of them it shares, which are
     copied to `target`."""
@@ -468,7 +442,6 @@ def resume(scratch, items, number, source, target):
     return done
 
 
-@jit
 def put_items(items, found, done, scratch):
     """Items of a path, beyond those that are `done`, go behind `found`; returns how many do not fit."""
     misfits = 0
@@ -480,7 +453,6 @@ def put_items(items, found, done, scratch):
     return misfits
 
 
-@jit
 def cut_into(code, traced, instructions, shape, warps, items, scratch):
     """As `cut_paths`. What a path has in common with the longest before it is not cut again; `every`: basic blocks from
     a mark on that one to the next."""

@@ -10,7 +10,7 @@ from abstim.engine.warp_slots import ONE, bit, lowest
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.ready_slots import next_issue, prefetch, ready_at, units_changed, youngest
 from abstim.occupancy_vector.times import at, chosen, get, has_slopes, later, portion, put
-from functional.jit.marked import jit, zero
+from functional.jit.marked import zero
 
 TO_UNIT = rec.TO_UNIT_CYCLES * rec.TICKS
 LEVEL_SHIFT, SECTORS_SHIFT, DRAM_SHIFT, PART_SHIFT = accumulate(bits for _, bits in rec.ACCESS_WORD[:-1])
@@ -19,20 +19,17 @@ POOL_COUNT = len(rec.POOLS)
 CHECK_STEPS = 1 << 12  # between two looks at whether the caller has had enough
 
 
-@jit
 def memory_start(lane, shape, g, back):
     """When the memory instruction of a group started that is `back` before its next one."""
     place = lane.schedulers[g].place - back
     return get(lane.starts, g * shape.memory_queue + (place if place >= 0 else place + shape.memory_queue))
 
 
-@jit
 def unit_free(g, needed):
     """Index of Lane.times: when a special unit, or a pool, of a group is free."""
     return rec.UNIT_FREE + g * rec.NEEDS + needed
 
 
-@jit
 def begin_of(lane, streams, shape, m, s, slot):
     """When a scheduler issues what a slot has next; the tick is SCHEDULER.horizon."""
     item, g = streams.lane_items[lane.warps[slot].item], s if shape.sub_cores else 0
@@ -50,7 +47,6 @@ def begin_of(lane, streams, shape, m, s, slot):
     return time
 
 
-@jit
 def beyond_l1d(lane, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
@@ -81,7 +77,6 @@ def beyond_l1d(lane, m, kind, word, here):
     return answer
 
 
-@jit
 def answered(lane, streams, m, kind, access, here):
     """When access number `access` is answered that the first level has at `here`. The first of a fill asks for what
     all of it wait for, whichever did in the walk."""
@@ -98,7 +93,6 @@ def answered(lane, streams, m, kind, access, here):
     return answer
 
 
-@jit
 def ask(lane, streams, m, kind, fill, here):
     """The first access of a fill meets the tags: its first line when they take it, its last when all it waits for is
     there, and so long the load/store unit waits, too."""
@@ -117,7 +111,6 @@ def ask(lane, streams, m, kind, fill, here):
     put(lane.arrivals, fill, answer)
 
 
-@jit
 def trip_cycles(m, word):
     """To where an access is answered and back, if nobody else asks."""
     way = get(m, rec.NUMBER.request) + get(m, rec.NUMBER.l2_reply) + rec.TICKS
@@ -126,13 +119,11 @@ def trip_cycles(m, word):
     return way
 
 
-@jit
 def hold(lane, time):
     """The load/store unit takes nothing for so much longer."""
     put(lane.times, rec.SERVER.memory_free, get(lane.times, rec.SERVER.memory_free) + time)
 
 
-@jit
 def with_code(lane, streams, m, late, fetched):
     """When late instruction line `late` is there, for a warp that fetches it by `fetched`; the first that waits for it
     asks for it. Those who wait fetch it one after the other."""
@@ -148,7 +139,6 @@ def with_code(lane, streams, m, late, fetched):
     return later(fetched, there)
 
 
-@jit
 def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     """The result of a memory instruction that comes to the load/store unit at `arrive`."""
     word = streams.accesses[warp.access]
@@ -169,7 +159,6 @@ def use_memory(lane, streams, shape, m, warp, g, arrive, latency):
     return answered(lane, streams, m, kind, access, here)
 
 
-@jit
 def use_special(lane, streams, m, g, needed, begin_k, arrive):
     """The result of an instruction that comes to a special unit at `arrive`."""
     begin = later(arrive, get(lane.times, unit_free(g, needed)))
@@ -179,7 +168,6 @@ def use_special(lane, streams, m, g, needed, begin_k, arrive):
     return begin + get(streams.terms, begin_k + rec.TERM.latency)
 
 
-@jit
 def use_pools(lane, streams, m, needs, g, terms, start):
     """The work of an item's instructions goes to their pools; returns how late it begins, at most."""
     arrive = start + TO_UNIT
@@ -195,7 +183,6 @@ def use_pools(lane, streams, m, needs, g, terms, start):
     return delay
 
 
-@jit
 def fetch(lane, m, item, start):
     """When the front end has the next item."""
     ready, cost = start + item.front * rec.TICKS, get(m, rec.NUMBER.fetch)
@@ -208,7 +195,6 @@ def fetch(lane, m, item, start):
     return chosen(item.fetches, later(ready + waits, granted + (item.front - item.fetch_by) * rec.TICKS), ready)
 
 
-@jit
 def wait_for(times, first, room, count, mask, ready):
     """`ready`, not before the results of `mask` are there; `room`: a power of two."""
     left = np.uint64(mask)
@@ -218,7 +204,6 @@ def wait_for(times, first, room, count, mask, ready):
     return ready
 
 
-@jit
 def wait(lane, streams, times, warp, item, terms, start, delay, ready):
     """`ready`, not before what the warp's next item needs; `times`: the slot's first of Lane.slot_times."""
     behind = start + delay
@@ -230,7 +215,6 @@ def wait(lane, streams, times, warp, item, terms, start, delay, ready):
     return wait_for(lane.slot_times, times + rec.NEAR_RESULTS, rec.RESULTS, warp.near, item.wait_near, ready)
 
 
-@jit
 def remember(lane, times, warp, item, result):
     """The result of an item is the latest of the far, or near, ones of its warp."""
     if item.far:
@@ -241,7 +225,6 @@ def remember(lane, times, warp, item, result):
         warp.near += 1
 
 
-@jit
 def is_late(streams, warp):
     """Is the instruction line of a slot's next item late? Then it is not again."""
     late = streams.late_begins[warp.late] <= streams.lane_items[warp.item].begins
@@ -249,7 +232,6 @@ def is_late(streams, warp):
     return late
 
 
-@jit
 def next_item(lane, streams, shape, m, s, row, slot, warp, fetched, ready):
     """A warp can come to its next item at `ready`: returns when it does, its instruction line, which it fetches by
     `fetched`, considered."""
@@ -260,7 +242,6 @@ def next_item(lane, streams, shape, m, s, row, slot, warp, fetched, ready):
     return ready
 
 
-@jit
 def issue(lane, streams, shape, m, s, progress):
     """A scheduler issues the next item of the slot that was picked."""
     own, g = lane.schedulers[s], s if shape.sub_cores else 0
@@ -300,7 +281,6 @@ def issue(lane, streams, shape, m, s, progress):
         ready_at(lane, shape, s, row, at(ready))
 
 
-@jit
 def leave(lane, shape, m, slot, drain, time, progress):
     """A warp, whose results are there at `drain`, has issued its last item, up to `time`."""
     warp = lane.warps[slot]
@@ -318,7 +298,6 @@ def leave(lane, shape, m, slot, drain, time, progress):
     progress.freed = 1
 
 
-@jit
 def open_barrier(lane, shape, b, time):
     """If all warps of block `b` wait at their barrier, they go on."""
     block = lane.blocks[b]
@@ -335,7 +314,6 @@ def open_barrier(lane, shape, b, time):
             ready_at(lane, shape, s, row, at(ready))
 
 
-@jit
 def enter(lane, streams, shape, m, b, k, number, time):
     """Warp `number` of the launch begins in warp slot `k` of block slot `b`, dispatched at `time`."""
     w = b * shape.warps + k
@@ -353,7 +331,6 @@ def enter(lane, streams, shape, m, b, k, number, time):
     ready_at(lane, shape, s, row, at(ready))
 
 
-@jit
 def refill(lane, streams, shape, m, progress):
     """Free slots take the lane's next thread blocks, one after the other."""
     progress.freed = 0
@@ -374,13 +351,11 @@ def refill(lane, streams, shape, m, progress):
         progress.next += 1
 
 
-@jit
 def begins(lane, s):
     """When a scheduler issues what was picked."""
     return get(lane.times, rec.BEGINS + s)
 
 
-@jit
 def step(lane, streams, shape, m, progress):
     """Schedulers that are due in the same cycle issue an item each; blocks that are done leave, and others come."""
     now = next_issue(lane, shape)
@@ -399,7 +374,6 @@ def step(lane, streams, shape, m, progress):
         refill(lane, streams, shape, m, progress)
 
 
-@jit
 def clear(lane):
     """An SM before its first thread block."""
     zero(lane.times)
@@ -422,7 +396,6 @@ def clear(lane):
     lane.bounds[:] = 0
 
 
-@jit
 def run_some(lane, streams, shape, machines, own, fills, ends, issued, stopped):
     """As `run_lanes`, of points with so many fills."""
     steps, point, progress = 0, -1, lane.progress[0]

@@ -10,12 +10,11 @@ from abstim.occupancy_vector.answer_kernel import tell
 from abstim.occupancy_vector.item_kernel import cut_into
 from abstim.occupancy_vector.lane_kernel import run_some
 from abstim.occupancy_vector.walk_kernel import find_evenness, walk_caches
-from functional.jit.marked import all_written, jit, zero
+from functional.jit.marked import all_written, zero
 
 NUMBER, TICKS = rec.NUMBER, rec.TICKS
 
 
-@jit
 def length_of(plan, warps, block):
     """Instructions of a thread block."""
     found = 0
@@ -24,7 +23,6 @@ def length_of(plan, warps, block):
     return found
 
 
-@jit
 def next_free(queues, count):
     """The SM whose slot is expected to be free first; ties go round the SMs."""
     best = 0
@@ -35,7 +33,6 @@ def next_free(queues, count):
     return best
 
 
-@jit
 def deal_unevenly(plan, warps, dealer, blocks, count):
     """Which SM each thread block goes to: to the slot that is expected to be free first, when each takes as long as it
     has instructions."""
@@ -49,7 +46,6 @@ def deal_unevenly(plan, warps, dealer, blocks, count):
         dealer.sm_of[block] = sm
 
 
-@jit
 def deal(plan, warps, dealer, dealt, told):
     """Thread blocks of each SM, in order; `told`: TOLD_SMs, as many as get some."""
     blocks, count, first = len(warps.paths) // plan.warps_per_block, len(told), length_of(plan, warps, 0)
@@ -74,7 +70,6 @@ def deal(plan, warps, dealer, dealt, told):
         own.time += 1
 
 
-@jit
 def share(told, order, asked, sharers):
     """How many SMs share a server with each, in the mean, until it has served what they ask: all alike, as long as they
     have work left (processor sharing). `asked` of each; `order`: scratch."""
@@ -95,7 +90,6 @@ def share(told, order, asked, sharers):
             sharers[order[k]] = done / work if uneven else count + 0.0
 
 
-@jit
 def number_lanes(gpu, found, told, sharing, numbers):
     """NUMBERS of each lane, in cycles. `found`: a FOUND; `told`: TOLD_SMs."""
     servers, count = gpu.servers[0], len(told)
@@ -122,7 +116,6 @@ def number_lanes(gpu, found, told, sharing, numbers):
         own[NUMBER.dispatch] = larger(1.0, servers.dispatch * count)
 
 
-@jit
 def find_kinds(told, numbers, lanes):
     """Machines of lanes in ticks, and which lanes are the first of their kind; returns how many are."""
     found = 0
@@ -138,7 +131,6 @@ def find_kinds(told, numbers, lanes):
     return found
 
 
-@jit
 def summed(warps, items, told, lanes, out):
     """What of a launch follows from its SMs' walks, and how many items its lanes issue."""
     out.work = out.sectors = out.dram_sectors = out.held = out.longest = out.l2_ticks = out.dram_ticks = 0
@@ -155,7 +147,6 @@ def summed(warps, items, told, lanes, out):
         out.dram_ticks += own.dram_sectors * lanes.machines[sm, NUMBER.dram_sector]
 
 
-@jit
 def ended(told, lanes, out):
     """When the last SM ends, and how many items were issued, also for SMs that do the same."""
     out.end, out.issued, out.stepped = 0, 0, 0
@@ -167,7 +158,6 @@ def ended(told, lanes, out):
     out.is_run = 1
 
 
-@jit
 def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
     """Deal the thread blocks, and see what the caches answer: a Told. Returns how many fills there are, and late
     lines."""

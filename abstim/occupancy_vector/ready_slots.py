@@ -11,7 +11,7 @@ import numpy as np
 
 from abstim.engine.warp_slots import bit, first_after, lowest
 from abstim.occupancy_vector.records import FAR_OFF, MOST_SLOTS, TOGETHER
-from functional.jit.marked import Operation, jit
+from functional.jit.marked import Operation
 from functional.jit.values import INT, SET, TRUTH, Word
 
 _TIMES, _NEEDS = f"<{TOGETHER} x i64>", f"<{MOST_SLOTS} x i8>"
@@ -64,7 +64,6 @@ def _least(body: Any, times: Any) -> Word:
     return Word(body.new(f"call i64 @{name}({_TIMES} {times.name})"), INT)
 
 
-@jit
 def split(times, k, count, time):
     """(bits: which of `count` times, a multiple of TOGETHER, from `k` on are not later than `time`, the least of the
     others)."""
@@ -118,7 +117,6 @@ def equal(body: Any, numbers: Any, k: Any, value: Any) -> Word:
     return Word(body.new(f"zext i{TOGETHER} {bits} to i64"), SET)
 
 
-@jit
 def first_of_least(times, first, count, floor):
     """Which of `count` times, from `first` on, is the first of the least, all up to `floor` taken as equal; there are
     TOGETHER more."""
@@ -135,7 +133,6 @@ def first_of_least(times, first, count, floor):
     return first + n - TOGETHER + lowest(found)
 
 
-@jit
 def ready_at(lane, shape, s, row, due):
     """A slot can issue from `due` on, as far as its warp goes."""
     own = lane.schedulers[s]
@@ -149,7 +146,6 @@ def ready_at(lane, shape, s, row, due):
             own.horizon, own.first = max(own.clock, due), 0
 
 
-@jit
 def turn_of(lane, shape, s, can):
     """The row that scheduler `s` issues, of those that can."""
     if not shape.priority:
@@ -161,7 +157,6 @@ def turn_of(lane, shape, s, can):
     return row
 
 
-@jit
 def youngest(lane, shape, s, row):
     """A new warp is in a row: all others are older."""
     for k in range(s * MOST_SLOTS, s * MOST_SLOTS + shape.rows):
@@ -169,7 +164,6 @@ def youngest(lane, shape, s, row):
     lane.older[s * MOST_SLOTS + row] = ~bit(row)
 
 
-@jit
 def look(lane, shape, s, g):
     """SCHEDULER.horizon, the tick of a scheduler's next issue (FAR_OFF: it has none), and `picked`, its slot's row."""
     own = lane.schedulers[s]
@@ -185,7 +179,6 @@ def look(lane, shape, s, g):
     own.picked = turn_of(lane, shape, s, can)
 
 
-@jit
 def next_issue(lane, shape):
     """The tick of the SM's next issue; SCHEDULER.horizon is that of each, `picked` the row of its slot."""
     now = FAR_OFF
@@ -196,7 +189,6 @@ def next_issue(lane, shape):
     return now
 
 
-@jit
 def units_changed(lane, shape, s):
     """Scheduler `s` has issued: what it, and others of its group, may issue next has to be looked at. Units are free
     later than before, if at all: who was picked by another stays so, if what it needs is still free by then."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from abstim.occupancy_vector.records import DUAL_WIDTH, PARTS
 from functional.jit.layers import OPERATORS
-from functional.jit.marked import Operation, jit
+from functional.jit.marked import Operation
 from functional.jit.values import INT, REAL, Word
 
 DUAL = f"<{DUAL_WIDTH} x double>"
@@ -112,13 +112,11 @@ def portion(body: Any, time: Any, part: Any) -> Any:
     return Word(body.new(f"insertelement {DUAL} {found}, double {tick}, i32 0"), DUAL)
 
 
-@jit
 def get(times, k):
     """Time `k` of an array."""
     return _load(times, k) if has_slopes(times) else times[k]
 
 
-@jit
 def put(times, k, time):
     """Time `k` of an array becomes `time`, which may be a whole number of ticks that nothing changes."""
     if has_slopes(times):

@@ -15,7 +15,7 @@ from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, asked_by
 from abstim.occupancy_vector.cache_walk import MOST_WAYS, PIPE_PLACES
 from abstim.occupancy_vector.ready_slots import equal, first_of_least, prefetch, split
-from functional.jit.marked import jit, zero
+from functional.jit.marked import zero
 from functional.traces.trace import SECTOR_BYTES
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
@@ -26,13 +26,11 @@ CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
 
 
-@jit
 def filled(caches, lines, first):
     """Ways of a set, from its first on, that this walk may have used: free ones are taken in order."""
     return max(0, lines.filled[first] - caches.uses[0].before * MOST_WAYS)
 
 
-@jit
 def position(caches, lines, first, line):
     """Where a line is in its set, -1: nowhere. What no use of this walk has left there is none."""
     stop = first + filled(caches, lines, first)
@@ -46,7 +44,6 @@ def position(caches, lines, first, line):
     return -1
 
 
-@jit
 def oldest_way(caches, lines, first, ways):
     """The least recently used of a set, the first of those that this walk has not used."""
     count, before = filled(caches, lines, first), caches.uses[0].before
@@ -55,21 +52,18 @@ def oldest_way(caches, lines, first, ways):
     return k
 
 
-@jit
 def find(caches, lines, first, ways, line):
     """(position, is it there): where it is, or the least recently used of its set."""
     k = position(caches, lines, first, line)
     return (k, True) if k >= 0 else (oldest_way(caches, lines, first, ways), False)
 
 
-@jit
 def use(caches, lines, k):
     """The line is the youngest of its set."""
     caches.uses[0].latest += 1
     lines.used[k] = caches.uses[0].latest
 
 
-@jit
 def open_row(walk, caches, channel, local, sectors):
     """DRAM reads of a row: is it open?"""
     m, totals = walk.machine[0], caches.totals[0]
@@ -81,7 +75,6 @@ def open_row(walk, caches, channel, local, sectors):
         totals.rows_opened += 1
 
 
-@jit
 def queued(caches, sm, time, sectors, read):
     """How long sectors asked of L2, and of DRAM, wait for those that the SM has asked before."""
     own, shares = caches.servers[sm], caches.shares[0]
@@ -91,7 +84,6 @@ def queued(caches, sm, time, sectors, read):
     return np.int64(max(own.l2, own.dram if read else 0.0)) - time
 
 
-@jit
 def ask_l2(walk, caches, line, sectors, write, time, found):
     """Sectors of a line are asked of L2, or written, and counted in `found`; returns when the SM has them, but for
     what they wait for others."""
@@ -138,7 +130,6 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
     return time + (DRAM_CYCLES if row.there > time else L2_CYCLES)
 
 
-@jit
 def join(row, sectors, most):
     """Who waits for each sector of a line that is on its way is counted; are there more than may?"""
     full = 0
@@ -150,14 +141,12 @@ def join(row, sectors, most):
     return full
 
 
-@jit
 def ask_first(row, sectors, is_coming):
     """Sectors of a line, of which others may be coming, are asked for: one waits for each."""
     first = (sectors * SPREAD) & ONE_EACH
     row.joined = ((row.joined if is_coming else 0) & ~(first * 255)) | first
 
 
-@jit
 def wait_for(walk, found, row, access, time):
     """An access waits for a line, which another one may have asked for."""
     found.there = max(found.there, row.there)
@@ -167,7 +156,6 @@ def wait_for(walk, found, row, access, time):
         found.way = max(found.way, min(row.there - time, DRAM_CYCLES))
 
 
-@jit
 def held_up(found, row, access, time):
     """When the tags take an access that has to wait until a line is there; all behind it wait as long."""
     if row.there <= time:
@@ -179,13 +167,11 @@ def held_up(found, row, access, time):
     return row.there
 
 
-@jit
 def is_idle(caches, lines, k, time):
     """Is a line not on its way?"""
     return lines.used[k] < caches.uses[0].before or lines.row[k].there <= time
 
 
-@jit
 def free_way(caches, lines, first, ways, time):
     """The least recently used line of a set that is not on its way; of a set in which all are, the next to come."""
     best = oldest_way(caches, lines, first, ways)
@@ -201,7 +187,6 @@ def free_way(caches, lines, first, ways, time):
     return best if best >= 0 else soonest
 
 
-@jit
 def load(walk, caches, sm, line, sectors, time, access, found):
     """A load, or a local store, looks up L1D; returns when the tags have taken it."""
     m, lines = walk.machine[0], caches.l1d
@@ -238,14 +223,12 @@ def load(walk, caches, sm, line, sectors, time, access, found):
     return time
 
 
-@jit
 def passed(caches, sm, found, answered, time, sectors, read):
     """An access that leaves nothing in L1D."""
     found.way = max(found.way, answered - time)
     found.wait = max(found.wait, answered - time + queued(caches, sm, time, sectors_in(sectors), read))
 
 
-@jit
 def store(walk, caches, sm, line, sectors, time, found):
     """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
     m, lines = walk.machine[0], caches.l1d
@@ -264,7 +247,6 @@ def store(walk, caches, sm, line, sectors, time, found):
     passed(caches, sm, found, answered, time, sectors, 0)
 
 
-@jit
 def read_constant(walk, caches, sm, line, sectors, time, access, found):
     """A constant or parameter goes through the constant cache, whose lines may be half as long."""
     m = walk.machine[0]
@@ -284,7 +266,6 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
     wait_for(walk, found, row, access, time)
 
 
-@jit
 def read_code(walk, caches, sm, line, time, fetch, found):
     """The cycle an instruction line is there; `found` is scratch."""
     m = walk.machine[0]
@@ -304,7 +285,6 @@ def read_code(walk, caches, sm, line, time, fetch, found):
     return max(time, row.there)
 
 
-@jit
 def ask_caches(walk, caches, sm, w, kind, r, time, access, found):
     """All lines of a memory instruction of warp slot `w`, from line record `r` on; returns when the tags have taken the
     last."""
@@ -332,14 +312,12 @@ def ask_caches(walk, caches, sm, w, kind, r, time, access, found):
     return time
 
 
-@jit
 def ready_at(sm, w, time):
     """A slot's warp can go on from `time` on."""
     sm.due[w] = time
     sm.first = min(sm.first, time)
 
 
-@jit
 def place(walk, caches, number, sm, slots, b, time):
     """The SM's next thread block, if there is one left, enters slot `b`."""
     if sm.next == sm.stop:
@@ -362,7 +340,6 @@ def place(walk, caches, number, sm, slots, b, time):
     sm.order[m.blocks_per_sm - 1] = b
 
 
-@jit
 def oldest(sm, m, ready):
     """The slot of the oldest warp among some, which are there."""
     for n in range(m.blocks_per_sm):
@@ -372,7 +349,6 @@ def oldest(sm, m, ready):
     return 0
 
 
-@jit
 def pick(walk, sm):
     """The slot whose turn it is, or -1; then the SM's clock is at the next cycle in which one is ready."""
     m = walk.machine[0]
@@ -387,7 +363,6 @@ def pick(walk, sm):
     return w
 
 
-@jit
 def fetch_next(walk, caches, number, slot, time):
     """A warp whose instruction buffer is empty fetches its next item at `time`; returns when its line is there."""
     line = walk.items[slot.item].line
@@ -397,7 +372,6 @@ def fetch_next(walk, caches, number, slot, time):
     return there
 
 
-@jit
 def go_on(walk, caches, number, sm, slot):
     """A warp goes on to its next memory access, barrier, or wait; returns when it is ready again."""
     m, time, issued, soon, ready, goes_on = walk.machine[0], sm.clock, 0, 0, 0, 1
@@ -424,7 +398,6 @@ def go_on(walk, caches, number, sm, slot):
     return max(ready, time + ISSUE_CYCLES * issued)
 
 
-@jit
 def foresee(walk, slot):
     """What a warp looks at when its turn comes again is brought into the processor's cache; others come first."""
     prefetch(walk.items, slot.item + 2)
@@ -435,7 +408,6 @@ def foresee(walk, slot):
     prefetch(walk.fetch_askers, slot.fetch)
 
 
-@jit
 def enter_pipe(walk, pipe, sm, time, cycles):
     """An access of so many transactions, which the tags have taken by `memory_free`, goes through the pipe in front of
     them; returns when the first one enters, from `time` on."""
@@ -451,7 +423,6 @@ def enter_pipe(walk, pipe, sm, time, cycles):
     return time
 
 
-@jit
 def access_memory(walk, caches, number, sm, item, slot, time):
     """An item's memory instruction, issued at `time`, goes to the load/store unit; returns when the next one may."""
     own, found, starts = walk.accesses[slot.access], walk.answers[slot.access], caches.starts[number]
@@ -479,7 +450,6 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     return starts[sm.started]
 
 
-@jit
 def follow(walk, found, access):
     """Others wait for the one that asked for an access's data, or this one for more than its own."""
     asker = asked_by(found)
@@ -489,7 +459,6 @@ def follow(walk, found, access):
         walk.followed[asker] = 1
 
 
-@jit
 def settle(walk, caches, number, sm, slots, w):
     """A warp has left or waits: release its block's barrier, or give its slot to the next block."""
     m = walk.machine[0]
@@ -507,7 +476,6 @@ def settle(walk, caches, number, sm, slots, w):
         place(walk, caches, number, sm, slots, b, sm.clock)
 
 
-@jit
 def counted(counts):
     """(sum of all, the largest); all are zero then."""
     whole = most = 0
@@ -517,7 +485,6 @@ def counted(counts):
     return whole, most
 
 
-@jit
 def end_window(caches):
     """How unevenly slices and channels were busy in a window is added up."""
     totals = caches.totals[0]
@@ -529,7 +496,6 @@ def end_window(caches):
     totals.busiest_channel += max(most, FEW_SECTORS)
 
 
-@jit
 def walk_sm(walk, caches, number, sm, slots, limit):
     """An SM goes on to the cycle `limit`."""
     while sm.clock < limit:
@@ -544,7 +510,6 @@ def walk_sm(walk, caches, number, sm, slots, limit):
                 settle(walk, caches, number, sm, slots, w)
 
 
-@jit
 def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
     for counts in (caches.registers, caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows):
@@ -557,7 +522,6 @@ def empty(caches, sm_count):
     caches.shares[0].dram = sm_count / len(caches.channel_sectors)
 
 
-@jit
 def start(walk, caches, number, sm, own, slots):
     """An SM before its first thread block; `own`: its TOLD_SM."""
     zero(sm)
@@ -572,7 +536,6 @@ def start(walk, caches, number, sm, own, slots):
         place(walk, caches, number, sm, slots, b, 0)
 
 
-@jit
 def walk_caches(walk, caches, told, sms, slots):
     """All of a launch. `told`: TOLD_SMs, which say where each SM's thread blocks begin and end in `dealt`; `slots`:
     warp slots, those of an SM one after the other."""
@@ -591,7 +554,6 @@ def walk_caches(walk, caches, told, sms, slots):
             end_window(caches)
 
 
-@jit
 def find_evenness(caches, found):
     """What a walk found of a launch as a whole is a FOUND."""
     totals = caches.totals[0]

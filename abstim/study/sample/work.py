@@ -17,7 +17,6 @@ from abstim.gpu.config import Gpu
 from abstim.study.sample.profiling import SomeBlocks
 from functional.arrays import Float64, Int64
 from functional.jit.machine_code import compiled
-from functional.jit.marked import jit
 from functional.programs.program import Program
 from functional.traces.line_record import SECTORS_A_LINE, is_data, with_places
 from functional.traces.trace import SHARED_WINDOW_LINE, Trace, offsets_of
@@ -34,10 +33,8 @@ RECENT = 1 << 14  # lines of which it is known that this thread block has touche
 WAYS = 8
 CROWD = 16  # lines a slice, on average, after which it is asked which one was busiest
 SLOW = ("sfu", "tensor", "fp64", "div")  # parts of latency classes that have few units
-in_memory = jit(is_data)
 
 
-@jit
 def missed(tags, used, first, ways, mark, clock):
     """Looks a mark up in a set of tags, where it is the youngest from now on; true if it was not there."""
     way = find(tags, first, ways, mark)
@@ -49,7 +46,6 @@ def missed(tags, used, first, ways, mark, clock):
     return absent
 
 
-@jit
 def crowded(slices, number):
     """Counts a line in its slice, and now and then looks (`most_crowded`), else 0."""
     slices[number] += 1
@@ -57,7 +53,6 @@ def crowded(slices, number):
     return most_crowded(slices) if slices[len(slices) - 1] >= CROWD * (len(slices) - 1) else 0
 
 
-@jit
 def most_crowded(slices):
     """Lines since the last look, if all slices had as many as the busiest."""
     count = len(slices) - 1
@@ -68,7 +63,6 @@ def most_crowded(slices):
     return most * count
 
 
-@jit
 def wanted(m, readers, line):
     """Counts a thread block that reads a line, among the latest; true for the first too many for L2 to merge."""
     place = line & (RECENT - 1)
@@ -78,11 +72,10 @@ def wanted(m, readers, line):
     return readers[1, place] == m.l2_mshr_merges + 1
 
 
-@jit
 def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, l2, rows, slices, found):
     """The record `k` of thread block `b`, which is resident with others of the same number `together`."""
     line, bits = line_of(records[k]), sectors_of(records[k])
-    if not in_memory(line):
+    if not is_data(line):
         found[b, BANK_PASSES] += line == SHARED_WINDOW_LINE
         return
     found[b, REQUESTS] += 1
