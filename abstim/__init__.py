@@ -4,8 +4,6 @@ import abstim
 abstim.run("hotspot", gpu="gtx480").totals["cycles"]
 kernel = abstim.load("k.ptx").kernel("k")"""
 
-from __future__ import annotations
-
 from typing import Any
 
 __version__ = "0.1.0"

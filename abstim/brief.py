@@ -1,7 +1,5 @@
 """How results show themselves in Python: a screen at most; and results put into groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields
 from reprlib import Repr

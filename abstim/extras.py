@@ -1,7 +1,5 @@
 """What is installed only where it is asked for (`pip install 'abstim[all]'`): packages that no timing needs."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from functional.errors import refuse

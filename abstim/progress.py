@@ -1,7 +1,5 @@
 """Long work: how far it is, told to whoever wants to show it, and pieces of it side by side."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a user's file holds. All of them are read here: some, such as pipes and `/dev/zero`, have no end."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Frozen values of many parts, which are keys of much: their hash is worked out once."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

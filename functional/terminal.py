@@ -1,7 +1,5 @@
 """What a terminal is given to show besides the output: notes to the user, and text made fit for it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """Bounds of code that runs alone: the longest chain of results and the busiest unit of a basic block, and the rate at
 which units with common result buses take instructions of several latencies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ The pipeline is that of one warp alone on a single SP, every access a hit, no br
 walks each basic block once through fetch pairs, scoreboard, operand collector and units, which gives every instruction
 its issue-to-issue gap and its issue-to-result distance. Stages: docs/timing-rules.md, rules 3 to 7."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any

@@ -4,8 +4,6 @@ PTX instructions come in the order an assembler puts them in, loads as early as 
 what machine code has no instruction for: parameters are operands there, address spaces have one numbering, copies of
 registers are the registers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import pairwise

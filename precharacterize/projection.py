@@ -1,8 +1,6 @@
 """A trace of PTX blocks as a trace of timed blocks (docs/machine-code.md). The walk over its warps is in
 `projection_walk`, apart because it loads a compiler."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple

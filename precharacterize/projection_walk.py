@@ -1,7 +1,5 @@
 """The walk of `precharacterize.projection` over the warps of a trace, compiled."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from functional.jit.marked import ones

@@ -9,8 +9,6 @@ Numbers and counts of barriers are known where they are literals. In a program t
 says of all barriers who meets whom. Machine code that the program's barriers are not found in has them all as number 0,
 for all warps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

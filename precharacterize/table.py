@@ -1,7 +1,5 @@
 """The latency table: all that the timing engine needs of a program, as flat arrays, its file format, its pipeline."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields

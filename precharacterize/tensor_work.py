@@ -4,8 +4,6 @@
 and stores of tensor memory a pipeline for a cycle a register. A product's extents are in a register: that has to be a
 constant of the text or a parameter of the launch, else its time is not known."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ trace the *choices* of its PTX block are timed blocks that may be executed there
 it is chosen at, and later ones (a block merged with it, code hoisted out of a block behind it, further rounds of an
 unrolled loop). docs/machine-code.md has the rules, `precharacterize.projection` follows them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """What every method is measured against: everything, the first N instructions, a random tenth, every k-th unit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

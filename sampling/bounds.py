@@ -3,8 +3,6 @@ hard to sample: split conformal prediction (Vovk, Gammerman and Shafer, Algorith
 
 `bounds.csv` is made anew by `tests/bench_sampling.py`."""
 
-from __future__ import annotations
-
 import csv
 import math
 from dataclasses import dataclass, replace

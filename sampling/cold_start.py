@@ -1,7 +1,5 @@
 """The cold-start problem of sampled launches: how large it is, and what to do about it (thesis, 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

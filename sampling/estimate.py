@@ -1,7 +1,5 @@
 """What every method returns: a total, how sure it is of it, and what it cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

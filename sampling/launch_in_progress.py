@@ -1,7 +1,5 @@
 """A launch in progress: what has been seen of it in detail, and when its slots free once the rest is dispatched."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from dataclasses import replace

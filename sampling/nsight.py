@@ -1,7 +1,5 @@
 """Launches as Nsight Compute and Nsight Systems measured them: counts, names, shapes and times."""
 
-from __future__ import annotations
-
 import csv
 import re
 import zlib

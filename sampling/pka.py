@@ -1,7 +1,5 @@
 """PKA (Baddouh et al., MICRO 2021): principal kernels, two-level profiling, and projection inside a launch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a method may ask of a simulator: a functional profile, and time in chunks of thread blocks; plain arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol

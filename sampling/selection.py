@@ -1,7 +1,5 @@
 """Which units to simulate, and what their cycles say of the whole: a stratified ratio estimator for every method."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

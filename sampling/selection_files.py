@@ -1,8 +1,6 @@
 """A selection as files for the user's own simulator or profiler: a reduced kernelslist.g, SimPoint's two files, Nsight
 Compute's kernel ids, CSV, and JSON, which alone holds all that an estimate from their times takes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

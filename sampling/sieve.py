@@ -1,7 +1,5 @@
 """Sieve: strata of launches of one kernel with similar instruction counts (Naderan-Tahan et al., ISPASS 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

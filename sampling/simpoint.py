@@ -1,7 +1,5 @@
 """SimPoint on basic-block vectors: k-means, one representative a cluster (Sherwood 2002; TBPoint, Equation 1)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Small statistics that several methods share: dispersion, standard errors, quantiles, one-dimensional two-means."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps

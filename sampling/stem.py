@@ -1,7 +1,5 @@
 """STEM + ROOT: as many launches of each kind as an error bound asks for (Chung et al., MICRO 2025)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """TBPoint (Huang, Nai, Kim, Lee, IPDPS 2014): representative launches, and homogeneous regions inside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A warp's time is the longest path through the graph of its dynamic instructions, so it is a maximum of functions that
 are linear in the latencies. A walk at given latencies finds the path that decides there, as a count of each latency."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

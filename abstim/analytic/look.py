@@ -1,8 +1,6 @@
 """A compiled look at a launch: its warps, of which those that do the same are read and walked once, and a sample of the
 lines that they touch."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@ compiled: in place of records JAX has named tuples of arrays.
 
 time = launch latency + p-norm(waves of warps that hide each other's stalls, every resource's time and its idle ends)"""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from types import SimpleNamespace
 from typing import Any, NamedTuple

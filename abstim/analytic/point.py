@@ -1,7 +1,5 @@
 """Design points as floats, which the analytic model can be differentiated by, and random ones around a GPU."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Sequence
 from functools import lru_cache

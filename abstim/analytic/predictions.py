@@ -1,7 +1,5 @@
 """The analytic model: every launch of a session by a formula, on every GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter

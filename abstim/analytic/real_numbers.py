@@ -1,7 +1,5 @@
 """Functions of real numbers that both JAX traces and compiled code calls: a formula of them is written once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ One pass over the accesses of a launch gives the hit rate of every LRU cache (Ma
 accesses is that of thread blocks handed out breadth first, their resident warps taking turns: what they ask for between
 two waits for loads."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 A message is a head of two 32-bit numbers (which message, bytes of payload), its fields, each of 64 bits, and the
 payload. A reply, to messages that have one, is a head (error of CUDA's, bytes of payload), fields and payload."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

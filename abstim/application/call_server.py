@@ -1,7 +1,5 @@
 """Answers what a program's CUDA calls ask: one method a message of the protocol, of the server or of its clock."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ bytes at the same addresses.
 The shim maps it where the GPU has it. So a device pointer can be followed on the host, managed and pinned memory need
 nothing more, a copy is a copy of bytes, and no launch sends a buffer."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

@@ -4,8 +4,6 @@ PTX and machine code of several architectures, each perhaps compressed.
 Fat binaries are laid out as nvcc does it and public tools read it: a header, then entries, each with a header of its
 own."""
 
-from __future__ import annotations
-
 import io
 import re
 import struct

@@ -3,8 +3,6 @@ and written to a store, if they are chosen.
 
 What is not timed is executed as a stream, of which no more than some chunks are held."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

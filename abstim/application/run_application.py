@@ -1,7 +1,5 @@
 """A program from its start to its end: `abstim app`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,8 +1,6 @@
 """The shared libraries that stand in place of CUDA's, made of the C sources beside this file and kept, and the
 environment in which a program finds them without a change to its file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -3,8 +3,6 @@
 Where the GPU has tensor maps, that is one, else the tensor's address; in both cases followed by its shape and
 strides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

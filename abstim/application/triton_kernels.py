@@ -3,8 +3,6 @@
 NumPy arrays and torch's CPU tensors are arguments. What an argument lies in is copied to the device before a launch and
 back after it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

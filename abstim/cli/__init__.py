@@ -1,7 +1,5 @@
 """The `abstim` command: thin over the library, one file a subcommand."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import os

@@ -1,7 +1,5 @@
 """`abstim characterize`: what a program's instructions cost on a GPU's pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from abstim.cli.options import GpuOptions, Json, expanded

@@ -1,7 +1,5 @@
 """`abstim gpus`, `abstim suite` and `abstim import-config`: the GPUs and benchmarks there are, and new GPUs."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

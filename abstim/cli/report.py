@@ -1,7 +1,5 @@
 """`abstim report`: results as one HTML page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from abstim.cli.options import Json, expanded

@@ -1,7 +1,5 @@
 """`abstim validate`: predicted against measured cycles."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,8 +1,6 @@
 """Transactions of an access: which of its lines' sectors go together, how many cycles they take to enter a pipe, and
 conflicts on shared memory's banks (docs/timing-rules.md, rule 5)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.rules import SECTORS

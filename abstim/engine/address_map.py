@@ -1,7 +1,5 @@
 """Where a line lies: channel, slice, set, bank and row (docs/timing-rules.md, rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine.state import READ
 
 

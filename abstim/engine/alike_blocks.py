@@ -1,8 +1,6 @@
 """Thread blocks that are alike in all that the engine reads with perfect memory but the lines of their data, and
 whether SMs that get such thread blocks are worth being run once (equal_sms.py)."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from weakref import finalize
 

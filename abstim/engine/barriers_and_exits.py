@@ -1,7 +1,5 @@
 """Barriers, the end of a warp, the end of a thread block (docs/timing-rules.md, rules 8 and 9)."""
 
-from __future__ import annotations
-
 from abstim.engine.kernel_queue import trigger
 from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_room

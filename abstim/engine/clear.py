@@ -1,7 +1,5 @@
 """The state of a launch before its first cycle, and what it leaves, which is cleared where it has been."""
 
-from __future__ import annotations
-
 from abstim.engine import state
 from abstim.engine.state import CONTEXT, NEVER, TWO_LEVEL
 from abstim.engine.tags import clear_ways

@@ -1,8 +1,6 @@
 """Thread blocks of a cluster: where they go, and what they do for each other at barriers (docs/timing-rules.md, rules 8
 and 10)."""
 
-from __future__ import annotations
-
 from abstim.engine.clear import context_of
 from abstim.engine.mbarriers import arrive_in_phase, release_phases
 from abstim.engine.state import NEVER

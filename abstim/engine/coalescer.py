@@ -1,8 +1,6 @@
 """Reads of one sector that come to a slice of L2 at about the same time are one (`l2_coalesces`; docs/timing-rules.md,
 rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine.accesses import number_of
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE
 from abstim.engine.state import NEVER, NOBODY, READ, SOUGHT

@@ -1,8 +1,6 @@
 """Warps whose streams are made while they run: what is known of one ends where its outcome depends on the order of
 thread blocks, and it waits there until whoever executes it says how it goes on."""
 
-from __future__ import annotations
-
 from abstim.engine.clear import context_of
 from abstim.engine.issue import enter_block
 from functional.jit.marked import outlined

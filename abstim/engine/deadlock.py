@@ -1,7 +1,5 @@
 """The error of a launch whose warps all wait for what nothing can bring: who waits, and for what."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.state import PHASE_RING, State

@@ -1,7 +1,5 @@
 """GPU, table and trace in the flat form that the engine reads, and what of them it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, NamedTuple

@@ -1,8 +1,6 @@
 """DRAM channels: a queue, banks with open rows, first-ready scheduling, one burst after another
 (docs/timing-rules.md, rule 11). Times are cycles of the channels' clock but where they are called core cycles."""
 
-from __future__ import annotations
-
 from abstim.engine.accesses import sectors_in
 from abstim.engine.state import EVICTED, NEVER
 from abstim.engine.switch import append, first_from, give_back, insert, is_empty, remove, take

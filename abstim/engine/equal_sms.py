@@ -3,8 +3,6 @@ come: of SMs with equal histories the first is run, and the others follow it. Th
 say, because they access other lines (perfect_memory.py). An SM that gets another kind of thread block than the one it
 follows, or another answer, runs again for itself, from the beginning."""
 
-from __future__ import annotations
-
 from abstim.engine.clear import begin_sm, clear_sm, context_of
 from abstim.engine.one_sm import advance, aim, launch_block
 from abstim.engine.room import next_dispatch

@@ -1,8 +1,6 @@
 """A launch on a whole GPU: SMs run ahead until a thread block slot frees, blocks are handed out in time order
 (docs/timing-rules.md, rules 1 and 10). Within a window SMs run alone, on any number of threads."""
 
-from __future__ import annotations
-
 from abstim.engine.clear import begin, context_of
 from abstim.engine.clusters import deliver_arrivals, emptiest, gpc_with_room
 from abstim.engine.equal_sms import first_free, follow_first, hand_out_alike, run_sm

@@ -1,8 +1,6 @@
 """Fetch: one warp a cycle, round robin over empty instruction buffers; warps that have drained are noticed in passing
 (docs/timing-rules.md, rules 6 and 9)."""
 
-from __future__ import annotations
-
 from abstim.engine.barriers_and_exits import notice
 from abstim.engine.read_only_caches import l1i_lookup
 from abstim.engine.scoreboard import make_ready

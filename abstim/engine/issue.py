@@ -1,7 +1,5 @@
 """One warp issues an instruction, which starts on a unit, and moves on (docs/timing-rules.md, rules 4, 5 and 7)."""
 
-from __future__ import annotations
-
 from abstim.engine import accesses
 from abstim.engine import operand_collectors as collectors
 from abstim.engine.barriers_and_exits import arrive, change_registers, leave, settle

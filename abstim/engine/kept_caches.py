@@ -1,7 +1,5 @@
 """What the caches hold between two launches of a run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Which of the kernels side by side hands out thread blocks: the one of highest priority that may begin, of several the
 one that could first, until it has no more; then the next gets the room that is left (docs/timing-rules.md, rule 10)."""
 
-from __future__ import annotations
-
 from abstim.engine.clear import context_of
 from abstim.engine.mbarriers import wake
 from abstim.engine.room import next_dispatch

@@ -2,8 +2,6 @@
 comes back (docs/timing-rules.md, rules 11 and 12). A function that says False has changed nothing: the transaction
 tries again."""
 
-from __future__ import annotations
-
 from abstim.engine import state
 from abstim.engine.accesses import WHOLE_LINE, sectors_in, segment
 from abstim.engine.address_map import hashed

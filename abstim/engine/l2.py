@@ -1,7 +1,5 @@
 """L2 slices, shared by all SMs: tags, miss registers, queues (docs/timing-rules.md, rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine.accesses import WHOLE_LINE, number_of, sectors_in
 from abstim.engine.address_map import bank_of, row_of, slice_of
 from abstim.engine.coalescer import answer_followers, coalesce

@@ -1,7 +1,5 @@
 """Groups of asynchronous copies, phases of `mbarrier`s, and who waits for them (docs/timing-rules.md, rules 7, 8)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.scoreboard import make_ready

@@ -1,8 +1,6 @@
 """The load/store unit with real memory: instructions in order, transactions through the L1D pipes, replies
 (docs/timing-rules.md, rules 5 and 11). What is not known yet when an instruction is issued comes when it is."""
 
-from __future__ import annotations
-
 from abstim.engine import accesses, state
 from abstim.engine.accesses import line_and_sectors, sectors_in
 from abstim.engine.l1d import fill, load, load_below, queue_room_from, store

@@ -1,8 +1,6 @@
 """The memory side's turn: what SMs asked for in a window goes through the switch; slices and channels work on, and
 replies fall due in later windows (docs/timing-rules.md, rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine.dram import advance_channel, cycles_by
 from abstim.engine.l2 import advance_slice
 from abstim.engine.rules import SECTORS, UNITS_A_CYCLE

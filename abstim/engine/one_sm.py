@@ -1,8 +1,6 @@
 """One SM: what happens in a cycle, up to the next in which anything can; thread blocks and warps come in
 (docs/timing-rules.md, rules 1 and 10)."""
 
-from __future__ import annotations
-
 from abstim.engine.fetch import fetch, next_fetch
 from abstim.engine.issue import enter_block, park
 from abstim.engine.memory_pipe import memory_stage, next_memory_event

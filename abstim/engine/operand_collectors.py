@@ -1,8 +1,6 @@
 """From issue to operands: bookings of cycles, ports, operand collectors and conflicts on register banks
 (docs/timing-rules.md, rules 3 and 13). Steps are those of the register file: `register_steps` a cycle."""
 
-from __future__ import annotations
-
 from abstim.engine.rules import ALLOCATE_CYCLES, READ_STEPS
 from abstim.engine.state import BOOKED_LOG2, NEVER, PORT_WIDTH
 from functional.jit.marked import ones

@@ -1,8 +1,6 @@
 """Memory instructions on their way: what they ask the memory side for, and who waits for which sector
 (docs/timing-rules.md, rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine import mbarriers
 from abstim.engine.accesses import sectors_in
 from abstim.engine.address_map import address

@@ -1,8 +1,6 @@
 """Perfect memory: cycles on the load/store unit and result of an access, L1D by its policies, and replies that
 come in one a cycle (docs/timing-rules.md, rules 5 and 12)."""
 
-from __future__ import annotations
-
 from abstim.engine import accesses
 from abstim.engine.accesses import line_and_sectors
 from abstim.engine.l1d import find_line, set_of, use

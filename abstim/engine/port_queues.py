@@ -1,8 +1,6 @@
 """Instructions that wait at their ports for one of the operand collectors that ports share (docs/timing-rules.md,
 rule 13). Who gets one is known when it is free: a kind that comes later in the order may be overtaken for long."""
 
-from __future__ import annotations
-
 from abstim.engine import memory_pipe, pending_accesses
 from abstim.engine.issue import started, with_collector
 from abstim.engine.operand_collectors import cycle_of, first_free, take

@@ -1,8 +1,6 @@
 """Instruction, constant and texture cache of an SM (docs/timing-rules.md, rules 5, 6, 11 and 12), and what lies behind
 all caches of the first level: perfect memory, which answers a miss after a fixed time, or the L2."""
 
-from __future__ import annotations
-
 from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_order, send, serve_waiters
 from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE

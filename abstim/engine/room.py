@@ -1,8 +1,6 @@
 """Room for a thread block on an SM (docs/timing-rules.md, rules 1 and 10). Of kernels side by side each takes something
 else of it; a block of a kernel that is alone fits where one was."""
 
-from __future__ import annotations
-
 from abstim.engine.state import NEVER, RESOURCES
 from abstim.engine.warp_slots import EMPTY_SET, span
 from functional.jit.marked import outlined

@@ -1,7 +1,5 @@
 """Numbers of docs/timing-rules.md that no GPU changes: each is said here, and nowhere else."""
 
-from __future__ import annotations
-
 from functional.traces.trace import LINE_BYTES, SECTOR_BYTES
 
 # From issue to result

@@ -1,7 +1,5 @@
 """The warp schedulers of an SM: who may issue in a cycle, by policy (docs/timing-rules.md, rules 1 and 2)."""
 
-from __future__ import annotations
-
 from abstim.engine import state
 from abstim.engine.fetch import want_fetch
 from abstim.engine.issue import issue

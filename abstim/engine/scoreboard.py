@@ -3,8 +3,6 @@
 An entry is one word, (cycle from which the register is free << 2) | where its value comes from: two fields of a record
 would be two loads for every register that an instruction waits for."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.state import NEVER

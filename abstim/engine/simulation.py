@@ -1,7 +1,5 @@
 """A launch on one design point: timed in one go or thread block by thread block, or its caches warmed without time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from threading import Thread

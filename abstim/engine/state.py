@@ -5,8 +5,6 @@ array of a named tuple. All of it stands here, not beside the rules that work on
 not import the compiler with them. A *ring* has one row a cycle modulo its length, which names the cycle it is about:
 nothing needs clearing when time jumps."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

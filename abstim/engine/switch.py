@@ -1,8 +1,6 @@
 """Queues of requests, and one direction of the crossbar, where an output takes one packet at a time, in turn
 (docs/timing-rules.md, rule 11)."""
 
-from __future__ import annotations
-
 from abstim.engine.rules import UNITS_A_CYCLE
 from abstim.engine.warp_slots import above, bit, lowest
 from functional.jit.marked import members

@@ -1,7 +1,5 @@
 """Caches without time: every line that a launch, or thread blocks left out of one, touches goes through the tags."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.accesses import line_and_sectors

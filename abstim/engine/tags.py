@@ -1,8 +1,6 @@
 """What all tag stores do: find a line in its set, choose the one that leaves, keep the order of use. The arrays are
 columns of Tags, L1D or L2 (state.py); a set is `ways` places from `first` on."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from functional.jit.marked import outlined, zero

@@ -1,7 +1,5 @@
 """Sets of warp slots as bits of a uint64, and the timing wheel that says which warp can be visited when."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.state import NEVER, WHEEL

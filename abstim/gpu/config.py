@@ -7,8 +7,6 @@ known_error = "..."              # optional, of this GPU alone: what is known of
 [spec] [params] [time] [latency_cycles] [initiation_cycles] [unit]
 sm_count = { value = 15, source = "config n_clusters" }     # or just: sm_count = 15"""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 An option is `-name value`; `#` begins a comment; a value in quotation marks may go over several lines. Names are kept
 without the leading `-` and `gpgpu_`: `-gpgpu_n_mem 16` is option `n_mem`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

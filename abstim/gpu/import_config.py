@@ -3,8 +3,6 @@
 import_options.toml has one entry an option. Its rule takes the option and all others (DRAM cycles need a clock, for
 instance) and yields values by full key (`sm_count`, `latency_cycles.int_add`), in the unit of the key."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Occupancy: how many thread blocks an SM holds at once, and which of its resources says so."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import prod
 

@@ -2,8 +2,6 @@
 
 Each field states what it accepts, so the loader can check a file or a `--set` without knowing any key by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """A target's kernels by the formula, as functions of latencies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

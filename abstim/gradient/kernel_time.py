@@ -1,7 +1,5 @@
 """`abstim.kernel_time`: the cycles of a target as a function that JAX can transform."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """The cycles of launches by the occupancy model, as a JAX function of latencies and service times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

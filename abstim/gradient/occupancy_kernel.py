@@ -1,7 +1,5 @@
 """A target's kernels by the occupancy model, as functions of latencies: cycles with derivatives carried along."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any

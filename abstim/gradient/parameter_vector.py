@@ -1,7 +1,5 @@
 """The values of a GPU to which kernel times have derivatives, as a vector."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any

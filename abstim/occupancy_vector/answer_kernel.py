@@ -3,8 +3,6 @@
 Accesses that wait for the same data are numbered as fills, from 1 on in the order in which their SMs come to them;
 those of late instruction lines follow."""
 
-from __future__ import annotations
-
 from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES

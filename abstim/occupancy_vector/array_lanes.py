@@ -5,8 +5,6 @@ beside the compiled lanes because an accelerator has no use for one lane after t
 step, and what a lane does not do in it is selected away. Arrays that a step gathers from and scatters into are read
 behind an `optimization_barrier`: XLA would else read them again after the change, and so copy them."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce

@@ -4,8 +4,6 @@ SMs take turns of a stretch of nominal time; within it an SM's warps go on by th
 result it waits for (docs/occupancy-vector.md, "Cache walk"). Nominal latencies and items are the same for every GPU, so
 that a walk serves all design points with the same caches, residency and dealing of thread blocks."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What of a design point the occupancy model looks at."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import ceil
 

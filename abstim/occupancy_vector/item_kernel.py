@@ -2,8 +2,6 @@
 
 One walk of each path through the basic blocks, by a warp alone (docs/occupancy-vector.md, "Items")."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine.accesses import (

@@ -1,7 +1,5 @@
 """A launch as items, and items as the words that the lanes read (docs/occupancy-vector.md, "Items")."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Programs that JAX has compiled, kept on disk between runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 

@@ -1,7 +1,5 @@
 """A lane from its first thread block to its last, compiled (docs/occupancy-vector.md, "A step")."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Launches on design points as lanes, run together as machine code (docs/occupancy-vector.md, "Lanes")."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

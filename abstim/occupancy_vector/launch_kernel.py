@@ -1,7 +1,5 @@
 """A launch on a design point, compiled: its items, its thread blocks dealt, what the caches answer, its lanes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.analytic.real_numbers import larger, nearest, root, smaller

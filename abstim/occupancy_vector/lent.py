@@ -1,7 +1,5 @@
 """Arrays that launches are timed in, lent to one after the other: memory that is new costs time."""
 
-from __future__ import annotations
-
 from threading import local
 from typing import Any
 

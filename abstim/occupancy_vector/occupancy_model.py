@@ -1,7 +1,5 @@
 """The occupancy model: every launch of a session by its warps' occupancy vectors, on every GPU at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter

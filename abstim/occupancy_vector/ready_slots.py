@@ -3,8 +3,6 @@ and the ways of a cache's set.
 
 Eight slots, needs or ways are looked at together, as a vector of the processor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 No compiler is needed to read them. Times of lanes are in ticks, 64 to a cycle, whole numbers."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

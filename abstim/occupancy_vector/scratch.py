@@ -1,7 +1,5 @@
 """Arrays that the compiled parts of the occupancy model work in: those of a thread, which serve launch after launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from threading import local

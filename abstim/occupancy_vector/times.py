@@ -5,8 +5,6 @@ with each of some parameters (forward-mode differentiation: Griewank and Walther
 is one vector of the processor; what compares looks at ticks alone. Of two equal ticks the later one has the mean of
 both derivatives."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

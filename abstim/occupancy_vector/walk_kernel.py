@@ -1,7 +1,5 @@
 """The loops of `cache_walk`, compiled: accesses of all SMs through the tags, in nominal time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.engine import accesses

@@ -1,8 +1,6 @@
 """Execution driven by the clock of the detailed engine: it says when a warp comes to where its outcome depends on the
 order of thread blocks, and the warp is executed then."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace

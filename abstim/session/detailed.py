@@ -1,7 +1,5 @@
 """The detailed model: every launch of a session through the timing engine, on every GPU."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

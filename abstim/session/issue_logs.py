@@ -1,7 +1,5 @@
 """Launches of a session with every issue logged: what a timeline is drawn from, and where in the source time goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What the memory hierarchy did in a launch, and what kept the launch from being faster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import hypot
 from statistics import NormalDist

@@ -1,7 +1,5 @@
 """Which instruction made each memory access of a trace, and the trace as it would be with fewer of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

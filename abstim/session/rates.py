@@ -1,7 +1,5 @@
 """A launch in the units of hardware: TFLOP/s, GB/s, and shares of what the GPU could do at most."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Launches on streams side by side: when each begins and ends on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What each instruction waited for before it issued, from a launch's log."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from functional.arrays import Int64

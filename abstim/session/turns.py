@@ -3,8 +3,6 @@
 A warp's turn comes by what the basic blocks take that it has run: first a lone warp's cycles, then, once more, what
 they took on average when the detailed engine timed the execution that came of that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol

@@ -3,8 +3,6 @@
 J. Sys, "Quantifying and mitigating the cold-start problem in GPU simulation", Ghent University 2024, section 2.4.1 and
 chapter 6."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from abstim.engine.kept_caches import FLUSHES, Caches

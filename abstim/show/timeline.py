@@ -7,8 +7,6 @@ those of the process `memory` are sectors of 32 B a cycle that instructions of a
 at the time of their issue. The process `launches` has a thread a stream, and a slice a launch. Times are microseconds
 of the GPU's clock, as the trace-event format wants."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A result beside an earlier one of the same target: what `abstim run --against` prints."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -6,8 +6,6 @@ has the kernels: AccelWattch's hardware profiles (Kandiah et al., MICRO 2021) of
 DRAM takes is published (O'Connor et al., MICRO 2017: 3.92 pJ a bit of HBM2), since no kernel of the table is bound by
 it alone; what L2 and the switch take is in the sectors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Predicted against measured time on hardware: a table of kernels, whose programs lie in a folder the user names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from math import exp, log

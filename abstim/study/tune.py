@@ -3,8 +3,6 @@
 found = tune(Space("conv.cu", ["tile=1,2,4"], grid="ceil(4096 / tile), 64", block="64"), "a100")
 found.best()[0].values"""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The engine follows block numbers, offsets and cursors without looking: a file with whole checksums and wrong content
 would have it read beyond arrays, or time nonsense."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -2,8 +2,6 @@
 
 Memory accesses become line records and bank passes in batches, in the format of our own executors."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -5,8 +5,6 @@ instruction that was seen right behind another at the next program counter is li
 begins where a chain begins, where some warp came by a jump, behind a branch or barrier, and where lanes joined. What
 each warp went through is kept as runs of instructions until the blocks are known."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from array import array

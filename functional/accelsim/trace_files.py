@@ -9,8 +9,6 @@ active lanes are one run. Mode 2: `0xbase`, then the decimal difference from the
 lane but the first. (Accel-Sim's reader takes one number more in mode 2 and thereby swallows the immediate that the
 writer puts behind the addresses.)"""
 
-from __future__ import annotations
-
 import lzma
 import re
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ modulo 16) where it can, because the operand collector of the timing model looks
 than 4 bytes takes as many consecutive registers, as in SASS; so do the elements of a vector load. Predicates become
 ordinary registers: a trace has no others, and without them a branch would not wait for its condition."""
 
-from __future__ import annotations
-
 import lzma
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The computer that this runs on: its main memory, and the threads to use."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The executors to choose from: the default one, and one with eyes, which refuses what no GPU promises."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from functional.llvm_executor import LlvmExecutor

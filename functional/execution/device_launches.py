@@ -3,8 +3,6 @@
 All that is known lies in a region of memory of its own, so that it goes where memory goes: two words (bytes handed out
 behind them, launches submitted), then buffers, each a header of eight words and the kernel's parameters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

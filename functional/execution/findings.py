@@ -1,8 +1,6 @@
 """Faults that the text of a kernel shows: registers, shared and local memory read that nothing has written, constants
 that nobody sets. Those that only running it shows, `steps.sanitizer` sees."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from functional.programs.program import Program

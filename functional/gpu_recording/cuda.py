@@ -1,7 +1,5 @@
 """A real GPU through the CUDA driver API (`libcuda`), without a CUDA toolkit."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

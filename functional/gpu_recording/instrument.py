@@ -9,8 +9,6 @@ block comes next, and nothing else is needed to go through the program again.
 A thread keeps the first in a register, moves it on at every block, stores only while it is not past the end, and puts
 it back before it calls, returns or exits: with an empty table entry the run merely counts words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@ by the executor's steps, with every value read instead of computed.
 
 Stacks, barriers, coalescing and the log are the executor's own, so the trace is what it would have given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any

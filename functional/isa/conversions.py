@@ -3,8 +3,6 @@
 e4m3 has no infinities and one NaN a sign. Source: PTX ISA, "Alternate Floating-Point Data Formats"; Micikevicius et
 al., "FP8 Formats for Deep Learning" (2022)."""
 
-from __future__ import annotations
-
 from functional.isa import floats, video
 from functional.isa.emitter import BITS, Emitter, Value
 from functional.isa.operation import FLOATS, ROUNDINGS, Builder, Operation, flags_of, refuse_if, rounding, types_of

@@ -3,8 +3,6 @@
 Kinds and operations have LLVM's names; integers have no sign, operations do. An emitter of LLVM IR and one of NumPy
 code make the two executors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -7,8 +7,6 @@ rounding to odd" (IEEE TC 2008): a float64 rounded to odd rounds once more, to a
 had been rounded once. Approximate functions are computed in float64 and rounded, so that results do not depend on
 vector length or CPU. A NaN result keeps whatever payload IEEE arithmetic of the host gives (hardware: 0x7fffffff)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial, reduce
 

@@ -1,7 +1,5 @@
 """The table of instructions that compute, opcode and type to their form and meaning; what has no effect."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 from functional.isa import conversions, floats, integers, lanes, selections, video

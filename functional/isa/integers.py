@@ -1,7 +1,5 @@
 """Integers: arithmetic with wrap-around, saturation and carry chains; logic, shifts, bit fields, byte permutation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from functional.isa.emitter import BITS, Emitter, Value

@@ -2,8 +2,6 @@
 
 A member mask names the lanes that run an instruction together; groups of a warp may name different ones."""
 
-from __future__ import annotations
-
 from functional.isa.emitter import Emitter, Value
 from functional.isa.operation import Builder, Operation, flags_of, only_type, refuse_if
 from functional.ptx.ir import Instruction

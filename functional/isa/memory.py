@@ -1,7 +1,5 @@
 """The windows of the state spaces among generic addresses, and forms of `ld st atom red cp.async`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from functional.isa.operation import as_address, as_number, refuse_if

@@ -3,8 +3,6 @@
 Every table maps an opcode to a builder `Instruction -> Operation`. A builder raises `Unsupported` for a modifier
 or type that it does not know, which decoding turns into the error that names the instruction and its line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """Comparisons, selections, moves and addresses: `setp set selp slct testp mov cvta isspacep mapa getctarank
 mbarrier.pending_count createpolicy`."""
 
-from __future__ import annotations
-
 from functional.isa.emitter import FLOATING, Emitter, Value
 from functional.isa.floats import TINY, fabs, finite, flush, halves, join, up
 from functional.isa.memory import GENERIC, PENDING_BITS, RANK_BYTES, SHARED_WINDOW, WINDOWS

@@ -1,7 +1,5 @@
 """What an instruction can name: registers and special registers, numbered, and where variables lie."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

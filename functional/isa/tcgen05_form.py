@@ -6,8 +6,6 @@ descriptor".
 Of the descriptor: "Instruction Descriptor", "Matrix Shape", "Data Path Layout Organization"; `InstrDescriptor` and
 `InstrDescriptorBlockScaled` of CUTLASS."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from functional.errors import refuse

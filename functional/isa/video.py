@@ -3,8 +3,6 @@
 The video instructions take words, halves or bytes of any two operands in order (no operand selectors), which is all
 that compilers emit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from functional.isa.emitter import Emitter, Value

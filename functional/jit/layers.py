@@ -1,7 +1,5 @@
 """The lower layers of functional.jit.staged: lines of LLVM IR, what is computed of numbers, what lies in memory."""
 
-from __future__ import annotations
-
 import ast
 import operator
 from collections.abc import Callable, Sequence

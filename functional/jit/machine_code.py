@@ -1,7 +1,5 @@
 """Compiled functions as the rest of the package calls them: object files kept on disk, loaded without a compiler."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import sys

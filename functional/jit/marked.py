@@ -8,8 +8,6 @@ They work on whole numbers, records, arrays and named tuples of these. `staged.p
 for what is known when it does. They become parts of their callers, as far as the optimiser finds that worth it, but for
 those that are `outlined`."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections import namedtuple

@@ -1,8 +1,6 @@
 """Object files brought into memory without LLVM, whose import takes longer than it takes to run what is kept: ELF for
 x86-64, position independent, small code model (System V ABI, AMD64 supplement 1.0, chapter 4)."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import platform

@@ -1,7 +1,5 @@
 """What code is made of while it is compiled: numbers, records, arrays and tuples that LLVM knows by a name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 A handler is given a frame of pointers (XLA_FFI_CallFrame of jaxlib's xla/ffi/api/c_api.h). It hands the function the
 same words that `Native` does, with the addresses of XLA's buffers in place of those of NumPy's arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

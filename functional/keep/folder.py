@@ -2,8 +2,6 @@
 
 The folder is `ABSTIM_CACHE`, else `XDG_CACHE_HOME/abstim`, else `~/.cache/abstim`; it can be deleted at any time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Read a user's own case: `launches.json` with its PTX and buffers (schema in suite/README.md)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Cases whose launches are made, executed and dropped one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

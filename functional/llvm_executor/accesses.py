@@ -1,8 +1,6 @@
 """Memory instructions as calls of the run time's helpers; atomics lane after lane, each seeing what the one before
 left."""
 
-from __future__ import annotations
-
 from functional.isa.emitter import BITS, FLOATING, Value
 from functional.isa.memory import RANK_BYTES, access_of, atomic_name, elements_of, space_of
 from functional.isa.operation import PACKED, Unsupported, as_address, kind_of, refuse_if

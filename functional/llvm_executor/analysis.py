@@ -6,8 +6,6 @@ block that can run in between must be blended if one of those places can still r
 *uniform* if every write of it computes the same value in all lanes and none needs blending: it is kept as one scalar a
 warp."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass
 

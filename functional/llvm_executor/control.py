@@ -1,7 +1,5 @@
 """The end of a basic block: counts, registers written back, and where the warp goes next."""
 
-from __future__ import annotations
-
 from functools import reduce
 
 from functional.isa.emitter import LANES, Value

@@ -4,8 +4,6 @@ The function is a switch over basic blocks. A block logs itself, computes, write
 frame, and jumps: directly where the target is known, through the switch behind the reconvergence stack. A block with
 instructions that are not generated is cut behind each (pieces.py): a piece yields AT_STEP in front of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Thread blocks of a launch that are resident at the same time, in turns; the proof that they wait for each other."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from hashlib import blake2b
 

@@ -5,8 +5,6 @@ rows (or columns, of B) of consecutive elements. So fragments are stored block b
 multiplies. Double precision and elements of less than a byte are left to steps, and accesses of `wmma` that overlap or
 are not aligned to words."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from functional.isa.emitter import Value, vector

@@ -1,8 +1,6 @@
 """Basic blocks cut behind the instructions that are not generated: a piece of a block is generated, a step of the array
 executor does what follows it, for all warps that are there, then comes the next piece."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """The check that thread blocks that ran at the same time did not touch each other's data."""
 
-from __future__ import annotations
-
 from threading import Lock
 
 import numpy as np

@@ -1,8 +1,6 @@
 """The LLVM executor: machine code runs a launch, on several threads where that changes nothing, and what goes wrong
 runs once more, with care."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace

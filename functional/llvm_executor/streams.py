@@ -1,7 +1,5 @@
 """The growing buffers that a launch writes its trace to, and their sorting into the streams of each warp."""
 
-from __future__ import annotations
-
 import ctypes
 from itertools import pairwise
 from typing import Any, NamedTuple

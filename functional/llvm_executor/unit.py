@@ -1,7 +1,5 @@
 """The code of one kernel while it is generated: operands to values and results to registers."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 
 from functional.isa.emitter import BITS, Value

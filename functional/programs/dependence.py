@@ -5,8 +5,6 @@ come from: a parameter itself, or memory reached through a parameter. What arriv
 all that the trace can depend on. No order of execution is looked at, so the answer may name too much, never too little,
 as long as an address computed from a pointer stays in the buffer the pointer leads into, as C requires."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """From a module to a Program: one entry and every function it can reach, by direct calls, or by indirect ones of any
 function whose address is taken."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter

@@ -2,8 +2,6 @@
 
 A call is no edge between blocks: control continues behind it, so every function has a graph of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce

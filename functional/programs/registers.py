@@ -1,7 +1,5 @@
 """Registers a thread of a kernel needs: as ptxas reports them, or estimated from the values that live at once."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

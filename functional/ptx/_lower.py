@@ -1,7 +1,5 @@
 """From syntax tree to ir.Module: names are resolved, scopes flattened, instructions numbered."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """The syntax tree of a PTX file, in which names are still text: its nodes, and the builder that lark calls, one method
 a rule of grammar.lark."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 What one part declares `.extern`, another defines. What has no linkage is its part's own, and gets another name where a
 second part has one like it. Of CUDA's own library for kernels that launch kernels only what is reached is taken."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 That is a legal execution: only what is read before the wait could tell, and such a read is a data race. Bulk copies
 into shared memory, and asynchronous stores, count their bytes at an mbarrier."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """`atom` and `red`: each address sees its updates one after the other, in block, warp, lane order. And reductions of
 copied elements: add, min, max, inc, dec, and, or, xor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ Parameters and local variables of a function are kept per thread at places known
 be called again while it runs, every call takes a new frame of all those places (`Slots.frame_bytes`), and the
 registers that the caller still needs are put aside until it goes on (`Machine.enter`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which step an instruction has. What has none is refused here, by name and line, before anything runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

@@ -8,8 +8,6 @@ heap is first fit in a region of global memory that outlives the launch. All tha
 itself, so that it goes where memory goes: two words (bytes handed out from the start, blocks that were given back),
 then blocks, each behind a header of two words (its bytes, is it taken?)."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence

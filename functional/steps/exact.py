@@ -1,7 +1,5 @@
 """`fma.rz.f64`, `rm` and `rp`, exactly, one lane after the other: where compiled code does not know the last bit."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

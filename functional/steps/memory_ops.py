@@ -1,7 +1,5 @@
 """Loads and stores of every space, and what all memory instructions share: addresses, lanes, trace records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -12,8 +12,6 @@ Products are exact; the sum over k is formed in float64 in ascending order of k,
 rounded once (hardware truncates partial sums: differences of an ulp or so). float64 matrices are a chain of fused
 multiply-adds that begins with C. Integers are exact."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

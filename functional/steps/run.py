@@ -1,7 +1,5 @@
 """The run loop: chunks of thread blocks, and in a chunk all warps that wait at the same basic block together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reconvergence stacks of the warps of a chunk, which lie in the frames of the machine code (runtime_stack.py)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -7,8 +7,6 @@ supported: no public source says which of the two neighbours of a row it becomes
 and "tcgen05.cp"; layouts as CUTLASS's public `Copy_Traits<SM100_TMEM_LOAD_...>` and `Copy_Traits<SM100_UTCCP_...>` have
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple

@@ -16,8 +16,6 @@ columns hold those of the row of their lane. Sources: PTX ISA, "Data Path Layout
 tcgen05.mma", "Scale Factor A ID", "Sparse Matrices"; `tmem_frg`, `tmem_sf_frg`, `tmem_e_frg` and their `_ws` kinds of
 CUTLASS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

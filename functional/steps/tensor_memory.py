@@ -5,8 +5,6 @@ those of one SM share them is a matter of occupancy. The two thread blocks of a 
 same columns of both: neither waits for the other, but a launch in which they do not do the same is an error. Source:
 PTX ISA, "Tensor Memory", "Issue Granularity"."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from functional.errors import refuse

@@ -2,8 +2,6 @@
 
 Linear filtering: CUDA C++ Programming Guide, "Texture Fetching": weights have 8 fractional bits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which warps of a chunk run next, and, where the order of thread blocks decides, when each warp is where it is."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from functional.arrays import Int64

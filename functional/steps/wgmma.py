@@ -5,8 +5,6 @@ Each warp makes its 16 rows, and goes on when all four have: one of them may the
 A descriptor says where a matrix lies (matrix_descriptor.py). Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
 Instructions"."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

@@ -5,8 +5,6 @@ where lanes hold more than the matrix has, every element is held several times, 
 i names the 16-byte row i % 8 of matrix i / 8; of matrix r, lane l holds elements 2 (l % 4) and + 1 of row l / 4 in
 register r."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ nothing.
 A file is `MAGIC`, then for each frame {u64 bytes, SHA-256, the bytes}, then a frame of no bytes, whose SHA-256 is that
 of the checksums before it: the checksum of the file."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import IO

@@ -16,8 +16,6 @@ The functions on single records take numbers and arrays, and can be compiled as 
 records take one access a row and treat every column as an active lane: a caller replaces the address of an inactive
 lane by that of an active lane of the same warp, which changes no result."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias

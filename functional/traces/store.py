@@ -1,8 +1,6 @@
 """A store of traces: a folder with a manifest, the PTX and one file a launch. A file has its name when it is whole, and
 the manifest comes last."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,8 +1,6 @@
 """Machine blocks and the PTX: the PTX blocks that each holds code of, the one at which it is timed, and the accesses of
 the trace that its memory instructions make (docs/machine-code.md, rules 1 to 3, 5 and 8)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

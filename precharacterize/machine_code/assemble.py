@@ -1,8 +1,6 @@
 """PTX text -> machine code of its kernels: made once by ptxas and nvdisasm, found on the PATH or in pip's packages, and
 kept on disk as instructions."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

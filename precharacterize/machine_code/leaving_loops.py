@@ -1,7 +1,5 @@
 """Machine blocks that stand before or behind a loop although their instructions bear lines of PTX inside it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

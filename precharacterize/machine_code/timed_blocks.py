@@ -1,7 +1,5 @@
 """Machine code of a kernel as timed blocks and their rows of the latency table."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Latency classes, kinds of timing events and operations of machine instructions."""
 
-from __future__ import annotations
-
 import re
 
 from functional.files import toml_beside

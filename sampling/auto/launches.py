@@ -1,7 +1,5 @@
 """Launches are simulated until the sum of all is known as well as was asked for; what they say on other GPUs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

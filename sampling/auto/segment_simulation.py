@@ -1,7 +1,5 @@
 """A launch of which segments are simulated in detail, in order on one clock; what is between them warms the caches."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

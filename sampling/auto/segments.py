@@ -1,7 +1,5 @@
 """A long launch from some stretches of its thread blocks: SMARTS (Wunderlich et al., ISCA 2003) over the grid."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A launch of many waves of equal thread blocks, from its first waves, whose pace goes on, and its end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Photon (Liu, Sun, Carlson, MICRO 2023): kernel, warp and basic-block sampling together, switching by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Photon inside a launch: warps and basic blocks whose times are stable predict the rest (sections 4.1 and 4.2)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The sections of `abstim validate` and `abstim bench`: predicted against measured cycles, and speed by stage."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from bokeh.models import ColumnDataSource, NumeralTickFormatter, Span, TeeHead, Whisker

@@ -1,7 +1,5 @@
 """The sections of `abstim run`, of several GPUs side by side, and of `abstim advise`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product

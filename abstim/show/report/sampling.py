@@ -1,8 +1,6 @@
 """The sections of `abstim sample`, with `--compare` and without, and of `abstim coldstart`: one target, sampled by one
 method or by several, and what empty caches cost its launches."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 A sweep is a table, one row a design point: what was varied, names that the user defined, then `cycles` and `seconds`. A
 number to the left of these two that is no key of a GPU is something the user defined: a cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import combinations

@@ -1,8 +1,6 @@
 """All micro-benchmarks on a device, each beside published figures (`figures.csv`), and a GPU's description made of what
 was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

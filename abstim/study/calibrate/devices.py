@@ -1,7 +1,5 @@
 """The devices that micro-benchmarks run on: a GPU's description in the detailed engine, or a GPU of this computer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property

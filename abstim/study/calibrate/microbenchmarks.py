@@ -1,7 +1,5 @@
 """The micro-benchmarks: what they run on, what is launched for each, and what its time says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,8 +1,6 @@
 """The micro-benchmarks' kernels as PTX text. Each repeats what it measures `rounds` times, so that the time of one more
 round is the difference of two launches, whatever a launch costs."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A sweep's work on the workers of a dask scheduler. They may join and die at any time; results are kept here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A formula says roughly what launches take on every point; `sampling.auto.interpolation` learns what it lacks. Launches
 are all of a target's (`InterpolatedSweep`), or some that are chosen once, before anything is timed (`SampledSweep`)."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Numbers, words in quotes, keys and defined names; + - * / // % **, comparisons, `and`, `or`, `not`, `in (...)`, and
 FUNCTIONS. Nothing else is evaluated. Everything is computed for all points at once, in double precision."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from functools import partial, reduce

@@ -1,7 +1,5 @@
 """Points by the analytic model, as many at once as memory lets: results of a sweep, or a guide for a better model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -5,8 +5,6 @@ does not have, limits that do not bind, L2 and DRAM behind perfect memory. A job
 reads, so whichever sweep asks for it next has its cycles. The store is one SQLite file a version of a model. Every
 batch is a transaction: a sweep that is killed loses the batches in flight and nothing else."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence

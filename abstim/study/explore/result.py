@@ -1,7 +1,5 @@
 """The result of a sweep: a row a point in the order of the grid, and how much the time depends on each varied key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

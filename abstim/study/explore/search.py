@@ -3,8 +3,6 @@
 On each rung of a climb, after each round, the ratio of the better model to the quicker one is fitted over the varied
 keys and corrects the quicker one for the next round: where they disagree most decides what is looked at."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The driver of a sweep: targets executed once, points chosen, timed, put together."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager

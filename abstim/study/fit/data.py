@@ -1,7 +1,5 @@
 """What is fitted: what was measured, and the kernels that predict it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The outcome of a fit, how well it knows each parameter, and the description of a GPU that it writes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

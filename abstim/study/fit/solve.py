@@ -1,8 +1,6 @@
 """Fit a GPU's latencies and service times to what was measured: least squares by derivatives, then pattern search on
 the model itself, both from what the values' sources say; kept if it helps on programs that were held out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--method auto` on the engine: the work of every launch, then as much simulation as the error asked for takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

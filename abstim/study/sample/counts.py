@@ -1,7 +1,5 @@
 """The work of warps and launches counted from their traces, and `sampling.protocol.Functional` on the executor."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from abstim.gpu.spec import Params

@@ -1,7 +1,5 @@
 """Files of other tools: profiles and times are read, selections of launches are written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 They cost all of it: only how few units they need says anything. Their intervals are ideal, too: the spread is that of
 all units. A launch's last ones hold far more cycles than others, and a sample of a tenth may not meet them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

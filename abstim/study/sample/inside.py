@@ -1,7 +1,5 @@
 """How a launch that was chosen is simulated: in full, or itself sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

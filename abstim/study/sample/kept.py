@@ -1,7 +1,5 @@
 """Samples kept on disk, so that an interrupted or repeated one goes on where it was: launches, parts, analyses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Launches of a target executed only where a method asks for them, in whole or in part: a session's `Traces`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from time import perf_counter

@@ -1,8 +1,6 @@
 """The profile of a program's launches before any is timed: from all of its traces or, where launches can be executed
 alone, from a few thread blocks of one launch of each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The results of sampling as plain data, whose `to_json` is the contract of `--json`, and a comparison as a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from io import BytesIO

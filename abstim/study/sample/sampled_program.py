@@ -1,7 +1,5 @@
 """A target opened for sampling on one GPU: launches timed only where a method asks for it, and what that took."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial as bound

@@ -1,7 +1,5 @@
 """`sampling.protocol.Simulator` on the timing engine, and the basic blocks that its log of issues tells of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter

@@ -1,7 +1,5 @@
 """The work that a launch asks of a GPU, counted before anything is timed: the numbers its cycles are predicted from."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap

@@ -3,8 +3,6 @@
 Nothing of what that process tells is taken for true: lengths have a limit, kinds are a list, and a trace is held
 against its launch before anybody uses it."""
 
-from __future__ import annotations
-
 import gc
 import io
 import os

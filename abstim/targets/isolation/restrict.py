@@ -4,8 +4,6 @@ Landlock (Linux 5.13, landlock(7)) leaves it no files but those it may read, sec
 those that computing takes: its memory, its threads, the files it has, opening files to read, the time. No file is made
 or changed, no program or process started, no socket opened, no other process touched; such calls fail with EPERM."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
