@@ -84,9 +84,14 @@ def local_line(line: Any, places: Any, place: Any) -> Any:
 MOST_PLACES = 1 << 14  # more than there are warps on a GPU at once
 
 
+def in_local(records: UInt32[np.ndarray, " record"]) -> Bool[np.ndarray, " record"]:
+    """Which of them are of local memory."""
+    return (line_of(records) >= LOCAL_WINDOW_LINE) & is_data(line_of(records))
+
+
 def with_places(trace: Trace, places: int = MOST_PLACES) -> UInt32[np.ndarray, " record"]:
     """A trace's records with the lines that local memory has if warps of the grid take so many places in turn."""
-    local = np.flatnonzero((trace.records >> LINE_SHIFT >= LOCAL_WINDOW_LINE) & is_data(line_of(trace.records)))
+    local = np.flatnonzero(in_local(trace.records))
     if not len(local):
         return trace.records
     warp = np.searchsorted(trace.record_offsets, local, side="right") - 1
