@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abstim.engine import accesses
+from abstim.engine.state import LOCAL_BACK
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float64, Int8, Int16, Int64, UInt8
 from precharacterize.classify import Kind
@@ -132,7 +133,7 @@ def action_of(kind):
 
 def acts_of(row, records, reading, record, done_by):
     """What the line records of a memory instruction do; returns (where the next one's begin, transactions)."""
-    action, total = action_of(row.kind), 0
+    action, total, stays = action_of(row.kind), 0, reading.machine[0].l1d_write == LOCAL_BACK
     size = accesses.element_segment(row.kind, row.bytes if action else 2)
     if reading.by_sector and action != NOTHING:
         size = 32
@@ -142,7 +143,8 @@ def acts_of(row, records, reading, record, done_by):
         done = accesses.transactions_in(accesses.sectors_of(word), size)
         total += done
         if action and done and line != accesses.SHARED_LINE:
-            done_by.actions[record] = LOOK_UP if line >= accesses.LOCAL_LINE and action == WRITE else action
+            looked_up = stays and line >= accesses.LOCAL_LINE and action == WRITE
+            done_by.actions[record] = LOOK_UP if looked_up else action
             done_by.transactions[record] = done
         record += 1
         if not accesses.more_follow(word):

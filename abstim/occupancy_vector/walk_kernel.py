@@ -329,8 +329,9 @@ def ask_caches(walk, caches, sm, state, kind, r, time, access, found):
     while more:
         word = walk.records[r]
         line, sectors = line_of(word), sectors_of(word)
-        local = line >= accesses.LOCAL_LINE
-        if sectors == 0 or line == accesses.SHARED_LINE:
+        local, shared = line >= accesses.LOCAL_LINE, line == accesses.SHARED_LINE
+        line = accesses.line_for(m, line, sm, state.last)
+        if sectors == 0 or shared:
             pass
         elif kind == rec.CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
