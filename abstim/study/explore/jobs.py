@@ -212,8 +212,8 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
-    """Of a launch as the engine reads it; equal for launches that do the same on the same addresses. Last byte: is any of
-    them in local memory?"""
+    """Of a launch as the engine reads it; equal for launches that do the same on the same addresses. Its last byte says
+    whether any of them is in local memory."""
     code, operands = code_of(inputs.table)
     digest = blake2b(f"{Planner.version()}:{inputs.table.register_count}".encode(), digest_size=32)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
