@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from abstim.analytic.line_sample import add_line, make_places, place_in
+from abstim.analytic.line_sample import add_line, line_used, make_places, place_in
 from abstim.analytic.lone_warp import ACTION, LATENCIES, LONG_CYCLES, LOOK_UP, ONE
 from abstim.analytic.reuse_distance import SECTORS_A_LINE
-from abstim.engine.accesses import line_of, sectors_of
+from abstim.engine.accesses import sectors_of
 from functional.arrays import Float64
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def note_first_turns(streams, offsets, reading, warps, block, scratch):
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
         for r in range(offsets.records[w], offsets.records[w + 1]):
             if read.acts[r + to_leader] & ACTION == LOOK_UP:
-                line = line_of(streams.records[r])
+                line = line_used(streams, r, w)
                 place = place_in(table, lines.keys, line)
                 if not table[place]:
                     scratch.reuse.level.lines[uses.sizes[0].lines].since[:] = -1
@@ -57,7 +57,7 @@ def fetches(streams, offsets, reading, w, first, stop, table, scratch):
     to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
     for r in range(offsets.records[w] + first, offsets.records[w] + stop):
         if read.acts[r + to_leader] & ACTION == LOOK_UP:
-            place = place_in(table, scratch.lines.keys, line_of(streams.records[r]))
+            place = place_in(table, scratch.lines.keys, line_used(streams, r, w))
             since = scratch.reuse.level.lines[table[place] - 1].since
             for k in range(SECTORS_A_LINE):
                 own = (sectors_of(streams.records[r]) | reading.besides) >> k & 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from abstim.analytic.lone_warp import ACTION, LOOK_UP, UPDATE
-from abstim.engine.accesses import line_of, sectors_in, sectors_of, segment
+from abstim.engine.accesses import LOCAL_LINE, line_of, local_line, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.marked import zero
+from functional.traces.line_record import MOST_PLACES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,12 @@ class Lines(NamedTuple):
     keys: Int64[np.ndarray, " line"]
     updates: Int32[np.ndarray, " line"]
     wanted: UInt8[np.ndarray, " byte"]
+
+
+def line_used(streams, r, w):
+    """The line of a record of warp `w`, which has local memory of its own."""
+    line = line_of(streams.records[r])
+    return local_line(line, MOST_PLACES, w % MOST_PLACES) if line >= LOCAL_LINE else line
 
 
 def spread_of(line):
@@ -61,7 +68,7 @@ def want(streams, offsets, batches, read, lines, uses):
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
         for r in range(batches[b, 0], batches[b, 1]):
             if read.acts[r + to_leader] & ACTION:
-                line = line_of(streams.records[r])
+                line = line_used(streams, r, w)
                 place = place_in(lines.table[: size.places], lines.keys, line)
                 if not lines.table[place]:
                     bit = spread_of(line) >> WANTED_SHIFT
@@ -82,7 +89,7 @@ def collect_uses(streams, offsets, reading, looked, read, lines, uses):
             uses.loads[block] += read.leaders[leader].load_sectors
             uses.first[w] = size.uses
             for r in range(offsets.records[w], offsets.records[w + 1]):
-                line = line_of(streams.records[r])
+                line = line_used(streams, r, w)
                 bits = spread_of(line)
                 counted, bit = not (bits >> 16) & others, bits >> WANTED_SHIFT
                 if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.acts[r + to_leader] & ACTION:
@@ -171,7 +178,7 @@ def most_updated(streams, offsets, looked, blocks, read, lines, uses):
             for r in range(offsets.records[w], offsets.records[w + 1]):
                 as_read = r + offsets.records[leader] - offsets.records[w]
                 if read.acts[as_read] & ACTION == UPDATE:
-                    line = line_of(streams.records[r])
+                    line = line_used(streams, r, w)
                     place = place_in(lines.table[: size.places], lines.keys, line)
                     if not lines.table[place]:
                         lines.updates[size.lines] = 0

@@ -11,7 +11,7 @@ from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, TURN
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
 from abstim.engine import accesses
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
-from abstim.engine.state import Offsets, Streams
+from abstim.engine.state import LOCAL_BACK, Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import zero
 from functional.traces.line_record import LINE_SHIFT
@@ -176,7 +176,7 @@ def read_access(step, records, reading, record, turn, acts, own):
         transactions = accesses.transactions_in(sectors, step.bytes)
         if not transactions or line == SHARED_LINE:
             action = NOTHING
-        elif line >= accesses.LOCAL_LINE and action == WRITE:
+        elif line >= accesses.LOCAL_LINE and action == WRITE and reading.machine[0].l1d_write == LOCAL_BACK:
             action = LOOK_UP
         acts[record] = turn << TURN_SHIFT | action
         if action == LOOK_UP:
