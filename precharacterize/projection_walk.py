@@ -3,7 +3,7 @@
 import numpy as np
 
 from functional.jit.marked import ones
-from functional.traces import line_record
+from functional.traces.line_record import line_of, more_follow
 from precharacterize.timed_code import Mode
 
 LOOK_AHEAD = 256  # events in which what a timed block covers is looked for
@@ -13,7 +13,6 @@ LEADER, TIMES, MACHINE, ROWS = 0, 1, 2, 3  # columns of TimedCode.numbers
 # Of the counts: of accesses two, those with records and those with bank passes, of operations four kinds
 INSTRUCTIONS, MACHINE_INSTRUCTIONS, ACCESSES, MATCHED, OPERATIONS = 0, 1, 2, 4, 6
 NOWHERE = -1
-line_of, more_follow = jit(line_record.line_of), jit(line_record.more_follow)
 
 
 def begin_warp(given, rules, scratch, w):

@@ -122,14 +122,12 @@ def encoded(value: Any) -> bytes:
     return encode_arrays({name: np.asarray(part) for name, part in whole.items()})
 
 
-_PLAIN: dict[Any, Any] = {"int": int, "str": str}  # by annotations
-
-
 def decoded(kind: type[Made], content: bytes) -> Made:
     """What `encoded` gave of a `kind`. Raises ValueError or KeyError for anything else."""
     arrays = decode_arrays(content)
-    plain = _PLAIN | {"LatencyTable": lambda packed: decoded(LatencyTable, packed.tobytes())}
-    return kind(**{f.name: plain.get(f.type, np.asarray)(arrays[f.name]) for f in fields(kind)})  # type: ignore[arg-type]
+    parts = {f.name: arrays[f.name] if arrays[f.name].ndim else arrays[f.name].item() for f in fields(kind)}  # type: ignore[arg-type]
+    tables = [f.name for f in fields(kind) if f.type in (LatencyTable, LatencyTable.__name__)]  # type: ignore[arg-type]
+    return kind(**parts | {name: decoded(LatencyTable, parts[name].tobytes()) for name in tables})
 
 
 def padded(rows: list[list[int]]) -> Int32[np.ndarray, "row column"]:

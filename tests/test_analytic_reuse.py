@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abstim.analytic.lone_warp import LOOK_UP, UPDATE, WRITE
+from abstim.analytic.lone_warp import ACTION, LOOK_UP, TURN_SHIFT, UPDATE, WRITE
 from abstim.analytic.reuse_distance import (
     DISTANCE_BINS,
     L1_NODES,
@@ -41,8 +41,8 @@ FOUR_WAIT = Taken()
 
 
 @compiled
-def find_distances(reuse, sm_count, resident, measured, reading):
-    use_caches(reuse.uses, sm_count, resident, measured, reading, reuse.order, reuse.level, reuse.found)
+def find_distances(reuse, sm_count, resident, reading):
+    use_caches(reuse.uses, sm_count, resident, reading, reuse.order, reuse.level, reuse.found)
 
 
 @compiled
@@ -50,8 +50,10 @@ def find_table(reuse, batches, loads, table):
     fill_table(reuse.uses, batches, reuse.found, reuse.counts, loads, table)
 
 
-def distances(launch, sm_count, resident, measured=None, reading=FOUR_WAIT):
-    find_distances(launch, sm_count, resident, sm_count if measured is None else measured, reading)
+def distances(launch, sm_count, resident, measured=1, reading=FOUR_WAIT):
+    """`measured`: L1D of every so many SMs is looked at."""
+    launch.order.measured[:] = np.arange(len(launch.order.measured)) % measured == 0
+    find_distances(launch, sm_count, resident, reading)
     return Found(*(column[: launch.uses.sizes["uses"][0]] for column in launch.found))
 
 
@@ -113,8 +115,8 @@ def launch_of(lines, actions, first_use, warps=1, scale=1):
     blocks, count, room = (len(first_use) - 1) // warps, len(lines), len(lines) + 10
     launch = reuse_of(room, len(first_use) - 1, blocks)
     uses, counts = launch.uses, np.diff(first_use)
-    uses.lines[:count], uses.actions[:count], uses.sectors[:], uses.first[:] = lines, actions, ALL_SECTORS, first_use
-    uses.turns[:count] = np.concatenate([np.arange(n) for n in counts])
+    uses.lines[:count], uses.sectors[:], uses.first[:] = lines, ALL_SECTORS, first_use
+    uses.acts[:count] = np.concatenate([np.arange(n) for n in counts]) << TURN_SHIFT | actions
     uses.lengths[:] = np.maximum(1, counts.reshape(blocks, warps).max(1))
     uses.counted[:] = np.arange(room) % scale == scale // 2
     uses.sizes[0] = (count, 0, room, blocks, warps, scale)
@@ -137,7 +139,7 @@ SHAPES = (st.integers(1, 3), st.integers(1, 3), st.integers(1, 8))
 
 def accesses(launch):
     count = launch.uses.sizes["uses"][0]
-    return launch.uses.lines[:count].astype(np.int64), launch.uses.actions[:count]
+    return launch.uses.lines[:count].astype(np.int64), launch.uses.acts[:count] & ACTION
 
 
 @settings(max_examples=60)
@@ -264,7 +266,7 @@ def test_some_lines_and_sms_stand_for_all():
     lines, found = (40_000 * generator.random(60_000) ** 2).astype(int), []
     for scale, sms in ((1, 8), (8, 4)):
         launch = launch_of(lines, np.full(len(lines), LOOK_UP), np.arange(0, len(lines) + 1, 500), scale=scale)
-        own = distances(launch, 8, 2, sms)
+        own = distances(launch, 8, 2, 8 // sms)
         assert (own.l1 >= 0).mean() == pytest.approx(sms / 8, abs=0.1)
         found.append(curves(table_of(launch, own)))
     for exact, estimated in zip(*found, strict=True):

@@ -106,7 +106,7 @@ def test_what_nothing_tells_is_left_after_a_few_looks(noise):
         batches.append(len(wanted))
         return true[np.array(wanted)]
 
-    found = interpolation.read_off(time, rough, interpolation.most_within(0.03, 0.95), 0.95)
+    found = interpolation.read_off(time, rough, interpolation.most_within(0.03, 0.95, 0.95), 0.95)
     assert bool(found.left) == found.timed.all() == (noise > 0) and len(batches) < 8
     assert np.mean(np.abs(found.cycles / true - 1) < 0.03) > 0.95
 
@@ -170,6 +170,7 @@ def test_alike_launches_are_timed_once_where_that_is_near_enough(noise):
     assert len(sweep.known) == (160 if noise == 0.05 else 40 * 2 + IN_FULL * 2)
     errors = np.abs(np.log(found.cycles / cycles[:40].sum(1)))[IN_FULL:]
     assert (errors <= 3 * found.off[IN_FULL:]).all() and (found.off[IN_FULL:] > 0).all() == (noise < 0.05)
+    assert found.own == pytest.approx(0.0 if noise == 0.05 else found.off[-1])  # as many are left out as are timed
     again = sweep.quickly([39, 50])
     assert again.cycles == pytest.approx(cycles[[39, 50]].sum(1), rel=0.03)
     assert again.off[0] == again.off[1] and ((50, 1) in sweep.known) == (noise == 0.05)

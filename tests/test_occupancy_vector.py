@@ -115,12 +115,19 @@ def random_launch(rng, warps):
     items = items_of(np.concatenate([own for pair in paths for own in pair]), np.array(lengths))
     offsets = np.append(0, np.cumsum([len(own) for own in memory]))[:-1]
     accesses, lines = np.concatenate(memory), np.concatenate(lates).astype(np.int32)
+    dealt = rng.permutation(blocks).astype(np.int32)
     return Streams(
         items.rows, items.lane_items, items.terms, offsets.astype(np.int64), np.array(starts, np.int64),
-        rng.permutation(blocks).astype(np.int32), accesses, np.zeros(len(accesses), np.int32),
+        dealt, accesses, np.zeros(len(accesses), np.int32),
         np.array(places, np.int32), lines, np.zeros(len(lines), np.int32),
-        *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32),
+        *np.zeros((3, 1 + MOST_SMS * 2 * KINDS), np.int32), *random_turns(rng, dealt, offsets, len(accesses)),
     )  # fmt: skip
+
+
+def random_turns(rng, dealt, offsets, accesses):
+    """Where the turns of each thread block, as they are dealt, begin, and how many sectors overtake each."""
+    counts = np.diff(np.append(offsets, accesses)).reshape(len(dealt), -1).sum(1)[dealt]
+    return (np.cumsum(counts) - counts).astype(np.int32), rng.integers(0, 40, accesses).astype(np.int32)
 
 
 def with_fills(rng, streams, cuts, warps):

@@ -136,8 +136,8 @@ DAMAGES = {
     "manifest cut": (lambda s: _cut(s / "manifest.json"), r"manifest.json: damaged \(it cannot be decoded"),
     "manifest altered": (lambda s: _flip(s / "manifest.json", -20), r"manifest.json: damaged"),
     "manifest of another version": (
-        lambda s: _replace(s / "manifest.json", b'"version":2', b'"version":9'),
-        r"manifest.json: damaged \(it is of version 9, this program reads version 2",
+        lambda s: _replace(s / "manifest.json", b'"version":3', b'"version":9'),
+        r"manifest.json: damaged \(it is of version 9, this program reads version 3",
     ),
     "PTX altered": (lambda s: _flip(s / "program.ptx", 100), r"program.ptx: damaged \(its checksum differs"),
     "PTX missing": (lambda s: (s / "program.ptx").unlink(), r"program.ptx: damaged \(it is missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from functional.traces.line_record import (
     more_follow,
     sector_numbers,
     sectors_of,
+    with_places,
 )
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
@@ -114,8 +116,17 @@ def test_local_words_of_a_warp_are_one_line() -> None:
     base = LOCAL_WINDOW_LINE
     assert run.records()[1:] == [(base + 1, 15, 0), (base + 2, 3, 0), (base + 4, 15, 1), (base + 5, 15, 0),
                                  (base, 15, 1), (base + 1, 15, 0)]  # fmt: skip
-    assert run.records(1)[1] == (base + 8 + 1, 15, 0)
+    assert run.records(1)[1] == (base + 1, 15, 0)
     assert run.records(1)[2] == (0, 0, 0)
+
+
+def test_resident_warps_have_a_word_of_local_memory_side_by_side() -> None:
+    body = ".local .align 4 .b8 l[16]; st.local.u32 [l], %r0; st.local.u32 [l+8], %r0;"
+    trace = launch(entry(body), {"a": np.zeros(1, U32)}, block=64, grid=3).trace
+    records = with_places(trace, places=4)  # those of the third thread block are there again
+    lines = [line_of(records[start:stop])[1:] for start, stop in pairwise(trace.record_offsets.tolist())]
+    first = [line - LOCAL_WINDOW_LINE for line, _ in lines]
+    assert first == [0, 1, 2, 3, 0, 1] and [other - LOCAL_WINDOW_LINE - 8 for _, other in lines] == first
 
 
 def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from abstim.analytic.line_sample import add_line, make_places, place_in
-from abstim.analytic.lone_warp import LATENCIES, LONG_CYCLES, LOOK_UP, ONE
+from abstim.analytic.line_sample import add_line, line_used, make_places, place_in
+from abstim.analytic.lone_warp import ACTION, LATENCIES, LONG_CYCLES, LOOK_UP, ONE
 from abstim.analytic.reuse_distance import SECTORS_A_LINE
-from abstim.engine.accesses import line_of, sectors_of
+from abstim.engine.accesses import sectors_of
 from functional.arrays import Float64
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def note_first_turns(streams, offsets, reading, warps, block, scratch):
     for w in range(block * warps, (block + 1) * warps):
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
         for r in range(offsets.records[w], offsets.records[w + 1]):
-            if read.done.actions[r + to_leader] == LOOK_UP:
-                line = line_of(streams.records[r])
+            if read.acts[r + to_leader] & ACTION == LOOK_UP:
+                line = line_used(streams, r, w)
                 place = place_in(table, lines.keys, line)
                 if not table[place]:
                     scratch.reuse.level.lines[uses.sizes[0].lines].since[:] = -1
                     add_line(lines, place, line, uses, 0)
                 since = scratch.reuse.level.lines[table[place] - 1].since
-                sectors, turn = sectors_of(streams.records[r]) | reading.besides, read.turns[r + to_leader]
+                sectors, turn = sectors_of(streams.records[r]) | reading.besides, read.acts[r + to_leader]
                 for k in range(SECTORS_A_LINE):
                     if sectors >> k & 1 and (since[k] < 0 or turn < since[k]):
                         since[k] = turn
@@ -56,12 +56,12 @@ def fetches(streams, offsets, reading, w, first, stop, table, scratch):
     read = scratch.read
     to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
     for r in range(offsets.records[w] + first, offsets.records[w] + stop):
-        if read.done.actions[r + to_leader] == LOOK_UP:
-            place = place_in(table, scratch.lines.keys, line_of(streams.records[r]))
+        if read.acts[r + to_leader] & ACTION == LOOK_UP:
+            place = place_in(table, scratch.lines.keys, line_used(streams, r, w))
             since = scratch.reuse.level.lines[table[place] - 1].since
             for k in range(SECTORS_A_LINE):
                 own = (sectors_of(streams.records[r]) | reading.besides) >> k & 1
-                if own and since[k] == read.turns[r + to_leader]:
+                if own and since[k] == read.acts[r + to_leader]:
                     return True
     return False
 

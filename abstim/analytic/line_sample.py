@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from abstim.analytic.lone_warp import LOOK_UP, NOTHING, UPDATE
-from abstim.engine.accesses import line_of, sectors_of, segment
+from abstim.analytic.lone_warp import ACTION, LOOK_UP, UPDATE
+from abstim.engine.accesses import LOCAL_LINE, line_of, local_line, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
+from functional.jit.marked import zero
+from functional.traces.line_record import MOST_PLACES
 
 if TYPE_CHECKING:
     import numpy as np
 
 # Of a launch's lines one of every 2, 4, ... stands for all, so that a part of its line records is looked at, or so many
 LOOKED_AT, LEAST_USES = 16, 1 << 9
+MANY_USES = 1 << 13  # of lines that stand for all and others
 SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
 WAITED = 1 << 10  # line records of batches of loads that are looked at, or so
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
@@ -26,6 +29,12 @@ class Lines(NamedTuple):
     keys: Int64[np.ndarray, " line"]
     updates: Int32[np.ndarray, " line"]
     wanted: UInt8[np.ndarray, " byte"]
+
+
+def line_used(streams, r, w):
+    """The line of a record of warp `w`, which has local memory of its own."""
+    line = line_of(streams.records[r])
+    return local_line(line, MOST_PLACES, w % MOST_PLACES) if line >= LOCAL_LINE else line
 
 
 def spread_of(line):
@@ -58,8 +67,8 @@ def want(streams, offsets, batches, read, lines, uses):
         w = batches[b, 2]
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
         for r in range(batches[b, 0], batches[b, 1]):
-            if read.done.actions[r + to_leader] != NOTHING:
-                line = line_of(streams.records[r])
+            if read.acts[r + to_leader] & ACTION:
+                line = line_used(streams, r, w)
                 place = place_in(lines.table[: size.places], lines.keys, line)
                 if not lines.table[place]:
                     bit = spread_of(line) >> WANTED_SHIFT
@@ -80,15 +89,15 @@ def collect_uses(streams, offsets, reading, looked, read, lines, uses):
             uses.loads[block] += read.leaders[leader].load_sectors
             uses.first[w] = size.uses
             for r in range(offsets.records[w], offsets.records[w + 1]):
-                line = line_of(streams.records[r])
+                line = line_used(streams, r, w)
                 bits = spread_of(line)
                 counted, bit = not (bits >> 16) & others, bits >> WANTED_SHIFT
-                if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.done.actions[r + to_leader]:
-                    add_use(streams, reading, lines, uses, read, r, r + to_leader, line, counted)
+                if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.acts[r + to_leader] & ACTION:
+                    add_use(streams, reading, lines, uses, r, read.acts[r + to_leader], line, counted)
     uses.first[blocks * warps] = size.uses
 
 
-def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
+def add_use(streams, reading, lines, uses, r, act, line, counted):
     """One more, if its line is looked at."""
     size = uses.sizes[0]
     place = place_in(lines.table[: size.places], lines.keys, line)
@@ -97,9 +106,8 @@ def add_use(streams, reading, lines, uses, read, r, as_read, line, counted):
     k, n = lines.table[place] - 1, size.uses
     if k >= 0:
         uses.counted[k] |= counted
-        uses.lines[n], uses.actions[n], uses.records[n] = k, read.done.actions[as_read], r
-        uses.turns[n], sectors = read.turns[as_read], sectors_of(streams.records[r])
-        loads = uses.actions[n] == LOOK_UP
+        uses.lines[n], uses.acts[n], uses.records[n], sectors = k, act, r, sectors_of(streams.records[r])
+        loads = act & ACTION == LOOK_UP
         uses.sectors[n] = sectors | reading.besides if loads else segment(reading.machine[0], sectors)
         size.uses += 1
 
@@ -116,13 +124,20 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     size = uses.sizes[0]
     records = offsets.records[size.blocks * size.warps]
     make_places(size, min(records, 2 * (records // size.scale + 2 * WAITED)))
-    lines.table[: size.places] = 0
-    lines.wanted[:] = 0
-    size.lines = 0
+    lines.table[: size.places], size.lines = 0, 0
+    zero(lines.wanted)
     want(streams, offsets, batches, read, lines, uses)
     others = size.lines
     collect_uses(streams, offsets, reading, looked, read, lines, uses)
     return size.lines - others
+
+
+def finer(size, found, least):
+    """How many times as many lines tell enough; half of them do where they have many uses."""
+    times = 1
+    while times < size.scale and found * times < (least // 2 if size.uses * times >= MANY_USES else least):
+        times *= 2
+    return times
 
 
 def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, read, lines, uses):
@@ -131,10 +146,10 @@ def look_at_enough(streams, offsets, reading, looked, least, blocks, batches, re
     size.warps, size.blocks, size.scale = looked.warps, blocks, 1
     while size.scale * max((records + LOOKED_AT - 1) // LOOKED_AT, LEAST_USES) < records:
         size.scale *= 2
-    found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
-    while size.scale > 1 and found < least:
-        size.scale = 1 if found < least // 8 else size.scale // 2
-        found = look_at(streams, offsets, reading, looked, batches, read, lines, uses)
+    times = finer(size, look_at(streams, offsets, reading, looked, batches, read, lines, uses), least)
+    if times > 1:
+        size.scale //= times
+        look_at(streams, offsets, reading, looked, batches, read, lines, uses)
     for b in range(len(batches)):
         w = batches[b, 2]
         for end in (0, 1):
@@ -152,23 +167,22 @@ def use_at(uses, first, stop, record):
     return first
 
 
-def most_updated(streams, offsets, looked, blocks, read, lines, size):
+def most_updated(streams, offsets, looked, blocks, read, lines, uses):
     """Atomics on the line that most are on."""
-    most = count = 0
+    size, most = uses.sizes[0], 0
     make_places(size, offsets.records[blocks * looked.warps])
-    lines.table[: size.places] = 0
+    lines.table[: size.places], size.lines = 0, 0
     for w in range(blocks * looked.warps):
         leader = read.of_warps[w]
         if read.leaders[leader].atomics:
             for r in range(offsets.records[w], offsets.records[w + 1]):
                 as_read = r + offsets.records[leader] - offsets.records[w]
-                if read.done.actions[as_read] == UPDATE:
-                    line = line_of(streams.records[r])
+                if read.acts[as_read] & ACTION == UPDATE:
+                    line = line_used(streams, r, w)
                     place = place_in(lines.table[: size.places], lines.keys, line)
                     if not lines.table[place]:
-                        lines.keys[count], lines.updates[count] = line, 0
-                        count += 1
-                        lines.table[place] = count
-                    lines.updates[lines.table[place] - 1] += read.done.transactions[as_read]
+                        lines.updates[size.lines] = 0
+                        add_line(lines, place, line, uses, 0)
+                    lines.updates[lines.table[place] - 1] += sectors_in(sectors_of(streams.records[r]))
                     most = max(most, lines.updates[lines.table[place] - 1])
     return most

@@ -9,7 +9,7 @@ import numpy as np
 
 from abstim.engine import accesses
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional.arrays import Float64, Int8, Int16, Int64, UInt8
+from functional.arrays import Float64, Int8, Int32, Int64
 from precharacterize.classify import Kind
 from precharacterize.table import brought
 
@@ -20,18 +20,17 @@ SHARED, CONST, LOAD, STORE, ATOMIC, FETCH_MISS, CONST_MISS, ONE = (LATENCIES.ind
 
 LONG_CYCLES = 400.0  # of a load, and a miss, beyond a hit, in walks
 
-# What a line record does: nothing, looks up L1D, passes it as a store, or as an atomic
+# What a line record does: nothing, looks up L1D, passes it as a store, or as an atomic; and behind that, in which turn
 NOTHING, LOOK_UP, WRITE, UPDATE = 0, 1, 2, 3
+ACTION, TURN_SHIFT = 3, 2
 
-CODE = np.dtype(
-    [
-        ("latency", "i2"), ("fixed", "i4"), ("times", "i4"), ("kind", "i2"), ("pc", "i4"), ("bytes", "i2"),
-        ("waits", "i2"),
-    ],
-    align=True,
-)  # fmt: skip
 # One a static instruction; `fixed`: cycles from issue to result beyond its latency; `times`: as how many it is to
-# its unit, which a product of many rows holds for longer; `waits`: may it wait for a load?
+# its unit, which a product of many rows holds for longer; where what it waits for, and writes, is in `operands`
+_CODE = "pc", "latency", "fixed", "times", "kind", "bytes", "waits_at", "waits_end", "writes_at", "writes_end"
+CODE = np.dtype([(name, "i4") for name in _CODE])
+# One of those that have line records, or may wait for a load: transactions are of so many bytes (0: it has no line
+# records); registers that loads write are bits, of which those beyond 64 share one: those it waits for, and loads
+STEP = np.dtype([("awaited", "u8"), ("loaded", "u8"), ("action", "i4"), ("bytes", "i4")])
 NODE = np.dtype(
     [
         ("instr", "i4"), ("gap", "i4"), ("missed", "i4"), ("latency", "i4"), ("work", "i4"), ("record", "i8"),
@@ -42,13 +41,12 @@ NODE = np.dtype(
 
 
 class Reading(NamedTuple):
-    """How a GPU takes a trace: instructions that a fetch brings, and of a line; is a transaction a 32 B sector; sectors
-    that a load of an absent line asks for besides its own, as bits; does L1D drop a line that is written; does global
-    memory bypass it; how many may wait in L2 for one of a line's sectors that come in requests of their own?"""
+    """How a GPU takes a trace: instructions that a fetch brings, and of a line; sectors that a load of an absent line
+    asks for besides its own, as bits; does L1D drop a line that is written; does global memory bypass it; how many may
+    wait in L2 for one of a line's sectors that come in requests of their own?"""
 
     fetch_width: int
     fetch_line: int
-    by_sector: int
     besides: int
     drops: int
     bypass: int
@@ -57,22 +55,13 @@ class Reading(NamedTuple):
 
 
 class TimedCode(NamedTuple):
-    """A program on a GPU, and the latencies of walks. The instructions with line records, and those that may wait for
-    a load, of basic block b are `steps` from first_step[b] on."""
+    """A program on a GPU, and the latencies of walks. The steps of basic block b begin at first_step[b]."""
 
     rows: np.ndarray  # CODE
-    waits: Int16[np.ndarray, "instr wait"]
-    writes: Int16[np.ndarray, "instr write"]
+    operands: Int32[np.ndarray, " operand"]
     latencies: Float64[np.ndarray, " latency"]
     first_step: Int64[np.ndarray, " block_plus_1"]
-    steps: Int64[np.ndarray, " step"]
-
-
-class Records(NamedTuple):
-    """What line records do, and how many transactions each is."""
-
-    actions: UInt8[np.ndarray, " record"]
-    transactions: UInt8[np.ndarray, " record"]
+    steps: np.ndarray  # STEP
 
 
 class Kinds(NamedTuple):
@@ -80,7 +69,7 @@ class Kinds(NamedTuple):
     barriers."""
 
     phases: Int64[np.ndarray, "kind 2"]  # where its own begin and end in the next four
-    work: Float64[np.ndarray, "phase 3"]  # fetches, accesses, cycles of those
+    work: Float64[np.ndarray, "phase 6"]  # OF_WALKS
     ends: Float64[np.ndarray, " phase"]  # cycles of a phase
     paths: Float64[np.ndarray, "phase latency"]  # counts of LATENCIES on its longest path
     batches: Int64[np.ndarray, "phase 2"]  # where its own begin and end in `ranges`: see `longest_path`
@@ -89,13 +78,15 @@ class Kinds(NamedTuple):
 
 class Walking(NamedTuple):
     """Scratch of walks: the instructions of a warp, and one more; the one that wrote each register last; whether a line
-    of code is fetched, and the lines of constants that are; the last instruction of each phase."""
+    of code is fetched, and the lines of constants that are; the last instruction of each phase; of a turn, instructions
+    up to the first access and behind, accesses, cycles of those, and of the last one of the turn before."""
 
     nodes: np.ndarray  # NODE
     writer: Int64[np.ndarray, " register"]
     lines: Int8[np.ndarray, " line"]
     constants: Int64[np.ndarray, " line"]
     cuts: Int64[np.ndarray, " phase"]
+    turn: Float64[np.ndarray, " 5"]
 
 
 def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
@@ -130,45 +121,22 @@ def action_of(kind):
     return LOOK_UP if kind == Kind.GLOBAL_LOAD else WRITE if kind == Kind.GLOBAL_STORE else UPDATE
 
 
-def acts_of(row, records, reading, record, done_by):
-    """What the line records of a memory instruction do; returns (where the next one's begin, transactions)."""
-    action, total = action_of(row.kind), 0
-    size = accesses.element_segment(row.kind, row.bytes if action else 2)
-    if reading.by_sector and action != NOTHING:
-        size = 32
-    while True:
-        word = records[record]
-        line = accesses.line_of(word)
-        done = accesses.transactions_in(accesses.sectors_of(word), size)
-        total += done
-        if action and done and line != accesses.SHARED_LINE:
-            done_by.actions[record] = LOOK_UP if line >= accesses.LOCAL_LINE and action == WRITE else action
-            done_by.transactions[record] = done
-        record += 1
-        if not accesses.more_follow(word):
-            return record, total
-
-
-def access_of(node, row, records, reading, first, done_by, constants, cold):
+def access_of(node, row, records, reading, first, constants, cold):
     """Latency and work of a memory instruction with line records; returns where the next one's begin."""
-    action = action_of(row.kind)
-    record, node.work = acts_of(row, records, reading, first, done_by)
-    if action:
-        node.latency = LOAD if action == LOOK_UP else STORE if action == WRITE else ATOMIC
-    line = accesses.line_of(records[first])
-    if action and node.work:
-        node.work = max(1, accesses.pipe_cycles(reading.machine[0], records, first, record, row.kind, row.bytes))
-    if not action:
-        node.latency = CONST
-        if cold and node.work and not is_in(constants, line):
-            node.latency = CONST_MISS
-    elif line == accesses.SHARED_LINE:
-        node.latency = SHARED
-    return record
+    end, line = accesses.end_of_access(records, first), accesses.line_of(records[first])
+    node.work = 0
+    if accesses.sectors_of(records[first]):
+        node.work = max(1, accesses.pipe_cycles(reading.machine[0], records, first, end, row.kind, row.bytes))
+    if row.kind >= Kind.GLOBAL_LOAD:
+        if line == accesses.SHARED_LINE:
+            node.latency = SHARED
+    elif cold and node.work and not is_in(constants, line):
+        node.latency = CONST_MISS
+    return end
 
 
-def expand(code, streams, offsets, reading, warp, cold, walking, done_by):
-    """Fill in the nodes of the warp's instructions, and what its records do; returns how many instructions."""
+def expand(code, streams, offsets, reading, warp, cold, walking):
+    """Fill in the nodes of the warp's instructions; returns how many they are."""
     nodes = walking.nodes
     if cold:
         walking.lines[:] = 0
@@ -185,7 +153,7 @@ def expand(code, streams, offsets, reading, warp, cold, walking, done_by):
                 node.work = accesses.shared_hold(reading.machine[0], streams.conflicts[conflict])
                 conflict += 1
             elif row.kind >= Kind.PARAM_LOAD:
-                record = access_of(node, row, streams.records, reading, record, done_by, walking.constants, cold)
+                record = access_of(node, row, streams.records, reading, record, walking.constants, cold)
             previous_pc = row.pc
             n += 1
     nodes[n].record = record
@@ -216,40 +184,56 @@ def wait_for(node, nodes, j):
         node.time, node.after, node.issue_bound = nodes[j].done, j, 0
 
 
+def end_turn(turn, work):
+    """Add the issue slots, with 1, 2 and 4 schedulers, in which the load/store unit works though warps are in step: for
+    accesses that they do not wait for, and for the last one of all warps, when the first has its own."""
+    for k in range(3):
+        work[3 + k] += min(turn[0], turn[4] * (1 << k)) + min(turn[1], turn[3] * (1 << k))
+    turn[4] = turn[3] / max(1.0, turn[2])
+    turn[:4] = 0
+
+
 def schedule(code, walking, count, latency, most, work):
     """Issue and completion times of a warp's instructions, and what its phases, between barriers, ask of units that all
     share; returns (the one that is complete last, how many phases there are, at most so many)."""
-    nodes, writer, waits, writes = walking.nodes, walking.writer, code.waits, code.writes
+    nodes, writer, operands, turn = walking.nodes, walking.writer, code.operands, walking.turn
     writer[:] = -1
-    unit_free, blocker, latest, phases = 0.0, -1, 0, 0
+    turn[:] = 0
+    unit_free, blocker, latest, phases, begun = 0.0, -1, 0, 0, 0
     work[0][:] = 0
     for n in range(count):
-        node, i = nodes[n], nodes[n].instr
+        node, row = nodes[n], code.rows[nodes[n].instr]
         node.after, node.issue_bound = n - 1, 1
         node.time = (nodes[n - 1].time if n else 0.0) + node.gap + node.missed * latency[FETCH_MISS]
-        for k in range(waits.shape[1]):
-            if waits[i, k] >= 0:
-                wait_for(node, nodes, writer[waits[i, k]])
+        for k in range(row.waits_at, row.waits_end):
+            wait_for(node, nodes, writer[operands[k]])
         wait_for(node, nodes, blocker)
-        unit_free = result_of(node, code.rows[i], latency, unit_free)
+        if not node.issue_bound and node.after >= begun and code.rows[nodes[node.after].instr].kind >= Kind.PARAM_LOAD:
+            end_turn(turn, work[phases])
+            begun = n
+        turn[turn[2] > 0] += 1
+        unit_free = result_of(node, row, latency, unit_free)
         work[phases, 0] += (node.gap > 1) + (node.gap == 4)  # behind a branch from the end of a pair one more, in vain
-        if code.rows[i].kind >= Kind.PARAM_LOAD:
+        if row.kind >= Kind.PARAM_LOAD:
             work[phases, 1] += 1
             work[phases, 2] += max(1, node.work)
+            turn[2] += 1
+            turn[3] += max(1, node.work)
         blocker = -1
-        if code.rows[i].kind == Kind.SHARED_ATOMIC or code.rows[i].kind == Kind.GLOBAL_ATOMIC:
+        if row.kind == Kind.SHARED_ATOMIC or row.kind == Kind.GLOBAL_ATOMIC:
             blocker = n
-        elif code.rows[i].kind == Kind.FENCE:
+        elif row.kind == Kind.FENCE:
             blocker = latest
-        if n == count - 1 or (code.rows[i].kind == Kind.BARRIER and phases < most - 1):
+        if n == count - 1 or (row.kind == Kind.BARRIER and phases < most - 1):
             walking.cuts[phases] = n
+            end_turn(turn, work[phases])
+            turn[4], begun = 0, n + 1
             phases += 1
             work[phases][:] = 0
         if node.done > nodes[latest].done:
             latest = n
-        for k in range(writes.shape[1]):
-            if writes[i, k] >= 0:
-                writer[writes[i, k]] = n
+        for k in range(row.writes_at, row.writes_end):
+            writer[operands[k]] = n
     return latest, phases
 
 
@@ -290,13 +274,13 @@ def longest_path(walking, count, latest, phases, kinds, first, begin):
     return found
 
 
-def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, walking, done_by):
+def walk_kind(code, streams, offsets, reading, warp, cold, kinds, kind, walking):
     """Walk a warp that is the first of its kind; the phases and batches of those before it are kept."""
     record, first, begin = offsets.records[warp], 0, 0
     if kind:
         first = kinds.phases[kind - 1, 1]
         begin = kinds.batches[kinds.phases[kind - 1, 0], 1]  # the last ones come first
-    count = expand(code, streams, offsets, reading, warp, cold, walking, done_by)
+    count = expand(code, streams, offsets, reading, warp, cold, walking)
     most = len(kinds.ends) - first - (len(kinds.phases) - 1 - kind)  # one is left for every other kind
     latest, phases = schedule(code, walking, count, code.latencies, most, kinds.work[first:])
     kinds.phases[kind, 0], kinds.phases[kind, 1] = first, first + phases

@@ -7,10 +7,11 @@ import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, WRITE, Kinds, Records, Walking, acts_of, walk_kind
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, TURN_SHIFT, WRITE, Kinds, Walking, walk_kind
 from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
+from abstim.engine import accesses
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
-from abstim.engine.state import Offsets, Streams
+from abstim.engine.state import LOCAL_BACK, Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import zero
 from functional.traces.line_record import LINE_SHIFT
@@ -19,8 +20,9 @@ from precharacterize.classify import Kind
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
 # Of the warp instructions looked at, those that are walked, within limits; thread blocks far apart stand for the others
 WALKED, MOST_WALKED = 64, 1 << 15
-MOST_USES = 1 << 14  # of lines that are looked at, by the SMs whose L1D is
+MOST_USES = 1 << 13  # of lines that are looked at, by the SMs whose L1D is
 FIRST_LOCAL = 1 << 31
+NO_REGISTER = np.uint64(0)
 ALIKE = FIRST_LOCAL | (1 << LINE_SHIFT) - 1  # of a line record: is it of no array, its sectors, does another one follow
 
 # What a launch asks of the units, all thread blocks together
@@ -29,6 +31,7 @@ WORK = (
     "results",  # of them, those on arithmetic units
     "fetches", "accesses",  # instructions on the load/store unit
     "access_cycles",  # it is busy
+    "beside", "beside_of_2", "beside_of_4",  # issue slots in which it is, of warps in step, with 1, 2, 4 schedulers
     "lookups",  # transactions that look up L1D
     "lines",  # the same, an instruction's transactions on one line counted once
     "load_sectors",  # that those ask for if all miss
@@ -37,7 +40,7 @@ WORK = (
 )  # fmt: skip
 
 
-OF_RECORDS = WORK[5:]  # those of line records
+OF_WALKS, OF_RECORDS = WORK[2:8], WORK[8:]  # those of walks, and of line records
 
 SHAPE = "thread_blocks", "warps_per_block", "registers_per_thread", "shared_bytes", "l1d_bypass"
 # Paths are counts of LATENCIES, the longest with long loads: of a thread block's longest warp, mean over blocks; of the
@@ -60,7 +63,8 @@ def overlaid(fields: np.dtype, name: str, first: str) -> np.dtype:
     return np.dtype({"names": [*own, name], "formats": formats, "offsets": [*offsets, at]})
 
 
-SUMMARY = overlaid(overlaid(_FIELDS, "of_records", OF_RECORDS[0]), "filled", WORK[0])
+SUMMARY = overlaid(overlaid(_FIELDS, "of_records", OF_RECORDS[0]), "of_walks", OF_WALKS[0])
+SUMMARY = overlaid(SUMMARY, "filled", WORK[0])
 
 
 class Tables(NamedTuple):
@@ -114,8 +118,7 @@ class Read(NamedTuple):
 
     of_warps: Int32[np.ndarray, " warp"]
     leaders: np.ndarray  # LEADER, by warp
-    done: Records
-    turns: Int32[np.ndarray, " record"]
+    acts: Int32[np.ndarray, " record"]
 
 
 def are_equal(numbers, first, stop, shift):
@@ -140,52 +143,42 @@ def ask_alike(records, first, stop, shift):
 def is_like(streams, offsets, w, other):
     """Does a warp execute what another one does, and ask the same of the load/store unit, of other lines?"""
     events, records, passes = offsets.blocks, offsets.records, offsets.conflicts
-    if events[w + 1] - events[w] != events[other + 1] - events[other]:
-        return False
-    if records[w + 1] - records[w] != records[other + 1] - records[other]:
-        return False
-    if passes[w + 1] - passes[w] != passes[other + 1] - passes[other]:
-        return False
     return (
-        are_equal(streams.blocks, events[w], events[w + 1], events[other] - events[w])
+        events[w + 1] - events[w] == events[other + 1] - events[other]
+        and records[w + 1] - records[w] == records[other + 1] - records[other]
+        and passes[w + 1] - passes[w] == passes[other + 1] - passes[other]
+        and are_equal(streams.blocks, events[w], events[w + 1], events[other] - events[w])
         and ask_alike(streams.records, records[w], records[w + 1], records[other] - records[w])
         and are_equal(streams.conflicts, passes[w], passes[w + 1], passes[other] - passes[w])
     )
 
 
-def waits_for(code, i, issued, turn):
-    """Does an instruction wait for a register that a load of this turn writes?"""
-    found = False
-    for k in range(code.waits.shape[1]):
-        found |= code.waits[i, k] >= 0 and issued[code.waits[i, k]] == turn
-    return found
-
-
-def read_leader(code, streams, offsets, reading, w, read, walking):
+def read_leader(code, streams, offsets, reading, w, read):
     """What the line records of a warp do, in which of its turns: one ends where the warp waits for a load of it."""
-    record, turn, issued = offsets.records[w], 0, walking.writer
-    issued[:] = -1
+    record, turn, issued = offsets.records[w], 0, NO_REGISTER
     for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
         block = streams.blocks[event]
         for n in range(code.first_step[block], code.first_step[block + 1]):
-            i, row, first = code.steps[n], code.rows[code.steps[n]], record
-            if row.waits and waits_for(code, i, issued, turn):
-                turn += 1
-            if row.kind >= Kind.PARAM_LOAD and not Kind.SHARED_LOAD <= row.kind <= Kind.SHARED_ATOMIC:
-                record, _ = acts_of(row, streams.records, reading, record, read.done)
-                add_record_work(streams, reading, read, first, record, turn, read.leaders[w])
-            if row.kind >= Kind.GLOBAL_LOAD:
-                for k in range(code.writes.shape[1]):
-                    if code.writes[i, k] >= 0:
-                        issued[code.writes[i, k]] = turn
+            step = code.steps[n]
+            if step.awaited & issued:
+                turn, issued = turn + 1, NO_REGISTER
+            if step.bytes:
+                record = read_access(step, streams.records, reading, record, turn, read.acts, read.leaders[w])
+            issued |= step.loaded
     read.leaders[w].turns = turn + 1
 
 
-def add_record_work(streams, reading, read, first, stop, turn, own):
-    """What the line records of an access ask for."""
-    for r in range(first, stop):
-        action, transactions, sectors = read.done.actions[r], read.done.transactions[r], sectors_of(streams.records[r])
-        read.turns[r] = turn
+def read_access(step, records, reading, record, turn, acts, own):
+    """What the line records of a memory instruction do, and ask for; returns where the next one's begin."""
+    while True:
+        word = records[record]
+        line, sectors, action = line_of(word), sectors_of(word), step.action
+        transactions = accesses.transactions_in(sectors, step.bytes)
+        if not transactions or line == SHARED_LINE:
+            action = NOTHING
+        elif line >= accesses.LOCAL_LINE and action == WRITE and reading.machine[0].l1d_write == LOCAL_BACK:
+            action = LOOK_UP
+        acts[record] = turn << TURN_SHIFT | action
         if action == LOOK_UP:
             own.lookups += transactions
             own.lines += 1
@@ -196,9 +189,12 @@ def add_record_work(streams, reading, read, first, stop, turn, own):
             own.store_sectors += sectors_in(segment(reading.machine[0], sectors))
         elif action:
             own.atomics += transactions
+        record += 1
+        if not accesses.more_follow(word):
+            return record
 
 
-def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, walking, out):
+def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, out):
     """Find the leaders of the first thread blocks' warps, and what all ask for."""
     for w in range(blocks * looked.warps):
         leader = w
@@ -206,7 +202,7 @@ def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, 
             if leader == w and w >= before and is_like(streams, offsets, w, read.of_warps[w - before]):
                 leader = read.of_warps[w - before]
         if leader == w:
-            read_leader(code, streams, offsets, reading, w, read, walking)
+            read_leader(code, streams, offsets, reading, w, read)
         read.of_warps[w] = leader
         read.leaders[leader].members += 1
     for w in range(blocks * looked.warps):
@@ -239,7 +235,7 @@ def count_blocks(looked, instructions, most):
 
 def choose(looked, least, chosen, blocks, leaders):
     """Choose thread blocks to be walked; returns the instructions of the longest warp of a mean block over those of
-    the ones spread evenly. What warps have in common is walked once."""
+    all that are spread evenly together. What warps have in common is walked once."""
     warps, total, distinct = looked.warps, 0, 0
     for w in range(blocks * warps):
         total += looked.warp_instructions[w]
@@ -259,7 +255,7 @@ def choose(looked, least, chosen, blocks, leaders):
         if own > most:
             most, longest = own, b
     chosen[longest] |= 2
-    return every / blocks / (spread / few)
+    return every / (blocks * spread)
 
 
 def walk_first(code, streams, offsets, reading, warps, read, walk, out):
@@ -267,7 +263,7 @@ def walk_first(code, streams, offsets, reading, warps, read, walk, out):
     kinds, count, best, latest = walk.kinds, 0, 0, -1.0
     for w in range(warps):
         if read.leaders[w].members:
-            walk_kind(code, streams, offsets, reading, w, True, kinds, count, walk.walking, read.done)
+            walk_kind(code, streams, offsets, reading, w, True, kinds, count, walk.walking)
             end = 0.0
             for phase in range(kinds.phases[count, 0], kinds.phases[count, 1]):
                 end += kinds.ends[phase]
@@ -280,9 +276,9 @@ def walk_first(code, streams, offsets, reading, warps, read, walk, out):
 
 
 def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch, out):
-    """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: by how much the paths of other
-    blocks are longer. Returns how many batches of loads their longest paths have."""
-    count = kept = spread = 0
+    """Walk the leaders of the warps of the thread blocks chosen, each alone; `share`: what one of those spread
+    evenly counts for. Returns how many batches of loads their longest paths have."""
+    count = kept = 0
     longest, read, kinds, chosen = -1.0, scratch.read, scratch.walk.kinds, scratch.marks.chosen
     for block in range(blocks):
         if chosen[block]:
@@ -291,19 +287,16 @@ def walk_chosen(code, streams, offsets, reading, looked, blocks, share, scratch,
                 own = read.leaders[leader]
                 if not own.kind:
                     walking = scratch.walk.walking
-                    walk_kind(code, streams, offsets, reading, leader, False, kinds, count, walking, read.done)
+                    walk_kind(code, streams, offsets, reading, leader, False, kinds, count, walking)
                     count += 1
                     own.kind = count
             kept = find_path(streams, offsets, reading, looked, block, kept, scratch)
             if chosen[block] & 1:
                 add_path(out.path, scratch.path.counts, share)
-                spread += 1
             if scratch.path.end[0] > longest:
                 longest = scratch.path.end[0]
                 out.longest_path[:] = 0
                 add_path(out.longest_path, scratch.path.counts, 1.0)
-    for k in range(len(LATENCIES)):
-        out.path[k] /= spread
     return kept
 
 
@@ -327,22 +320,19 @@ def add_work(looked, marks, blocks, read, kinds, out):
             for w in range(block * looked.warps, (block + 1) * looked.warps):
                 kind = kind_of(read, w)
                 for phase in range(kinds.phases[kind, 0], kinds.phases[kind, 1]):
-                    out.fetches += kinds.work[phase, 0]
-                    out.accesses += kinds.work[phase, 1]
-                    out.access_cycles += kinds.work[phase, 2]
+                    for k in range(len(OF_WALKS)):
+                        out.of_walks[k] += kinds.work[phase, k]
                 instructions += looked.warp_instructions[w]
     out.instructions = 0
     for block in range(looked.blocks):
         out.instructions += marks.instructions[block]
     times = out.instructions / max(1, instructions)
-    out.fetches *= times
-    out.accesses *= times
-    out.access_cycles *= times
+    for k in range(len(OF_WALKS)):
+        out.of_walks[k] *= times
 
 
 def thin_out(batches, kept, most):
-    """Keep so many of some batches that they have `most` line records or so, as if by chance, for a loop has a period;
-    returns how many."""
+    """Keep batches of `most` line records or so, as if by chance, for a loop has a period; returns how many."""
     records = left = 0
     for k in range(kept):
         records += batches[k, 1] - batches[k, 0]
@@ -366,18 +356,22 @@ def fill_tables(batches, warps, reading, reuse, tables):
                     number += 1
                 if number == made:
                     tables.spread[number, 0], tables.spread[number, 1] = busy, held
-                    make_table(batches, busy, held, reading, reuse, tables, number)
+                    make_table(batches, warps, busy, held, reading, reuse, tables, number)
                     made += 1
                 tables.numbers[s, k] = number
-            else:
-                tables.numbers[s, k] = 0  # which no point reads
 
 
-def make_table(batches, busy, held, reading, reuse, tables, number):
+def make_table(batches, warps, busy, held, reading, reuse, tables, number):
     """That of so many SMs with work, and thread blocks on each."""
     uses, found, level = reuse.uses, reuse.found, reuse.level
-    measured = min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
-    loads = use_caches(uses, busy, held, measured, reading, reuse.order, level, found)
+    order, measured = reuse.order, min(busy, max(1, busy * MOST_USES // max(1, uses.sizes[0].uses)))
+    order.measured[:busy] = 0
+    for m in range(measured):  # SMs of which batches are looked at first
+        sm = batches[m * len(batches) // measured, 2] // warps % busy if len(batches) else m
+        while order.measured[sm]:
+            sm = (sm + 1) % busy
+        order.measured[sm] = 1
+    loads = use_caches(uses, busy, held, reading, order, level, found)
     fill_table(uses, batches, found, reuse.counts, loads, tables.misses[number])
     tables.jams[number] = level.state[0].jam
     tables.crowds[number] = level.state[0].all_asked if reading.bypass else level.state[0].all_fetched
@@ -416,9 +410,8 @@ def look(code, looked, reading, scratch, asked):
     out.filled[:] = 0
     marks.executed[: len(streams.block_start)] = 0
     zero(read.leaders[: blocks * looked.warps])
-    zero(read.done.actions[: offsets.records[blocks * looked.warps]])
     deal(looked, marks, asked.tables.dealt, out)
-    read_warps(code, streams, offsets, reading, looked, marks.executed, blocks, read, walk.walking, out)
+    read_warps(code, streams, offsets, reading, looked, marks.executed, blocks, read, out)
     count_classes(code, streams, marks.executed, out)
     longest = walk_first(code, streams, offsets, reading, looked.warps, read, walk, out)
     share = choose(looked, asked.least_walked, marks.chosen, blocks, read.leaders)
@@ -426,7 +419,7 @@ def look(code, looked, reading, scratch, asked):
     add_paths(out.cold_path, walk.kinds, kind_of(read, longest), -1.0)
     add_work(looked, marks, blocks, read, walk.kinds, out)
     if out.atomics > 0:
-        out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses.sizes[0])
+        out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses)
     kept = thin_out(marks.batches, kept, WAITED)
     batches = marks.batches[:kept]
     look_at_enough(streams, offsets, reading, looked, asked.least_lines, blocks, batches, read, lines, reuse.uses)

@@ -196,7 +196,8 @@ def predict_one(s, t, p, matrix, found):
     jam = (1 - p.perfect_memory) * at_nodes(t, p, resident, t.jams) * p.dram_latency_cycles
     bounds[LATENCY] = waves_cycles(s, p, alone, cold, resident, an_sm) + longest - alone + jam
     tail, trips = longest - alone, trip_cycles(s, p, s.path, l1_wait, l2_wait)
-    waits = waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, an_sm / resident)
+    in_step = p.scheduler * in_step_cycles(s, p, share, bounds)
+    waits = waiting(s, p, bounds, in_step, crowd, alone, tail, trips, l1_wait, an_sm / resident)
     found.cycles = p.launch_latency_cycles + together(bounds, waits, DRAIN * (alone + cold))
     found.cold_cycles, found.resident_blocks, real = cold, resident, 1 - p.perfect_memory
     found.l1d_accesses, found.l1d_misses = s.lookups + s.stores, misses + s.stores
@@ -276,15 +277,13 @@ def visited(p, waits, far, alone, tail, visits):
     return (waits + far) / visits + (1 - 1 / visits) * mixed
 
 
-def waiting(s, p, bounds, crowd, alone, tail, trips, l1_wait, waves):
-    """Time of warps that wait for memory; `trips`: of their path, those behind L1D.
-
-    Warps that take turns come to their first load together: what they ask of units before it, beyond what they wait for
-    anyway, is over then."""
+def waiting(s, p, bounds, in_step, crowd, alone, tail, trips, l1_wait, waves):
+    """Time of warps that wait for memory; `trips`: of their path, those behind L1D. Warps that are in step wait for
+    all of them together, and work in between."""
     loads, atomics = larger(1.0, s.path[LOAD] * l1_wait) * waves, larger(1.0, s.path[ATOMIC]) * waves
-    before = larger(0.0, largest(bounds, UNITS, MEMORY) - (1 - trips / alone) * bounds[LATENCY]) / loads
     far = larger(largest(bounds, MEMORY, ATOMICS), bounds[ATOMICS + 1])
-    waits = visited(p, bounds[LATENCY] + p.scheduler * before, far, alone, tail, loads)
+    near = larger(bounds[LATENCY], in_step + p.scheduler * trips * waves)
+    waits = visited(p, near, far, alone, tail, loads)
     waits = larger(waits, crowd + DRAIN * alone + tail)  # a line that all want brings them in step
     return visited(p, waits, bounds[ATOMICS], alone, tail, atomics)
 
@@ -410,6 +409,14 @@ def unit_cycles(s, p, share, bounds):
     bounds[SHARED_OUT + 1] = alu_cycles(s, p, share, 2, p.int_units, p.int_port_width)
     bounds[SHARED_OUT + 2] = share * larger(s.fetches / p.fetches_per_cycle, s.instructions / p.schedulers_per_sm)
     bounds[SHARED_OUT + 3] = share * s.results / p.result_bus_width
+
+
+def in_step_cycles(s, p, share, bounds):
+    """Of an SM whose warps are in step: first all of a turn are at the load/store unit, then all issue what waits for
+    that, but for what they do beside it."""
+    k, part = place_of(p.schedulers_per_sm, 1, 2)
+    both = share * ((1 - part) * s.of_walks[k + 3] + part * s.of_walks[k + 4]) / p.schedulers_per_sm
+    return bounds[UNITS + 3] + bounds[SHARED_OUT + 2] - both
 
 
 def alu_cycles(s, p, share, kind, units, width):

@@ -19,7 +19,7 @@ from abstim.analytic.model import (
 )
 from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
-from abstim.analytic.summary import Asking, TimedReading, given_of, kept, nodes_around, scratch_for, timed_code
+from abstim.analytic.summary import Asking, given_of, kept, nodes_around, scratch_for
 from abstim.brief import grouped
 from abstim.engine.design_point import touching
 from abstim.gpu.config import Gpu, refuse_unread
@@ -29,9 +29,7 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.arrays import Float64
 from functional.errors import InputError
-from functional.traces.line_record import without_phases
 from functional.traces.trace import Trace
-from precharacterize.tensor_work import refuse_commits
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes", "l1d_banks",
@@ -63,17 +61,9 @@ def summary_of(session: Session, number: int, gpu: Gpu) -> Summary:
 def look_at(session: Session, number: int, gpu: Gpu, trace: Trace, asking: Asking) -> tuple[Summary, np.ndarray]:
     """Look at a launch, whose trace this is, once: a Summary, and a PREDICTION of it on each point. They are kept until
     the next launch is looked at. Deterministic."""
-    table, launch = session.table(number, gpu), session.launch(number)
-
-    def timed_reading() -> TimedReading:
-        refuse_commits(table, "analytic")
-        return timed_code(launch.program, table, gpu)
-
-    timed = session.once(("formula", id(table), gpu), timed_reading)  # tables are held
-    own = ("formula given", number, id(table)), lambda: given_of(table, without_phases(trace) if timed.meets else trace)
-    shape = launch.thread_blocks, trace.warps_per_block, session.registers(number).count, launch.shared_bytes
-    asked, (looked, sizes) = asking.of((*shape, timed.reading.value.bypass)), session.once_of(number, trace, *own)
-    look_and_predict(timed.code, looked, timed.reading, scratch_for(*sizes, *timed.sizes), asked)
+    given = session.once_of(number, trace, ("formula", number, gpu), lambda: given_of(session, number, gpu, trace))
+    asked = asking.of(given.shape)
+    look_and_predict(given.code, given.launch, given.reading, scratch_for(*given.sizes), asked)
     return Summary(*asked.value[:2]), asked.value.found
 
 
@@ -101,17 +91,16 @@ def refuse(gpus: Sequence[Gpu], flush: str) -> None:
 def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Progress = silent) -> list[RunResult]:
     """Predict every launch of a session on every GPU. Raises InputError for a thread block an SM cannot hold."""
     refuse(gpus, flush)
-    summarizing, predicting, readings = 0.0, 0.0, by_reading(gpus)
+    predicting, readings, started, before = 0.0, by_reading(gpus), perf_counter(), session.prepared_seconds
     found: list[list[LaunchResult]] = [[] for _ in gpus]
     for number, _, trace in session.each():
         progress(f"summarize {session.case.name}", number, len(session))
-        started, before = perf_counter(), session.prepared_seconds
         looks = [look_at(session, number, r.gpus[0], trace, r.asking)[1] for r in readings]
         summarized = perf_counter()
         for rows, row in zip(found, _rows(session, number, trace, readings, looks), strict=True):
             rows.append(row)
-        summarizing += summarized - started - (session.prepared_seconds - before)
         predicting += perf_counter() - summarized
+    summarizing = perf_counter() - started - predicting - (session.prepared_seconds - before)
     return [
         run_result(session, gpu, rows, predicting, model="analytic", summarize=summarizing)
         for gpu, rows in zip(gpus, found, strict=True)
@@ -160,23 +149,25 @@ def _rows(
     found = {}
     for own, predictions in zip(readings, looks, strict=True):
         for k, gpu, prediction in zip(own.places, own.gpus, predictions.tolist(), strict=True):
-            found[k] = _launch(session, number, trace, gpu, dict(zip(PREDICTION.names or (), prediction, strict=True)))
-    return [found[k] for k in sorted(found)]
+            found[k] = _launch(session, number, trace, gpu, prediction)
+    return [found[k] for k in range(len(found))]
 
 
-def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, found: dict[str, Any]) -> AnalyticLaunch:
-    cycles, bounds = max(1, round(found["cycles"])), found["bounds_cycles"].tolist()
-    facts = launch_facts(session, number, session.launch(number), trace, gpu, cycles)
-    caches = {name: int(found[name]) for name in COUNTERS}
+def _launch(session: Session, number: int, trace: Trace, gpu: Gpu, found: tuple[Any, ...]) -> AnalyticLaunch:
+    """What a PREDICTION says, in the terms of `--json`."""
+    cycles, bounds, _, _, *counters, l1d, l2 = found
+    facts = launch_facts(session, number, session.launch(number), trace, gpu, max(1, round(cycles)))
+    caches = dict(zip(COUNTERS, map(int, counters), strict=True))
     moved = {"l2_bytes": SECTOR_BYTES * caches["l2_accesses"], "dram_read_bytes": SECTOR_BYTES * caches["dram_reads"]}
+    bounds_cycles = dict(zip(BOUNDS, bounds.tolist(), strict=True))
     return AnalyticLaunch(
         **facts,
         occupancy=min(1.0, facts["blocks_per_sm"] * trace.warps_per_block / gpu.spec.max_warps_per_sm),
         issue_slots={},
         issue_slots_per_sm={},
         caches=caches,
-        memory={name: found[name] for name in HIT_RATES if found[name] >= 0} | moved,
+        memory={name: rate for name, rate in zip(HIT_RATES, (l1d, l2), strict=True) if rate >= 0} | moved,
         windows={},
-        limit=BOUNDS[bounds.index(max(bounds))],
-        bounds_cycles=dict(zip(BOUNDS, bounds, strict=True)),
+        limit=max(bounds_cycles, key=bounds_cycles.__getitem__),
+        bounds_cycles=bounds_cycles,
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.analytic.lone_warp import UPDATE, WRITE
+from abstim.analytic.lone_warp import ACTION, TURN_SHIFT, UPDATE, WRITE
 from abstim.engine.accesses import sectors_in
 from abstim.engine.warp_slots import ONE
 from functional.arrays import Float, Int32, Int64, UInt8
@@ -47,8 +47,7 @@ class Uses(NamedTuple):
     thread block, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
-    actions: UInt8[np.ndarray, " use"]
-    turns: Int32[np.ndarray, " use"]
+    acts: Int32[np.ndarray, " use"]
     records: Int32[np.ndarray, " use"]
     sectors: UInt8[np.ndarray, " use"]
     first: Int64[np.ndarray, " warp_plus_1"]
@@ -83,6 +82,7 @@ class Order(NamedTuple):
     by_sm: Int32[np.ndarray, " use"]
     turn_ends: Int32[np.ndarray, " turn"]
     sm_ends: Int32[np.ndarray, " sm"]
+    measured: UInt8[np.ndarray, " sm"]
 
 
 class Level(NamedTuple):
@@ -224,7 +224,7 @@ def sort_uses(uses, sm_count, resident, order):
     order.sm_ends[: sm_count + 1] = 0
     for block in range(blocks):
         for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
-            order.at[n], order.sms[n] = order.begins[block] + uses.turns[n] + 1, block % sm_count
+            order.at[n], order.sms[n] = order.begins[block] + (uses.acts[n] >> TURN_SHIFT) + 1, block % sm_count
             order.turn_ends[order.at[n] + 1] += 1
             order.sm_ends[order.sms[n] + 1] += 1
     for turn in range(1, last + 2):
@@ -248,7 +248,7 @@ def use_l2(uses, order, merges, level, found):
     empty(level, size.lines, size.uses)
     for k in range(size.uses):
         n = order.in_turn[k]
-        row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.actions[n] == WRITE
+        row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.acts[n] & ACTION == WRITE
         again = row.last and row.turn == turn
         found.l2[n], chained = touch(state, row, bits, sums, turn, uses, n, False)
         row.chain = 0 if writes else chained
@@ -264,24 +264,24 @@ def use_l1(uses, order, first, stop, drops, level, found):
     empty(level, uses.sizes[0].lines, stop - first)
     for k in range(first, stop):
         n = order.by_sm[k]
-        row, writes = level.lines[uses.lines[n]], uses.actions[n] == WRITE
-        if uses.actions[n] != UPDATE:
+        row, writes = level.lines[uses.lines[n]], uses.acts[n] & ACTION == WRITE
+        if uses.acts[n] & ACTION != UPDATE:
             distance, chained = touch(level.state[0], row, bits, sums, order.at[n], uses, n, writes and drops)
             if not writes:
                 found.l1[n], found.l1_wait[n], found.far[n], row.chain = distance, chained, row.far, chained
 
 
-def use_caches(uses, sm_count, resident, measured, reading, order, level, found):
+def use_caches(uses, sm_count, resident, reading, order, level, found):
     """Fill in `found`: for L1D of so many SMs far apart, then for L2; returns how many sectors those load."""
     sort_uses(uses, sm_count, resident, order)
     found.l1[: uses.sizes[0].uses] = -1
     found.l1_wait[: uses.sizes[0].uses] = -1
     loads = 0
-    for m in range(measured):
-        sm = m * sm_count // measured
-        use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], reading.drops, level, found)
-        for block in range(sm, uses.sizes[0].blocks, sm_count):
-            loads += uses.loads[block]
+    for sm in range(sm_count):
+        if order.measured[sm]:
+            use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], reading.drops, level, found)
+            for block in range(sm, uses.sizes[0].blocks, sm_count):
+                loads += uses.loads[block]
     use_l2(uses, order, reading.merges, level, found)
     return loads
 
@@ -336,7 +336,7 @@ def fill_table(uses, batches, found, counts, loads, table):
                 far = min(own, found.far[n])
                 count_pair(counts, found.l1[n], found.l2[n], far)
                 total, there = total + own, there + own - far
-            elif uses.actions[n] == WRITE:
+            elif uses.acts[n] & ACTION == WRITE:
                 counts.rows[WRITE_ROW, bin_of(counts.bins, found.l2[n])] += own
                 written += own
     for k in range(DISTANCE_BINS):
@@ -403,13 +403,13 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
         return np.empty(count, kind)
 
     uses = Uses(
-        numbers(), numbers(count, np.uint8), numbers(), numbers(), numbers(count, np.uint8),
+        numbers(), numbers(), numbers(), numbers(count, np.uint8),
         numbers(warps + 1, np.int64), numbers(blocks), numbers(blocks), numbers(count, np.uint8),
         np.zeros(1, SIZES_OF_USES),
     )  # fmt: skip
     order = Order(
         numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
-        numbers(count + blocks + 3),
+        numbers(count + blocks + 3), numbers(count + blocks + 3, np.uint8),
     )  # fmt: skip
     words, shape = ((count + FIRST_PLACE) >> 6) + 1, (DISTANCE_BINS, DISTANCE_BINS)
     counts = Counts(

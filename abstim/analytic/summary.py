@@ -12,26 +12,29 @@ import numpy as np
 from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, Kinds, Reading, Records, TimedCode, Walking
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, LOOK_UP, Kinds, Reading, TimedCode, Walking
 from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables, Walk
 from abstim.analytic.model import PREDICTION, Summary, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
-from abstim.engine.design_point import caches_machine, streams_of
+from abstim.engine.accesses import element_segment
+from abstim.engine.design_point import caches_machine, code_of, streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
-from functional.arrays import Float
+from functional.arrays import Float, Int32
 from functional.jit.machine_code import Held
-from functional.traces.line_record import ALL_SECTORS
-from functional.traces.trace import Trace
+from functional.traces.line_record import ALL_SECTORS, without_phases
+from functional.traces.trace import SECTOR_BYTES, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind, latency_class
 from precharacterize.synchronisation import NONE
+from precharacterize.tensor_work import refuse_commits
 
 if TYPE_CHECKING:
+    from abstim.session.session import Session
     from functional.programs.program import Program
 
 MOST_INSTRUCTIONS = 4_000_000  # warp instructions looked at; of a longer launch the first thread blocks stand for all
-LEAST_WALKED = 1 << 12  # of them, of those walked one by one
+LEAST_WALKED = 1 << 10  # of them, of those walked one by one
 MOST_PHASES = 1 << 12  # of warps that are walked, from barrier to barrier
 LEAST_LINES = 1 << 8  # whose uses are looked at
 
@@ -54,16 +57,15 @@ def scratch_for(*sizes: int) -> Held:
             np.empty(places, np.int32), np.empty(records, np.int64), np.empty(records, np.int32),
             np.empty(1 << bits - 3, np.uint8),
         )  # fmt: skip
-        done = Records(*np.empty((2, records), np.uint8))
-        read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), done, np.empty(records, np.int32))
+        read = Read(np.empty(warps, np.int32), np.empty(warps, LEADER), np.empty(records, np.int32))
         phases = warps + MOST_PHASES
         kinds = Kinds(
-            np.empty((warps, 2), np.int64), np.empty((phases + 1, 3)), np.empty(phases),
+            np.empty((warps, 2), np.int64), np.empty((phases + 1, 6)), np.empty(phases),
             np.empty((phases, len(LATENCIES))), np.empty((phases, 2), np.int64), np.empty((records + 1, 2), np.int64),
         )  # fmt: skip
         walking = Walking(
             np.empty(longest + 1, lone_warp.NODE), np.empty(registers, np.int64), np.empty(code_lines, np.int8),
-            np.empty(longest + 2, np.int64), np.empty(longest + 1, np.int64),
+            np.empty(longest + 2, np.int64), np.empty(longest + 1, np.int64), np.empty(5),
         )  # fmt: skip
         path = BlockPath(np.empty(len(LATENCIES)), np.empty(1))
         marks = Marks(
@@ -101,7 +103,7 @@ def _room(nodes: Sequence[Values], asked: np.ndarray, dealt: tuple[int, int]) ->
     count = np.count_nonzero(asked)
     of_each = np.zeros((count, 2), np.int32), np.zeros(count), np.zeros(count)
     sms, residents = (np.array(own, float) for own in nodes)
-    numbers, misses = np.empty(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
+    numbers, misses = np.zeros(asked.shape, np.int32), np.zeros((count, ROWS, DISTANCE_BINS), np.float32)
     return Tables(sms, residents, asked, np.array(dealt), numbers, *of_each, misses)
 
 
@@ -140,11 +142,27 @@ class Asking:
         return found
 
 
-def given_of(table: LatencyTable, trace: Trace) -> tuple[Held, tuple[int, ...]]:
-    """A launch for compiled code, and what room that needs."""
-    looked = Looked(*streams_of(trace, table), trace.warp_instructions, trace.warps_per_block, len(trace.thread_blocks))
-    sizes = len(trace.records), len(trace.warp_instructions), looked.blocks, int(trace.warp_instructions.max())
-    return Held(looked), (*sizes, table.register_count)
+class Given(NamedTuple):
+    """A launch as compiled code is given it, for GPUs that read traces alike."""
+
+    code: Held  # TimedCode
+    launch: Held  # Looked
+    reading: Held  # Reading
+    sizes: tuple[int, ...]  # what room it needs: see `scratch_for`
+    shape: tuple[int, ...]  # SHAPE
+
+
+def given_of(session: Session, number: int, gpu: Gpu, trace: Trace) -> Given:
+    """A launch, whose trace this is. Raises InputError for a program that this model cannot time."""
+    table, launch = session.table(number, gpu), session.launch(number)
+    own_code = ("formula code", id(table), gpu), lambda: timed_code(launch.program, table, gpu)  # tables are held
+    code, reading = session.once(*own_code)
+    own = without_phases(trace) if (table.copies != NONE).any() else trace
+    looked = Looked(*streams_of(own, table), own.warp_instructions, own.warps_per_block, len(own.thread_blocks))
+    longest, lines = int(own.warp_instructions.max()), int(table.pcs.max(initial=0)) // reading.value.fetch_line + 1
+    sizes = len(own.records), len(own.warp_instructions), looked.blocks, longest, table.register_count, lines
+    shape = launch.thread_blocks, trace.warps_per_block, session.registers(number).count, launch.shared_bytes
+    return Given(code, Held(looked), reading, (*sizes, len(table.block_start)), (*shape, reading.value.bypass))
 
 
 def kept(summary: Summary) -> Summary:
@@ -155,36 +173,22 @@ def kept(summary: Summary) -> Summary:
     )
 
 
-class TimedReading(NamedTuple):
-    """A program on a GPU, and how that reads its traces."""
-
-    code: Held  # TimedCode
-    reading: Held  # Reading
-    sizes: tuple[int, int]  # lines and basic blocks of code
-    meets: bool  # may its records be of arrivals and waits at `mbarrier`s?
-
-
-def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> TimedReading:
-    """What all launches of a program have in common. Of a GPU it takes what belongs to the trace's reading: coalescing,
-    fetch width, L1I line, and the latencies at which the longest paths are searched."""
+def timed_code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[Held, Held]:
+    """What all launches of a program have in common: TimedCode and Reading. Of a GPU it takes what belongs to the
+    trace's reading: coalescing, fetch width, L1I line, and the latencies at which the longest paths are searched."""
+    refuse_commits(table, "analytic")
     pipeline, base = gpu.pipeline, base_latencies(gpu)
     missing = np.isin(LATENCIES, ("load", "store", "atomic", "fetch_miss", "const_miss"))
-    rows = _code(program, table, gpu)
-    steps = (table.kind >= Kind.PARAM_LOAD) | (rows["waits"] > 0)
-    of_blocks = [np.flatnonzero(steps[a:b]) + a
-                 for a, b in zip(table.block_start.tolist(), table.block_stop.tolist(), strict=True)]  # fmt: skip
-    code = TimedCode(
-        rows, table.waits, table.writes, base + LONG_CYCLES * missing,
-        np.cumsum([0, *map(len, of_blocks)]), np.concatenate(of_blocks).astype(np.int64),
-    )  # fmt: skip
+    (rows, operands), steps = _code(program, table, gpu), _steps(table, gpu)
+    chosen = (steps["bytes"] > 0) | (steps["awaited"] > 0)
+    first_step = [int(chosen[:start].sum()) for start in (*table.block_start.tolist(), len(chosen))]
+    code = TimedCode(rows, operands, base + LONG_CYCLES * missing, np.array(first_step), steps[chosen])
     spec, fetched = gpu.spec, (pipeline.instructions_per_fetch, pipeline.fetch_line_instructions)
     besides = 0 if spec.l1d_sectored or spec.l1d_bypass else ALL_SECTORS
     drops = spec.l1d_write in ("local_back", "evict")
     merges = spec.l2_mshr_merges if spec.coalescing == "sector" and not spec.l2_coalesces else MOST_SMS
-    taken = int(spec.coalescing != "fermi"), besides, int(drops), int(spec.l1d_bypass), merges
-    sizes = int(table.pcs.max(initial=0)) // fetched[1] + 1, len(table.block_start)
-    reading, meets = Reading(*fetched, *taken, caches_machine(gpu, 1, 1)), bool((table.copies != NONE).any())
-    return TimedReading(Held(code), Held(reading), sizes, meets)
+    taken = besides, int(drops), int(spec.l1d_bypass), merges
+    return Held(code), Held(Reading(*fetched, *taken, caches_machine(gpu, 1, 1)))
 
 
 def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
@@ -198,21 +202,37 @@ def base_latencies(gpu: Gpu) -> Float[np.ndarray, " latency"]:
     return np.array([(own | beyond).get(name, 0) for name in LATENCIES], float)
 
 
-def _code(program: Program, table: LatencyTable, gpu: Gpu) -> np.ndarray:
+def _steps(table: LatencyTable, gpu: Gpu) -> np.ndarray:
+    """STEP of every instruction."""
+    steps, kinds = np.zeros(len(table.kind), lone_warp.STEP), table.kind.tolist()
+    steps["action"] = [lone_warp.action_of(kind) for kind in kinds]
+    sizes = [element_segment(*own) for own in zip(kinds, table.access_bytes.tolist(), strict=True)]
+    on_lines = (table.kind >= Kind.PARAM_LOAD) & ~np.isin(table.kind, range(Kind.SHARED_LOAD, Kind.SHARED_ATOMIC + 1))
+    steps["bytes"] = np.where(on_lines, sizes if gpu.spec.coalescing == "fermi" else SECTOR_BYTES, 0)
+    loads = np.where(table.kind[:, None] >= Kind.GLOBAL_LOAD, table.writes, -1)
+    bits = np.zeros(table.register_count + 1, np.uint64)  # of each register, and of none
+    loaded = np.unique(loads[loads >= 0])
+    bits[loaded] = np.uint64(1) << (np.arange(len(loaded), dtype=np.uint64) % np.uint64(64))
+    steps["awaited"], steps["loaded"] = (np.bitwise_or.reduce(bits[own], axis=1) for own in (table.waits, loads))
+    return steps
+
+
+def _code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[np.ndarray, Int32[np.ndarray, " operand"]]:
+    """CODE, and its operands."""
     latency, code = base_latencies(gpu), np.zeros(len(table.unit), lone_warp.CODE)
     pairs = zip(program.instructions, table.kind.tolist(), strict=True)
     code["latency"] = [_latency_of(latency_class(instruction), kind) for instruction, kind in pairs]
     code["fixed"] = table.result_cycles - latency[code["latency"]]
     code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
-    loaded = np.zeros(table.register_count + 1, bool)  # is a register by a load? The last one is none
-    loaded[table.writes[table.kind >= Kind.GLOBAL_LOAD]] = True
-    loaded[-1] = False
-    code["waits"] = loaded[table.waits].any(1)
+    code["latency"] += [max(0, lone_warp.action_of(kind) - LOOK_UP) for kind in table.kind.tolist()]  # behind LOAD
+    as_engine, operands = code_of(table)
+    for name in ("waits_at", "waits_end", "writes_at", "writes_end"):
+        code[name] = as_engine[name]
     held = np.zeros(len(LATENCIES))
     held[:CLASSES] = [gpu.pipeline.operation(n).initiation_cycles for n in INSTRUCTION_CLASSES]
     held = held[code["latency"]]
     code["times"] = np.where(held > 0, table.initiation_cycles // np.maximum(held, 1), 1).clip(1)
-    return code
+    return code, operands
 
 
 def _latency_of(name: str, kind: int) -> int:

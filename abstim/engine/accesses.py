@@ -4,7 +4,7 @@ conflicts on shared memory's banks (docs/timing-rules.md, rule 5)."""
 import numpy as np
 
 from abstim.engine.rules import SECTORS
-from functional.traces import line_record
+from functional.traces.line_record import is_phase, line_of, local_line, more_follow, sectors_of
 from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 from precharacterize.classify import Kind
 from precharacterize.synchronisation import ELSEWHERE, NONE
@@ -14,14 +14,20 @@ LOCAL_LINE, SHARED_LINE = LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE
 LOWER_HALF, UPPER_HALF = 3, 12  # of a line: sets of sectors
 WHOLE_LINE = np.int64((1 << SECTORS) - 1)  # the set of its sectors
 WARP_LANES = 32
-line_of, sectors_of, more_follow = map(jit, (line_record.line_of, line_record.sectors_of, line_record.more_follow))
-is_phase = jit(line_record.is_phase)
 
 
 def line_and_sectors(records, k):
     """Line number and set of touched sectors of record `k` (functional.traces.line_record)."""
     record = np.int64(records[k])
     return line_of(record), sectors_of(record)
+
+
+def line_for(m, line, sm, w):
+    """Where a line of a record lies for warp slot `w` of an SM: local memory belongs to slots, SMs side by side."""
+    if line < LOCAL_LINE:
+        return line
+    each = max(1, m.warps_per_block)
+    return local_line(line, m.local_places, (w // each * m.sm_count + sm) * each + w % each)
 
 
 def end_of_access(records, first):

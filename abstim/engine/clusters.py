@@ -4,10 +4,8 @@ and 10)."""
 from abstim.engine.clear import context_of
 from abstim.engine.mbarriers import arrive_in_phase, release_phases
 from abstim.engine.state import NEVER
-from abstim.gpu import occupancy
+from abstim.gpu.occupancy import first_sm
 from functional.jit.marked import outlined
-
-first_sm = jit(occupancy.first_sm)
 
 
 def gpc_with_room(gpu, kernel):

@@ -10,9 +10,7 @@ from functional.traces import line_record
 from functional.traces.line_record import PHASES
 from precharacterize import synchronisation as sync
 
-starts_work = jit(sync.starts_work)
-closes_group = jit(sync.closes_group)
-family_of = jit(sync.family_of)
+AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
 
 
 def copy_ends(c, w, family, group, result):
@@ -47,12 +45,12 @@ def all_there(c, w, awaited):
 def follow_groups(c, w, row, result):
     """Warp `w` has issued an instruction that does something with groups."""
     sm, copies = c.sm, row.copies
-    if starts_work(copies):
-        family = family_of(copies)
+    if sync.starts_work(copies):
+        family = sync.family_of(copies)
         if c.machine.perfect_memory or row.unit != MEM:
             work_ends(c, w, family, sm.group[w, family], result)
-    if closes_group(copies) or copies == sync.LAST_PRODUCT:
-        family = family_of(copies)
+    if sync.closes_group(copies) or copies == sync.LAST_PRODUCT:
+        family = sync.family_of(copies)
         sm.group[w, family] = (sm.group[w, family] + 1) & (sync.GROUPS - 1)
     elif copies >= 0:
         there = all_there(c, w, copies)
@@ -60,13 +58,6 @@ def follow_groups(c, w, row, result):
             sm.copying |= bit(w)
             sm.awaited[w] = copies
         sm.warps.not_before[w] = max(sm.warps.not_before[w], there)
-
-
-is_phase, barrier_of, phase_of, count_of, away_of = map(
-    jit, (line_record.is_phase, line_record.barrier_of, line_record.phase_of, line_record.count_of, line_record.away_of)
-)
-line_of, more_follow = map(jit, (line_record.line_of, line_record.more_follow))
-AT_ONCE = -1  # number of an arrival that finds no room to wait for copies
 
 
 def wake(c, w, time):
@@ -84,12 +75,12 @@ def is_older(phase, tag):
 
 def place_of(c, block, line):
     """The place of a phase; another one may be there."""
-    return c.phases[block, barrier_of(line) * PHASE_RING + (phase_of(line) & (PHASE_RING - 1))]
+    return c.phases[block, line_record.barrier_of(line) * PHASE_RING + (line_record.phase_of(line) & (PHASE_RING - 1))]
 
 
 def arrive_in_phase(c, block, line, time):
     """One more arrival in a phase, at `time`; one in a phase that is long over changes nothing."""
-    row, phase = place_of(c, block, line), phase_of(line)
+    row, phase = place_of(c, block, line), line_record.phase_of(line)
     if row.tag != phase + 1:
         if row.tag and is_older(phase, row.tag):
             return
@@ -112,9 +103,9 @@ def cross(c, block, away, line, there):
 
 def phase_over(c, block, line):
     """When a phase is over that is waited for; NEVER: not known yet."""
-    row, phase = place_of(c, block, line), phase_of(line)
+    row, phase = place_of(c, block, line), line_record.phase_of(line)
     if row.tag == phase + 1:
-        return row.there if row.arrived >= count_of(line) else NEVER
+        return row.there if row.arrived >= line_record.count_of(line) else NEVER
     return 0 if row.tag and is_older(phase, row.tag) else NEVER
 
 
@@ -123,8 +114,8 @@ def phases_over(c, w, record):
     over, k, more = 0, record, 1
     while more:
         one = c.streams.records[k]
-        line, more = line_of(one), more_follow(one)
-        if is_phase(line) and count_of(line):
+        line, more = line_record.line_of(one), line_record.more_follow(one)
+        if line_record.is_phase(line) and line_record.count_of(line):
             over = max(over, phase_over(c, c.sm.warps.block_of[w], line))
         k += 1
     return over
@@ -136,10 +127,10 @@ def arrive_in_phases(c, w, copies, record, result, time):
     k, more, some, way = record, 1, False, 0 if copies == sync.FILLS else c.machine.cluster_cycles
     while more:
         one = np.int64(c.streams.records[k])
-        line, more = line_of(one), more_follow(one)
-        if is_phase(line) and count_of(line) == 0:
-            if c.machine.side_by_side and away_of(one):
-                cross(c, c.sm.warps.block_of[w], away_of(one), line, result + way)
+        line, more = line_record.line_of(one), line_record.more_follow(one)
+        if line_record.is_phase(line) and line_record.count_of(line) == 0:
+            if c.machine.side_by_side and line_record.away_of(one):
+                cross(c, c.sm.warps.block_of[w], line_record.away_of(one), line, result + way)
             else:
                 arrive_in_phase(c, c.sm.warps.block_of[w], line, result)
                 some = True

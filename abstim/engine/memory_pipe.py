@@ -189,10 +189,11 @@ def next_record(c, row):
 
 def enter_global(c, row, kind):
     """Transactions of a global or local access, last line first; true once the last has entered."""
-    m, i = c.machine, c.l1d.accesses[row.access - 1].instruction
-    size = accesses.transaction_bytes(m, kind, c.code[i].access_bytes)
+    m, access = c.machine, c.l1d.accesses[row.access - 1]
+    size = accesses.transaction_bytes(m, kind, c.code[access.instruction].access_bytes)
     while True:
         line, _ = line_and_sectors(c.streams.records, row.record)
+        line = accesses.line_for(m, line, c.sm.number, access.warp)
         while row.left:
             sectors = accesses.next_transaction(row.left, size)
             if passes_l1d(m, kind, line):

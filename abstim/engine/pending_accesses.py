@@ -12,7 +12,7 @@ from abstim.engine.switch import give_back, new_place
 from abstim.engine.warp_slots import bit
 from functional.jit.marked import outlined
 from functional.traces.trace import SECTOR_BYTES
-from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS
+from precharacterize.synchronisation import COMMITS, COPY, MEETS_LATER, NONE, PRODUCTS, family_of, starts_work
 
 
 def flits_of(m, kind, sectors):
@@ -77,8 +77,8 @@ def note_copy(c, w, access, copies):
         access.number = mbarriers.number_copy(c, w, copies, access.record)
     if copies == COMMITS:
         access.number = mbarriers.work_done(c, w, PRODUCTS)
-    if mbarriers.starts_work(copies):
-        family = mbarriers.family_of(copies)  # it joins the warp's open group
+    if starts_work(copies):
+        family = family_of(copies)  # it joins the warp's open group
         access.group = c.sm.group[w, family]
         c.copies[w, family, access.group].coming += 1
 
@@ -124,8 +124,8 @@ def complete(c, place, time):
     if access.awaited:
         sm.warps.not_before[w] = access.result - 1
     if row.copies != NONE:
-        if mbarriers.starts_work(row.copies):
-            mbarriers.copy_ends(c, w, mbarriers.family_of(row.copies), access.group, access.result)
+        if starts_work(row.copies):
+            mbarriers.copy_ends(c, w, family_of(row.copies), access.group, access.result)
         mbarriers.meet_when_complete(c, w, row.copies, access.number, access.record, access.result, time)
     give_back(c.l1d.accesses, sm.accesses_unused, place)
     let_go(c, w, time)

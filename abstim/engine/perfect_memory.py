@@ -150,6 +150,7 @@ def global_result(c, w, i, first, end, start):
             continue
         if accesses.is_phase(line):
             continue
+        line = accesses.line_for(m, line, c.sm.number, w)
         while left:
             sectors, later, busy = accesses.enter_next(banks, busy, left, size)
             left &= ~sectors

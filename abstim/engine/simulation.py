@@ -19,7 +19,7 @@ from functional.arrays import Int64
 from functional.errors import InputError
 from functional.jit.machine_code import Staged
 from functional.jit.marked import INT, Array, Known, layout, words_of
-from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of
+from functional.traces.line_record import ALL_SECTORS, FIRST_GLOBAL_LINE, SECTOR_SHIFT, is_data, line_of, with_places
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
 
@@ -199,13 +199,13 @@ class Simulation:
         """Is no warp left on the GPU?"""
         return not self.state.sm["live"].any()
 
-    def leave_out(self, records: np.ndarray, written: np.ndarray) -> None:
-        """What thread blocks that will never be handed out would have left in L2: their line records, in order, and
-        which of them are of stores and atomics. Takes no time."""
+    def leave_out(self, trace: Trace, written: np.ndarray) -> None:
+        """What thread blocks that will never be handed out would have left in L2: their trace, and which of its line
+        records are of stores and atomics. Takes no time."""
         if not self.machine["perfect_memory"]:
             recent = np.full(RECENT_LINES, -1, np.int64)
             words = self.state.contexts.ctypes.data
-            records = np.ascontiguousarray(records, np.uint32)
+            records = np.ascontiguousarray(with_places(trace, int(self.machine["local_places"])))
             _touch(self._prepared.known, words, records, written.astype(np.uint8), FIRST_GLOBAL_LINE, recent)
 
     @property

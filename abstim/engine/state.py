@@ -95,6 +95,7 @@ REAL_MEMORY = (
 MACHINE = record(
     "sm_count schedulers_per_sm policy walks_by_slot two_level_active_warps max_warps_per_sm warps_per_block",
     "blocks_per_sm sub_cores issues_per_turn register_file_ports shared_collectors result_bus_width register_banks",
+    "local_places",  # of warps in local memory
     "side_by_side gpcs cluster_blocks cluster_cycles",
     "instructions_per_fetch fetch_line_log2 fetches_per_cycle perfect_memory",
     "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",

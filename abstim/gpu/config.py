@@ -222,8 +222,7 @@ SET = "--set"  # how the source of a value begins that a user has set
 def refuse_unread(model: str, unread: Collection[str], gpus: Iterable[Gpu]) -> None:
     """Raises InputError for the first key that a user has set on a GPU and a model does not look at."""
     for gpu in gpus:
-        given = {key for key, setting in gpu.settings.items() if setting.source.startswith(SET)}
-        if ignored := sorted(given & set(unread)):
+        if ignored := sorted(k for k, own in gpu.settings.items() if k in unread and own.source.startswith(SET)):
             raise InputError(not_looked_at(f"{SET} {ignored[0]}", model))
 
 

@@ -5,13 +5,12 @@ those of late instruction lines follow."""
 
 from abstim.engine.rules import SECTORS
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES
+from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES
 
 OCCUPIES_BITS, LEVEL_BITS, SECTORS_BITS, DRAM_BITS, _ = (bits for _, bits in rec.ACCESS_WORD)
 SECTORS_SHIFT = OCCUPIES_BITS + LEVEL_BITS
 DRAM_SHIFT = SECTORS_SHIFT + SECTORS_BITS
 PART_SHIFT = DRAM_SHIFT + DRAM_BITS
-FIRST_CYCLES, L2_CYCLES, DRAM_CYCLES = NOMINAL_CYCLES
 
 
 def level_of(wait):
@@ -95,19 +94,28 @@ def number_line(walk, told, numbers, n, fills):
     return fills
 
 
-def tell_accesses(walk, told, own, numbers, fills):
-    """The accesses of an SM's thread blocks; returns how many fills there are then."""
-    warps = walk.machine[0].warps_per_block
+def tell_accesses(walk, told, own, numbers, fills, turns):
+    """The accesses of an SM's thread blocks, its turns from number `turns` on; returns how many fills there are then,
+    and where the next SM's turns begin."""
+    warps, first = walk.machine[0].warps_per_block, turns
     own.first_fill = fills
+    for position in range(own.first, own.stop):
+        block = walk.dealt[position]
+        told.turn_starts[position] = turns
+        turns += walk.access_offsets[(block + 1) * warps] - walk.access_offsets[block * warps]
+    for n in range(first, turns):
+        told.turns[n] = 0
     for position in range(own.first, own.stop):
         block = walk.dealt[position]
         for k in range(walk.access_offsets[block * warps], walk.access_offsets[(block + 1) * warps]):
             fills = number_access(walk, told, numbers, k, fills)
+            if walk.answers[k].turn:
+                told.turns[first + walk.answers[k].turn - 1] = max(0, walk.answers[k].left - walk.answers[k].came)
             own.sectors += walk.answers[k].sectors
             own.dram_sectors += walk.answers[k].dram_sectors
             own.held += walk.accesses[k].cycles
             own.longest = max(own.longest, walk.accesses[k].cycles)
-    return fills
+    return fills, turns
 
 
 def tell_lines(walk, told, own, numbers, fills):
@@ -161,6 +169,10 @@ def sms_alike(walk, told, a, b):
     warps = walk.machine[0].warps_per_block
     if a.stop - a.first != b.stop - b.first or a.sectors != b.sectors or a.held != b.held:
         return False
+    x, y = told.turn_starts[a.first], told.turn_starts[b.first]
+    for n in range(told.turn_starts[a.stop - 1] - x):
+        if told.turns[x + n] != told.turns[y + n]:
+            return False
     for n in range(a.stop - a.first):
         one, other = walk.dealt[a.first + n] * warps, walk.dealt[b.first + n] * warps
         for w in range(warps):
@@ -172,13 +184,13 @@ def sms_alike(walk, told, a, b):
 def tell(walk, told, sms, scratch):
     """Fill in a Told, and the TOLD_SMs of its SMs, which say where the thread blocks of each begin and end in `dealt`.
     Returns how many fills there are, and late lines."""
-    count, fills = walk.access_offsets[len(walk.paths)], 1
+    count, fills, turns = walk.access_offsets[len(walk.paths)], 1, 0
     scratch.numbers[0 : count + 1] = 0
     scratch.lines[0 : walk.fetch_offsets[len(walk.paths)]] = 0
     told.fill_words[0] = told.fill_behind[0] = told.fill_trips[0] = 0  # no fill
     lates = tell_late(walk, told)
     for sm in range(len(sms)):
-        fills = tell_accesses(walk, told, sms[sm], scratch.numbers, fills)
+        fills, turns = tell_accesses(walk, told, sms[sm], scratch.numbers, fills, turns)
     for sm in range(len(sms)):
         fills = tell_lines(walk, told, sms[sm], scratch.lines, fills)
     for sm in range(len(sms)):

@@ -74,6 +74,7 @@ class State(NamedTuple):
     servers: rec.Servers  # [lane] each
     recent: Int32[Array, " place_lane"]  # when the latest loads that asked have what they asked for, a ring
     asks: Ints  # loads that asked
+    turn: Ints  # position in Streams.turns
     arrivals: Int32[Array, " point_fill"]  # of what the accesses of a fill wait for; NEVER: not asked for
     next_block: Ints  # position in Streams.dealt
     room: Ints  # slots of blocks that are free
@@ -96,8 +97,8 @@ class Sizes(NamedTuple):
     near: int = rec.RESULTS
 
 
-def new_state(layout: rec.Layout, machine: Machine, sizes: Sizes) -> State:
-    """All slots free, all thread blocks still to come."""
+def new_state(layout: rec.Layout, machine: Machine, sizes: Sizes, turn: Ints) -> State:
+    """All slots free, all thread blocks still to come; `turn`: where those of each lane begin."""
     lanes = len(machine.residents)
     slots, specials = (layout.rows(layout.blocks), layout.schedulers), rec.SPECIALS + rec.POOL_COUNT
 
@@ -117,7 +118,7 @@ def new_state(layout: rec.Layout, machine: Machine, sizes: Sizes) -> State:
         drained=all_of(-rec.TICKS, layout.blocks),
         memory_starts=all_of(-rec.TICKS, layout.memory_queue, layout.groups),
         unit_free=all_of(0, specials, layout.groups), servers=zeros._replace(dispatched=never, end=never),
-        recent=all_of(0, rec.RECENT).reshape(-1), asks=all_of(0),
+        recent=all_of(0, rec.RECENT).reshape(-1), asks=all_of(0), turn=turn,
         arrivals=jnp.full(sizes.fills, rec.NEVER, jnp.int32), next_block=jnp.asarray(machine.first),
         room=jnp.asarray(machine.residents), latest=all_of(0), issued=all_of(0),
     )  # fmt: skip
@@ -266,7 +267,8 @@ def beyond_l1d(fixed: Fixed, state: State, kind: Ints, access: Access, here: Int
     reply = jnp.maximum(servers.reply_free, l2 - length) + length
     read_by = jnp.where((access.dram_sectors > 0) & ~store, dram, l2)
     beyond = jnp.where(access.level == rec.DRAM, portion(m.dram_latency, access.part), 0)
-    answer = jnp.maximum(reply, read_by) + beyond + m.l2_reply
+    late = jnp.where(store | (kind == rec.LOAD), taken(fixed.words.turns, state.turn), 0)
+    answer = jnp.maximum(reply, read_by) + beyond + m.l2_reply + late * jnp.maximum(m.load_sector, m.l2_sector)
     return jnp.where(asks, answer, here), servers._replace(
         l2_free=jnp.where(asks, l2, servers.l2_free),
         dram_free=jnp.where(asks & (access.dram_sectors > 0), dram, servers.dram_free),
@@ -302,7 +304,8 @@ def answered(
     answer, servers = beyond_l1d(fixed, state, kind, asked, jnp.maximum(here, last - asked.sectors * m.l2_sector))
     trip = m.request + m.l2_reply + rec.TICKS + jnp.where(asked.level == rec.DRAM, m.dram_latency, 0)
     more = jnp.where(fill > 0, trips * trip, 0)
-    loads = go & ~waits & (kind == rec.LOAD) & (asked.sectors > 0)
+    goes = go & ~waits & (asked.sectors > 0)
+    loads = goes & (kind == rec.LOAD)
     recent = put(state.recent, jnp.where(loads, ring, len(state.recent)), answer)
     answer = answer + more
     held = jnp.where(waits, jnp.where(signed < 0, jnp.maximum(arrival - here, 0), 0), last - here + more)
@@ -311,6 +314,7 @@ def answered(
     kept = kept._replace(memory_free=state.servers.memory_free + jnp.where(go, held, 0))
     arrivals = put(state.arrivals, jnp.where(asks, place, len(state.arrivals)), answer)
     state = state._replace(servers=kept, arrivals=arrivals, recent=recent, asks=state.asks + loads)
+    state = state._replace(turn=state.turn + (goes & ((kind == rec.LOAD) | (kind == rec.STORE))))
     return jnp.where(waits, jnp.maximum(here, arrival), answer), state
 
 
@@ -549,7 +553,8 @@ def run_words(machine: Machine, words: rec.Streams, sizes: Sizes, layout: rec.La
     def goes_on(state: State) -> Array:
         return jnp.any(has_work(fixed, state)) & is_near(state)
 
-    state = lax.while_loop(goes_on, step, new_state(layout, machine, sizes))
+    turn = taken(words.turn_starts, machine.first)
+    state = lax.while_loop(goes_on, step, new_state(layout, machine, sizes, turn))
     return state.servers.end, state.issued, is_near(state)
 
 

@@ -8,36 +8,48 @@ from typing import NamedTuple
 
 import numpy as np
 
+from abstim.engine.rules import SECTORS
 from abstim.gpu.config import Gpu
 from abstim.occupancy_vector.records import MOST_BLOCKS, MOST_SLOTS, TOGETHER, whole_numbers
 from functional.arrays import Int32
 
-NOMINAL_CYCLES = 40, 200, 400  # from an access to its answer, by level
+NOMINAL_CYCLES = FIRST_CYCLES, L2_CYCLES, DRAM_CYCLES = 40, 200, 400  # from an access to its answer, by level
 
 # Of an access: nominal cycles to its answer beyond the first level (0: it hits), what it asks of L2, and of DRAM; which
 # other access has asked for what it waits for, + 1 (0: none); which one's data it waits for before the tags take it,
 # how many times for data of its own, and how many loads `back` that one asked (Streams.fill_behind); how many of the SM
-# had asked before; the nominal cycles its own data are there in, and `until` which it waits for another one's
+# had asked before; the nominal cycles its own data are there in, and `until` which it waits for another one's; its
+# `turn` among the SM's that ask from the tags (0: none), how many sectors had come there with its last, and had left
+# with the last of its own to leave (0: none had to wait), and how many of them wait
 ANSWER = np.dtype([
     ("wait", "i4"), ("way", "i4"), ("sectors", "i2"), ("dram_sectors", "i2"), ("waits_for", "i4"), ("behind", "i4"),
-    ("trips", "i2"), ("back", "i2"), ("number", "i4"), ("there", "i4"), ("until", "i4"),
+    ("trips", "i2"), ("back", "i2"), ("number", "i4"), ("there", "i4"), ("until", "i4"), 
+    ("turn", "i4"), ("came", "i4"), ("left", "i4"), ("waits", "i4"),
 ], align=True)  # fmt: skip
 # `joined`: accesses that wait for each sector, a byte a sector; `there`: nominal cycle it comes in
 LINE = np.dtype([("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("valid", "i1"), ("dirty", "i1")], align=True)
-USES = whole_numbers("latest before")  # of lines: the number of the latest, and of the latest before the walk
+# Of lines: the number of the latest, and of the latest before the walk; has a store evicted one since?
+USES = whole_numbers("latest before evicted")
 SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
-MOST_WAYS = 1 << 20  # of a set
+MOST_WAYS, FEW_WAYS = 1 << 20, 16  # of a set; up to which all are looked at
+HINT = np.dtype([("line", "i4"), ("way", "i4")])  # the one line of some low bits that was placed, + 1; -1: several
+HINTS = 1024  # of an SM
 PIPE_PLACES = 128  # accesses that it holds: a transaction of each stage at most, a stage a cycle of the first level
+BANK = whole_numbers("came left first stop")  # of L1D: sectors that came to it, that left it; the ends of its ring
+WAITING = whole_numbers("access last")  # an access at a bank, and the number of its sector there
+BANK_PLACES = 64
 FETCHED = whole_numbers("line way")  # the latest instruction line, + 1, and where it is
 REGISTER = whole_numbers("there asker")  # of a miss: as of its line
 SLICE = whole_numbers("blocked free")  # of L2: nominal cycles from which, and up to which, it takes nothing
-SLOT = whole_numbers("item stop access fetch back back_near state")
+SLOT = whole_numbers("item stop access fetch back back_near state loaded asked")
 # `due`: the nominal cycle each slot's warp can go on in; `ready`: slots due by `clock`; `first`: when the next one is;
-# `order`: thread-block slots, that of the oldest block first
+# `order`: thread-block slots, that of the oldest block first; `room`: places of the miss queue that were free when the
+# sectors that wait for them were last `served`
 SM = np.dtype([
     ("ready", "u8"), ("due", "i8", MOST_SLOTS), ("order", "i8", MOST_BLOCKS),
     *whole_numbers("clock first last next stop memory_free started piped entered tail asks").descr,
+    *whole_numbers("served room waits came left turns").descr,
 ])  # fmt: skip
 TOTALS = whole_numbers(
     "rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
@@ -67,6 +79,9 @@ class Caches(NamedTuple):
     shares: np.ndarray  # SERVERS: cycles a sector takes
     missed: np.ndarray  # by SM: misses so far
     pipes: np.ndarray  # PIPED, by SM: the latest accesses on their way to the tags
+    hints: np.ndarray  # HINT, by SM and the low bits of a line of L1D
+    banks: np.ndarray  # BANK, by SM
+    waiting: np.ndarray  # WAITING, by SM and bank
     fetched: np.ndarray  # FETCHED, by SM
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
@@ -138,6 +153,8 @@ class Told(NamedTuple):
     fill_words: Int32[np.ndarray, " fill"]
     fill_behind: Int32[np.ndarray, " fill"]
     fill_trips: Int32[np.ndarray, " fill"]
+    turn_starts: Int32[np.ndarray, " position"]
+    turns: Int32[np.ndarray, " access"]
 
 
 def _no_lines(size: int, caches: int) -> Lines:
@@ -161,6 +178,9 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         shares=np.zeros(1, SERVERS),
         missed=np.zeros(sm_count, np.int64),
         pipes=np.zeros((sm_count, PIPE_PLACES), PIPED),
+        hints=np.zeros((sm_count, HINTS), HINT),
+        banks=np.zeros((sm_count, SECTORS), BANK),
+        waiting=np.zeros((sm_count, SECTORS, BANK_PLACES), WAITING),
         fetched=np.zeros(sm_count, FETCHED),
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),

@@ -130,7 +130,9 @@ class Reading:
     """What of a GPU the model looks at, worked out once."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self.gpu, self.touching, self.items, self.walked_items = gpu, touching(gpu), reading(gpu), walk_cutting(gpu)
+        passing = gpu.spec.l1d_bypass, gpu.spec.posted_stores, gpu.spec.perfect_memory
+        self.gpu, self.items, self.walked_items = gpu, reading(gpu), walk_cutting(gpu)
+        self.touching = *touching(gpu), *passing
         self.caches, self.waiting = walking(gpu), queue_of(gpu, "mem") * groups_of(gpu)
         self._shapes = shape_of(gpu), nominal_shape(gpu)
         self._numbers = numbers_of(gpu), servers_of(gpu)

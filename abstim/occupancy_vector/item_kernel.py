@@ -13,7 +13,10 @@ from abstim.engine.accesses import (
     pipe_cycles,
     sectors_of,
     shared_hold,
+    transaction_bytes,
+    transactions_in,
 )
+from abstim.engine.memory_pipe import passes_l1d
 from abstim.engine.rules import READ_OPERANDS_CYCLES
 from abstim.occupancy_vector import records as rec
 from functional.jit.marked import zero
@@ -24,13 +27,23 @@ LONGEST_RUN = 15  # instructions of an item
 TERM_COUNT = len(rec.TERMS)
 
 
+def held(m, records, first, end, row):
+    """Cycles that an access holds the load/store unit: what passes L1D by leaves it a transaction a cycle."""
+    cycles, left = pipe_cycles(m, records, first, end, row.kind, row.bytes), 0
+    for k in range(first, end):
+        data = row.kind > Kind.CONST_LOAD and not m.perfect_memory
+        if data and passes_l1d(m, row.kind, line_of(records[k])):
+            left += transactions_in(sectors_of(records[k]), transaction_bytes(m, row.kind, row.bytes))
+    return max(1, cycles, left)
+
+
 def touch(access, records, row, record, m):
     """Fill the ACCESS of an instruction with line records from `record` on; returns where the next one's begin."""
     end = end_of_access(records, record)
     access.record, access.active, line = record, 0, line_of(records[record])
     for k in range(record, end):
         access.active = access.active | (sectors_of(records[k]) != 0)
-    access.cycles = max(1, pipe_cycles(m, records, record, end, row.kind, row.bytes))
+    access.cycles = held(m, records, record, end, row)
     access.space = rec.CONSTANT_MEMORY
     if row.kind >= Kind.GLOBAL_LOAD:
         access.space = rec.SHARED_MEMORY if line == SHARED_LINE else rec.GLOBAL_MEMORY

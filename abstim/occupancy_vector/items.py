@@ -51,7 +51,7 @@ _ITEMS = rec.ITEM, rec.LANE_ITEM, np.int32, np.int64
 
 
 def warps_of(table: LatencyTable, trace: Trace, gpu: Gpu) -> Sorted:
-    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs that agree in `touching`. Raises
+    """Read the accesses of a trace, and sort its warps by path: the same for all GPUs of one `touching`. Raises
     InputError for a program whose barriers are for a part of a thread block's warps."""
     if _splits_blocks(table, trace.warps_per_block):
         raise InputError(
@@ -226,14 +226,14 @@ def timed_rows(table: LatencyTable, gpu: Gpu) -> np.ndarray:
 
 def work_a_cycle(table: LatencyTable, warps: Sorted, gpu: Gpu) -> tuple[float, ...]:
     """What a cycle of initiation is as work for each of POOLS, in 1 / WORK_A_CYCLE cycles."""
-    shared = gpu.spec.schedulers_per_sm > 1 and not gpu.spec.sub_cores
+    several = gpu.spec.schedulers_per_sm > 1
     executed = warps.lent.held.value.executed[: len(table.block_start)]
-    return _work_a_cycle(table, gpu, executed.tobytes() if shared else b"")
+    return _work_a_cycle(table, gpu, executed.tobytes() if several else b"")
 
 
 @lru_cache(1 << 10)
 def _work_a_cycle(table: LatencyTable, gpu: Gpu, executed: bytes) -> tuple[float, ...]:
-    """`executed`: how often each basic block is; b"": the schedulers share no pool."""
+    """`executed`: how often each basic block is; b"": there is one scheduler."""
     units = [units_of(gpu, pool) for pool in rec.POOLS]
     if not executed:
         return tuple(rec.WORK_A_CYCLE / own for own in units)

@@ -45,7 +45,17 @@ def begin_of(lane, streams, shape, m, s, slot):
     return time
 
 
-def beyond_l1d(lane, m, kind, word, here):
+def overtaken(lane, streams, m, kind):
+    """How much later the last sector of a load or store is answered than by the order in which they come to the tags:
+    as long as those of others that leave the SM before it hold the slowest server."""
+    if kind != rec.LOAD and kind != rec.STORE:
+        return get(m, rec.NUMBER.load_sector) * 0
+    late = streams.turns[lane.progress[0].turn]
+    lane.progress[0].turn += 1
+    return later(get(m, rec.NUMBER.load_sector), get(m, rec.NUMBER.l2_sector)) * late
+
+
+def beyond_l1d(lane, streams, m, kind, word, here):
     """When an access is answered that the first level has at `here`: sectors asked of the SM's share of L2 and DRAM."""
     level, sectors, dram = (word >> LEVEL_SHIFT) & 3, (word >> SECTORS_SHIFT) & 255, (word >> DRAM_SHIFT) & 255
     part, servers = ((word >> PART_SHIFT) & (rec.MOST_PARTS - 1)) + 1, lane.times
@@ -69,6 +79,7 @@ def beyond_l1d(lane, m, kind, word, here):
     answer = (replied if kind == rec.STORE else later(replied, read)) + get(m, rec.NUMBER.l2_reply)
     if level == rec.DRAM:
         answer = answer + portion(get(m, rec.NUMBER.dram_latency), part)
+    answer = answer + overtaken(lane, streams, m, kind)
     if kind == rec.LOAD:
         put(lane.recent, lane.progress[0].asks & (rec.RECENT - 1), answer)
         lane.progress[0].asks += 1
@@ -80,7 +91,7 @@ def answered(lane, streams, m, kind, access, here):
     all of it wait for, whichever did in the walk."""
     word, fill = streams.accesses[access], streams.fills[access]
     if not fill:
-        return beyond_l1d(lane, m, kind, word, here)
+        return beyond_l1d(lane, streams, m, kind, word, here)
     own = abs(fill)
     if not lane.asked[own]:
         ask(lane, streams, m, kind, own, here)
@@ -101,7 +112,7 @@ def ask(lane, streams, m, kind, fill, here):
         last = get(lane.recent, (lane.progress[0].asks - behind) & (rec.RECENT - 1))
         last = later(here, last - portion(get(m, rec.NUMBER.dram_latency), behind >> rec.BACK_BITS))
         first = later(here, last - get(m, rec.NUMBER.l2_sector) * ((word >> SECTORS_SHIFT) & 255))
-    answer = beyond_l1d(lane, m, kind, word, first)
+    answer = beyond_l1d(lane, streams, m, kind, word, first)
     if behind or trips:
         trip = trip_cycles(m, word) * trips
         hold(lane, last - here + trip)
@@ -128,7 +139,7 @@ def with_code(lane, streams, m, late, fetched):
     fill = streams.late_fills[late]
     if not lane.asked[fill]:
         lane.asked[fill] = 1
-        put(lane.arrivals, fill, beyond_l1d(lane, m, rec.CONSTANT, streams.fill_words[fill], fetched))
+        put(lane.arrivals, fill, beyond_l1d(lane, streams, m, rec.CONSTANT, streams.fill_words[fill], fetched))
         put(lane.times, rec.SERVER.line_there, get(lane.arrivals, fill))
     there = get(lane.arrivals, fill)
     if at(fetched) < at(there):
@@ -405,6 +416,7 @@ def run_some(lane, streams, shape, machines, own, fills, ends, issued, stopped):
             point = own[n].point
         progress.next, progress.stop = own[n].first, own[n].stop
         progress.issued = progress.running = progress.asks = 0
+        progress.turn = streams.turn_starts[own[n].first]
         refill(lane, streams, shape, m, progress)
         while progress.running:
             step(lane, streams, shape, m, progress)

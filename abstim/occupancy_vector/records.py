@@ -289,6 +289,9 @@ class Streams(NamedTuple):
     # of the way from L2 to DRAM it comes before all that load's
     fill_behind: Int32[np.ndarray, " fill"]
     fill_trips: Int32[np.ndarray, " fill"]  # how often it waits for data of its own before it has asked for all
+    turn_starts: Int32[np.ndarray, " position"]  # where in `turns` those of an SM begin whose first thread block it is
+    # By the order in which an SM's loads and stores ask: sectors of later ones that leave the SM before their last
+    turns: Int32[np.ndarray, " access"]
 
 
 class Lanes(NamedTuple):
@@ -349,7 +352,7 @@ SCHEDULER = np.dtype(
 )
 # Of a lane: positions in Streams.dealt; its point, whose lanes ask for lines together; which of the machines it has
 OWN = whole_numbers("first stop point machine")
-PROGRESS = whole_numbers("next stop issued running freed asks")
+PROGRESS = whole_numbers("next stop issued running freed asks turn")
 SHAPE = whole_numbers("schedulers rows warps residents sub_cores priority perfect memory_queue holding")
 
 

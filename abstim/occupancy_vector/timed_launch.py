@@ -272,7 +272,7 @@ def _fetches(warps: Sorted, gpu: Gpu) -> int:
     return 0 if gpu.spec.perfect_memory else warps.instructions
 
 
-_TOLD = TOLD_SM, FOUND, *[np.int32] * 9
+_TOLD = TOLD_SM, FOUND, *[np.int32] * 11
 
 
 def _new_walked(warps: Sorted, inputs: LaunchInputs, gpu: Gpu) -> Walked:
@@ -280,8 +280,8 @@ def _new_walked(warps: Sorted, inputs: LaunchInputs, gpu: Gpu) -> Walked:
     count, accesses, fetches = warps.warps, warps.accesses + 1, _fetches(warps, gpu)
     blocks = count // inputs.trace.warps_per_block
     lates, fills = fetches + count, 1 + accesses + fetches
-    sizes = min(gpu.spec.sm_count, blocks), 1, blocks, accesses, accesses, count, lates, lates, fills, fills, fills
-    return Walked(Lent(Told, _TOLD, sizes))
+    sizes = 1, blocks, accesses, accesses, count, lates, lates, *[fills] * 3, blocks, accesses
+    return Walked(Lent(Told, _TOLD, (min(gpu.spec.sm_count, blocks), *sizes)))
 
 
 def _kept(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:

@@ -10,13 +10,23 @@ from abstim.engine.rules import SECTORS
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
 from abstim.engine.warp_slots import ONE, bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
-from abstim.occupancy_vector.answer_kernel import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, asked_by
-from abstim.occupancy_vector.cache_walk import MOST_WAYS, PIPE_PLACES
+from abstim.occupancy_vector.answer_kernel import asked_by
+from abstim.occupancy_vector.cache_walk import (
+    DRAM_CYCLES,
+    FEW_WAYS,
+    FIRST_CYCLES,
+    HINTS,
+    L2_CYCLES,
+    MOST_WAYS,
+    PIPE_PLACES,
+)
+from abstim.occupancy_vector.miss_queue import leave_sm, serve
 from abstim.occupancy_vector.ready_slots import equal, first_of_least, prefetch, split
 from functional.jit.marked import zero
 from functional.traces.trace import SECTOR_BYTES
 
 STRETCH_CYCLES = 64  # by which SMs may be apart
+MEETING_CYCLES = 2 * STRETCH_CYCLES  # in which SMs that ask for a line on its way go on together
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
 FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
@@ -42,9 +52,30 @@ def position(caches, lines, first, line):
     return -1
 
 
+def in_l1d(walk, caches, sm, first, line):
+    """`position` in an SM's L1D, where lines that no other shares a hint with need no search."""
+    hint, tags = caches.hints[sm, line & (HINTS - 1)], caches.l1d.tag
+    if walk.machine[0].l1d_ways <= FEW_WAYS or hint.line < 0:
+        return position(caches, caches.l1d, first, line)
+    if hint.line == line + 1 and tags[hint.way] == line + 1 and caches.l1d.used[hint.way] > caches.uses[0].before:
+        return hint.way
+    return np.int64(-1)
+
+
+def place_in_l1d(caches, sm, k, line):
+    """A line takes a way of an SM's L1D; nothing of it is there."""
+    hint = caches.hints[sm, line & (HINTS - 1)]
+    hint.line = line + 1 if hint.line == 0 or hint.line == line + 1 else -1
+    hint.way = k
+    caches.l1d.tag[k], caches.l1d.row[k].valid = line + 1, 0
+
+
 def oldest_way(caches, lines, first, ways):
     """The least recently used of a set, the first of those that this walk has not used."""
     count, before = filled(caches, lines, first), caches.uses[0].before
+    if count < ways and not caches.uses[0].evicted:
+        lines.filled[first] = before * MOST_WAYS + count + 1
+        return first + count
     k = first_of_least(lines.used, first, min(ways, count + 1), before)
     lines.filled[first] = before * MOST_WAYS + max(count, k - first + 1)
     return k
@@ -124,8 +155,8 @@ def ask_l2(walk, caches, line, sectors, write, time, found):
         return row.there
     elif held:
         return max(row.there, time + L2_CYCLES)
-    # SMs that come to a line while it is on its way go on together: who came later would else overtake who asked
-    return time + (DRAM_CYCLES if row.there > time else L2_CYCLES)
+    # SMs that come to a line one soon after the other go on together: who came later would else overtake who asked
+    return time + DRAM_CYCLES if row.there + MEETING_CYCLES >= time + DRAM_CYCLES else max(row.there, time + L2_CYCLES)
 
 
 def join(row, sectors, most):
@@ -185,11 +216,11 @@ def free_way(caches, lines, first, ways, time):
     return best if best >= 0 else soonest
 
 
-def load(walk, caches, sm, line, sectors, time, access, found):
+def load(walk, caches, sm, state, line, sectors, time, access, found):
     """A load, or a local store, looks up L1D; returns when the tags have taken it."""
     m, lines = walk.machine[0], caches.l1d
     first = sm * lines.size + set_of(m, line)
-    k = position(caches, lines, first, line)
+    k = in_l1d(walk, caches, sm, first, line)
     wanted, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
     missed = wanted
     if there:
@@ -205,9 +236,10 @@ def load(walk, caches, sm, line, sectors, time, access, found):
             k = free_way(caches, lines, first, m.l1d_ways, time)
             if lines.used[k] >= caches.uses[0].before:
                 time = held_up(found, lines.row[k], access, time)
-            lines.tag[k], lines.row[k].valid = line + 1, 0
+            place_in_l1d(caches, sm, k, line)
         row, before = lines.row[k], found.dram_sectors
         row.valid |= missed
+        leave_sm(walk, caches, sm, state, access, missed, time)
         ask_first(row, missed, there and row.there > time)
         answered = ask_l2(walk, caches, line, missed, False, time, found)
         found.way = max(found.way, answered - time)
@@ -227,20 +259,27 @@ def passed(caches, sm, found, answered, time, sectors, read):
     found.wait = max(found.wait, answered - time + queued(caches, sm, time, sectors_in(sectors), read))
 
 
-def store(walk, caches, sm, line, sectors, time, found):
+def store(walk, caches, sm, state, line, sectors, time, access, found):
     """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
     m, lines = walk.machine[0], caches.l1d
-    k, there = find(caches, lines, sm * lines.size + set_of(m, line), m.l1d_ways, line)
+    first = sm * lines.size + set_of(m, line)
+    k = in_l1d(walk, caches, sm, first, line)
+    there = k >= 0
+    if not there:
+        k = oldest_way(caches, lines, first, m.l1d_ways)
     row = lines.row[k]
     updates = m.l1d_write >= WRITE_THROUGH  # the others evict
     if there and not updates:
         lines.tag[k], lines.used[k], row.valid = 0, caches.uses[0].before, 0
+        caches.uses[0].evicted = 1
     elif updates and (there or m.l1d_write_allocate):
         if not there:
-            lines.tag[k], row.valid, row.there = line + 1, 0, 0
+            place_in_l1d(caches, sm, k, line)
+            row.there = 0
         row.valid |= sectors
         use(caches, lines, k)
     sectors = accesses.segment(m, sectors)
+    leave_sm(walk, caches, sm, state, access, sectors, time)
     answered = ask_l2(walk, caches, line, sectors, True, time, found)
     passed(caches, sm, found, answered, time, sectors, 0)
 
@@ -283,15 +322,16 @@ def read_code(walk, caches, sm, line, time, fetch, found):
     return max(time, row.there)
 
 
-def ask_caches(walk, caches, sm, kind, r, time, access, found):
+def ask_caches(walk, caches, sm, state, kind, r, time, access, found):
     """All lines of a memory instruction, from line record `r` on; returns when the tags have taken the last."""
     m = walk.machine[0]
     more = 1
     while more:
         word = walk.records[r]
         line, sectors = line_of(word), sectors_of(word)
-        local = line >= accesses.LOCAL_LINE
-        if sectors == 0 or line == accesses.SHARED_LINE:
+        local, shared = line >= accesses.LOCAL_LINE, line == accesses.SHARED_LINE
+        line = accesses.line_for(m, line, sm, state.last)
+        if sectors == 0 or shared:
             pass
         elif kind == rec.CONSTANT:
             read_constant(walk, caches, sm, line, sectors, time, access, found)
@@ -300,9 +340,9 @@ def ask_caches(walk, caches, sm, kind, r, time, access, found):
             answered = ask_l2(walk, caches, line, sectors, False, time, found)
             passed(caches, sm, found, answered, time, sectors, found.dram_sectors - before)
         elif kind == rec.LOAD or kind == rec.PASSING or (local and m.l1d_write == LOCAL_BACK):
-            time = load(walk, caches, sm, line, sectors, time, access, found)
+            time = load(walk, caches, sm, state, line, sectors, time, access, found)
         else:
-            store(walk, caches, sm, line, sectors, time, found)
+            store(walk, caches, sm, state, line, sectors, time, access, found)
         more = accesses.more_follow(word)
         r += 1
     return time
@@ -325,6 +365,7 @@ def place(walk, caches, number, sm, slots, b, time):
         slot.item, slot.stop = walk.offsets[path], walk.offsets[path + 1]
         slot.access, slot.fetch = walk.access_offsets[warp], walk.fetch_offsets[warp]
         slot.back = slot.back_near = time
+        slot.loaded = slot.asked = 0
         slot.state = rec.RUNNING
         ready_at(sm, w, fetch_next(walk, caches, number, slot, time))
     sm.next += 1
@@ -379,6 +420,7 @@ def go_on(walk, caches, number, sm, slot):
             soon = access_memory(walk, caches, number, sm, item, slot, time)
         if item.wait_far:
             needs = slot.back
+            slot.asked = slot.loaded
         if item.wait_near:
             needs = max(needs, slot.back_near)
         ready = max(time, needs)
@@ -426,7 +468,7 @@ def access_memory(walk, caches, number, sm, item, slot, time):
     slot.access += 1
     zero(found)
     if item.access != rec.NONE:
-        taken = ask_caches(walk, caches, number, item.access, own.record, start, slot.access - 1, found)
+        taken = ask_caches(walk, caches, number, sm, item.access, own.record, start, slot.access - 1, found)
         found.number = sm.asks
         if found.behind:
             before = walk.answers[found.behind - 1]
@@ -439,7 +481,7 @@ def access_memory(walk, caches, number, sm, item, slot, time):
         if item.access == rec.CONSTANT:
             slot.back_near = max(slot.back_near, answered)
         elif item.access != rec.STORE:
-            slot.back = max(slot.back, answered)
+            slot.back, slot.loaded = max(slot.back, answered), slot.access if found.waits else 0
     sm.memory_free = taken + own.cycles
     starts[sm.started] = enter_pipe(walk, caches.pipes[number], sm, time, own.cycles)
     sm.started = sm.started + 1 if sm.started + 1 < len(starts) else 0
@@ -492,11 +534,27 @@ def end_window(caches):
     totals.busiest_channel += max(most, FEW_SECTORS)
 
 
+def lateness(walk, caches, number, sm, slot):
+    """How much later a warp goes on, as what it waits for left the SM after what came later."""
+    if not slot.asked:
+        return 0
+    found = walk.answers[slot.asked - 1]
+    serve(walk, caches, number, sm, sm.clock)
+    if found.waits:
+        return sm.waits
+    slot.asked = 0
+    return max(0, found.left - found.came)
+
+
 def walk_sm(walk, caches, number, sm, slots, limit):
     """An SM goes on to the cycle `limit`."""
     while sm.clock < limit:
         w = pick(walk, sm)
         if w >= 0:
+            late = lateness(walk, caches, number, sm, slots[w])
+            if late:
+                ready_at(sm, w, sm.clock + late)
+                continue
             sm.last = w
             time = go_on(walk, caches, number, sm, slots[w])
             if slots[w].state == rec.RUNNING:
@@ -510,10 +568,10 @@ def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
     for counts in (caches.registers, caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows):
         zero(counts)
-    for counts in (caches.slice_sectors, caches.slices, caches.channel_sectors, caches.totals):
+    for counts in (caches.banks, caches.slice_sectors, caches.slices, caches.channel_sectors, caches.totals):
         zero(counts)
     caches.uses[0].latest += 1
-    caches.uses[0].before = caches.uses[0].latest
+    caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
     caches.shares[0].l2 = 1 + sm_count / len(caches.slice_sectors)
     caches.shares[0].dram = sm_count / len(caches.channel_sectors)
 
@@ -521,7 +579,9 @@ def empty(caches, sm_count):
 def start(walk, caches, number, sm, own, slots):
     """An SM before its first thread block; `own`: its TOLD_SM."""
     zero(sm)
+    zero(caches.hints[number])
     sm.next, sm.stop = own.first, own.stop
+    sm.room = walk.machine[0].l1d_miss_queue - 1
     for w in range(rec.MOST_SLOTS):
         sm.due[w] = rec.FAR_OFF
     for w in range(len(slots)):
@@ -548,6 +608,8 @@ def walk_caches(walk, caches, told, sms, slots):
             left += sms[number].clock < rec.FAR_OFF
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches)
+    for number in range(count):
+        serve(walk, caches, number, sms[number], rec.FAR_OFF)
 
 
 def find_evenness(caches, found):

@@ -299,24 +299,23 @@ def timed_facts(session: Session, number: int, trace: Trace, gpu: Gpu) -> dict[s
 
 
 def executed(session: Session, number: int, launch: Launch, trace: Trace) -> dict[str, Any]:
-    """What a launch did, on whatever GPU; found once where its trace is held as long as the session."""
+    """What a launch is and did, on whatever GPU; found once where its trace is held as long as the session."""
 
     def made() -> dict[str, Any]:
         threads, warps = int(trace.thread_instructions.sum()), int(trace.warp_instructions.sum())
         work, notes = work_of(trace, session.block_operations(number)), queue_notes(launch.program, trace)
-        return {"thread_instructions": threads, "warp_instructions": warps, "notes": notes, "work": work}
+        did = {"thread_instructions": threads, "warp_instructions": warps, "notes": notes, "work": work}
+        registers, asked = session.registers(number), {"kernel": launch.program.name, "launch": number}
+        asked |= {"label": launch.label, "grid": launch.grid[:], "block": launch.block[:]}
+        held = {"shared_bytes": launch.shared_bytes, "registers_per_thread": registers.count}
+        return asked | did | held | {"registers_source": registers.source}
 
     return session.once_of(number, trace, ("executed", number), made)
 
 
 def launch_facts(session: Session, number: int, launch: Launch, trace: Trace, gpu: Gpu, cycles: int) -> dict[str, Any]:
     """What every model says of a launch alike: fields of a LaunchResult."""
-    limit, registers = session.occupancy(number, gpu), session.registers(number)
-    did = executed(session, number, launch, trace)
-    asked = {"kernel": launch.program.name, "launch": number, "label": launch.label}
-    asked |= {"grid": launch.grid[:], "block": launch.block[:], "shared_bytes": launch.shared_bytes}
+    limit, did = session.occupancy(number, gpu), executed(session, number, launch, trace)
     took = {"cycles": cycles, "seconds": cycles / gpu.spec.core_clock_hz}
     took |= {"ipc": did["thread_instructions"] / cycles, "warp_ipc": did["warp_instructions"] / cycles}
-    held = {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter}
-    held |= {"registers_per_thread": registers.count, "registers_source": registers.source}
-    return asked | took | did | held | {"peaks": peaks(gpu)}
+    return did | took | {"blocks_per_sm": limit.blocks_per_sm, "occupancy_limiter": limit.limiter, "peaks": peaks(gpu)}

@@ -23,7 +23,7 @@ from abstim.session.session import Session
 from abstim.session.warm_up import MemoryOfAll, Plan, warmed
 from functional.arrays import Float64, Int64
 from functional.errors import InputError
-from functional.traces.line_record import is_data, line_of, sectors_of
+from functional.traces.line_record import is_data, line_of, sectors_of, with_places
 from functional.traces.trace import LINE_BYTES
 from sampling import cold_start as ways
 
@@ -132,7 +132,7 @@ class Study:
     @cached_property
     def references(self) -> list[Int64[np.ndarray, " reference"]]:
         """Lines of global and local memory in which a lane of each launch was active, in the trace's order."""
-        lines = [(line_of(t.records).astype(np.int64), sectors_of(t.records) != 0) for t in self.traces]
+        lines = [(line_of(with_places(t)).astype(np.int64), sectors_of(t.records) != 0) for t in self.traces]
         return [own[is_data(own) & active] for own, active in lines]
 
     @cached_property

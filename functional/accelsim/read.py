@@ -15,15 +15,7 @@ from functional.accelsim.trace_files import Header, Offsets, kernel_files, opene
 from functional.errors import InputError
 from functional.launches.launch import Launch, check_shape
 from functional.traces import line_record
-from functional.traces.trace import (
-    LINE_BYTES,
-    LOCAL_LINES,
-    LOCAL_WINDOW_LINE,
-    PARAM_WINDOW_LINE,
-    Trace,
-    concatenate,
-    offsets_of,
-)
+from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE, Trace, concatenate, offsets_of
 
 _BATCH = 4096  # accesses turned into records together
 _PAGE_BYTES = 2 << 20  # what the driver maps at a time: neighbours within it stay neighbours
@@ -180,7 +172,7 @@ class Records:
         return (addresses >= base) & (addresses < stop) & (base != 0)
 
     def _sectors(self, space: str, size: int, lanes: np.ndarray, active: np.ndarray) -> np.ndarray:
-        if space == "local":  # a (word, warp) pair owns a line, a lane 4 bytes of it; `streams` adds the warp
+        if space == "local":  # a word owns a line, a lane 4 bytes of it
             base = np.where(self._window("local", lanes), self.header.local_base, 0)
             first = (lanes - base) >> 2
             own = np.where(active, _LANES, active.argmax(axis=1)[:, None])
@@ -196,14 +188,8 @@ class Records:
         records = np.frombuffer(self.records, np.uint32).copy() if self.records else np.zeros(0, np.uint32)
         lines = line_record.line_of(records)
         local = np.flatnonzero((lines >= LOCAL_WINDOW_LINE) & (lines < LOCAL_WINDOW_LINE + _LOCAL_WORDS))
-        if local.size:
-            warp = np.repeat(np.arange(len(self.record_counts)), np.array(self.record_counts))[local]
-            words = lines[local].astype(np.int64) - LOCAL_WINDOW_LINE
-            words -= int(words.min())
-            each = -(-(int(words.max()) + 1) // 4) * 4
-            line = ((warp * each + words) % LOCAL_LINES + LOCAL_WINDOW_LINE).astype(np.uint32)
-            old = records[local]
-            records[local] = line_record.packed(line, line_record.sectors_of(old), line_record.more_follow(old))
+        if local.size:  # a thread's words count from the first that is accessed
+            records[local] -= (lines[local].min() - np.uint32(LOCAL_WINDOW_LINE)) << np.uint32(line_record.LINE_SHIFT)
         return records, np.frombuffer(self.conflicts, np.uint8).copy() if self.conflicts else np.zeros(0, np.uint8)
 
 

@@ -1,12 +1,12 @@
-"""Functions that are compiled when they are called from compiled code, marked without a compiler.
+"""Functions that are compiled when they are called from compiled code, without a compiler.
 
-    @jit
     def touch(sm, last_use, k):
         sm.stamp += 1
         last_use[k] = sm.stamp
 
-They work on whole numbers, records, arrays and named tuples of these. `staged.py` compiles them for what is known when
-it does."""
+They work on whole numbers, records, arrays and named tuples of these. `staged.py` compiles them, and what they call,
+for what is known when it does. They become parts of their callers, as far as the optimiser finds that worth it, but for
+those that are `outlined`."""
 
 import ctypes
 import platform
@@ -170,11 +170,6 @@ class Marked:
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
-
-
-def jit(function: Callable[..., Any]) -> Any:
-    """Decorator: becomes a part of its callers, as far as the optimiser finds that worth it."""
-    return Marked(function)
 
 
 def outlined(function: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-"""LLVM IR of marked functions (functional.jit.marked), for what is known when they are compiled.
+"""LLVM IR of functions (functional.jit.marked), for what is known when they are compiled.
 
 Expressions are Python's where all they are made of is known, and values of LLVM where not: a branch that is known not
 to be taken is not compiled, nor what it alone calls. A function is compiled once for each combination of the types of
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from linecache import getlines
 from threading import Lock
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -407,8 +407,8 @@ class Body(Memory):
 
     def called(self, function: Any, given: list[Any]) -> Any:
         """What a function yields."""
-        if isinstance(function, Marked):
-            return self.call(function, given)
+        if isinstance(function, (Marked, FunctionType)):
+            return self.call(function if isinstance(function, Marked) else Marked(function), given)
         if isinstance(function, Operation):
             return function.emit(self, *given)
         if function is len:

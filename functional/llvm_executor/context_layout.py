@@ -17,7 +17,6 @@ CONTEXT = (
     "pages", "saved", "saved_count",  # see undo.py
     "stores", "stores_step",  # address at which the next store notes where its records lie; 8, or 0: not noted
     "const", "const_limit", "param", "param_limit", "shared", "shared_limit", "local", "local_limit", "local_stride",
-    "local_word",  # (warp of the grid) * words of a thread's local memory
     "records", "records_stop",  # host addresses: next line record, end of the buffer
     "conflicts", "conflicts_stop",  # the same for bank passes
     "event", "event_stop", "blocks", "masks",  # next event and capacity, and host addresses of the two streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functional.jit.native import I8, I32, I64, LANES, Flags, Lanes8, Lanes32, Lanes64, Pointer, inlined, op, routine
 from functional.llvm_executor.context_layout import Context
 from functional.traces.line_record import LINE_SHIFT, MORE, SECTOR_SHIFT
-from functional.traces.trace import LOCAL_LINES, LOCAL_WINDOW_LINE
+from functional.traces.trace import LOCAL_WINDOW_LINE
 
 SECTOR = 1 << SECTOR_SHIFT  # the first one of a line, in a record
 _BEFORE = (0, *LANES[:-1])
@@ -102,12 +102,11 @@ def record_lanes(ctx: Context, address: Lanes64, mask: I32) -> None:
 
 @routine
 def record_local(ctx: Context, address: Lanes64, mask: I32, size: I64) -> None:
-    """Local memory: word w of a thread lies in line (warp's first word + w) of the window, a lane has 4 bytes of it."""
-    at, start, done = ctx.records, ctx.local_word % LOCAL_LINES, I64(0)
+    """Local memory: word w of a thread lies in line w of the window, a lane has 4 bytes of it."""
+    at, done = ctx.records, I64(0)
     end = at
     while True:
-        word = (address + done >> 2) + start
-        line = op.where(word >= LOCAL_LINES, word - LOCAL_LINES, word) + LOCAL_WINDOW_LINE
+        line = (address + done >> 2) + LOCAL_WINDOW_LINE
         end = insert_sectors(at, end, Lanes32(line << 2 | _QUARTERS), mask)
         done += 4
         if done >= size:

@@ -101,7 +101,6 @@ def begin_turn(ctx: Context, warp: I64, row: I64) -> None:
     ctx.segment = ctx.segment + 1
     ctx.turn_stop = ctx.used + QUANTUM
     ctx.local = ctx.local_base + warp * ctx.local_bytes
-    ctx.local_word = (ctx.thread_blocks[I64, ctx.thread_block] * ctx.warps + warp) * (ctx.local_stride >> 2)
 
 
 @inlined

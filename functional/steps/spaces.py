@@ -14,7 +14,7 @@ from functional.ptx.ir import CLUSTER_SHARED, Instruction
 from functional.steps.machine import Bytes, Machine
 from functional.steps.operands import Frame
 from functional.traces.line_record import repeat_active, sector_numbers
-from functional.traces.trace import LINE_BYTES, LOCAL_LINES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from functional.traces.trace import LINE_BYTES, LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
 
 _LANES = np.arange(32, dtype=np.int64)[None, :]
 
@@ -179,19 +179,15 @@ class ClusterSpace(SharedSpace):
 
 
 class LocalSpace(Space):
-    """Memory of one thread; in the trace interleaved by word: (warp, word) owns a line, a lane 4 bytes of it."""
+    """Memory of one thread; in the trace interleaved by word: each owns a line, a lane 4 bytes of it."""
 
     def offsets(self, frame: Frame, inst: Instruction, addresses: np.ndarray, size: int) -> np.ndarray:
         checked = super().offsets(frame, inst, addresses, size)
         return checked + (frame.index[:, None] * 32 + _LANES) * frame.machine.local_stride
 
     def sectors(self, frame: Frame, part: Lanes, size: int) -> np.ndarray:
-        machine = frame.machine
-        warp = machine.thread_blocks[machine.block_of_row[frame.index]] * machine.warps_per_block
-        warp = (warp + frame.index % machine.warps_per_block)[:, None]
         words = [(part.addresses.astype(np.int64) + 4 * i) >> 2 for i in range(-(-size // 4))]
-        lines = [(warp * (machine.local_stride // 4) + word) % LOCAL_LINES + LOCAL_WINDOW_LINE for word in words]
-        sectors = [line * 4 + _LANES // 8 for line in lines]
+        sectors = [(word + LOCAL_WINDOW_LINE) * 4 + _LANES // 8 for word in words]
         if part.active is not None:
             sectors = [repeat_active(sector, part.active, part.some) for sector in sectors]
         return np.concatenate(sectors, axis=1).astype(np.uint32)

@@ -26,6 +26,8 @@ from functional.arrays import Bool, Int64, Integer, UInt8, UInt32
 from functional.launches.memory import GLOBAL_BASE
 from functional.traces.trace import (
     LINE_BYTES,
+    LOCAL_LINES,
+    LOCAL_WINDOW_LINE,
     PARAM_WINDOW_LINE,
     PHASE_WINDOW_LINE,
     SECTOR_BYTES,
@@ -71,6 +73,34 @@ def of_byte(address: int) -> int:
 def is_data(line: Any) -> Any:
     """Does a line belong to global or local memory? Constants lie below, parameters and shared memory above."""
     return (line >= FIRST_GLOBAL_LINE) & (line < PHASE_WINDOW_LINE)
+
+
+def local_line(line: Any, places: Any, place: Any) -> Any:
+    """Where the word of local memory that a trace calls `line` lies for the warp at one of so many places: next to each
+    other are a word of all warps that are there at once (GPGPU-Sim 4.2)."""
+    return ((line - LOCAL_WINDOW_LINE) * places + place) % LOCAL_LINES + LOCAL_WINDOW_LINE
+
+
+MOST_PLACES = 1 << 14  # more than there are warps on a GPU at once
+
+
+def in_local(records: UInt32[np.ndarray, " record"]) -> Bool[np.ndarray, " record"]:
+    """Which of them are of local memory."""
+    return (line_of(records) >= LOCAL_WINDOW_LINE) & is_data(line_of(records))
+
+
+def with_places(trace: Trace, places: int = MOST_PLACES) -> UInt32[np.ndarray, " record"]:
+    """A trace's records with the lines that local memory has if warps of the grid take so many places in turn."""
+    local = np.flatnonzero(in_local(trace.records))
+    if not len(local):
+        return trace.records
+    warp = np.searchsorted(trace.record_offsets, local, side="right") - 1
+    each = trace.warps_per_block
+    place = (trace.thread_blocks[warp // each] * each + warp % each) % places
+    records = trace.records.copy()
+    line = local_line(line_of(records[local]).astype(np.int64), places, place).astype(np.uint32)
+    records[local] = records[local] & np.uint32((1 << LINE_SHIFT) - 1) | line << np.uint32(LINE_SHIFT)
+    return records
 
 
 _COUNT_BITS, _PHASE_BITS, _BARRIER_BITS = 9, 8, 7

@@ -26,7 +26,7 @@ from functional.ptx.source import unchanged
 from functional.traces.coding import DamagedError, FrameWriter, decode, encode, read_frames
 from functional.traces.trace import Trace, concatenate
 
-VERSION = 2
+VERSION = 3
 MANIFEST, PTX = "manifest.json", "program.ptx"
 
 

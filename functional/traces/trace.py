@@ -24,7 +24,8 @@ SHARED_WINDOW_LINE = (1 << 27) - 1
 PARAM_WINDOW_LINE = SHARED_WINDOW_LINE - 256
 # Arrivals and waits at an mbarrier (line_record.py); what is not memory at all has line numbers from here on.
 PHASE_WINDOW_LINE = PARAM_WINDOW_LINE - (1 << 24)
-# Local memory is interleaved by word as hardware does: (local word, warp) owns one line, from this number on.
+# Local memory is interleaved by word as hardware does: word w of a warp's lanes is line LOCAL_WINDOW_LINE + w of a
+# trace, whichever warp it is; where a resident warp has its words is up to the GPU (`line_record.local_line`).
 LOCAL_WINDOW_LINE = 1 << 26
 LOCAL_LINES = PHASE_WINDOW_LINE - LOCAL_WINDOW_LINE
 

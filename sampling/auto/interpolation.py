@@ -3,8 +3,8 @@
 A formula says roughly what a program takes on each point. The logarithm of what it lacks is a Gaussian process
 (Rasmussen and Williams, Gaussian Processes for Machine Learning) over the points. Its covariance is a product over the
 keys, where what the formula says limits a point counts as one key more; how much a key matters, and how far it reaches,
-are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, the points
-that were timed say, each predicted from the others, and those drawn by chance, each before it was timed."""
+are those of the largest posterior. Timed next are the points of which it knows least. How far off it is, points by
+chance say, each before it was timed, with those of other sweeps; and those that were timed, each from the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -106,8 +107,7 @@ class Covariance:
         self.reaches, self.weights = np.exp(np.split(settings[: 2 * keys], 2))
         self.variance, self.jump = np.exp(settings[-2]), 1.0 / (1.0 + np.exp(-settings[-1]))
         self.smooth = [np.exp(-0.5 * reach * own) for reach, own in zip(self.reaches, apart.squares, strict=True)]
-        both = zip(self.smooth, apart.same, strict=True)
-        self.of_key = [(1.0 - self.jump) * own + self.jump * same for own, same in both]
+        self.of_key = [own + self.jump * (same - own) for own, same in zip(self.smooth, apart.same, strict=True)]
         self.product = np.full(apart.fixed.shape, self.variance)
         for weight, own, cells in zip(self.weights, self.of_key, apart.cells, strict=True):
             self.product *= ((1.0 + weight * own) / (1.0 + weight)).take(cells)
@@ -135,13 +135,14 @@ def slopes_of_loss(
     return found.slopes(0.5 * (inverse - np.outer(weights, weights))) + (settings - means) / deviations**2
 
 
-def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[np.ndarray, " setting"]:
-    """Settings of the largest posterior, about, from those expected: from others that fewer points made likely, the
-    search may not find it. Each setting goes by a stride of its own, which grows while its slope keeps its sign (Igel
-    and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
-    settings, _, (lowest, highest) = before(len(apart.squares))
+def likeliest(
+    apart: Apart, lacking: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"], steps: int
+) -> Float64[np.ndarray, " setting"]:
+    """Settings of the largest posterior, about, from others. Each goes by a stride of its own, which grows while its
+    slope keeps its sign (Igel and Huesken's iRprop-, 2003; SciPy's searches take half a second to load)."""
+    _, _, (lowest, highest) = before(len(apart.squares))
     strides, last = np.full(len(settings), FIRST_STRIDE), np.zeros(len(settings))
-    for _ in range(STEPS):
+    for _ in range(steps):
         slopes = slopes_of_loss(settings, apart, lacking)
         turned = slopes * last
         strides = np.minimum(strides * np.where(turned > 0, 1.2, np.where(turned < 0, 0.5, 1.0)), LARGEST_STRIDE)
@@ -151,15 +152,16 @@ def likeliest(apart: Apart, lacking: Float64[np.ndarray, " timed"]) -> Float64[n
 
 
 class Process:
-    """On the points that were timed (`at`): logarithms of what the formula lacks there, and how far off these are."""
+    """Of what the formula lacks, in logarithms: on points `at` that are `off`, and all `own` from what keys tell."""
 
     def __init__(
         self, rough: Rough, at: Sequence[int], lacking: Float64[np.ndarray, " timed"],
-        off: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"],
+        off: Float64[np.ndarray, " timed"], settings: Float64[np.ndarray, " setting"], own: float = 0.0,
     ) -> None:  # fmt: skip
         self.rough, self.at, self.settings, self.mean = rough, at, settings, float(lacking.mean())
+        self.nugget = NUGGET + (own / EXPECTED) ** 2  # by EXPECTED intervals are wider, and this is seen
         self.lacking, apart = lacking - self.mean, rough.apart(at, at)
-        self.apart = apart._replace(fixed=apart.fixed + np.diag(NUGGET + off**2))
+        self.apart = apart._replace(fixed=apart.fixed + np.diag(self.nugget + off**2))
         self.known = Covariance(settings, self.apart)
         self.inverse = np.linalg.inv(self.known.total)
         self.weights = self.inverse @ self.lacking
@@ -167,14 +169,13 @@ class Process:
     def read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         """What the formula lacks on some points, and its variance; so few at once that caches hold what is between."""
         parts = [self._read_off(points[first : first + LOOKED]) for first in range(0, len(points), LOOKED)]
-        logs, variances = zip(*parts, strict=True)
-        return np.concatenate(logs), np.concatenate(variances)
+        return np.concatenate([logs for logs, _ in parts]), np.concatenate([variances for _, variances in parts])
 
     def _read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
         own = (self.rough.lines[points] ** 2).sum(1) + self.known.variance
         left = np.maximum(own - ((across @ self.inverse) * across).sum(1), 0.0)  # below 0 by rounding alone
-        return self.mean + across @ self.weights, left + NUGGET
+        return self.mean + across @ self.weights, left + self.nugget
 
     def errors(self) -> Float64[np.ndarray, " timed"]:
         """Of each point that was timed, predicted from the others, over the deviation expected (equation 5.12)."""
@@ -188,19 +189,24 @@ class Process:
         for _ in range(min(count, len(points))):
             best = int(np.argmax(np.diag(own)))
             chosen.append(points[best])
-            own = own - np.outer(own[best], own[best]) / (own[best, best] + NUGGET)
+            own = own - np.outer(own[best], own[best]) / (own[best, best] + self.nugget)
             own[best, best] = -math.inf
         return chosen
 
 
 FIRST = 24  # points before anything is read off
-TRIED, ENOUGH = 4, 5  # for each setting: half of the fewest points that are tried; timed before errors are believed
-LEAST, AT_ONCE = 4, 0.15  # added between two looks at the error: of the points timed so far, and at least
+ENOUGH = 4  # points for each setting: half of the fewest that are tried; timed before errors are believed
+LEAST, AT_ONCE = 8, 0.15  # added between two looks at the error: of the points timed so far, and at least
 BY_CHANCE = 1 / 3  # of those added: they say how far off the others are
-MOVED = 1.3  # settings stay until there are so many times the points that they are of
-CANDIDATES = 300  # points among which is chosen
-LOOKED = 512  # points of which half intervals are looked at, before it is done at all of them
-WIDER = 1.4  # by what intervals are wider than errors seen say, since points are added until these are small
+# Settings stay until there are so many times the points that they are of; from MANY points' the next search begins, in
+MOVED, MANY = 1.3, 200  # place of those expected: from fewer points' it may not find what is likeliest
+CANDIDATES = 400  # points among which is chosen
+LOOKED = 300  # points of which half intervals are looked at, before it is done at all of them
+# Errors over the deviations that the process expects, of other sweeps, and of how many points these count as; part of
+# the points timed, which are the last: of these by chance errors are as now
+EXPECTED, BELIEVED, LAST = 1.3, 10, 0.5
+WIDER = 1.4  # by what intervals are wider than such errors: by as much some kernels' are
+NORMAL = np.array([NormalDist().inv_cdf(0.5 + (k + 0.5) / 128) for k in range(64)])  # as many below each as above it
 WORTH = 0.5  # of all points: where more would be needed, of which intervals narrow as their inverse, few are saved
 OVERHEAD = 0.1  # of what timing all points takes, at most, goes into looks
 STEP_SECONDS = 2e-8  # a key and two timed points, reckoned, so that the same is timed on every machine
@@ -221,36 +227,45 @@ class ReadOff:
         """After timing some points more, which tell of others, too."""
         if not self.reading:
             return self
-        self.reading.told(points)
+        self.reading.timed(points)
+        self.reading.learn()
         return self.reading.found()
 
 
 class Timed(NamedTuple):
-    """Cycles of points, and how far off each is, as a relative deviation: 0 where it was timed in full."""
+    """Cycles of points, and how far off each is, as a relative deviation: 0 where it was timed in full; and how far off
+    all points are from what keys tell (`own`), as far as timing less exactly says that."""
 
     cycles: Float64[np.ndarray, " point"]
     off: Float64[np.ndarray, " point"]
+    own: float = 0.0
 
 
 Time = Callable[[Sequence[int]], "Float64[np.ndarray, ' point']"]
 Quick = Callable[[Sequence[int]], Timed]
-# Of half intervals, and the errors seen over them: by what factor these are too wide; 1 or less: narrow enough
-TooWide = Callable[["Float64[np.ndarray, ' point']", "Float64[np.ndarray, ' timed']"], float]
+# Of half intervals, by what factor they are too wide; 1 or less: narrow enough
+TooWide = Callable[["Float64[np.ndarray, ' point']"], float]
+
+
+def half_interval(confidence: float) -> float:
+    """Over the deviation of errors."""
+    return WIDER * t_quantile(math.inf, confidence)
 
 
 def all_within(error: float) -> TooWide:
     """No interval is wider."""
-    return lambda halves, seen: float(halves.max(initial=0.0)) / error
+    return lambda halves: float(halves.max(initial=0.0)) / error
 
 
-def most_within(error: float, share: float) -> TooWide:
-    """As many points as `share` are within `error` of the truth, with errors like those seen."""
-    return lambda halves, seen: float(np.quantile(np.outer(halves, seen), share)) / error
+def most_within(error: float, share: float, confidence: float) -> TooWide:
+    """As many points as `share` are within `error` of the truth, their intervals being of this confidence."""
+    errors = NORMAL / half_interval(confidence)
+    return lambda halves: float(np.quantile(np.outer(halves, errors), share)) / error
 
 
 def few_points(count: int, keys: int) -> bool:
     """Whether settings for so many keys, and for what limits a point, need too large a part of so many points."""
-    return max(FIRST + 1, TRIED * len(before(keys + 1)[0])) > WORTH * count
+    return max(FIRST + 1, ENOUGH * len(before(keys + 1)[0])) > WORTH * count
 
 
 def read_off(
@@ -266,8 +281,8 @@ def read_off(
     reading = Reading(time, rough, confidence, first, quick, OVERHEAD * seconds)
     while reading.needed <= WORTH * count and reading.looked_seconds <= reading.most_seconds:
         reading.go_on()
-        wide, doubt = too_wide(reading.half_widths(reading.some), reading.seen), max(1.0, reading.too_few) ** 2
-        if doubt * wide <= 1.0 and doubt * too_wide((found := reading.found()).half_widths, reading.seen) <= 1.0:
+        wide, doubt = too_wide(reading.half_widths(reading.some)), max(1.0, reading.too_few) ** 2
+        if doubt * wide <= 1.0 and doubt * too_wide((found := reading.found()).half_widths) <= 1.0:
             return found
         reading.narrow(wide)
     dear = reading.needed <= WORTH * count
@@ -282,11 +297,8 @@ def all_timed(time: Time, count: int, why: str) -> ReadOff:
 
 class Reading:
     """Points timed so far (`known`: cycles of each, and how far off), and what they say. `needed`: points to be timed,
-    at most; `wider`: half of an interval, over the deviation that the process expects; `seen`: errors over half
-    intervals. Settings are searched for once, and again where that takes `most_seconds` together."""
-
-    wider: float
-    seen: Float64[np.ndarray, " error"]
+    at most; `wider`: half of an interval, over the deviation that the process expects; `own`: of all points from what
+    keys tell. Settings are searched for once, and again where that takes `most_seconds` together."""
 
     def __init__(
         self, time: Time, rough: Rough, confidence: float, first: Sequence[int] = (0,), quick: Quick | None = None,
@@ -297,15 +309,14 @@ class Reading:
         self.known: dict[int, tuple[float, float]] = {}
         self.rng, self.needed, self.looked_seconds, self._least_wide = np.random.default_rng(0), 0.0, 0.0, math.inf
         self.some = self.rng.permutation(len(rough.cycles))[:LOOKED]
-        self.settings, self._settled = before(len(rough.places))[0], 0
-        self._foreseen: list[float] = []
+        self.settings, self._settled, self.own = before(len(rough.places))[0], 0, 0.0
+        self._foreseen: list[tuple[int, float]] = []  # of points by chance: how many were known, and the error
         self.timed(first)
         self._condition()
 
     def timed(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
         """Cycles of points, timed in full, each once."""
-        open_points = [point for point in points if point not in self.known or self.known[point][1]]
-        self._keep(open_points, self._exactly)
+        self._keep([point for point in points if point not in self.known or self.known[point][1]], self._exactly)
         return np.array([self.known[point][0] for point in points])
 
     def _exactly(self, points: Sequence[int]) -> Timed:
@@ -313,7 +324,9 @@ class Reading:
 
     def _keep(self, points: Sequence[int], how: Quick) -> None:
         if points:
-            self.known |= dict(zip(points, zip(*(each.tolist() for each in how(points)), strict=True), strict=True))
+            cycles, off, own = how(points)
+            self.known |= dict(zip(points, zip(cycles.tolist(), off.tolist(), strict=True), strict=True))
+            self.own = own or self.own
 
     @property
     def too_few(self) -> float:
@@ -322,38 +335,40 @@ class Reading:
 
     def _condition(self) -> None:
         at, (cycles, off) = list(self.known), np.array(list(self.known.values())).T
-        self.process = Process(self.rough, at, np.log(cycles / self.rough.cycles[at]), off, self.settings)
+        self.process = Process(self.rough, at, np.log(cycles / self.rough.cycles[at]), off, self.settings, self.own)
 
     @one_thread
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """What the points timed so far say of the others, and how far off that is."""
         self._condition()
-        count, settings = len(self.known), len(self.settings)
-        looked_seconds = self.looked_seconds + STEP_SECONDS * STEPS * len(self.rough.places) * count**2
-        affordable = looked_seconds <= self.most_seconds or not self._settled
-        if count >= MOVED * self._settled and affordable:
-            self.settings = likeliest(self.process.apart, self.process.lacking)
+        count, keys = len(self.known), len(self.rough.places)
+        begun, steps = (self.settings, STEPS // 3) if self._settled >= MANY else (before(keys)[0], STEPS)
+        looked_seconds = self.looked_seconds + STEP_SECONDS * steps * keys * count**2
+        if count >= MOVED * self._settled and (looked_seconds <= self.most_seconds or not self._settled):
+            self.settings = likeliest(self.process.apart, self.process.lacking, begun, steps)
             self.looked_seconds, self._settled = looked_seconds, count
             self._condition()
-        errors = self.process.errors()
-        # What settings of the same points hide: degrees of freedom, or what points were off by before they were timed
-        spent = math.sqrt(count / max(1, count - settings))
-        if self._foreseen and errors.any():
-            spent = max(spent, math.sqrt(np.square(self._foreseen).mean() / np.square(errors).mean()))
-        self.wider = WIDER * spent * quantile(errors, self.confidence)
-        self.seen = spent * np.abs(errors) / max(self.wider, 1e-300)
+        self.wider = half_interval(self.confidence) * self._spread()
+
+    def _spread(self) -> float:
+        """Of errors, over the deviations that the process expects: of points by chance of late, with other sweeps', and
+        no less than of those left out, with degrees of freedom that settings of the same points take."""
+        count, left_out = len(self.known), np.square(self.process.errors())
+        late = [error for known, error in self._foreseen if known >= LAST * count]
+        square = (BELIEVED * EXPECTED**2 + np.square(late).sum()) / (BELIEVED + len(late))
+        return math.sqrt(max(square, left_out.sum() / max(1, count - len(self.settings))))
 
     @one_thread
     def go_on(self) -> None:
         """With some that are drawn, and of others those of which least is known."""
         open_points = np.setdiff1d(np.arange(len(self.rough.cycles)), list(self.known))
-        drawn = self.rng.permutation(open_points)[:CANDIDATES].tolist()
         count = max(FIRST + 1 - len(self.known), LEAST, int(AT_ONCE * len(self.known)))
         chance = math.ceil(BY_CHANCE * count)
+        drawn = self.rng.permutation(open_points)[: chance + CANDIDATES].tolist()
         begun = len(self.known) > FIRST  # settings were searched for
         self._keep(drawn[:chance] + self.process.least_known(drawn[chance:], count - chance), self._quick)
-        self._foreseen += self._errors(drawn[:chance]) if begun else []
-        self._learn()
+        self._foreseen += [(len(self.known), error) for error in self._errors(drawn[:chance])] if begun else []
+        self.learn()
 
     def _errors(self, points: list[int]) -> list[float]:
         """Of new points as they were predicted before, over the deviations expected."""
@@ -372,11 +387,6 @@ class Reading:
             self._least_wide = min(self._least_wide, wide)
             self.needed = len(self.known) * max(1.0, self._least_wide)
 
-    def told(self, points: Sequence[int]) -> None:
-        """Time some more in full."""
-        self.timed(points)
-        self._learn()
-
     @one_thread
     def found(self) -> ReadOff:
         """All points, as far as they are known."""
@@ -387,15 +397,3 @@ class Reading:
         cycles[at], deviations = np.array(list(self.known.values())).T
         halves[at], timed[at] = self.wider * deviations, deviations == 0.0
         return ReadOff(cycles, timed, halves, reading=self)
-
-
-def quantile(errors: Float64[np.ndarray, " point"], confidence: float) -> float:
-    """Which a further error, over the deviation expected of it, stays within: split conformal prediction (Vovk et al.),
-    and no less than Student's with their mean square; this alone of too few errors. Student's from the normal quantile
-    by Wallace (1959), to 0.5 % from 4 degrees of freedom on: SciPy's takes 0.2 s to load."""
-    ordered, place = np.sort(np.abs(errors)), math.ceil((len(errors) + 1) * confidence)
-    degrees = max(len(errors) - 1, 1)
-    normal = t_quantile(math.inf, confidence) * (8 * degrees + 3) / (8 * degrees + 1)
-    student = math.sqrt(degrees * math.expm1(normal**2 / degrees))
-    by_size = math.sqrt(float((errors**2).mean())) * student
-    return max(float(ordered[place - 1]), by_size) if place <= len(errors) else by_size

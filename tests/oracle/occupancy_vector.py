@@ -71,6 +71,7 @@ class Sm:
         self.pool = {(name, g): 0 for name in ("sp", "int") for g in range(layout.groups)}
         self.line_there = self.line_served = 0
         self.memory = self.fetch = self.l2 = self.dram = self.port = self.reply = 0
+        self.asks = int(streams.turn_starts[first])
         self.recent = []  # when the latest loads that asked have what they asked for
         self.arrivals = {}  # by fill: when what it waits for is there
         self.dispatched, self.end, self.issued = -CYCLE, -CYCLE, 0
@@ -254,6 +255,9 @@ class Sm:
         self.reply = max(self.reply, answer - length) + length
         answer = (self.reply if kind == STORE else max(self.reply, read)) + m["l2_reply"]
         answer += portion(m["dram_latency"], asked["part"]) if asked["level"] == 2 else 0
+        if kind in (LOAD, STORE):
+            answer += int(self.streams.turns[self.asks]) * max(m["load_sector"], m["l2_sector"])
+            self.asks += 1
         if kind == LOAD:
             self.recent = [*self.recent, answer][-RECENT:]
         return answer

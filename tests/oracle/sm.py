@@ -6,6 +6,7 @@ from collections import defaultdict
 from functools import partial
 
 from abstim.gpu.config import Gpu
+from functional.traces.trace import LOCAL_LINES, LOCAL_WINDOW_LINE, PHASE_WINDOW_LINE
 from oracle.code_fetch import CodeFetch
 from oracle.l1d import ways_left
 from oracle.load_store_unit import LoadStoreUnit
@@ -313,7 +314,7 @@ class Sm:
     def next_access(self, warp: Warp, i: int) -> Access:
         """What the trace has of a memory instruction."""
         kind, access_bytes = self.program.kind(i), self.program.access_bytes(i)
-        records = warp.stream.records() if kind in RECORD_KINDS else []
+        records = [self._lies(r, warp.slot) for r in warp.stream.records()] if kind in RECORD_KINDS else []
         conflicts = warp.stream.conflict() if kind in SHARED_KINDS else 0
         loop, lanes = None, warp.stream.mask.bit_count() if self.program.adds_doubles(i) else 0
         if self.program.round(i):
@@ -322,6 +323,17 @@ class Sm:
         way = self.way if self.program.copies(i) == ELSEWHERE else 0
         self.accessed = Access(self.gpu, kind, access_bytes, records, conflicts, loop, lanes, way)
         return self.accessed
+
+    def _lies(self, record: int, slot: int) -> int:
+        """A record of local memory (rule 12): a word of all warps that there is room for, SM by SM, slot by slot."""
+        word, rest = (record >> 5) - LOCAL_WINDOW_LINE, record & 31
+        if word < 0 or (record >> 5) >= PHASE_WINDOW_LINE:
+            return record
+        sms, each = self.gpu.spec.sm_count, self.warps_per_block
+        block_slot, in_block = divmod(slot, each)
+        row = sms * len(self.slot_free) * each
+        place = (block_slot * sms + self.number) * each + in_block
+        return (LOCAL_WINDOW_LINE + (word * row + place) % LOCAL_LINES) << 5 | rest
 
     def complete(self, p) -> None:
         """Rule 11: all of a memory instruction is there, or will be at its result."""

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
+from sampling.auto import interpolation
 from sampling.auto.interpolation import (
+    BY_CHANCE,
     ENOUGH,
+    EXPECTED,
     FIRST,
+    LAST,
+    LEAST,
     NUGGET,
     OVERHEAD,
     STEP_SECONDS,
@@ -24,8 +29,8 @@ from sampling.auto.interpolation import (
     all_within,
     before,
     few_points,
+    half_interval,
     most_within,
-    quantile,
     read_off,
     slopes_of_loss,
 )
@@ -57,7 +62,7 @@ def found(true: np.ndarray, error: float = 0.03, rough: Rough = ROUGH, **how):
         asked.extend(points)
         return true[np.array(points)]
 
-    return read_off(time, rough, most_within(error, 0.95), 0.95, **how)
+    return read_off(time, rough, most_within(error, 0.95, 0.95), 0.95, **how)
 
 
 def test_what_is_smooth_is_read_off_and_what_was_timed_is_as_it_was():
@@ -77,10 +82,10 @@ def test_the_same_is_found_again():
 def test_few_points_for_the_settings_are_believed_of_errors_far_smaller_alone():
     true, enough = surface(2, 0.01), ENOUGH * len(before(len(ROUGH.places))[0])
     assert FIRST < found(true, 0.2).timed.sum() < enough  # the error is below that by more than the square of points
-    few, share = FIRST + 1, most_within(0.03, 0.95)
+    few, share = FIRST + 1, most_within(0.03, 0.95, 0.95)
     reading = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
     reading.go_on()
-    wide = share(reading.half_widths(range(COUNT)), reading.seen)
+    wide = share(reading.half_widths(range(COUNT)))
     assert len(reading.known) == few and 1.0 < (enough / few) ** 2 < 3.0
     assert found(true, 0.03 * wide * 1.01).timed.sum() > few  # where more points would be done
     assert found(true, 0.03 * wide * 1.01 * (enough / few) ** 2).timed.sum() == few
@@ -129,10 +134,26 @@ def test_where_looking_costs_more_than_timing_all_is_timed():
 
 
 def test_settings_stay_where_another_search_would_cost_more_than_it_saves():
-    true, first = surface(0, 0.01), STEP_SECONDS * STEPS * 3 * (FIRST + 1) ** 2
+    true, first = surface(0, 0.007), STEP_SECONDS * STEPS * 3 * (FIRST + 1) ** 2
     of = found(true, 0.02, seconds=1.5 * first / OVERHEAD)
     assert of.reading._settled == FIRST + 1 < 1.3 * (FIRST + 1) < of.timed.sum() < 0.3 * COUNT and not of.left
     assert found(true, 0.02).reading._settled > FIRST + 1
+
+
+def test_a_search_begins_with_the_settings_of_many_points_and_is_shorter(monkeypatch):
+    searches, search = [], interpolation.likeliest
+
+    def likeliest(apart, lacking, begun, steps):
+        searches.append((len(lacking), begun, steps, search(apart, lacking, begun, steps)))
+        return searches[-1][-1]
+
+    monkeypatch.setattr(interpolation, "likeliest", likeliest)
+    monkeypatch.setattr(interpolation, "MANY", 33)
+    found(surface(0, 0.01), 0.02)
+    first, second, third = searches[:3]
+    expected = before(len(ROUGH.places))[0]
+    assert first[0] < second[0] == 33 and (first[1] == expected).all() and (second[1] == expected).all()
+    assert third[1] is second[3] and (second[2], third[2]) == (STEPS, STEPS // 3)
 
 
 def test_few_points_are_all_timed():
@@ -159,7 +180,7 @@ def test_what_goes_by_the_limits_is_read_off_by_them():
 @pytest.mark.parametrize("noise", [0.002, 0.015])
 def test_intervals_hold(noise):
     inside = []
-    for seed in range(6):
+    for seed in range(16):
         true = surface(seed, noise)
         of = found(true, error=0.05)
         assert not of.left
@@ -240,26 +261,39 @@ def test_the_next_points_are_those_then_known_least():
     assert chosen == [first, second] and sorted(of.least_known(rest, 9)) == rest
 
 
-def test_intervals_are_wider_where_points_were_further_off_before_they_were_timed():
+def test_intervals_are_wider_where_points_were_further_off_of_late_before_they_were_timed():
     true = surface(2, 0.01)
     reading = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
     for _ in range(3):
         reading.go_on()
-    assert len(reading._foreseen) == 2 * math.ceil(4 / 3)  # of points by chance after the first
-    before, seen, reading._foreseen = reading.wider, reading.seen, [10.0] * 4
-    reading.told([])
-    assert reading.wider > 3 * before and reading.seen == pytest.approx(seen, rel=1e-6)
+    assert len(reading._foreseen) == 2 * math.ceil(LEAST * BY_CHANCE)  # of points by chance after the first
+    count, reading.process.errors = len(reading.known), lambda: np.zeros(25)
+    reading._foreseen = [(int(LAST * count) - 1, 10.0)] * 4
+    assert reading._spread() == pytest.approx(EXPECTED)
+    reading._foreseen = [(count, 10.0)] * 4
+    assert reading._spread() == pytest.approx(math.sqrt((10 * EXPECTED**2 + 400) / 14))
+
+
+def test_intervals_are_no_narrower_than_errors_of_points_left_out():
+    reading = Reading(lambda points: surface(2, 0.01)[np.array(points)], ROUGH, 0.95)
+    reading.go_on()
+    count, errors = len(reading.known), 3.0 * np.ones(len(reading.known))
+    reading.process.errors = lambda: errors
+    assert reading._spread() == pytest.approx(3.0 * math.sqrt(count / (count - len(reading.settings))))
+
+
+def test_what_no_key_tells_is_in_intervals_of_all_points_and_no_other_is_known_by_it():
+    true = surface(2)
+    exactly = Reading(lambda points: true[np.array(points)], ROUGH, 0.95)
+    roughly = Reading(exactly._time, ROUGH, 0.95, quick=lambda points: Timed(true[points], np.zeros(len(points)), 0.02))
+    for reading in (exactly, roughly):
+        reading.go_on()
+    halves = exactly.half_widths(range(COUNT)) / exactly.wider, roughly.half_widths(range(COUNT)) / roughly.wider
+    assert halves[0].min() < 0.02 / EXPECTED < halves[1].min()
 
 
 def test_most_points_are_within_an_error():
-    seen = np.abs(np.random.default_rng(0).normal(0, 1 / 1.96, 2000))
-    too_wide = most_within(0.03, 0.95)
-    assert too_wide(np.full(100, 0.03), seen) == pytest.approx(1.0, abs=0.05)
-    assert too_wide(np.full(100, 0.06), seen) == pytest.approx(2.0, abs=0.1)
-    assert too_wide(np.concatenate([np.zeros(50), np.full(50, 0.035)]), seen) == pytest.approx(1.0, abs=0.05)
-
-
-def test_quantiles_are_those_of_errors_left_out_or_of_students_t():
-    assert quantile(np.repeat([0.0, 3.0], [90, 10]), 0.95) == 3.0
-    assert quantile(np.linspace(-1, 1, 199), 0.95) == pytest.approx(1.972 * math.sqrt(1 / 3), abs=0.02)
-    assert quantile(np.ones(5), 0.95) == pytest.approx(2.776, rel=0.005)
+    too_wide, half = most_within(0.03, 0.95, 0.95), half_interval(0.95) / 1.96
+    assert too_wide(np.full(100, 0.03 * half)) == pytest.approx(1.0, abs=0.02)
+    assert too_wide(np.full(100, 0.06 * half)) == pytest.approx(2.0, abs=0.04)
+    assert too_wide(np.concatenate([np.zeros(50), np.full(50, 0.0357 * half)])) == pytest.approx(1.0, abs=0.03)

@@ -41,8 +41,9 @@ DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
 LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
 IN_FULL = 12  # points that say how far off launches are from the first of their kind
-# The least and the most of that, this of the error and of the root of launches saved: more would take more points
-LEAST_OFF, OF_ALIKE = 1e-6, 0.25
+# The least of that; and of the error, the most that all launches together may be off from what keys tell, as those of
+# a kind are from each other
+LEAST_OFF, OF_ALIKE = 1e-6, 0.5
 MORE, ROUNDS = 0.6, 3  # by what the aim shrinks where points miss it, and how often
 # Of the half-width, squares adding up to one: what launches left out may take of it, and what is read off
 OF_LAUNCHES, OF_POINTS = 0.4, 0.9
@@ -208,9 +209,8 @@ class TimedPairs:
 
     def as_on_first(self, number: int) -> Roughly:
         """The same on all points: what the engine says of the first."""
-        cycles = self.timed([(0, number)])[0]
         nothing = np.zeros((len(self.points), 0))
-        return Roughly(np.full(len(self.points), cycles), nothing, nothing)
+        return Roughly(np.full(len(self.points), self.timed([(0, number)])[0]), nothing, nothing)
 
     @cached_property
     def _columns(self) -> np.ndarray:
@@ -254,7 +254,7 @@ class InterpolatedSweep(TimedPairs):
         if FORMULA_SECONDS + SUMMARY_SECONDS * len(kinds) > WORTH * seconds:
             return self._found(self.all_timed())
         rough = self.rough([self.roughly(rows.index(kind)) for kind in kinds], list(kinds.values()))
-        met = most_within(self.aim.error, SHARE)
+        met = most_within(self.aim.error, SHARE, self.aim.confidence)
         self._alike = {rows.index(kind): often for kind, often in kinds.items()}
         quick = self.quickly if len(kinds) < len(rows) else None
         return self._found(read_off(self.totals, rough, met, self.aim.confidence, seconds, quick=quick))
@@ -268,11 +268,12 @@ class InterpolatedSweep(TimedPairs):
         ratios = np.log(self.totals(full) / self._of_kinds(full))
         exact = np.isin(points, full)
         spread = max(LEAST_OFF, float(ratios.std(ddof=1)) * math.sqrt(1.0 + 1.0 / len(full)))
-        if spread > OF_ALIKE * self.aim.error * math.sqrt(count / len(self._alike) - 1):
+        own = spread / math.sqrt(count / len(self._alike) - 1)
+        if own > OF_ALIKE * self.aim.error:
             return Timed(self.totals(points), np.zeros(len(points)))
         cycles = self._of_kinds(points) * np.exp(ratios.mean())
         cycles[exact] = self.totals(np.array(points)[exact].tolist())
-        return Timed(cycles, np.where(exact, 0.0, spread))
+        return Timed(cycles, np.where(exact, 0.0, spread), own)
 
     def _of_kinds(self, points: Sequence[int]) -> Float64[np.ndarray, " point"]:
         """Cycles of all launches, each as long as the first of its kind."""

@@ -33,6 +33,7 @@ from functional.errors import InputError
 from functional.keep.folder import cache_dir, make_folder
 from functional.keep.kept import key
 from functional.terminal import note
+from functional.traces.line_record import in_local
 from precharacterize.table import encoded
 
 CHUNK_WARP_INSTRUCTIONS = 1_000_000  # a few tenths of a second: lost at most when a sweep is killed
@@ -112,8 +113,10 @@ class Planner:
                 machines[shape] = _machine(inputs, gpu, blocks)
             own = self._digest((target, launch, id(inputs.table)), lambda: _inputs_digest(inputs))
             latency = int(gpu.params.launch_latency_cycles).to_bytes(8, "little")
-            machine = machines[shape].copy()  # of SMs beyond one a thread block nobody gets one, nor notices it
-            machine["sm_count"] = min(int(machine["sm_count"]), max(1, len(inputs.trace.thread_blocks)))
+            machine = machines[shape].copy()
+            if not own[-1]:  # of SMs beyond one a thread block nobody gets one, nor notices it but in local memory
+                machine["local_places"] = 0
+                machine["sm_count"] = min(int(machine["sm_count"]), max(1, len(inputs.trace.thread_blocks)))
             return own + machine.tobytes() + latency
 
         return read
@@ -209,12 +212,13 @@ def run_local(planner: Planner, jobs: Sequence[Job]) -> Iterator[Results]:
 
 
 def _inputs_digest(inputs: LaunchInputs) -> bytes:
-    """Of a launch as the engine reads it; equal for launches that do the same on the same addresses."""
+    """Of a launch as the engine reads it; equal for launches that do the same on the same addresses. Its last byte says
+    whether any of them is in local memory."""
     code, operands = code_of(inputs.table)
     digest = blake2b(f"{Planner.version()}:{inputs.table.register_count}".encode(), digest_size=32)
     streams, offsets = streams_of(inputs.trace, inputs.table, operands)
     _add(digest, code, *streams, *offsets, np.array([inputs.trace.warps_per_block]))
-    return digest.digest()
+    return digest.digest() + bytes([int(in_local(inputs.trace.records).any())])
 
 
 def _add(digest: blake2b, *arrays: np.ndarray) -> None:

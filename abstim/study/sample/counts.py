@@ -7,7 +7,7 @@ from abstim.session.memory_accesses import executed, first_records
 from abstim.study.sample.on_demand import ThreadBlocks
 from functional.arrays import Bool, Float64, Int64
 from functional.programs.program import Program
-from functional.traces.line_record import is_data, line_of, sectors_of
+from functional.traces.line_record import is_data, line_of, sectors_of, with_places
 from functional.traces.trace import LOCAL_WINDOW_LINE, Trace, concatenate, offsets_of
 from precharacterize.classify import Kind
 from precharacterize.table import LatencyTable
@@ -54,7 +54,7 @@ def distinct_lines(trace: Trace) -> tuple[Int64[np.ndarray, " tb"], int]:
     blocks = len(trace.thread_blocks)
     owner = np.repeat(np.arange(blocks, dtype=np.uint64), np.diff(trace.record_offsets[:: trace.warps_per_block]))
     data = in_memory(trace.records)
-    pairs = np.unique(owner[data] << np.uint64(32) | line_of(trace.records[data]).astype(np.uint64))
+    pairs = np.unique(owner[data] << np.uint64(32) | line_of(with_places(trace)[data]).astype(np.uint64))
     each = np.bincount((pairs >> np.uint64(32)).astype(np.int64), minlength=blocks)
     return each, len(np.unique(pairs & np.uint64(0xFFFFFFFF)))
 

@@ -14,7 +14,7 @@ from abstim.study.sample.sampled_program import SampledProgram
 from functional.arrays import Float64, Int64
 from functional.programs.dependence import trace_inputs
 from functional.programs.program import Program
-from functional.traces.line_record import line_of
+from functional.traces.line_record import line_of, with_places
 from functional.traces.trace import Trace
 from precharacterize.classify import kinds_of
 from sampling import Profile
@@ -76,7 +76,7 @@ def execute_some(run: Callable[[list[int]], Trace], thread_blocks: int, most: in
 
 
 def _lines(trace: Trace) -> np.ndarray:
-    return line_of(trace.records[counts.in_memory(trace.records)])
+    return line_of(with_places(trace)[counts.in_memory(trace.records)])
 
 
 PROFILED_BLOCKS = 16  # thread blocks a launch of which not all need to be executed

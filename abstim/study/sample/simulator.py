@@ -147,7 +147,7 @@ class EngineSimulator(Simulator):
                 pieces.append(counts.part_of(self.thread_blocks.trace, positions))
         for piece in reversed(pieces):
             made_by, _ = counts.kinds_of_records(program, piece, kinds)
-            self.launch.leave_out(piece.records, np.isin(made_by, (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC)))
+            self.launch.leave_out(piece, np.isin(made_by, (Kind.GLOBAL_STORE, Kind.GLOBAL_ATOMIC)))
         self._spent("time", perf_counter() - started)
 
     def advance(self, cycles: int) -> Observation:

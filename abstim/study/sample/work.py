@@ -16,7 +16,7 @@ from abstim.study.sample.profiling import SomeBlocks
 from functional.arrays import Float64, Int64
 from functional.jit.machine_code import compiled
 from functional.programs.program import Program
-from functional.traces.line_record import SECTORS_A_LINE, is_data
+from functional.traces.line_record import SECTORS_A_LINE, is_data, with_places
 from functional.traces.trace import SHARED_WINDOW_LINE, Trace, offsets_of
 from precharacterize.classify import latency_class
 
@@ -31,7 +31,6 @@ RECENT = 1 << 14  # lines of which it is known that this thread block has touche
 WAYS = 8
 CROWD = 16  # lines a slice, on average, after which it is asked which one was busiest
 SLOW = ("sfu", "tensor", "fp64", "div")  # parts of latency classes that have few units
-in_memory = jit(is_data)
 
 
 def missed(tags, used, first, ways, mark, clock):
@@ -74,7 +73,7 @@ def wanted(m, readers, line):
 def count_access(m, records, k, b, together, clock, seen, recent, readers, l1d, l2, rows, slices, found):
     """The record `k` of thread block `b`, which is resident with others of the same number `together`."""
     line, bits = line_of(records[k]), sectors_of(records[k])
-    if not in_memory(line):
+    if not is_data(line):
         found[b, BANK_PASSES] += line == SHARED_WINDOW_LINE
         return
     found[b, REQUESTS] += 1
@@ -176,7 +175,8 @@ def block_work(traces: Sequence[Trace], gpu: Gpu, slow: np.ndarray, blocks_per_s
         recent[:] = 0
         l1d = np.zeros((2, spec.l1d_sets * spec.l1d_ways), np.int64)
         count_work(
-            machine, np.ascontiguousarray(trace.records), trace.record_offsets[:-1].copy(), trace.record_offsets, each,
+            machine, np.ascontiguousarray(with_places(trace, spec.sm_count * blocks_per_sm * each)),
+            trace.record_offsets[:-1].copy(), trace.record_offsets, each,
             min(blocks_per_sm, blocks), seen, recent, readers, l1d, l2, rows, slices, counts, longest,
         )  # fmt: skip
         counts[:, BANK_PASSES] += _by_block(trace.conflicts, trace.conflict_offsets, each)
