@@ -17,7 +17,7 @@ from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks
 from abstim.analytic.model import PREDICTION, Summary, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.accesses import element_segment
-from abstim.engine.design_point import caches_machine, code_of, streams_of
+from abstim.engine.design_point import caches_machine, streams_of
 from abstim.gpu.config import Gpu
 from abstim.gpu.spec import INSTRUCTION_CLASSES
 from functional.arrays import Float, Int32
@@ -225,14 +225,16 @@ def _code(program: Program, table: LatencyTable, gpu: Gpu) -> tuple[np.ndarray, 
     code["fixed"] = table.result_cycles - latency[code["latency"]]
     code["kind"], code["pc"], code["bytes"] = table.kind, table.pcs, table.access_bytes
     code["latency"] += [max(0, lone_warp.action_of(kind) - LOOK_UP) for kind in table.kind.tolist()]  # behind LOAD
-    as_engine, operands = code_of(table)
-    for name in ("waits_at", "waits_end", "writes_at", "writes_end"):
-        code[name] = as_engine[name]
+    operands, count = list[np.ndarray](), 0
+    for name, registers in (("waits", table.waits), ("writes", table.writes)):
+        operands.append(registers[registers >= 0])
+        code[f"{name}_end"] = count + np.cumsum((registers >= 0).sum(1))
+        code[f"{name}_at"], count = np.append(count, code[f"{name}_end"][:-1]), count + len(operands[-1])
     held = np.zeros(len(LATENCIES))
     held[:CLASSES] = [gpu.pipeline.operation(n).initiation_cycles for n in INSTRUCTION_CLASSES]
     held = held[code["latency"]]
     code["times"] = np.where(held > 0, table.initiation_cycles // np.maximum(held, 1), 1).clip(1)
-    return code, operands
+    return code, np.concatenate(operands, dtype=np.int32)
 
 
 def _latency_of(name: str, kind: int) -> int:
