@@ -323,7 +323,8 @@ def test_the_command(build, capfd):
     said = capfd.readouterr()
     found = json.loads(said.out)
     assert found["kind"] == "application" and found["status"] == 7 and found["executed"] == 11
-    assert [launch["kernel"] for launch in found["runs"][0]["launches"]] == ["add", "count"]
+    timed = found["runs"][0]["launches"]
+    assert [(own["kernel"], own["warp_instructions"]) for own in timed] == [("add", 673), ("count", 8)]
     assert "PASSED with 2 arguments" in said.err  # the program's own options are the program's
     assert found["model"] == "detailed" and "with values changed" in found["runs"][0]["known_error"]
     assert end.value.code == 2  # memory was refused

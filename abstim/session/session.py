@@ -138,9 +138,12 @@ class Session:
         return self._made[key]  # type: ignore[no-any-return]
 
     def once_of(self, number: int, trace: Trace, key: tuple, make: Callable[[], Made]) -> Made:
-        """The same of a launch's trace, which is made anew where that is not held as long as the session."""
-        held = isinstance(self.traces, Execution) and self.traces.traces[number] is trace
-        return self.once(key, make) if held else make()
+        """The same of a launch's trace, made anew for another trace, and where that is not held."""
+        if not isinstance(self.traces, Execution) or self.traces.traces[number] is not trace:
+            return make()
+        if key not in self._made or self._made[key][0] is not trace:  # an application's launches come one by one
+            self._made[key] = trace, make()
+        return self._made[key][1]  # type: ignore[no-any-return]
 
     def _characterized(self, key: tuple, make: Callable[[], Made]) -> Made:
         """The same of what counts as characterising."""
