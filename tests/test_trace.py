@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ptx_kernels import entry, launch
 
+from abstim.gpu.config import load_gpu
+from abstim.session.memory_accesses import first_elements, words_of_vectors
 from functional.launches.memory import GLOBAL_BASE
 from functional.traces.line_record import (
     atomic_records,
@@ -22,6 +24,7 @@ from functional.traces.line_record import (
     with_places,
 )
 from functional.traces.trace import LOCAL_WINDOW_LINE, PARAM_WINDOW_LINE
+from precharacterize import characterize
 
 U32 = np.uint32
 FIRST_LINE = GLOBAL_BASE // 128  # of the first buffer
@@ -127,6 +130,23 @@ def test_resident_warps_have_a_word_of_local_memory_side_by_side() -> None:
     lines = [line_of(records[start:stop])[1:] for start, stop in pairwise(trace.record_offsets.tolist())]
     first = [line - LOCAL_WINDOW_LINE for line, _ in lines]
     assert first == [0, 1, 2, 3, 0, 1] and [other - LOCAL_WINDOW_LINE - 8 for _, other in lines] == first
+
+
+def test_gpgpusim_accesses_the_first_element_of_a_vector_in_local_memory() -> None:
+    body = (
+        ".local .align 16 .b8 l[64]; mov.u64 %rd2, 5; st.local.v2.u64 [l+16], {%rd2, %rd2};\n"
+        "st.local.v4.u32 [l+32], {%r0, %r0, %r0, %r0}; st.local.u64 [l], %rd2; ld.local.u32 %r1, [l+44];"
+    )
+    run = launch(entry(body), {"a": np.zeros(1, U32)})
+    table, words = characterize(run.launch.program, load_gpu("gtx480").pipeline), words_of_vectors(run.launch.program)
+    assert words is not None
+    found = first_elements(run.trace, table, words).records
+    lines = [int(line_of(r)) - LOCAL_WINDOW_LINE for r in found if line_of(r) < PARAM_WINDOW_LINE]
+    assert lines == [4, 5, 8, 0, 1, 11] and [more_follow(int(r)) for r in found][-6:] == [1, 0, 0, 1, 0, 0]
+    assert (
+        words_of_vectors(launch(entry("st.global.v2.u32 [%rd0], {%r0, %r0};"), {"a": np.zeros(64, U32)}).launch.program)
+        is None
+    )
 
 
 def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:

@@ -7,7 +7,18 @@ from msgspec import Struct
 
 from abstim.engine import LaunchInputs
 from functional.arrays import Bool, Int, Int64, UInt32
-from functional.traces.line_record import ALL_SECTORS, MORE, SECTOR_SHIFT, is_data, line_of, more_follow, sectors_of
+from functional.programs.program import Program
+from functional.ptx.ir import TYPE_BYTES
+from functional.traces.line_record import (
+    ALL_SECTORS,
+    MORE,
+    SECTOR_SHIFT,
+    in_local,
+    is_data,
+    line_of,
+    more_follow,
+    sectors_of,
+)
 from functional.traces.trace import LOCAL_WINDOW_LINE, SHARED_WINDOW_LINE, Trace
 from precharacterize import LatencyTable
 from precharacterize.classify import Kind
@@ -110,6 +121,27 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     whole = wide[owner] & keep
     records = np.where(whole, trace.records | np.uint32(ALL_SECTORS << SECTOR_SHIFT), trace.records)
     return replace(inputs, trace=_kept(trace, records, owner, keep))
+
+
+def words_of_vectors(program: Program) -> Int64[np.ndarray, " instr"] | None:
+    """Words a lane of each instruction that may access local memory by vectors, 0 of others; None if there is none."""
+    spaces = "local", "generic"
+    words = np.array([i.access_bytes // 4 if i.is_memory and i.space in spaces else 0 for i in program.instructions])
+    elements = np.array([max(1, TYPE_BYTES.get(i.type, 4) // 4) for i in program.instructions])
+    return np.where(words > elements, words, 0) if (words > elements).any() else None
+
+
+def first_elements(trace: Trace, table: LatencyTable, words: Int64[np.ndarray, " instr"]) -> Trace:
+    """Of vectors in local memory the first element alone is accessed, as in GPGPU-Sim 4.2 (translate_local_memaddr).
+    `words`: see `words_of_vectors`."""
+    local = in_local(trace.records)
+    if not local.any():
+        return trace
+    found = accesses_of(LaunchInputs(table, trace))
+    made_by = found.instruction[found.owner]
+    word = (line_of(trace.records) - np.uint32(LOCAL_WINDOW_LINE)) % np.maximum(words, 1)[made_by]
+    keep = ~local | (words == 0)[made_by] | (word < np.maximum(1, table.access_bytes // 4)[made_by])
+    return _kept(trace, trace.records, found.owner, keep)
 
 
 def _kept(

@@ -13,6 +13,7 @@ from abstim.engine import Caches, EngineResult, LaunchInputs, simulate_point
 from abstim.engine.simulation import Simulation, warm, warm_code
 from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, check_cluster, occupancy
+from abstim.session.memory_accesses import first_elements, words_of_vectors
 from abstim.session.rates import block_operations
 from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
@@ -49,7 +50,7 @@ class Session:
         self.order_note = ""  # what to say of launches whose outcome depends on the order of thread blocks
         self.serial = False  # one launch after the other, whatever their streams allow?
         self._made: dict[tuple, Any] = {}
-        self._projected: dict[tuple[int, int], tuple[Trace, Projected]] = {}
+        self._projected: dict[tuple[int, int], tuple[Trace, Any]] = {}
         self._characterize_seconds = 0.0
 
     @property
@@ -230,7 +231,7 @@ class Session:
         found = self.traces.trace(number) if trace is None else trace
         launch, code = self.launch(number), self.timed_code(number, gpu)
         table = self.table(number, gpu) if code is None else code.table
-        timed = found if code is None else self.projected(found, code).trace
+        timed = self._as_reference(number, found, table, gpu) if code is None else self.projected(found, code).trace
         size = launch.cluster.total
         order = np.lexsort(places(launch, timed.thread_blocks)[::-1]) if size > 1 else None
         return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order)
@@ -249,14 +250,26 @@ class Session:
         return found
 
     def projected(self, trace: Trace, code: TimedCode) -> Projected:
-        """A trace as one of timed code; the latest are held, for they are asked for again."""
+        """A trace as one of timed code."""
+        return self._held(trace, code, lambda: project(trace, code))
+
+    def _as_reference(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
+        """A trace of PTX with the accesses that the GPU makes."""
+        program = self.launch(number).program
+        words = self.once(("local vectors", program.name, program.digest), lambda: words_of_vectors(program))
+        if words is None or gpu.spec.posted_stores:  # hardware
+            return trace
+        return self._held(trace, table, lambda: first_elements(trace, table, words))
+
+    def _held(self, trace: Trace, code: object, make: Callable[[], Made]) -> Made:
+        """What is made of a trace for some code; the latest are held, for they are asked for again."""
         key = (id(trace), id(code))
         held = self._projected.get(key)
         if held is None or held[0] is not trace:
-            held = self._projected[key] = (trace, project(trace, code))
+            held = self._projected[key] = (trace, make())
             for old in list(self._projected)[:-MOST_PROJECTED]:
                 self._projected.pop(old, None)
-        return held[1]
+        return held[1]  # type: ignore[no-any-return]
 
     def simulation(
         self, number: int, gpu: Gpu, trace: Trace | None = None, caches: Caches | None = None, **record: Any
