@@ -122,7 +122,8 @@ class Planner:
         return read
 
     def _group(self, job: Job) -> tuple[int, ...]:
-        return job.target, job.launch, id(self.sessions[job.target].inputs(job.launch, job.gpu).table)
+        table = self.sessions[job.target].inputs(job.launch, job.gpu).table
+        return job.target, job.launch, id(table), job.gpu.spec.posted_stores  # which decides what of a trace is timed
 
     def _chunk_size(self, group: Sequence[Job], workers: int) -> int:
         first = group[0]
