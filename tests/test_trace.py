@@ -8,10 +8,13 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ptx_kernels import entry, launch
+from ptx_kernels import HEADER, entry, launch
 
 from abstim.gpu.config import load_gpu
+from abstim.models import run_many
 from abstim.session.memory_accesses import first_elements, words_of_vectors
+from abstim.session.session import open_session
+from abstim.targets.resolve import ptx_case
 from functional.launches.memory import GLOBAL_BASE
 from functional.traces.line_record import (
     atomic_records,
@@ -138,15 +141,23 @@ def test_gpgpusim_accesses_the_first_element_of_a_vector_in_local_memory() -> No
         "st.local.v4.u32 [l+32], {%r0, %r0, %r0, %r0}; st.local.u64 [l], %rd2; ld.local.u32 %r1, [l+44];"
     )
     run = launch(entry(body), {"a": np.zeros(1, U32)})
-    table, words = characterize(run.launch.program, load_gpu("gtx480").pipeline), words_of_vectors(run.launch.program)
+    table = characterize(run.launch.program, load_gpu("gtx480").pipeline)
+    words = words_of_vectors(run.launch.program, table)
     assert words is not None
     found = first_elements(run.trace, table, words).records
     lines = [int(line_of(r)) - LOCAL_WINDOW_LINE for r in found if line_of(r) < PARAM_WINDOW_LINE]
     assert lines == [4, 5, 8, 0, 1, 11] and [more_follow(int(r)) for r in found][-6:] == [1, 0, 0, 1, 0, 0]
-    assert (
-        words_of_vectors(launch(entry("st.global.v2.u32 [%rd0], {%r0, %r0};"), {"a": np.zeros(64, U32)}).launch.program)
-        is None
-    )
+    other = launch(entry("st.global.v2.u32 [%rd0], {%r0, %r0};"), {"a": np.zeros(64, U32)}).launch.program
+    assert words_of_vectors(other, characterize(other, load_gpu("gtx480").pipeline)) is None
+
+
+def test_hardware_accesses_all_of_a_vector_in_local_memory(tmp_path) -> None:
+    body = ".local .align 16 .b8 l[16]; st.local.v4.u32 [l], {%r0, %r0, %r0, %r0};"
+    (tmp_path / "k.ptx").write_text(HEADER + entry(body))
+    case = ptx_case(str(tmp_path / "k.ptx"), "", [1], [32], ["buf:u32:64"])
+    gpus = [load_gpu("qv100", [f"posted_stores={posted}"]) for posted in ("false", "true")]
+    session = open_session(case)  # one, whose traces are held
+    assert [run.launches[0].caches["l1d_accesses"] for run in run_many(session, gpus)] == [4, 16]  # sectors
 
 
 def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:

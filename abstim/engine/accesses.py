@@ -23,7 +23,8 @@ def line_and_sectors(records, k):
 
 
 def line_for(m, line, sm, w):
-    """Where a line of a record lies for warp slot `w` of an SM: local memory belongs to slots, SMs side by side."""
+    """Where a line of a record lies for warp slot `w` of an SM: local memory belongs to slots, SMs side by side, those
+    of a thread block together if all have as many."""
     if line < LOCAL_LINE:
         return line
     each = max(1, m.warps_per_block)

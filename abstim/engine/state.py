@@ -51,7 +51,7 @@ RESOURCES = ("blocks", "threads", "shared memory", "registers", "tensor memory")
 WHEEL = 64  # cycles a warp can be put on the wheel; later ones go round again
 RESIDUES = 32  # bits of a line number above an index that a hash looks at
 PLACES_LOG2 = 5  # of the places that a word of a ring says are taken (operand_collectors.py)
-FIRST_WAITS = 4  # registers that an instruction waits for and that stand with it
+FIRST_WAITS = 4  # registers that an instruction waits for and that stand with it, as scoreboard.py counts them out
 HINTS = 256  # where a line was found last, by its low bits
 
 

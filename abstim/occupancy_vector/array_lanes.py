@@ -578,10 +578,8 @@ def run_arrays(part: rec.Lanes) -> rec.Outcome:
     with kept_programs():
         end, issued, near = run_words(machine, rec.Streams(*map(_bucketed, words)), sizes, part.layout)
     if not near:
-        raise InputError(
-            f"the arrays of the occupancy model count up to {rec.LIMIT_TICKS // rec.TICKS:,} cycles a launch, and this "
-            "one takes longer; use --model detailed"
-        )
+        most = f"the arrays of the occupancy model count up to {rec.LIMIT_TICKS // rec.TICKS:,} cycles a launch"
+        raise InputError(f"{most}, and this one takes longer; use --model detailed")
     return rec.Outcome(*(np.asarray(column)[:count].astype(np.int64) for column in (end, issued)))
 
 

@@ -80,7 +80,7 @@ class Caches(NamedTuple):
     missed: np.ndarray  # by SM: misses so far
     pipes: np.ndarray  # PIPED, by SM: the latest accesses on their way to the tags
     hints: np.ndarray  # HINT, by SM and the low bits of a line of L1D
-    banks: np.ndarray  # BANK, by SM
+    banks: np.ndarray  # BANK, by SM and bank of L1D
     waiting: np.ndarray  # WAITING, by SM and bank
     fetched: np.ndarray  # FETCHED, by SM
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit

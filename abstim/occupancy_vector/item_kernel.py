@@ -30,10 +30,10 @@ TERM_COUNT = len(rec.TERMS)
 def held(m, records, first, end, row):
     """Cycles that an access holds the load/store unit: what passes L1D by leaves it a transaction a cycle."""
     cycles, left = pipe_cycles(m, records, first, end, row.kind, row.bytes), 0
-    for k in range(first, end):
-        data = row.kind > Kind.CONST_LOAD and not m.perfect_memory
-        if data and passes_l1d(m, row.kind, line_of(records[k])):
-            left += transactions_in(sectors_of(records[k]), transaction_bytes(m, row.kind, row.bytes))
+    if row.kind > Kind.CONST_LOAD and not m.perfect_memory:
+        for k in range(first, end):
+            if passes_l1d(m, row.kind, line_of(records[k])):
+                left += transactions_in(sectors_of(records[k]), transaction_bytes(m, row.kind, row.bytes))
     return max(1, cycles, left)
 
 

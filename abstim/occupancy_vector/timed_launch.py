@@ -151,7 +151,7 @@ class TimedLaunch:
         session, number, own = self.session, self.number, reading_of(gpu)
         residents, inputs = session.blocks_per_sm(number, gpu), session.inputs(number, gpu, self.trace)
         table, trace = inputs.table, inputs.trace
-        touch = (id(session.timed_code(number, gpu)), gpu.spec.posted_stores, *own.touching)  # the code is kept
+        touch = (id(session.timed_code(number, gpu)), *own.touching)  # a session keeps its timed code
         refuse_unsupported(gpu, table, trace.warps_per_block, residents)
         refuse_commits(table, "occupancy")
         with self._lock:

@@ -8,20 +8,13 @@ from abstim.engine.address_map import bank_of, l2_set_of, row_of, slice_of
 from abstim.engine.l1d import set_of
 from abstim.engine.rules import SECTORS
 from abstim.engine.state import LOCAL_BACK, WRITE_THROUGH
-from abstim.engine.warp_slots import ONE, bit, first_after, lowest, span
+from abstim.engine.warp_slots import bit, first_after, lowest, span
 from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.answer_kernel import asked_by
-from abstim.occupancy_vector.cache_walk import (
-    DRAM_CYCLES,
-    FEW_WAYS,
-    FIRST_CYCLES,
-    HINTS,
-    L2_CYCLES,
-    MOST_WAYS,
-    PIPE_PLACES,
-)
+from abstim.occupancy_vector.cache_walk import DRAM_CYCLES, FIRST_CYCLES, L2_CYCLES, PIPE_PLACES
 from abstim.occupancy_vector.miss_queue import leave_sm, serve
-from abstim.occupancy_vector.ready_slots import equal, first_of_least, prefetch, split
+from abstim.occupancy_vector.ready_slots import prefetch, split
+from abstim.occupancy_vector.walk_tags import find, free_way, in_l1d, oldest_way, place_in_l1d, use
 from functional.jit.marked import zero
 from functional.traces.trace import SECTOR_BYTES
 
@@ -32,65 +25,6 @@ FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a windo
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
 SPREAD, ONE_EACH = 0x204081, 0x1010101  # bits of four sectors, times the first, are the lowest ones of four bytes
-
-
-def filled(caches, lines, first):
-    """Ways of a set, from its first on, that this walk may have used: free ones are taken in order."""
-    return max(0, lines.filled[first] - caches.uses[0].before * MOST_WAYS)
-
-
-def position(caches, lines, first, line):
-    """Where a line is in its set, -1: nowhere. What no use of this walk has left there is none."""
-    stop = first + filled(caches, lines, first)
-    for n in range(first, stop, rec.TOGETHER):
-        there = equal(lines.tag, n, line + 1)
-        while there:
-            k = n + lowest(there)
-            if k < stop and lines.used[k] > caches.uses[0].before:
-                return k
-            there &= there - ONE
-    return -1
-
-
-def in_l1d(walk, caches, sm, first, line):
-    """`position` in an SM's L1D, where lines that no other shares a hint with need no search."""
-    hint, tags = caches.hints[sm, line & (HINTS - 1)], caches.l1d.tag
-    if walk.machine[0].l1d_ways <= FEW_WAYS or hint.line < 0:
-        return position(caches, caches.l1d, first, line)
-    if hint.line == line + 1 and tags[hint.way] == line + 1 and caches.l1d.used[hint.way] > caches.uses[0].before:
-        return hint.way
-    return np.int64(-1)
-
-
-def place_in_l1d(caches, sm, k, line):
-    """A line takes a way of an SM's L1D; nothing of it is there."""
-    hint = caches.hints[sm, line & (HINTS - 1)]
-    hint.line = line + 1 if hint.line == 0 or hint.line == line + 1 else -1
-    hint.way = k
-    caches.l1d.tag[k], caches.l1d.row[k].valid = line + 1, 0
-
-
-def oldest_way(caches, lines, first, ways):
-    """The least recently used of a set, the first of those that this walk has not used."""
-    count, before = filled(caches, lines, first), caches.uses[0].before
-    if count < ways and not caches.uses[0].evicted:
-        lines.filled[first] = before * MOST_WAYS + count + 1
-        return first + count
-    k = first_of_least(lines.used, first, min(ways, count + 1), before)
-    lines.filled[first] = before * MOST_WAYS + max(count, k - first + 1)
-    return k
-
-
-def find(caches, lines, first, ways, line):
-    """(position, is it there): where it is, or the least recently used of its set."""
-    k = position(caches, lines, first, line)
-    return (k, True) if k >= 0 else (oldest_way(caches, lines, first, ways), False)
-
-
-def use(caches, lines, k):
-    """The line is the youngest of its set."""
-    caches.uses[0].latest += 1
-    lines.used[k] = caches.uses[0].latest
 
 
 def open_row(walk, caches, channel, local, sectors):
@@ -104,9 +38,9 @@ def open_row(walk, caches, channel, local, sectors):
         totals.rows_opened += 1
 
 
-def queued(caches, sm, time, sectors, read):
+def queued(caches, number, time, sectors, read):
     """How long sectors asked of L2, and of DRAM, wait for those that the SM has asked before."""
-    own, shares = caches.servers[sm], caches.shares[0]
+    own, shares = caches.servers[number], caches.shares[0]
     own.l2 = max(own.l2, time) + sectors * shares.l2
     if read:
         own.dram = max(own.dram, own.l2) + read * shares.dram
@@ -196,31 +130,11 @@ def held_up(found, row, access, time):
     return row.there
 
 
-def is_idle(caches, lines, k, time):
-    """Is a line not on its way?"""
-    return lines.used[k] < caches.uses[0].before or lines.row[k].there <= time
-
-
-def free_way(caches, lines, first, ways, time):
-    """The least recently used line of a set that is not on its way; of a set in which all are, the next to come."""
-    best = oldest_way(caches, lines, first, ways)
-    if is_idle(caches, lines, best, time):  # nearly always
-        return best
-    best, soonest, used = -1, first, rec.FAR_OFF
-    for k in range(first, first + ways):
-        own = max(lines.used[k], caches.uses[0].before)
-        if is_idle(caches, lines, k, time) and own < used:
-            best, used = k, own
-        if lines.row[k].there < lines.row[soonest].there:
-            soonest = k
-    return best if best >= 0 else soonest
-
-
-def load(walk, caches, sm, state, line, sectors, time, access, found):
+def load(walk, caches, number, sm, line, sectors, time, access, found):
     """A load, or a local store, looks up L1D; returns when the tags have taken it."""
     m, lines = walk.machine[0], caches.l1d
-    first = sm * lines.size + set_of(m, line)
-    k = in_l1d(walk, caches, sm, first, line)
+    first = number * lines.size + set_of(m, line)
+    k = in_l1d(walk, caches, number, first, line)
     wanted, there = sectors if m.l1d_sectored else accesses.WHOLE_LINE, k >= 0
     missed = wanted
     if there:
@@ -229,41 +143,41 @@ def load(walk, caches, sm, state, line, sectors, time, access, found):
         if not missed and row.there > time and join(row, wanted, m.l1d_mshr_merges):
             time = held_up(found, row, access, time)
     if missed:
-        registers, own = caches.registers[sm], caches.missed[sm]
+        registers, own = caches.registers[number], caches.missed[number]
         count = sectors_in(missed) if m.l1d_sectored else 1
         time = held_up(found, registers[(own + count - 1) % len(registers)], access, time)
         if not there:
             k = free_way(caches, lines, first, m.l1d_ways, time)
             if lines.used[k] >= caches.uses[0].before:
                 time = held_up(found, lines.row[k], access, time)
-            place_in_l1d(caches, sm, k, line)
+            place_in_l1d(caches, number, k, line)
         row, before = lines.row[k], found.dram_sectors
         row.valid |= missed
-        leave_sm(walk, caches, sm, state, access, missed, time)
+        leave_sm(walk, caches, number, sm, access, missed, time)
         ask_first(row, missed, there and row.there > time)
         answered = ask_l2(walk, caches, line, missed, False, time, found)
         found.way = max(found.way, answered - time)
-        row.there = answered + queued(caches, sm, time, sectors_in(missed), found.dram_sectors - before)
+        row.there = answered + queued(caches, number, time, sectors_in(missed), found.dram_sectors - before)
         row.asker = access + 1
         for n in range(own, own + count):
             registers[n % len(registers)].there, registers[n % len(registers)].asker = row.there, row.asker
-        caches.missed[sm] += count
+        caches.missed[number] += count
     use(caches, lines, k)
     wait_for(walk, found, lines.row[k], access, time)
     return time
 
 
-def passed(caches, sm, found, answered, time, sectors, read):
+def passed(caches, number, found, answered, time, sectors, read):
     """An access that leaves nothing in L1D."""
     found.way = max(found.way, answered - time)
-    found.wait = max(found.wait, answered - time + queued(caches, sm, time, sectors_in(sectors), read))
+    found.wait = max(found.wait, answered - time + queued(caches, number, time, sectors_in(sectors), read))
 
 
-def store(walk, caches, sm, state, line, sectors, time, access, found):
+def store(walk, caches, number, sm, line, sectors, time, access, found):
     """A store to global memory: evicts or updates the line in L1D, allocates it by policy, and goes on to L2."""
     m, lines = walk.machine[0], caches.l1d
-    first = sm * lines.size + set_of(m, line)
-    k = in_l1d(walk, caches, sm, first, line)
+    first = number * lines.size + set_of(m, line)
+    k = in_l1d(walk, caches, number, first, line)
     there = k >= 0
     if not there:
         k = oldest_way(caches, lines, first, m.l1d_ways)
@@ -274,17 +188,17 @@ def store(walk, caches, sm, state, line, sectors, time, access, found):
         caches.uses[0].evicted = 1
     elif updates and (there or m.l1d_write_allocate):
         if not there:
-            place_in_l1d(caches, sm, k, line)
+            place_in_l1d(caches, number, k, line)
             row.there = 0
         row.valid |= sectors
         use(caches, lines, k)
     sectors = accesses.segment(m, sectors)
-    leave_sm(walk, caches, sm, state, access, sectors, time)
+    leave_sm(walk, caches, number, sm, access, sectors, time)
     answered = ask_l2(walk, caches, line, sectors, True, time, found)
-    passed(caches, sm, found, answered, time, sectors, 0)
+    passed(caches, number, found, answered, time, sectors, 0)
 
 
-def read_constant(walk, caches, sm, line, sectors, time, access, found):
+def read_constant(walk, caches, number, line, sectors, time, access, found):
     """A constant or parameter goes through the constant cache, whose lines may be half as long."""
     m = walk.machine[0]
     if m.perfect_constant_cache:
@@ -292,7 +206,7 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
     halves = m.const_line_bytes == 64
     own = 2 * line + (0 if sectors & 3 else 1) if halves else line
     wanted = accesses.WHOLE_LINE if not halves else 3 if sectors & 3 else 12
-    first = sm * caches.const.size + (own & (m.const_sets - 1)) * m.const_ways
+    first = number * caches.const.size + (own & (m.const_sets - 1)) * m.const_ways
     k, there = find(caches, caches.const, first, m.const_ways, own)
     row = caches.const.row[k]
     use(caches, caches.const, k)
@@ -303,14 +217,14 @@ def read_constant(walk, caches, sm, line, sectors, time, access, found):
     wait_for(walk, found, row, access, time)
 
 
-def read_code(walk, caches, sm, line, time, fetch, found):
+def read_code(walk, caches, number, line, time, fetch, found):
     """The cycle an instruction line is there; `found` is scratch."""
     m = walk.machine[0]
     if m.perfect_instruction_cache:
         return time
-    latest, lines = caches.fetched[sm], caches.code
+    latest, lines = caches.fetched[number], caches.code
     if latest.line != line + 1:  # else it is the youngest already
-        k, there = find(caches, lines, sm * lines.size + (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
+        k, there = find(caches, lines, number * lines.size + (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
         use(caches, lines, k)
         latest.line, latest.way, row = line + 1, k, lines.row[k]
         if not there:
@@ -322,7 +236,7 @@ def read_code(walk, caches, sm, line, time, fetch, found):
     return max(time, row.there)
 
 
-def ask_caches(walk, caches, sm, state, kind, r, time, access, found):
+def ask_caches(walk, caches, number, sm, kind, r, time, access, found):
     """All lines of a memory instruction, from line record `r` on; returns when the tags have taken the last."""
     m = walk.machine[0]
     more = 1
@@ -330,19 +244,19 @@ def ask_caches(walk, caches, sm, state, kind, r, time, access, found):
         word = walk.records[r]
         line, sectors = line_of(word), sectors_of(word)
         local, shared = line >= accesses.LOCAL_LINE, line == accesses.SHARED_LINE
-        line = accesses.line_for(m, line, sm, state.last)
+        line = accesses.line_for(m, line, number, sm.last)
         if sectors == 0 or shared:
             pass
         elif kind == rec.CONSTANT:
-            read_constant(walk, caches, sm, line, sectors, time, access, found)
+            read_constant(walk, caches, number, line, sectors, time, access, found)
         elif kind == rec.ATOMIC or ((kind == rec.PASSING or (m.l1d_bypass and kind == rec.LOAD)) and not local):
             before = found.dram_sectors
             answered = ask_l2(walk, caches, line, sectors, False, time, found)
-            passed(caches, sm, found, answered, time, sectors, found.dram_sectors - before)
+            passed(caches, number, found, answered, time, sectors, found.dram_sectors - before)
         elif kind == rec.LOAD or kind == rec.PASSING or (local and m.l1d_write == LOCAL_BACK):
-            time = load(walk, caches, sm, state, line, sectors, time, access, found)
+            time = load(walk, caches, number, sm, line, sectors, time, access, found)
         else:
-            store(walk, caches, sm, state, line, sectors, time, access, found)
+            store(walk, caches, number, sm, line, sectors, time, access, found)
         more = accesses.more_follow(word)
         r += 1
     return time

@@ -8,7 +8,6 @@ from msgspec import Struct
 from abstim.engine import LaunchInputs
 from functional.arrays import Bool, Int, Int64, UInt32
 from functional.programs.program import Program
-from functional.ptx.ir import TYPE_BYTES
 from functional.traces.line_record import (
     ALL_SECTORS,
     MORE,
@@ -123,12 +122,12 @@ def coalesced(inputs: LaunchInputs) -> LaunchInputs:
     return replace(inputs, trace=_kept(trace, records, owner, keep))
 
 
-def words_of_vectors(program: Program) -> Int64[np.ndarray, " instr"] | None:
+def words_of_vectors(program: Program, table: LatencyTable) -> Int64[np.ndarray, " instr"] | None:
     """Words a lane of each instruction that may access local memory by vectors, 0 of others; None if there is none."""
     spaces = "local", "generic"
     words = np.array([i.access_bytes // 4 if i.is_memory and i.space in spaces else 0 for i in program.instructions])
-    elements = np.array([max(1, TYPE_BYTES.get(i.type, 4) // 4) for i in program.instructions])
-    return np.where(words > elements, words, 0) if (words > elements).any() else None
+    words[words <= _element_words(table)] = 0
+    return words if words.any() else None
 
 
 def first_elements(trace: Trace, table: LatencyTable, words: Int64[np.ndarray, " instr"]) -> Trace:
@@ -140,8 +139,12 @@ def first_elements(trace: Trace, table: LatencyTable, words: Int64[np.ndarray, "
     found = accesses_of(LaunchInputs(table, trace))
     made_by = found.instruction[found.owner]
     word = (line_of(trace.records) - np.uint32(LOCAL_WINDOW_LINE)) % np.maximum(words, 1)[made_by]
-    keep = ~local | (words == 0)[made_by] | (word < np.maximum(1, table.access_bytes // 4)[made_by])
+    keep = ~local | (words == 0)[made_by] | (word < _element_words(table)[made_by])
     return _kept(trace, trace.records, found.owner, keep)
+
+
+def _element_words(table: LatencyTable) -> Int64[np.ndarray, " instr"]:
+    return np.maximum(1, table.access_bytes.astype(np.int64) // 4)
 
 
 def _kept(

@@ -33,7 +33,7 @@ from precharacterize.tensor_work import bound, columns_of, unknown_descriptors
 from precharacterize.timed_code import TimedCode, why_not_machine
 
 Made = TypeVar("Made")
-MOST_PROJECTED = 4  # traces of timed code that a session holds
+MOST_HELD = 4  # traces of timed code that a session holds
 
 
 class Session:
@@ -50,7 +50,7 @@ class Session:
         self.order_note = ""  # what to say of launches whose outcome depends on the order of thread blocks
         self.serial = False  # one launch after the other, whatever their streams allow?
         self._made: dict[tuple, Any] = {}
-        self._projected: dict[tuple[int, int], tuple[Trace, Any]] = {}
+        self._of_traces: dict[tuple[int, int], tuple[Trace, Any]] = {}
         self._characterize_seconds = 0.0
 
     @property
@@ -231,7 +231,7 @@ class Session:
         found = self.traces.trace(number) if trace is None else trace
         launch, code = self.launch(number), self.timed_code(number, gpu)
         table = self.table(number, gpu) if code is None else code.table
-        timed = self._as_reference(number, found, table, gpu) if code is None else self.projected(found, code).trace
+        timed = self._accessed(number, found, table, gpu) if code is None else self.projected(found, code).trace
         size = launch.cluster.total
         order = np.lexsort(places(launch, timed.thread_blocks)[::-1]) if size > 1 else None
         return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order)
@@ -253,22 +253,22 @@ class Session:
         """A trace as one of timed code."""
         return self._held(trace, code, lambda: project(trace, code))
 
-    def _as_reference(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
-        """A trace of PTX with the accesses that the GPU makes."""
+    def _accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
+        """A trace of PTX with what a GPU accesses of it: hardware, whose stores are posted, all."""
         program = self.launch(number).program
-        words = self.once(("local vectors", program.name, program.digest), lambda: words_of_vectors(program))
-        if words is None or gpu.spec.posted_stores:  # hardware
+        words = self.once(("local vectors", program.name, program.digest), lambda: words_of_vectors(program, table))
+        if words is None or gpu.spec.posted_stores:
             return trace
         return self._held(trace, table, lambda: first_elements(trace, table, words))
 
     def _held(self, trace: Trace, code: object, make: Callable[[], Made]) -> Made:
         """What is made of a trace for some code; the latest are held, for they are asked for again."""
         key = (id(trace), id(code))
-        held = self._projected.get(key)
+        held = self._of_traces.get(key)
         if held is None or held[0] is not trace:
-            held = self._projected[key] = (trace, make())
-            for old in list(self._projected)[:-MOST_PROJECTED]:
-                self._projected.pop(old, None)
+            held = self._of_traces[key] = (trace, make())
+            for old in list(self._of_traces)[:-MOST_HELD]:
+                self._of_traces.pop(old, None)
         return held[1]  # type: ignore[no-any-return]
 
     def simulation(

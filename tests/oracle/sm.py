@@ -325,7 +325,7 @@ class Sm:
         return self.accessed
 
     def _lies(self, record: int, slot: int) -> int:
-        """A record of local memory (rule 12): a word of all warps that there is room for, SM by SM, slot by slot."""
+        """A record of local memory (rule 5): a word of all warps that there is room for, SM by SM, slot by slot."""
         word, rest = (record >> 5) - LOCAL_WINDOW_LINE, record & 31
         if word < 0 or (record >> 5) >= PHASE_WINDOW_LINE:
             return record
