@@ -192,6 +192,15 @@ def test_an_interrupt_keeps_what_is_done(build, monkeypatch, capfd):
     assert result.executed == 11 and result.launches[0].results[0].cycles > 0
 
 
+def test_a_program_does_not_outlive_abstim(build):
+    """However that ended: standard output, which both have, closes with the last of them."""
+    command = [sys.executable, "-m", "abstim", "app", build("idle")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"idle\n"
+        process.kill()
+        assert process.communicate(timeout=60)[0] == b""
+
+
 def test_machine_code_alone_is_named(tmp_path):
     """What is missing, of which kernel, for which GPU there is code."""
     source, code = tmp_path / "k.c", tmp_path / "k.o"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ from abstim.application.call_server import CallServer
 from abstim.application.device_memory import DeviceMemory
 from abstim.application.launch_recorder import EVERYTHING, LaunchRecorder, LaunchStores, LaunchTimer, Selection, Timed
 from abstim.application.loaded_modules import LoadedModules, ProgramCase
-from abstim.application.runtime_environment import MEMORY, SOCKET, runtime_environment
+from abstim.application.runtime_environment import MEMORY, PARENT, SOCKET, runtime_environment
 from abstim.application.stream_clock import PICOSECONDS, StreamClock
 from abstim.brief import brief
 from abstim.gpu.config import Gpu
@@ -127,7 +128,8 @@ def _serve(server: CallServer, command: list[str], environment: dict[str, str], 
     ours, theirs = socket.socketpair()
     with ours, theirs:
         files = (theirs.fileno(), server.memory.file)
-        environment = os.environ | inherited() | environment | dict(zip((SOCKET, MEMORY), map(str, files), strict=True))
+        told = dict(zip((SOCKET, MEMORY, PARENT), map(str, (*files, os.getpid())), strict=True))
+        environment = os.environ | inherited() | environment | told
         process = subprocess.Popen(command, env=environment, pass_fds=files, stdout=output)
         theirs.close()
         threading.Thread(target=_end_with, args=(process, ours), daemon=True).start()
@@ -135,9 +137,9 @@ def _serve(server: CallServer, command: list[str], environment: dict[str, str], 
             with ours.makefile("rb") as requests, ours.makefile("wb") as replies:
                 server.serve(requests, replies)
             return process.wait(), False
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # gigabytes take seconds to be given back, which the results do not wait for
             process.kill()
-            return process.wait(), True
+            return -signal.SIGKILL, True
         except BaseException:
             process.kill()
             process.wait()

@@ -109,8 +109,8 @@ def _compiled(library: Path, arguments: Sequence[str], files: Mapping[str, str])
         made.replace(library)
 
 
-# Environment variables: numbers of open files
-SOCKET, MEMORY = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY"
+# Environment variables: numbers of open files, and of the process of abstim
+SOCKET, MEMORY, PARENT = "ABSTIM_APP_SOCKET", "ABSTIM_APP_MEMORY", "ABSTIM_APP_PARENT"
 FUNCTIONS = "ABSTIM_APP_FUNCTIONS"  # an environment variable: a file that says where a static runtime's functions are
 
 
