@@ -20,9 +20,10 @@ SHARED, CONST, LOAD, STORE, ATOMIC, FETCH_MISS, CONST_MISS, ONE = (LATENCIES.ind
 
 LONG_CYCLES = 400.0  # of a load, and a miss, beyond a hit, in walks
 
-# What a line record does: nothing, looks up L1D, passes it as a store, or as an atomic; and behind that, in which turn
+# What a line record does: nothing, looks up L1D, passes it as a store, or as an atomic; does a load pass it, too; and
+# behind that, in which turn
 NOTHING, LOOK_UP, WRITE, UPDATE = 0, 1, 2, 3
-ACTION, TURN_SHIFT = 3, 2
+ACTION, PASSING, TURN_SHIFT = 3, 4, 3
 
 # One a static instruction; `fixed`: cycles from issue to result beyond its latency; `times`: as how many it is to
 # its unit, which a product of many rows holds for longer; where what it waits for, and writes, is in `operands`

@@ -7,14 +7,15 @@ import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, TURN_SHIFT, WRITE, Kinds, Walking, walk_kind
-from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, PASSING, TURN_SHIFT, WRITE, Kinds, Walking, walk_kind
+from abstim.analytic.reuse_distance import SECTORS_A_LINE, Reuse, fill_table, use_caches
 from abstim.engine import accesses
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from abstim.engine.state import LOCAL_BACK, Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import zero
 from functional.traces.line_record import LINE_SHIFT
+from functional.traces.trace import SECTOR_BYTES
 from precharacterize.classify import Kind
 
 MOST_SMS = 128  # for which the imbalance between SMs is looked at
@@ -168,6 +169,14 @@ def read_leader(code, streams, offsets, reading, w, read):
     read.leaders[w].turns = turn + 1
 
 
+def stored_sectors(reading, sectors, transaction_bytes):
+    """Sectors that a store writes of a line: each transaction a segment."""
+    width, stored = transaction_bytes // SECTOR_BYTES, 0
+    for k in range(0, SECTORS_A_LINE, width):
+        stored += sectors_in(segment(reading.machine[0], sectors & ((1 << width) - 1) << k))
+    return stored
+
+
 def read_access(step, records, reading, record, turn, acts, own):
     """What the line records of a memory instruction do, and ask for; returns where the next one's begin."""
     while True:
@@ -178,7 +187,7 @@ def read_access(step, records, reading, record, turn, acts, own):
             action = NOTHING
         elif line >= accesses.LOCAL_LINE and action == WRITE and reading.machine[0].l1d_write == LOCAL_BACK:
             action = LOOK_UP
-        acts[record] = turn << TURN_SHIFT | action
+        acts[record] = turn << TURN_SHIFT | (PASSING if reading.bypass and line < accesses.LOCAL_LINE else 0) | action
         if action == LOOK_UP:
             own.lookups += transactions
             own.lines += 1
@@ -186,7 +195,7 @@ def read_access(step, records, reading, record, turn, acts, own):
         elif action == WRITE:
             own.stores += transactions
             own.store_lines += 1
-            own.store_sectors += sectors_in(segment(reading.machine[0], sectors))
+            own.store_sectors += stored_sectors(reading, sectors, step.bytes)
         elif action:
             own.atomics += transactions
         record += 1

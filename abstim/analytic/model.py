@@ -165,9 +165,8 @@ def at_nodes(t, p, resident, of_tables):
 
 def miss_ratios(s, t, p, matrix, resident, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
-    l1_lines = where(s.l1d_bypass > 0, 1.0, p.l1d_sets * p.l1d_ways)
-    row = who * (1 + L1_NODES)
-    l1 = larger(s.l1d_bypass, share_of(t, p, matrix, resident, row, l1_lines, p.l1d_ways))
+    l1_lines, row = p.l1d_sets * p.l1d_ways, who * (1 + L1_NODES)
+    l1 = share_of(t, p, matrix, resident, row, l1_lines, p.l1d_ways)
     k, part = place_of(l1_lines, 2, LAST_L1)
     smaller_l1 = share_of(t, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
     larger_l1 = share_of(t, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
@@ -335,7 +334,7 @@ def path_cycles(s, p, path, l1_wait, l2_wait):
     code = p.perfect_memory * p.l1i_miss_extra_cycles + real * (l2 + dram)
     const = p.const_latency_cycles + (1 - p.perfect_constant_cache) * (miss + real * dram)
     near = path[ONE] + path[SHARED] * p.shared_latency_cycles + path[CONST] * p.const_latency_cycles
-    hits = (path[LOAD] * (1 - s.l1d_bypass) + path[STORE]) * p.l1d_latency_cycles
+    hits = (path[LOAD] * (1 - s.l1d_bypass * l1_wait) + path[STORE]) * p.l1d_latency_cycles
     missed = path[FETCH_MISS] * (1 - p.perfect_instruction_cache) * code + path[CONST_MISS] * const
     return dot(path[:CLASSES], p.latency_cycles) + near + hits + missed + trip_cycles(s, p, path, l1_wait, l2_wait)
 

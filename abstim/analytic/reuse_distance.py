@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abstim.analytic.lone_warp import ACTION, TURN_SHIFT, UPDATE, WRITE
+from abstim.analytic.lone_warp import ACTION, LOOK_UP, PASSING, TURN_SHIFT, UPDATE, WRITE
 from abstim.engine.accesses import sectors_in
 from abstim.engine.warp_slots import ONE
 from functional.arrays import Float, Int32, Int64, UInt8
@@ -265,7 +265,10 @@ def use_l1(uses, order, first, stop, drops, level, found):
     for k in range(first, stop):
         n = order.by_sm[k]
         row, writes = level.lines[uses.lines[n]], uses.acts[n] & ACTION == WRITE
-        if uses.acts[n] & ACTION != UPDATE:
+        if uses.acts[n] & PASSING:
+            if uses.acts[n] & ACTION == LOOK_UP:
+                found.l1[n], found.l1_wait[n], found.far[n] = NEVER, NEVER, SECTORS_A_LINE
+        elif uses.acts[n] & ACTION != UPDATE:
             distance, chained = touch(level.state[0], row, bits, sums, order.at[n], uses, n, writes and drops)
             if not writes:
                 found.l1[n], found.l1_wait[n], found.far[n], row.chain = distance, chained, row.far, chained
