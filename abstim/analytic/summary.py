@@ -157,7 +157,8 @@ def given_of(session: Session, number: int, gpu: Gpu, trace: Trace) -> Given:
     table, launch = session.table(number, gpu), session.launch(number)
     own_code = ("formula code", id(table), gpu), lambda: timed_code(launch.program, table, gpu)  # tables are held
     code, reading = session.once(*own_code)
-    own = without_phases(trace) if (table.copies != NONE).any() else trace
+    own = session.accessed(number, trace, table, gpu)
+    own = without_phases(own) if (table.copies != NONE).any() else own
     looked = Looked(*streams_of(own, table), own.warp_instructions, own.warps_per_block, len(own.thread_blocks))
     longest, lines = int(own.warp_instructions.max()), int(table.pcs.max(initial=0)) // reading.value.fetch_line + 1
     sizes = len(own.records), len(own.warp_instructions), looked.blocks, longest, table.register_count, lines

@@ -231,7 +231,7 @@ class Session:
         found = self.traces.trace(number) if trace is None else trace
         launch, code = self.launch(number), self.timed_code(number, gpu)
         table = self.table(number, gpu) if code is None else code.table
-        timed = self._accessed(number, found, table, gpu) if code is None else self.projected(found, code).trace
+        timed = self.accessed(number, found, table, gpu) if code is None else self.projected(found, code).trace
         size = launch.cluster.total
         order = np.lexsort(places(launch, timed.thread_blocks)[::-1]) if size > 1 else None
         return LaunchInputs(table, timed, launch.shared_bytes, self.registers(number).count, size, order)
@@ -253,7 +253,7 @@ class Session:
         """A trace as one of timed code."""
         return self._held(trace, code, lambda: project(trace, code))
 
-    def _accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
+    def accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
         """A trace of PTX with what a GPU accesses of it: hardware, whose stores are posted, all."""
         program = self.launch(number).program
         words = self.once(("local vectors", program.name, program.digest), lambda: words_of_vectors(program, table))
