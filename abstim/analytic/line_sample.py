@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from abstim.analytic.lone_warp import ACTION, LOOK_UP, UPDATE
+from abstim.analytic.reuse_distance import spread_of
 from abstim.engine.accesses import LOCAL_LINE, line_of, local_line, sectors_in, sectors_of, segment
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.marked import zero
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 # Of a launch's lines one of every 2, 4, ... stands for all, so that a part of its line records is looked at, or so many
 LOOKED_AT, LEAST_USES = 16, 1 << 9
 MANY_USES = 1 << 13  # of lines that stand for all and others
-SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
 WAITED = 1 << 10  # line records of batches of loads that are looked at, or so
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
 
@@ -35,11 +35,6 @@ def line_used(streams, r, w):
     """The line of a record of warp `w`, which has local memory of its own."""
     line = line_of(streams.records[r])
     return local_line(line, MOST_PLACES, w % MOST_PLACES) if line >= LOCAL_LINE else line
-
-
-def spread_of(line):
-    """32 bits of a line's number, mixed (Knuth's multiplicative hashing)."""
-    return (line * SPREAD) & 0xFFFFFFFF
 
 
 def place_in(table, keys, line):

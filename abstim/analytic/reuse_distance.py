@@ -105,6 +105,14 @@ class Counts(NamedTuple):
     l1_misses: Float[np.ndarray, "bin l1"]
 
 
+SPREAD = 0x9E3779B1  # 2^32 / the golden ratio: neighbours are counted, or not, as if by chance
+
+
+def spread_of(number):
+    """32 bits of a number, mixed (Knuth's multiplicative hashing)."""
+    return (number * SPREAD) & 0xFFFFFFFF
+
+
 def turn_over(counted, sums, place, by):
     """A counted line comes to a place, or leaves it."""
     counted[place >> 6] ^= ONE << np.uint64(place & 63)
@@ -218,7 +226,7 @@ def deal_out(uses, sm_count, resident, order):
 
 
 def sort_uses(uses, sm_count, resident, order):
-    """Fill in `order`: by turns, then SMs, then thread blocks."""
+    """Fill in `order`: by turns, then SMs, from one on as if by chance, then thread blocks."""
     last, blocks, warps = deal_out(uses, sm_count, resident, order), uses.sizes[0].blocks, uses.sizes[0].warps
     order.turn_ends[: last + 2] = 0
     order.sm_ends[: sm_count + 1] = 0
@@ -231,11 +239,13 @@ def sort_uses(uses, sm_count, resident, order):
         order.turn_ends[turn] += order.turn_ends[turn - 1]
     for sm in range(1, sm_count + 1):
         order.sm_ends[sm] += order.sm_ends[sm - 1]
-    for sm in range(sm_count):
-        for block in range(sm, blocks, sm_count):
-            for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
-                order.in_turn[order.turn_ends[order.at[n]]] = n
-                order.turn_ends[order.at[n]] += 1
+    for behind_first in (0, 1):
+        for sm in range(sm_count):
+            for block in range(sm, blocks, sm_count):
+                for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
+                    if behind_first ^ (sm >= spread_of(order.at[n]) * sm_count >> 32):
+                        order.in_turn[order.turn_ends[order.at[n]]] = n
+                        order.turn_ends[order.at[n]] += 1
     for k in range(uses.sizes[0].uses):
         sm = order.sms[order.in_turn[k]]
         order.by_sm[order.sm_ends[sm]] = order.in_turn[k]
