@@ -253,7 +253,7 @@ def choose(looked, least, chosen, blocks, leaders):
     walked = min(max(least, total // WALKED), MOST_WALKED)
     few = max(1, min(blocks, min(blocks * walked // max(1, distinct), blocks * MOST_WALKED // max(1, total))))
     for k in range(few):
-        chosen[k * blocks // few] = 1
+        chosen[(2 * k + 1) * blocks // (2 * few)] = 1
     most = every = spread = longest = 0
     for b in range(blocks):
         own = 0
@@ -263,7 +263,7 @@ def choose(looked, least, chosen, blocks, leaders):
         spread += own if chosen[b] else 0
         if own > most:
             most, longest = own, b
-    chosen[longest] |= 2
+    chosen[0], chosen[longest] = chosen[0] | 2, chosen[longest] | 2
     return every / (blocks * spread)
 
 
