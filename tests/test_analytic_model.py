@@ -129,17 +129,29 @@ def test_warps_that_take_turns_come_to_their_loads_together():
     assert cycles[0] > 1.005 * cycles[1]
 
 
-def test_atomics_on_a_line_take_their_turn_sector_by_sector(tmp_path):
-    """A warp's 32 words are four sectors of a line, of which each is an atomic."""
-    path = tmp_path / "adds.ptx"
+def accesses_by_lane(tmp_path, access, stride_bytes):
+    """16 thread blocks of a warp each, whose lanes make an access so far apart."""
+    path = tmp_path / "kernel.ptx"
     path.write_text(
-        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry adds(.param .u64 p) { .reg .b64 %d<3>;"
-        " .reg .b32 %r<2>; ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; mul.wide.u32 %d1, %r0, 4;"
-        " add.s64 %d2, %d0, %d1; red.global.add.u32 [%d2], 1; ret; }"
+        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry kernel(.param .u64 p) { .reg .b64 %d<3>;"
+        f" .reg .b32 %r<2>; ld.param.u64 %d0, [p]; mov.u32 %r0, %tid.x; mul.wide.u32 %d1, %r0, {stride_bytes};"
+        f" add.s64 %d2, %d0, %d1; {access} ret; }}"
     )
-    session = open_session(abstim.load(path).kernel().launch(16, 32, [np.zeros(32, np.uint32)]))
-    summary, _ = own_look(session, 0, load_gpu("rtx3070"))
-    assert summary.work["hottest_atomics"] == summary.work["atomics"] == 16 * 4
+    return open_session(abstim.load(path).kernel().launch(16, 32, [np.zeros(1024, np.uint32)]))
+
+
+@pytest.mark.parametrize("stride_bytes, gpu, most", [(4, "rtx3070", 4), (8, "rtx3070", 4), (8, "qv100", 8)])
+def test_atomics_on_lines_of_a_slice_take_their_turn_sector_by_sector(tmp_path, stride_bytes, gpu, most):
+    """A warp's words are four sectors of a line, or of two lines, which some GPUs have in one slice."""
+    session = accesses_by_lane(tmp_path, "red.global.add.u32 [%d2], 1;", stride_bytes)
+    summary, _ = own_look(session, 0, load_gpu(gpu))
+    assert summary.work["atomics"] == 16 * stride_bytes and summary.work["hottest_atomics"] == 16 * most
+
+
+def test_a_store_of_bytes_writes_a_sector_for_each_that_it_uses(tmp_path):
+    """Lanes 96 bytes apart: some lines have their first sector used, and their last."""
+    summary, _ = own_look(accesses_by_lane(tmp_path, "st.global.u8 [%d2], 1;", 96), 0, REAL)
+    assert summary.work["store_sectors"] == summary.work["stores"] == 16 * 32
 
 
 def test_steps_are_what_is_on_lines_or_waits_for_a_load():
@@ -169,6 +181,13 @@ def test_local_memory_is_of_each_warp_and_its_stores_stay_where_l1d_keeps_them(g
         run("micro_local_spill", load_gpu(gpu), model=m).launches[0].caches for m in ("analytic", "detailed")
     )
     assert formula["l2_accesses"] == pytest.approx(detailed["l2_accesses"], rel=near)
+
+
+def test_local_memory_is_looked_up_in_an_l1d_that_global_accesses_pass_by():
+    formula, detailed = (
+        run("micro_local_spill", load_gpu("titanx"), model=m).totals["cycles"] for m in ("analytic", "detailed")
+    )
+    assert formula == pytest.approx(detailed, rel=0.05)
 
 
 def test_batches_of_a_loop_are_chosen_as_if_by_chance():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abstim.analytic.lone_warp import ACTION, LOOK_UP, TURN_SHIFT, UPDATE, WRITE
+from abstim.analytic.lone_warp import ACTION, LOOK_UP, PASSING, TURN_SHIFT, UPDATE, WRITE
 from abstim.analytic.reuse_distance import (
     DISTANCE_BINS,
     L1_NODES,
@@ -22,6 +22,7 @@ from abstim.analytic.reuse_distance import (
     fill_table,
     miss_matrix,
     reuse_of,
+    spread_of,
     use_caches,
 )
 from functional.jit.machine_code import compiled
@@ -68,7 +69,7 @@ def table_of(launch, found, batches=NO_BATCHES):
 
 
 def order_by_hand(launch, sm_count, resident):
-    """(SM, turn, use), use by use: what `sort_uses` does, written down plainly."""
+    """(SM, turn, use), use by use, SM by SM: what `sort_uses` does, written down plainly."""
     first_use, (_, _, _, blocks, warps, *_) = launch.uses.first.tolist(), launch.uses.sizes[0]
     found = []
     for sm in range(sm_count):
@@ -88,6 +89,17 @@ def order_by_hand(launch, sm_count, resident):
                     slots[k] = None
             turn += 1
     return found
+
+
+def by_turns(order):
+    """The same as L2 sees them: each turn begins with another SM."""
+    busy = 1 + max(sm for sm, *_ in order)
+
+    def place(entry):
+        sm, turn, _ = entry
+        return turn, (sm - (spread_of(turn + 1) * busy >> 32)) % busy
+
+    return [use for *_, use in sorted(order, key=place)]
 
 
 def lru_misses(lines, actions, sets, ways, first_level, sectors=None):
@@ -115,7 +127,7 @@ def launch_of(lines, actions, first_use, warps=1, scale=1):
     blocks, count, room = (len(first_use) - 1) // warps, len(lines), len(lines) + 10
     launch = reuse_of(room, len(first_use) - 1, blocks)
     uses, counts = launch.uses, np.diff(first_use)
-    uses.lines[:count], uses.sectors[:], uses.first[:] = lines, ALL_SECTORS, first_use
+    uses.lines[:count], uses.sectors[:], uses.first[:], uses.beside[:] = lines, ALL_SECTORS, first_use, np.arange(room)
     uses.acts[:count] = np.concatenate([np.arange(n) for n in counts]) << TURN_SHIFT | actions
     uses.lengths[:] = np.maximum(1, counts.reshape(blocks, warps).max(1))
     uses.counted[:] = np.arange(room) % scale == scale // 2
@@ -186,13 +198,36 @@ def test_sectors_of_a_line_that_too_many_sms_want_come_one_after_the_other(sms, 
     assert launch.level.state[0]["jam"] == (jam if sms > 4 else 0)
 
 
+def test_lines_side_by_side_in_a_slice_are_wanted_together():
+    """Five SMs ask for lines 0 and 1: two of one slice are a line of eight sectors."""
+    launch = launch_of([0, 1] * 5, [LOOK_UP] * 10, np.arange(0, 11, 2))
+    launch.uses.acts[:10], launch.uses.beside[1] = LOOK_UP, 0
+    distances(launch, 5, 1)
+    state = launch.level.state[0]
+    assert state["all_asked"] == state["all_fetched"] == 5 * 8 and state["jam"] == 7
+
+
+def test_no_sm_is_always_the_first():
+    """Eight thread blocks ask for the same lines, one after the other: DRAM is read for each SM as often, or so."""
+    launch = launch_of(list(range(400)) * 8, [LOOK_UP] * 3200, np.arange(0, 3201, 400))
+    found = distances(launch, 8, 1)
+    assert np.count_nonzero(found.l2[:400] == NEVER) == pytest.approx(50, abs=5)
+
+
+def test_what_passes_l1d_leaves_it_as_it_was():
+    acts = [LOOK_UP, LOOK_UP | PASSING, LOOK_UP | PASSING, WRITE | PASSING, LOOK_UP]
+    found = distances(launch_of([0, 1, 1, 1, 0], acts, [0, 5]), 1, 1)
+    assert found.l1.tolist() == [NEVER, NEVER, NEVER, -1, 0]
+    assert found.l2.tolist() == [NEVER, NEVER, 0, 0, 1]
+
+
 @settings(max_examples=60)
 @given(launches([LOOK_UP, LOOK_UP, WRITE, UPDATE]), *SHAPES)
 def test_l2_distances_are_those_of_one_cache_behind_all_sms(launch, sm_count, resident, size):
     lines, actions = accesses(launch)
     found = distances(launch, sm_count, resident)
     order = order_by_hand(launch, sm_count, resident)
-    mixed = [r for _, _, r in sorted(order, key=lambda entry: (entry[1], entry[0]))]
+    mixed = by_turns(order)
     misses = lru_misses(lines[mixed], actions[mixed], 1, size, False)
     assert [found.l2[r] >= size for r in mixed] == misses
     assert (found.l1_wait >= found.l1).all() and (found.l2_wait >= found.l2)[actions != WRITE].all()

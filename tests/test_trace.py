@@ -157,7 +157,9 @@ def test_hardware_accesses_all_of_a_vector_in_local_memory(tmp_path) -> None:
     case = ptx_case(str(tmp_path / "k.ptx"), "", [1], [32], ["buf:u32:64"])
     gpus = [load_gpu("qv100", [f"posted_stores={posted}"]) for posted in ("false", "true")]
     session = open_session(case)  # one, whose traces are held
-    assert [run.launches[0].caches["l1d_accesses"] for run in run_many(session, gpus)] == [4, 16]  # sectors
+    for model in ("detailed", "analytic"):
+        runs = run_many(session, gpus, model=model)
+        assert [run.launches[0].caches["l1d_accesses"] for run in runs] == [4, 16]  # sectors
 
 
 def test_shared_conflicts_use_the_first_word_of_a_vector() -> None:

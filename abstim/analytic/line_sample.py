@@ -49,15 +49,24 @@ def add_line(lines, place, line, uses, counted):
     """One more that is looked at, if there is room."""
     size = uses.sizes[0]
     if 2 * size.lines < size.places:
-        lines.keys[size.lines] = line
+        lines.keys[size.lines], uses.beside[size.lines] = line, size.lines
         uses.counted[size.lines] = counted
         size.lines += 1
         lines.table[place] = size.lines
 
 
-def want(streams, offsets, batches, read, lines, uses):
+def find_beside(table, lines, uses, line, slice_log2):
+    """Of a line that was added last, the first one that is in its slice of L2."""
+    own = uses.sizes[0].lines - 1
+    for other in range(line >> slice_log2 << slice_log2, ((line >> slice_log2) + 1) << slice_log2):
+        at = table[place_in(table, lines.keys, other)] - 1
+        if at >= 0 and at < own:
+            uses.beside[own] = uses.beside[at]
+
+
+def want(streams, offsets, reading, batches, read, lines, uses):
     """The lines of batches of loads are looked at."""
-    size = uses.sizes[0]
+    size, slice_log2 = uses.sizes[0], reading.machine[0].slice_log2
     for b in range(len(batches)):
         w = batches[b, 2]
         to_leader = offsets.records[read.of_warps[w]] - offsets.records[w]
@@ -66,15 +75,16 @@ def want(streams, offsets, batches, read, lines, uses):
                 line = line_used(streams, r, w)
                 place = place_in(lines.table[: size.places], lines.keys, line)
                 if not lines.table[place]:
-                    bit = spread_of(line) >> WANTED_SHIFT
+                    bit = spread_of(line >> slice_log2) >> WANTED_SHIFT
                     lines.wanted[bit >> 3] |= 1 << (bit & 7)
                     add_line(lines, place, line, uses, 0)
+                    find_beside(lines.table[: size.places], lines, uses, line, slice_log2)
 
 
 def collect_uses(streams, offsets, reading, looked, read, lines, uses):
     """The uses of every `scale`-th line, and of those that are wanted, by warps."""
     size, blocks, warps = uses.sizes[0], uses.sizes[0].blocks, looked.warps
-    size.uses, others = 0, size.scale - 1
+    size.uses, others, slice_log2 = 0, size.scale - 1, reading.machine[0].slice_log2
     for block in range(blocks):
         uses.lengths[block], uses.loads[block] = 1, 0
         for w in range(block * warps, (block + 1) * warps):
@@ -85,7 +95,7 @@ def collect_uses(streams, offsets, reading, looked, read, lines, uses):
             uses.first[w] = size.uses
             for r in range(offsets.records[w], offsets.records[w + 1]):
                 line = line_used(streams, r, w)
-                bits = spread_of(line)
+                bits = spread_of(line >> slice_log2)
                 counted, bit = not (bits >> 16) & others, bits >> WANTED_SHIFT
                 if (counted or lines.wanted[bit >> 3] >> (bit & 7) & 1) and read.acts[r + to_leader] & ACTION:
                     add_use(streams, reading, lines, uses, r, read.acts[r + to_leader], line, counted)
@@ -98,6 +108,7 @@ def add_use(streams, reading, lines, uses, r, act, line, counted):
     place = place_in(lines.table[: size.places], lines.keys, line)
     if counted and not lines.table[place]:
         add_line(lines, place, line, uses, 1)
+        find_beside(lines.table[: size.places], lines, uses, line, reading.machine[0].slice_log2)
     k, n = lines.table[place] - 1, size.uses
     if k >= 0:
         uses.counted[k] |= counted
@@ -121,7 +132,7 @@ def look_at(streams, offsets, reading, looked, batches, read, lines, uses):
     make_places(size, min(records, 2 * (records // size.scale + 2 * WAITED)))
     lines.table[: size.places], size.lines = 0, 0
     zero(lines.wanted)
-    want(streams, offsets, batches, read, lines, uses)
+    want(streams, offsets, reading, batches, read, lines, uses)
     others = size.lines
     collect_uses(streams, offsets, reading, looked, read, lines, uses)
     return size.lines - others
@@ -162,8 +173,8 @@ def use_at(uses, first, stop, record):
     return first
 
 
-def most_updated(streams, offsets, looked, blocks, read, lines, uses):
-    """Atomics on the line that most are on."""
+def most_updated(streams, offsets, reading, looked, blocks, read, lines, uses):
+    """Atomics on the lines of a slice of L2, side by side, that most are on."""
     size, most = uses.sizes[0], 0
     make_places(size, offsets.records[blocks * looked.warps])
     lines.table[: size.places], size.lines = 0, 0
@@ -173,7 +184,7 @@ def most_updated(streams, offsets, looked, blocks, read, lines, uses):
             for r in range(offsets.records[w], offsets.records[w + 1]):
                 as_read = r + offsets.records[leader] - offsets.records[w]
                 if read.acts[as_read] & ACTION == UPDATE:
-                    line = line_used(streams, r, w)
+                    line = line_used(streams, r, w) >> reading.machine[0].slice_log2
                     place = place_in(lines.table[: size.places], lines.keys, line)
                     if not lines.table[place]:
                         lines.updates[size.lines] = 0

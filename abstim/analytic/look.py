@@ -7,7 +7,18 @@ import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, PASSING, TURN_SHIFT, WRITE, Kinds, Walking, walk_kind
+from abstim.analytic.lone_warp import (
+    CLASSES,
+    LATENCIES,
+    LOOK_UP,
+    NOTHING,
+    PASSING,
+    TURN_SHIFT,
+    WRITE,
+    Kinds,
+    Walking,
+    walk_kind,
+)
 from abstim.analytic.reuse_distance import SECTORS_A_LINE, Reuse, fill_table, use_caches
 from abstim.engine import accesses
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
@@ -428,7 +439,7 @@ def look(code, looked, reading, scratch, asked):
     add_paths(out.cold_path, walk.kinds, kind_of(read, longest), -1.0)
     add_work(looked, marks, blocks, read, walk.kinds, out)
     if out.atomics > 0:
-        out.hottest_atomics = most_updated(streams, offsets, looked, blocks, read, lines, reuse.uses)
+        out.hottest_atomics = most_updated(streams, offsets, reading, looked, blocks, read, lines, reuse.uses)
     kept = thin_out(marks.batches, kept, WAITED)
     batches = marks.batches[:kept]
     look_at_enough(streams, offsets, reading, looked, asked.least_lines, blocks, batches, read, lines, reuse.uses)

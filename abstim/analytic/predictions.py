@@ -35,6 +35,7 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes", "l1d_banks",
     "l1d_bypass", "l1d_dense_banks", "l1d_sectored", "l1d_write", "shared_bytes_per_cycle", "load_store_lanes",
     "coalescing", "architecture", "l2_mshr_merges", "l2_coalesces", "posted_stores",
+    "slice_interleave_bytes",
 }  # fmt: skip
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
 
@@ -138,8 +139,9 @@ def by_reading(gpus: Sequence[Gpu]) -> list[SameReading]:
 def reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
     spec, params = gpu.spec, gpu.params
-    cached = spec.l1d_sectored, spec.l1d_bypass, spec.l1d_write, spec.l2_mshr_merges, spec.l2_coalesces, spec.posted_stores
-    return (*touching(gpu), *cached, gpu.pipeline, params.l1d_latency_cycles, params.atomic_latency_cycles)
+    cached = spec.l1d_sectored, spec.l1d_bypass, spec.l1d_write, spec.posted_stores
+    shared = spec.l2_mshr_merges, spec.l2_coalesces, spec.slice_interleave_bytes
+    return (*touching(gpu), *cached, *shared, gpu.pipeline, params.l1d_latency_cycles, params.atomic_latency_cycles)
 
 
 def _rows(

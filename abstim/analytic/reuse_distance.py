@@ -24,11 +24,12 @@ ROWS = 2 * (1 + L1_NODES) + 1  # of a table of misses: see `fill_rows`
 WRITE_ROW = ROWS - 1
 
 # Of a line at a level: the latest place at which it was touched (0: it was not, or was dropped), the turn of that, its
-# distance for who waits, and of each sector the line's largest since it was asked for; in its latest turn sectors that
-# were asked for, of these those that an SM (the latest is `sm`) asked for that had none of them, and how many SMs did;
-# sectors at its largest distance
+# distance for who waits, and of each sector the line's largest since it was asked for; is it new in its latest turn,
+# and the SM that asked for it last then; sectors at its largest distance. Of lines side by side that one slice of L2
+# has, for the first: the turn (`met`) in which sectors were `asked` for, of these those that SMs asked for that had
+# none of their line (`fetched`), the latest such SM (`asker`) and how many they are
 SECTORS_A_LINE = 4
-_LINE = "last", "turn", "chain", "begun", "asked", "fetched", "sm", "askers", "far"
+_LINE = "last", "turn", "chain", "begun", "new", "sm", "far", "met", "asked", "fetched", "asker", "askers"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
 # Of a level: the next place; the latest turn, and most that was `asked` and
 # `fetched` of a line in it; the sums of these of all turns before; what the first jam costs, and its turn
@@ -43,8 +44,8 @@ SIZES_OF_USES = np.dtype([(name, "i8") for name in ("uses", "places", "lines", "
 class Uses(NamedTuple):
     """What accesses do with the lines that are looked at, in order of warps, those of warp w from first[w] on: in which
     turn of their warp, by which line record. Of each thread block: turns it takes, and sectors loaded of all lines.
-    Lines that are `counted`, one of every `scale`, stand for all. `sizes`: how many there are of what, and warps of a
-    thread block, one SIZES_OF_USES."""
+    Lines that are `counted`, one of every `scale`, stand for all; `beside`: the first line of those side by side in a
+    slice of L2. `sizes`: how many there are of what, and warps of a thread block, one SIZES_OF_USES."""
 
     lines: Int32[np.ndarray, " use"]
     acts: Int32[np.ndarray, " use"]
@@ -54,6 +55,7 @@ class Uses(NamedTuple):
     lengths: Int32[np.ndarray, " tb"]
     loads: Int32[np.ndarray, " tb"]
     counted: UInt8[np.ndarray, " line"]
+    beside: Int32[np.ndarray, " line"]
     sizes: np.ndarray
 
 
@@ -169,27 +171,28 @@ def farthest(row, sectors, distance):
     return found
 
 
-def crowd(state, row, turn, sm, sectors, again, first, merges):
-    """Count what is asked of a line in a turn; `again`: by another one before; `first`: a sector that nobody had.
+def crowd(state, row, slice_row, turn, sm, sectors, again, merges):
+    """Count what is asked of a line in a turn, and of those in its slice; `again`: by another one before.
 
     Behind `merges` that wait for a sector the next one blocks the slice until DRAM has answered, so that the sectors of
-    a line that more SMs want at once come one after the other. That is so where they are in step: the first time."""
+    lines that more SMs want at once come one after the other. That is so where they are in step: the first time."""
     if turn != state.turn:
         end_turn(state)
         state.turn = turn
     if not again:
-        row.asked = row.fetched = row.askers = 0
         row.sm = -1
-    row.asked += sectors
-    if (first or row.fetched) and row.sm != sm:
-        row.fetched += sectors
-        row.askers += 1
-        row.sm = sm
-        if row.askers > merges and (state.jam_turn == 0 or state.jam_turn == turn):
-            state.jam = max(state.jam, row.fetched // row.askers - 1)
+    if slice_row.met != turn:
+        slice_row.met, slice_row.asked, slice_row.fetched, slice_row.askers, slice_row.asker = turn, 0, 0, 0, -1
+    slice_row.asked += sectors
+    if row.new and row.sm != sm:
+        slice_row.fetched += sectors
+        slice_row.askers += slice_row.asker != sm
+        row.sm = slice_row.asker = sm
+        if slice_row.askers > merges and (state.jam_turn == 0 or state.jam_turn == turn):
+            state.jam = max(state.jam, slice_row.fetched // slice_row.askers - 1)
             state.jam_turn = turn
-    state.asked = max(state.asked, row.asked)
-    state.fetched = max(state.fetched, row.fetched)
+    state.asked = max(state.asked, slice_row.asked)
+    state.fetched = max(state.fetched, slice_row.fetched)
 
 
 def end_turn(state):
@@ -228,6 +231,7 @@ def deal_out(uses, sm_count, resident, order):
 def sort_uses(uses, sm_count, resident, order):
     """Fill in `order`: by turns, then SMs, from one on as if by chance, then thread blocks."""
     last, blocks, warps = deal_out(uses, sm_count, resident, order), uses.sizes[0].blocks, uses.sizes[0].warps
+    busy = min(sm_count, blocks)
     order.turn_ends[: last + 2] = 0
     order.sm_ends[: sm_count + 1] = 0
     for block in range(blocks):
@@ -240,10 +244,10 @@ def sort_uses(uses, sm_count, resident, order):
     for sm in range(1, sm_count + 1):
         order.sm_ends[sm] += order.sm_ends[sm - 1]
     for behind_first in (0, 1):
-        for sm in range(sm_count):
+        for sm in range(busy):
             for block in range(sm, blocks, sm_count):
                 for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
-                    if behind_first ^ (sm >= spread_of(order.at[n]) * sm_count >> 32):
+                    if behind_first ^ (sm >= spread_of(order.at[n]) * busy >> 32):
                         order.in_turn[order.turn_ends[order.at[n]]] = n
                         order.turn_ends[order.at[n]] += 1
     for k in range(uses.sizes[0].uses):
@@ -264,7 +268,9 @@ def use_l2(uses, order, merges, level, found):
         row.chain = 0 if writes else chained
         found.l2_wait[n] = -1 if writes else chained
         if not writes:
-            crowd(state, row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, found.l2[n] >= NEVER, merges)
+            row.new = found.l2[n] >= NEVER or (again and row.new)
+            slice_row = level.lines[uses.beside[uses.lines[n]]]
+            crowd(state, row, slice_row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, merges)
     end_turn(state)
 
 
@@ -418,7 +424,7 @@ def reuse_of(count: int, warps: int, blocks: int) -> Reuse:
     uses = Uses(
         numbers(), numbers(), numbers(), numbers(count, np.uint8),
         numbers(warps + 1, np.int64), numbers(blocks), numbers(blocks), numbers(count, np.uint8),
-        np.zeros(1, SIZES_OF_USES),
+        numbers(), np.zeros(1, SIZES_OF_USES),
     )  # fmt: skip
     order = Order(
         numbers(), numbers(), numbers(blocks), numbers(64), numbers(), numbers(), numbers(count + blocks + 3),
