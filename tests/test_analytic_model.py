@@ -11,7 +11,7 @@ from fresh_kernels import cases
 from nightly import of
 
 import abstim
-from abstim.analytic import BOUNDS, analytic_cycles, as_arrays, points_of, predict, summaries
+from abstim.analytic import BOUNDS, analytic_cycles, as_arrays, points_of, predict, predictions, summaries
 from abstim.analytic.lone_warp import LOOK_UP, NOTHING, WRITE
 from abstim.analytic.model import PREDICTION
 from abstim.analytic.point import random_points
@@ -261,6 +261,15 @@ def test_slope_is_the_difference_and_has_the_right_sign(hotspot, slopes, key):
     assert cycles[1] > cycles[0] and slope * SLOWER[key] > 0
     if key not in ("sm_count", "schedulers_per_sm"):  # steps: the slope is that of the line through them
         assert slope == pytest.approx((cycles[3] - cycles[2]) / (0.04 * value), rel=0.1, abs=0.02)
+
+
+def test_launches_that_are_alike_are_looked_at_once(monkeypatch):
+    session, gpu, looked = open_session("dct8x8"), load_gpu("rtx3070"), []  # three kernels, four times on the same data
+    alone = [own_look(session, n, gpu)[1]["cycles"] for n in range(len(session))]
+    look = predictions.look_and_predict
+    monkeypatch.setattr(predictions, "look_and_predict", lambda *given: (looked.append(given), look(*given)))
+    launches = run(session, gpu, model="analytic").launches
+    assert len(looked) == 3 and [launch.cycles for launch in launches] == [round(cycles) for cycles in alone]
 
 
 def test_every_slope_is_finite(slopes):

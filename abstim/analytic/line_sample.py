@@ -55,13 +55,12 @@ def add_line(lines, place, line, uses, counted):
         lines.table[place] = size.lines
 
 
-def find_beside(table, lines, uses, line, slice_log2):
-    """Of a line that was added last, the first one that is in its slice of L2."""
-    own = uses.sizes[0].lines - 1
-    for other in range(line >> slice_log2 << slice_log2, ((line >> slice_log2) + 1) << slice_log2):
-        at = table[place_in(table, lines.keys, other)] - 1
-        if at >= 0 and at < own:
-            uses.beside[own] = uses.beside[at]
+def find_beside(table, lines, uses, own, slice_log2):
+    """Of a line that is there, by its place among them + 1 (0: there was no room), the first one in its slice of L2."""
+    for k in range(1, 1 << slice_log2 if own else 0):
+        other = table[place_in(table, lines.keys, lines.keys[own - 1] ^ k)]
+        if other:
+            uses.beside[own - 1] = uses.beside[other - 1]
 
 
 def want(streams, offsets, reading, batches, read, lines, uses):
@@ -78,7 +77,7 @@ def want(streams, offsets, reading, batches, read, lines, uses):
                     bit = spread_of(line >> slice_log2) >> WANTED_SHIFT
                     lines.wanted[bit >> 3] |= 1 << (bit & 7)
                     add_line(lines, place, line, uses, 0)
-                    find_beside(lines.table[: size.places], lines, uses, line, slice_log2)
+                    find_beside(lines.table[: size.places], lines, uses, lines.table[place], slice_log2)
 
 
 def collect_uses(streams, offsets, reading, looked, read, lines, uses):
@@ -108,7 +107,7 @@ def add_use(streams, reading, lines, uses, r, act, line, counted):
     place = place_in(lines.table[: size.places], lines.keys, line)
     if counted and not lines.table[place]:
         add_line(lines, place, line, uses, 1)
-        find_beside(lines.table[: size.places], lines, uses, line, reading.machine[0].slice_log2)
+        find_beside(lines.table[: size.places], lines, uses, lines.table[place], reading.machine[0].slice_log2)
     k, n = lines.table[place] - 1, size.uses
     if k >= 0:
         uses.counted[k] |= counted

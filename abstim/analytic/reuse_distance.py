@@ -229,9 +229,8 @@ def deal_out(uses, sm_count, resident, order):
 
 
 def sort_uses(uses, sm_count, resident, order):
-    """Fill in `order`: by turns, then SMs, from one on as if by chance, then thread blocks."""
+    """Fill in `order`: by turns, then SMs, then thread blocks."""
     last, blocks, warps = deal_out(uses, sm_count, resident, order), uses.sizes[0].blocks, uses.sizes[0].warps
-    busy = min(sm_count, blocks)
     order.turn_ends[: last + 2] = 0
     order.sm_ends[: sm_count + 1] = 0
     for block in range(blocks):
@@ -243,35 +242,46 @@ def sort_uses(uses, sm_count, resident, order):
         order.turn_ends[turn] += order.turn_ends[turn - 1]
     for sm in range(1, sm_count + 1):
         order.sm_ends[sm] += order.sm_ends[sm - 1]
-    for behind_first in (0, 1):
-        for sm in range(busy):
-            for block in range(sm, blocks, sm_count):
-                for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
-                    if behind_first ^ (sm >= spread_of(order.at[n]) * busy >> 32):
-                        order.in_turn[order.turn_ends[order.at[n]]] = n
-                        order.turn_ends[order.at[n]] += 1
+    for sm in range(sm_count):
+        for block in range(sm, blocks, sm_count):
+            for n in range(uses.first[block * warps], uses.first[(block + 1) * warps]):
+                order.in_turn[order.turn_ends[order.at[n]]] = n
+                order.turn_ends[order.at[n]] += 1
     for k in range(uses.sizes[0].uses):
         sm = order.sms[order.in_turn[k]]
         order.by_sm[order.sm_ends[sm]] = order.in_turn[k]
         order.sm_ends[sm] += 1
 
 
-def use_l2(uses, order, merges, level, found):
-    """All uses, in order of turns: the second level keeps what passes."""
-    size, state, bits, sums = uses.sizes[0], level.state[0], level.counted, level.sums
+def use_l2(uses, order, sm_count, merges, level, found):
+    """All uses, in order of turns: the second level keeps what passes. In each turn SMs come from one on as if by
+    chance, since the first one is who reads from DRAM what all want."""
+    size, state, first, stop = uses.sizes[0], level.state[0], 0, 0
     empty(level, size.lines, size.uses)
-    for k in range(size.uses):
-        n = order.in_turn[k]
-        row, turn, writes = level.lines[uses.lines[n]], order.at[n], uses.acts[n] & ACTION == WRITE
-        again = row.last and row.turn == turn
-        found.l2[n], chained = touch(state, row, bits, sums, turn, uses, n, False)
-        row.chain = 0 if writes else chained
-        found.l2_wait[n] = -1 if writes else chained
-        if not writes:
-            row.new = found.l2[n] >= NEVER or (again and row.new)
-            slice_row = level.lines[uses.beside[uses.lines[n]]]
-            crowd(state, row, slice_row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, merges)
+    while first < size.uses:
+        turn = order.at[order.in_turn[first]]
+        stop, start = order.turn_ends[turn], first
+        while start < stop and order.sms[order.in_turn[start]] < spread_of(turn) * sm_count >> 32:
+            start += 1
+        for k in range(start, stop):
+            use_of_l2(uses, order, order.in_turn[k], turn, merges, level, found)
+        for k in range(first, start):
+            use_of_l2(uses, order, order.in_turn[k], turn, merges, level, found)
+        first = stop
     end_turn(state)
+
+
+def use_of_l2(uses, order, n, turn, merges, level, found):
+    """One of them."""
+    state, row, writes = level.state[0], level.lines[uses.lines[n]], uses.acts[n] & ACTION == WRITE
+    again = row.last and row.turn == turn
+    found.l2[n], chained = touch(state, row, level.counted, level.sums, turn, uses, n, False)
+    row.chain = 0 if writes else chained
+    found.l2_wait[n] = -1 if writes else chained
+    if not writes:
+        row.new = found.l2[n] >= NEVER or (again and row.new)
+        slice_row = level.lines[uses.beside[uses.lines[n]]]
+        crowd(state, row, slice_row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, merges)
 
 
 def use_l1(uses, order, first, stop, drops, level, found):
@@ -301,7 +311,7 @@ def use_caches(uses, sm_count, resident, reading, order, level, found):
             use_l1(uses, order, order.sm_ends[sm - 1] if sm else 0, order.sm_ends[sm], reading.drops, level, found)
             for block in range(sm, uses.sizes[0].blocks, sm_count):
                 loads += uses.loads[block]
-    use_l2(uses, order, reading.merges, level, found)
+    use_l2(uses, order, min(sm_count, uses.sizes[0].blocks), reading.merges, level, found)
     return loads
 
 
