@@ -1,18 +1,15 @@
 """The longest path of a thread block: from barrier to barrier that of the warp which ends last. Of warps with equal
 paths it is the one that fetches most of what it waits for, since others have asked for the rest before."""
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
+import numpy as np
 
 from abstim.analytic.line_sample import add_line, line_used, make_places, place_in
 from abstim.analytic.lone_warp import ACTION, LATENCIES, LONG_CYCLES, LOOK_UP, ONE
-from abstim.analytic.reuse_distance import SECTORS_A_LINE
 from abstim.engine.accesses import sectors_of
 from functional.arrays import Float64
-
-if TYPE_CHECKING:
-    import numpy as np
+from functional.traces.line_record import SECTORS_A_LINE
 
 
 class BlockPath(NamedTuple):
@@ -42,7 +39,7 @@ def note_first_turns(streams, offsets, reading, warps, block, scratch):
                 place = place_in(table, lines.keys, line)
                 if not table[place]:
                     scratch.reuse.level.lines[uses.sizes[0].lines].since[:] = -1
-                    add_line(lines, place, line, uses, 0)
+                    add_line(lines, place, line, uses, 0, 0)
                 since = scratch.reuse.level.lines[table[place] - 1].since
                 sectors, turn = sectors_of(streams.records[r]) | reading.besides, read.acts[r + to_leader]
                 for k in range(SECTORS_A_LINE):

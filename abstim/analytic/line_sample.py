@@ -1,8 +1,8 @@
 """A sample of the lines that a launch touches (SHARDS: Waldspurger, FAST 2015), and who uses them."""
 
-from __future__ import annotations
+from typing import NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
+import numpy as np
 
 from abstim.analytic.lone_warp import ACTION, LOOK_UP, UPDATE
 from abstim.analytic.reuse_distance import spread_of
@@ -10,9 +10,6 @@ from abstim.engine.accesses import LOCAL_LINE, line_of, local_line, sectors_in, 
 from functional.arrays import Int32, Int64, UInt8
 from functional.jit.marked import zero
 from functional.traces.line_record import MOST_PLACES
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Of a launch's lines one of every 2, 4, ... stands for all, so that a part of its line records is looked at, or so many
 LOOKED_AT, LEAST_USES = 16, 1 << 9
@@ -45,22 +42,17 @@ def place_in(table, keys, line):
     return place
 
 
-def add_line(lines, place, line, uses, counted):
-    """One more that is looked at, if there is room."""
-    size = uses.sizes[0]
-    if 2 * size.lines < size.places:
-        lines.keys[size.lines], uses.beside[size.lines] = line, size.lines
-        uses.counted[size.lines] = counted
+def add_line(lines, place, line, uses, counted, slice_log2):
+    """One more that is looked at, if there is room; so many, as a power of 2, are side by side in a slice of L2."""
+    size, own = uses.sizes[0], uses.sizes[0].lines
+    if 2 * own < size.places:
+        lines.keys[own], uses.beside[own], uses.counted[own] = line, own, counted
+        for k in range(1, 1 << slice_log2):
+            other = lines.table[place_in(lines.table[: size.places], lines.keys, line ^ k)]
+            if other:
+                uses.beside[own] = uses.beside[other - 1]
         size.lines += 1
         lines.table[place] = size.lines
-
-
-def find_beside(table, lines, uses, own, slice_log2):
-    """Of a line that is there, by its place among them + 1 (0: there was no room), the first one in its slice of L2."""
-    for k in range(1, 1 << slice_log2 if own else 0):
-        other = table[place_in(table, lines.keys, lines.keys[own - 1] ^ k)]
-        if other:
-            uses.beside[own - 1] = uses.beside[other - 1]
 
 
 def want(streams, offsets, reading, batches, read, lines, uses):
@@ -76,8 +68,7 @@ def want(streams, offsets, reading, batches, read, lines, uses):
                 if not lines.table[place]:
                     bit = spread_of(line >> slice_log2) >> WANTED_SHIFT
                     lines.wanted[bit >> 3] |= 1 << (bit & 7)
-                    add_line(lines, place, line, uses, 0)
-                    find_beside(lines.table[: size.places], lines, uses, lines.table[place], slice_log2)
+                    add_line(lines, place, line, uses, 0, slice_log2)
 
 
 def collect_uses(streams, offsets, reading, looked, read, lines, uses):
@@ -106,8 +97,7 @@ def add_use(streams, reading, lines, uses, r, act, line, counted):
     size = uses.sizes[0]
     place = place_in(lines.table[: size.places], lines.keys, line)
     if counted and not lines.table[place]:
-        add_line(lines, place, line, uses, 1)
-        find_beside(lines.table[: size.places], lines, uses, lines.table[place], reading.machine[0].slice_log2)
+        add_line(lines, place, line, uses, 1, reading.machine[0].slice_log2)
     k, n = lines.table[place] - 1, size.uses
     if k >= 0:
         uses.counted[k] |= counted
@@ -187,7 +177,7 @@ def most_updated(streams, offsets, reading, looked, blocks, read, lines, uses):
                     place = place_in(lines.table[: size.places], lines.keys, line)
                     if not lines.table[place]:
                         lines.updates[size.lines] = 0
-                        add_line(lines, place, line, uses, 0)
+                        add_line(lines, place, line, uses, 0, 0)
                     lines.updates[lines.table[place] - 1] += sectors_in(sectors_of(streams.records[r]))
                     most = max(most, lines.updates[lines.table[place] - 1])
     return most

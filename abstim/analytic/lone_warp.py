@@ -90,6 +90,13 @@ class Walking(NamedTuple):
     turn: Float64[np.ndarray, " 5"]
 
 
+class Walk(NamedTuple):
+    """What walks find, and their scratch."""
+
+    kinds: Kinds
+    walking: Walking
+
+
 def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
     """Issue cycles behind the previous instruction (rule 7); returns the instructions left of the pair."""
     node.missed = 0

@@ -7,25 +7,14 @@ import numpy as np
 
 from abstim.analytic.block_path import BlockPath, find_path, kind_of
 from abstim.analytic.line_sample import WAITED, Lines, look_at_enough, most_updated, spread_of
-from abstim.analytic.lone_warp import (
-    CLASSES,
-    LATENCIES,
-    LOOK_UP,
-    NOTHING,
-    PASSING,
-    TURN_SHIFT,
-    WRITE,
-    Kinds,
-    Walking,
-    walk_kind,
-)
-from abstim.analytic.reuse_distance import SECTORS_A_LINE, Reuse, fill_table, use_caches
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LOOK_UP, NOTHING, PASSING, TURN_SHIFT, WRITE, Walk, walk_kind
+from abstim.analytic.reuse_distance import Reuse, fill_table, use_caches
 from abstim.engine import accesses
 from abstim.engine.accesses import SHARED_LINE, line_of, sectors_in, sectors_of, segment
 from abstim.engine.state import LOCAL_BACK, Offsets, Streams
 from functional.arrays import Float32, Float64, Int32, Int64, UInt8
 from functional.jit.marked import zero
-from functional.traces.line_record import LINE_SHIFT
+from functional.traces.line_record import LINE_SHIFT, SECTORS_A_LINE
 from functional.traces.trace import SECTOR_BYTES
 from precharacterize.classify import Kind
 
@@ -232,13 +221,6 @@ def read_warps(code, streams, offsets, reading, looked, executed, blocks, read, 
                 out.of_records[k] += own.members * own.work[k]
             for event in range(offsets.blocks[w], offsets.blocks[w + 1]):
                 executed[streams.blocks[event]] += own.members
-
-
-class Walk(NamedTuple):
-    """What walks find, and their scratch."""
-
-    kinds: Kinds
-    walking: Walking
 
 
 def count_blocks(looked, instructions, most):

@@ -32,17 +32,10 @@ from abstim.analytic.real_numbers import (
     traced_as,
     where,
 )
-from abstim.analytic.reuse_distance import (
-    DISTANCE_BINS,
-    L1_NODES,
-    LAST_SIZE,
-    LAST_WAYS,
-    SECTORS_A_LINE,
-    WRITE_ROW,
-    miss_matrix,
-)
+from abstim.analytic.reuse_distance import DISTANCE_BINS, L1_NODES, LAST_SIZE, LAST_WAYS, WRITE_ROW, miss_matrix
 from functional.arrays import Array, Float
 from functional.jit.machine_code import compiled
+from functional.traces.line_record import SECTORS_A_LINE
 
 MOST_WARPS = 64  # of a scheduler
 SHARPNESS = 12  # of the p-norm: two equal times cost 2^(1/12) = 1.06 times one
@@ -66,7 +59,6 @@ PREDICTION = np.dtype([
     ("cycles", "f8"), ("bounds_cycles", "f8", len(BOUNDS)),
     *((name, "f8") for name in ("cold_cycles", "resident_blocks", *COUNTERS, *HIT_RATES)),
 ])  # fmt: skip
-LAST_L1 = L1_NODES - 1
 
 
 class Summary(NamedTuple):
@@ -167,7 +159,7 @@ def miss_ratios(s, t, p, matrix, resident, who):
     """Share that misses L1D, and L1D and L2: of sectors loaded (`who` 0), of critical batches of loads (1)."""
     l1_lines, row = p.l1d_sets * p.l1d_ways, who * (1 + L1_NODES)
     l1 = share_of(t, p, matrix, resident, row, l1_lines, p.l1d_ways)
-    k, part = place_of(l1_lines, 2, LAST_L1)
+    k, part = place_of(l1_lines, 2, L1_NODES - 1)
     smaller_l1 = share_of(t, p, matrix, resident, row + 1 + k, l2_lines(p), p.l2_ways)
     larger_l1 = share_of(t, p, matrix, resident, row + 2 + k, l2_lines(p), p.l2_ways)
     return l1, smaller(l1, (1 - part) * smaller_l1 + part * larger_l1)

@@ -52,35 +52,20 @@ def _point_of(gpu: Gpu) -> bytes:
 # Each key is drawn evenly from its values, independently of the others. Sizes go in powers of two, rates and latencies
 # from about half to twice those of the base.
 CHOICES: dict[str, tuple[float, ...]] = {
-    "sm_count": (4, 6, 8, 11, 15, 20, 28, 40, 56),
-    "schedulers_per_sm": (1, 2, 4),
-    "max_warps_per_sm": (32, 48, 64),
-    "max_blocks_per_sm": (4, 8, 16, 32),
-    "registers_per_sm": (32768, 65536),
-    "shared_bytes_per_sm": (49152, 98304),
-    "sfu_units": (1, 2, 4),
-    "l1d_sets": (8, 16, 32, 64, 128, 256),
-    "l1d_ways": (2, 4, 8),
-    "l1d_latency_cycles": (20, 28, 35, 50, 70),
-    "l2_sets": (8, 16, 32, 64, 128, 256),
-    "l2_ways": (4, 8, 16),
-    "l2_slices_per_channel": (1, 2, 4),
-    "l2_request_cycles": (64, 90, 128, 180, 256),
-    "l2_sector_cycles": (0.5, 1, 1.625, 3),
-    "dram_channels": (2, 3, 4, 6, 8, 12, 16, 24),
-    "dram_latency_cycles": (57, 80, 113, 160, 226),
-    "dram_sector_cycles": (0.75, 1.0, 1.515, 2, 3),
-}
+    "sm_count": (4, 6, 8, 11, 15, 20, 28, 40, 56), "schedulers_per_sm": (1, 2, 4), "max_warps_per_sm": (32, 48, 64),
+    "max_blocks_per_sm": (4, 8, 16, 32), "registers_per_sm": (32768, 65536), "shared_bytes_per_sm": (49152, 98304),
+    "sfu_units": (1, 2, 4), "l1d_sets": (8, 16, 32, 64, 128, 256), "l1d_ways": (2, 4, 8),
+    "l1d_latency_cycles": (20, 28, 35, 50, 70), "l2_sets": (8, 16, 32, 64, 128, 256), "l2_ways": (4, 8, 16),
+    "l2_slices_per_channel": (1, 2, 4), "l2_request_cycles": (64, 90, 128, 180, 256),
+    "l2_sector_cycles": (0.5, 1, 1.625, 3), "dram_channels": (2, 3, 4, 6, 8, 12, 16, 24),
+    "dram_latency_cycles": (57, 80, 113, 160, 226), "dram_sector_cycles": (0.75, 1.0, 1.515, 2, 3),
+}  # fmt: skip
 # These change the latency table, so that only a few combinations of them are drawn and each point takes one.
 PIPELINE_CHOICES: dict[str, tuple[float, ...]] = {
-    "shared_latency_cycles": (13, 20, 26, 40, 52),
-    "latency_cycles.int_add": (2, 4, 8),
-    "latency_cycles.int_mad": (3, 5, 10),
-    "latency_cycles.fp32_add": (2, 4, 8),
-    "latency_cycles.fp32_mad": (3, 5, 10),
-    "latency_cycles.other": (1, 2, 4),
-    "initiation_cycles.sfu": (2, 4, 8, 16),
-}
+    "shared_latency_cycles": (13, 20, 26, 40, 52), "latency_cycles.int_add": (2, 4, 8),
+    "latency_cycles.int_mad": (3, 5, 10), "latency_cycles.fp32_add": (2, 4, 8), "latency_cycles.fp32_mad": (3, 5, 10),
+    "latency_cycles.other": (1, 2, 4), "initiation_cycles.sfu": (2, 4, 8, 16),
+}  # fmt: skip
 PIPELINES = 12
 
 

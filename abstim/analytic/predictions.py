@@ -7,16 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from abstim.analytic.model import (
-    BOUNDS,
-    COUNTERS,
-    HIT_RATES,
-    PREDICTION,
-    SECTOR_BYTES,
-    Summary,
-    look_and_predict,
-    predict_all,
-)
+from abstim.analytic.model import BOUNDS, COUNTERS, HIT_RATES, PREDICTION, Summary, look_and_predict, predict_all
 from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
 from abstim.analytic.summary import Asking, given_of, kept, nodes_around, scratch_for
@@ -29,7 +20,7 @@ from abstim.session.result import LaunchResult, RunResult, launch_facts, run_res
 from abstim.session.session import Session
 from functional.arrays import Float64
 from functional.errors import InputError
-from functional.traces.trace import Trace
+from functional.traces.trace import SECTOR_BYTES, Trace
 
 _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "instructions_per_fetch", "instruction_bytes", "register_banks", "l1i_line_bytes", "const_line_bytes", "l1d_banks",

@@ -1,6 +1,7 @@
 """Functions of real numbers that both JAX traces and compiled code calls: a formula of them is written once."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from functional.jit.marked import Marked, Operation
@@ -8,16 +9,18 @@ from functional.jit.values import REAL, Word
 
 
 class Function(Operation):
-    """In compiled code what `emit` writes; called from Python, a function of `jax.numpy`, by name, or another one."""
+    """In compiled code what `emit` writes; called from Python, a function of `jax.numpy` or another module, by name, or
+    one of these functions."""
 
     def __init__(self, emit: Callable[..., Any], traced: str | Callable[..., Any]) -> None:
         super().__init__(emit)
         self._traced = traced
 
     def __call__(self, *given: Any) -> Any:
-        import jax.numpy as jnp
-
-        return (getattr(jnp, self._traced) if isinstance(self._traced, str) else self._traced)(*given)
+        if callable(self._traced):
+            return self._traced(*given)
+        module, _, name = self._traced.rpartition(".")
+        return getattr(import_module(module or "jax.numpy"), name)(*given)
 
 
 class Twin(Marked):
@@ -51,18 +54,6 @@ def _called(name: str, traced: str | Callable[..., Any]) -> Function:
     return Function(emit, traced)
 
 
-def _gammaln(x: Any) -> Any:
-    from jax.scipy.special import gammaln
-
-    return gammaln(x)
-
-
-def _fixed(x: Any) -> Any:
-    from jax.lax import stop_gradient
-
-    return stop_gradient(x)
-
-
 def _chosen(body: Any, test: str, a: Any, b: Any) -> Word:
     """The first of two numbers if the test holds, else the second. (LLVM 22 skips elements in loops of `maxnum`.)"""
     first, second = _real(body, a), _real(body, b)
@@ -78,9 +69,9 @@ floor, ceil, nearest = (_called(f"llvm.{name}.f64", traced) for name, traced in 
 log, log2, exp, power, root = (_called(f"llvm.{name}.f64", traced) for name, traced in (
     ("log", "log"), ("log2", "log2"), ("exp", "exp"), ("pow", "power"), ("sqrt", "sqrt"),
 ))  # fmt: skip
-log_gamma = _called("lgamma", _gammaln)
-fixed = Function(lambda body, x: x, _fixed)  # without a derivative
-stepped = Function(lambda body, x, whole: whole, lambda x, whole: x + _fixed(whole - x))  # `whole`, as steep as x
+log_gamma = _called("lgamma", "jax.scipy.special.gammaln")
+fixed = Function(lambda body, x: x, "jax.lax.stop_gradient")  # without a derivative
+stepped = Function(lambda body, x, whole: whole, lambda x, whole: x + fixed(whole - x))  # `whole`, as steep as x
 
 
 def _select(body: Any, test: Any, a: Any, b: Any) -> Any:

@@ -15,6 +15,7 @@ from abstim.engine.warp_slots import ONE
 from functional.arrays import Float, Int32, Int64, UInt8
 from functional.jit.marked import ones, zero
 from functional.keep.kept import Kept, key
+from functional.traces.line_record import SECTORS_A_LINE
 
 NEVER = 1 << 30  # the distance of a line not touched before, or dropped since
 BINS_AN_OCTAVE = 4
@@ -28,7 +29,6 @@ WRITE_ROW = ROWS - 1
 # and the SM that asked for it last then; sectors at its largest distance. Of lines side by side that one slice of L2
 # has, for the first: the turn (`met`) in which sectors were `asked` for, of these those that SMs asked for that had
 # none of their line (`fetched`), the latest such SM (`asker`) and how many they are
-SECTORS_A_LINE = 4
 _LINE = "last", "turn", "chain", "begun", "new", "sm", "far", "met", "asked", "fetched", "asker", "askers"
 LINE = np.dtype([*((name, "i4") for name in _LINE), ("since", "i4", SECTORS_A_LINE)], align=True)
 # Of a level: the next place; the latest turn, and most that was `asked` and
@@ -171,11 +171,13 @@ def farthest(row, sectors, distance):
     return found
 
 
-def crowd(state, row, slice_row, turn, sm, sectors, again, merges):
+def crowd(level, uses, n, turn, sm, again, merges):
     """Count what is asked of a line in a turn, and of those in its slice; `again`: by another one before.
 
     Behind `merges` that wait for a sector the next one blocks the slice until DRAM has answered, so that the sectors of
     lines that more SMs want at once come one after the other. That is so where they are in step: the first time."""
+    state, row, sectors = level.state[0], level.lines[uses.lines[n]], sectors_in(uses.sectors[n])
+    slice_row = level.lines[uses.beside[uses.lines[n]]]
     if turn != state.turn:
         end_turn(state)
         state.turn = turn
@@ -256,32 +258,24 @@ def sort_uses(uses, sm_count, resident, order):
 def use_l2(uses, order, sm_count, merges, level, found):
     """All uses, in order of turns: the second level keeps what passes. In each turn SMs come from one on as if by
     chance, since the first one is who reads from DRAM what all want."""
-    size, state, first, stop = uses.sizes[0], level.state[0], 0, 0
+    size, state, bits, sums, first, stop = uses.sizes[0], level.state[0], level.counted, level.sums, 0, 0
     empty(level, size.lines, size.uses)
     while first < size.uses:
-        turn = order.at[order.in_turn[first]]
-        stop, start = order.turn_ends[turn], first
+        turn, start = order.at[order.in_turn[first]], first
+        stop = order.turn_ends[turn]
         while start < stop and order.sms[order.in_turn[start]] < spread_of(turn) * sm_count >> 32:
             start += 1
-        for k in range(start, stop):
-            use_of_l2(uses, order, order.in_turn[k], turn, merges, level, found)
-        for k in range(first, start):
-            use_of_l2(uses, order, order.in_turn[k], turn, merges, level, found)
+        for k in range(start, start + stop - first):
+            n = order.in_turn[k if k < stop else k - stop + first]
+            row, writes = level.lines[uses.lines[n]], uses.acts[n] & ACTION == WRITE
+            again = row.last and row.turn == turn
+            found.l2[n], chained = touch(state, row, bits, sums, turn, uses, n, False)
+            row.chain, found.l2_wait[n] = (0, -1) if writes else (chained, chained)
+            if not writes:
+                row.new = found.l2[n] >= NEVER or (again and row.new)
+                crowd(level, uses, n, turn, order.sms[n], again, merges)
         first = stop
     end_turn(state)
-
-
-def use_of_l2(uses, order, n, turn, merges, level, found):
-    """One of them."""
-    state, row, writes = level.state[0], level.lines[uses.lines[n]], uses.acts[n] & ACTION == WRITE
-    again = row.last and row.turn == turn
-    found.l2[n], chained = touch(state, row, level.counted, level.sums, turn, uses, n, False)
-    row.chain = 0 if writes else chained
-    found.l2_wait[n] = -1 if writes else chained
-    if not writes:
-        row.new = found.l2[n] >= NEVER or (again and row.new)
-        slice_row = level.lines[uses.beside[uses.lines[n]]]
-        crowd(state, row, slice_row, turn, order.sms[n], sectors_in(uses.sectors[n]), again, merges)
 
 
 def use_l1(uses, order, first, stop, drops, level, found):

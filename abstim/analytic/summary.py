@@ -12,8 +12,8 @@ import numpy as np
 from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
 from abstim.analytic.line_sample import WANTED_SHIFT, Lines
-from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, LOOK_UP, Kinds, Reading, TimedCode, Walking
-from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables, Walk
+from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, LOOK_UP, Kinds, Reading, TimedCode, Walk, Walking
+from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables
 from abstim.analytic.model import PREDICTION, Summary, residents_of
 from abstim.analytic.reuse_distance import DISTANCE_BINS, ROWS, miss_matrix, reuse_of
 from abstim.engine.accesses import element_segment
