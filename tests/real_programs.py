@@ -36,6 +36,7 @@ def real_gpu(rng: np.random.Generator, name: str) -> Gpu:
         changes |= {key: value for key, value in SCARCE_IN_SM.items() if rng.random() < 0.6}
     changes["l1d_dense_banks"] = int(rng.choice([n for n in (0, 1, 2) if n <= load_gpu(name).spec.l1d_banks]))
     changes["retry_cycles"] = int(rng.choice([0, 7]))
+    changes["l1i_prefetch_lines"] = int(rng.choice([0, 1, 3]))
     if load_gpu(name).spec.shared_collectors:
         widths = ("sp_port_width", "int_port_width", "mem_port_width", "shared_collectors")
         changes |= {key: int(rng.choice([4, 8, 16])) for key in widths if rng.random() < 0.5}

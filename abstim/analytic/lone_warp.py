@@ -105,9 +105,10 @@ def fetch_of(node, pc, previous_pc, left, reading, lines, cold):
         return left - 1
     node.gap = 2 if pc == previous_pc + 1 or previous_pc < -1 else 4 if left == 0 else 3
     line = pc // reading.fetch_line
-    if cold and not lines[line]:
-        lines[line] = 1
-        node.missed = 1
+    if cold:
+        node.missed = 1 - lines[line]
+        for there in range(line, min(line + 1 + reading.machine[0].l1i_prefetch_lines, len(lines))):
+            lines[there] = 1
     return brought(reading.fetch_width, reading.fetch_line, pc) - 1
 
 

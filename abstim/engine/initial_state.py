@@ -165,7 +165,7 @@ def sizes_of(machine: np.ndarray) -> Sizes:
         "sought": state.SOUGHT * m["l2_coalesces"], "follower": requests * m["l2_coalesces"],
         "request": requests,
         # of an SM in a window: a flit each, for which it has credit, and with it what leaves L1D
-        "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]),
+        "asked": 2 * (m["inject_queue_flits"] + m["crossbar_queue_flits"]) + m["l1i_mshrs"],
     }  # fmt: skip
     placed = {f"{cache}_placed": found[f"{cache}_line"] + 1 for cache in ("l1i", "const", "l1t", "l1d", "l2")}
     return tuple((found | placed).items())

@@ -3,7 +3,7 @@ all caches of the first level: perfect memory, which answers a miss after a fixe
 
 from abstim.engine.accesses import WHOLE_LINE, sectors_in
 from abstim.engine.pending_accesses import can_send, enlist, finish, respond_in_order, send, serve_waiters
-from abstim.engine.state import NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
+from abstim.engine.state import IN_FLIGHT, NEVER, READ, TO_CODE, TO_CONST, TO_TEXTURE
 from abstim.engine.tags import find, oldest_idle, place, touch, victim
 from functional.jit.marked import members
 from functional.traces.trace import LINE_BYTES
@@ -25,7 +25,7 @@ def look_up(c, cache, sets, ways, tag, line, sectors, who, room, time):
     k = find(cache.tag, first, ways, tag)
     missed = k < 0
     if missed:
-        k = oldest_idle(cache, first, ways) if room and can_send(c, READ, sectors) else -1
+        k = oldest_idle(cache, first, ways) if room else -1
         if k < 0:
             return -1, False
         place(cache, k, tag, NEVER)
@@ -68,24 +68,35 @@ def code_arrives(c, k, count, time):
 def code_lookup(c, line, time):
     """Real memory: cycle in which an instruction line is there; COMING: it is on its way, NEVER: no room for a miss."""
     sm, m, l1i = c.sm, c.machine, c.l1i
-    room = sm.codes_coming < m.l1i_mshrs
-    k, missed = look_up(c, l1i, m.l1i_sets, m.l1i_ways, line, CODE_LINE + line, WHOLE_LINE, TO_CODE, room, time)
+    register, way_out = sm.codes_coming < m.l1i_mshrs, can_send(c, READ, WHOLE_LINE)
+    k, missed = code_line(c, line, register and way_out, time)
     if k < 0:
-        sm.fetch_blocked = NEVER if not room or can_send(c, READ, WHOLE_LINE) else c.record.launch.limit + 1
+        sm.fetch_blocked = NEVER if not register or way_out else c.record.launch.limit + 1
         return NEVER
-    sm.codes_coming += missed
     sm.l1i_misses += missed
     sm.l1i_accesses += 1
-    sm.code_place = k
-    return COMING if l1i.line[k].coming else time
+    sm.code_place, there = k, COMING if l1i.line[k].coming else time
+    for ahead in range(m.l1i_prefetch_lines):  # nobody waits for these: they go whatever else waits for the way out
+        if sm.codes_coming < m.l1i_mshrs:
+            code_line(c, line + 1 + ahead, sm.in_flight < IN_FLIGHT, time)
+    return there
+
+
+def code_line(c, line, room, time):
+    """`look_up` of an instruction line."""
+    m = c.machine
+    k, missed = look_up(c, c.l1i, m.l1i_sets, m.l1i_ways, line, CODE_LINE + line, WHOLE_LINE, TO_CODE, room, time)
+    c.sm.codes_coming += missed
+    return k, missed
 
 
 def const_lookup(c, line, access, due, time):
     """Real memory: a line of the constant cache is looked up at `due`, as is known at `time`; false if there is no room
     for a miss."""
     sm, m, const = c.sm, c.machine, c.const
-    wide, room = m.const_line_bytes >= LINE_BYTES, sm.consts_coming < m.const_mshrs
+    wide = m.const_line_bytes >= LINE_BYTES
     sectors = WHOLE_LINE if wide else 3 << (2 * (line & 1))
+    room = sm.consts_coming < m.const_mshrs and can_send(c, READ, sectors)
     below = CONST_LINE + (line if wide else line >> 1)
     k, missed = look_up(c, const, m.const_sets, m.const_ways, line, below, sectors, TO_CONST, room, due + 1)
     if k < 0:
@@ -104,7 +115,8 @@ def const_lookup(c, line, access, due, time):
 def texture_lookup(c, line, access, time):
     """Real memory: a texture line is looked up; false if there is no room for a miss."""
     sm, m, texture = c.sm, c.machine, c.texture
-    k, missed = look_up(c, texture, m.l1t_sets, m.l1t_ways, line, line, WHOLE_LINE, TO_TEXTURE, True, time + 1)
+    room = can_send(c, READ, WHOLE_LINE)
+    k, missed = look_up(c, texture, m.l1t_sets, m.l1t_ways, line, line, WHOLE_LINE, TO_TEXTURE, room, time + 1)
     if k < 0:
         return False
     sm.l1t_misses += missed

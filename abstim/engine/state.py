@@ -98,7 +98,8 @@ MACHINE = record(
     "local_places",  # of warps in local memory
     "side_by_side gpcs cluster_blocks cluster_cycles",
     "instructions_per_fetch fetch_line_log2 fetches_per_cycle perfect_memory",
-    "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways const_sets const_ways const_line_bytes",
+    "perfect_instruction_cache perfect_constant_cache l1i_sets l1i_ways l1i_prefetch_lines",
+    "const_sets const_ways const_line_bytes",
     "l1t_sets l1t_ways",
     "l1d_sets l1d_ways l1d_set_lines",  # ways in use, and ways there are
     "l1d_index l1d_sectored l1d_banks l1d_dense_banks l1d_bypass l1d_write l1d_write_allocate l1d_fifo",

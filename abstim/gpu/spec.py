@@ -148,6 +148,7 @@ class Spec(HashedOnce):
     l1i_sets: int = _power_of_two(4096)
     l1i_ways: int = _whole(1, 4096)
     l1i_line_bytes: int = _power_of_two(4096)
+    l1i_prefetch_lines: int = _whole(0, 8)  # behind the one that a fetch finds, asked for with it
     const_sets: int = _power_of_two(4096)
     const_ways: int = _whole(1, 4096)
     const_line_bytes: int = _power_of_two(128, 64)  # a trace holds 128 B lines of 32 B sectors
@@ -343,9 +344,9 @@ class Condition(NamedTuple):
 
 _BEHIND_L1 = (
     r"flit_bytes|packet_header_bytes|(inject|crossbar|l2|slice|channel|dram)_.*|posted_stores"
-    r"|(l1i|const|l1d)_mshrs|l1d_mshr_merges|l1d_miss_queue"
+    r"|(l1i|const|l1d)_mshrs|l1i_prefetch_lines|l1d_mshr_merges|l1d_miss_queue"
 )
-_OF_CODE_CACHE, _OF_CONSTANTS = r"l1i_(sets|ways|mshrs|miss_.*)", r"const_(sets|ways|line_bytes|mshrs)"
+_OF_CODE_CACHE, _OF_CONSTANTS = r"l1i_(sets|ways|mshrs|prefetch_lines|miss_.*)", r"const_(sets|ways|line_bytes|mshrs)"
 _OF_MACHINE_CODE = rf"retry_cycles|\w+\.({'|'.join(HARDWARE_CLASSES)})"
 CONDITIONS = (
     Condition("two_level_active_warps", "scheduler = two_level", lambda s: s.scheduler == "two_level"),

@@ -222,18 +222,26 @@ def read_code(walk, caches, number, line, time, fetch, found):
     m = walk.machine[0]
     if m.perfect_instruction_cache:
         return time
-    latest, lines = caches.fetched[number], caches.code
+    latest = caches.fetched[number]
     if latest.line != line + 1:  # else it is the youngest already
-        k, there = find(caches, lines, number * lines.size + (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
-        use(caches, lines, k)
-        latest.line, latest.way, row = line + 1, k, lines.row[k]
-        if not there:
-            lines.tag[k] = line + 1
-            row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
-            row.asker = fetch + 1
-    row = lines.row[latest.way]
+        latest.line, latest.way = line + 1, line_of_code(walk, caches, number, line, time, fetch, found)
+        for ahead in range(m.l1i_prefetch_lines):
+            line_of_code(walk, caches, number, line + 1 + ahead, time, fetch, found)
+    row = caches.code.row[latest.way]
     walk.fetch_askers[fetch] = row.asker
     return max(time, row.there)
+
+
+def line_of_code(walk, caches, number, line, time, fetch, found):
+    """Where an instruction line is in L1I, which asks for it if it is not there; it is the youngest now."""
+    m, lines = walk.machine[0], caches.code
+    k, there = find(caches, lines, number * lines.size + (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)
+    use(caches, lines, k)
+    if not there:
+        lines.tag[k], row = line + 1, lines.row[k]
+        row.there = ask_l2(walk, caches, CODE_LINES + line, accesses.WHOLE_LINE, False, time, found)
+        row.asker = fetch + 1
+    return k
 
 
 def ask_caches(walk, caches, number, sm, kind, r, time, access, found):

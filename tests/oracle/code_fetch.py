@@ -19,26 +19,37 @@ class CodeFetch(FrontEnd):
     def __init__(self, gpu: Gpu, link: Link) -> None:
         super().__init__(gpu)
         self.link, self.registers, self.coming = link, gpu.spec.l1i_mshrs, 0
-        self.l1i = Lines(gpu.spec.l1i_sets, gpu.spec.l1i_ways)
+        self.l1i, self.prefetched = Lines(gpu.spec.l1i_sets, gpu.spec.l1i_ways), gpu.spec.l1i_prefetch_lines
 
     def look_up(self, pc: int, time: int, warp: Warp) -> int | None:
         """When the line of `pc`, which a warp wants, is there; NEVER: not known; None: it cannot be asked for now."""
         if self.perfect:
             return time
         number = pc // self.line
-        line = self.l1i.find(number)
+        line = self._asked_for(number, self.link.has_room(READ, len(ALL)), time)
         if line is None:
-            if self.coming >= self.registers or not self.link.has_room(READ, len(ALL)) or not self.l1i.has_way(number):
-                return None
-            line = self.l1i.allocate(number, len(ALL))
-            self.coming += 1
-            filled = line
-            self.link.send(CODE_LINE + number, ALL, READ, lambda _, due: self._sector_comes(filled, due), time)
-        self.l1i.use(line)
+            return None
+        for ahead in range(1, self.prefetched + 1):
+            if self.coming < self.registers:
+                counted = self.l1i.accesses, self.l1i.misses
+                self._asked_for(number + ahead, True, time)
+                self.l1i.accesses, self.l1i.misses = counted  # of fetches alone
         if line.coming:
             line.waiting.append(warp)
             return NEVER
         return time
+
+    def _asked_for(self, number: int, has_room: bool, time: int) -> Whole | None:
+        """A line, the youngest now; it is on its way if it was not there. None: it cannot be asked for."""
+        line = self.l1i.find(number)
+        if line is None:
+            if self.coming >= self.registers or not has_room or not self.l1i.has_way(number):
+                return None
+            filled = line = self.l1i.allocate(number, len(ALL))
+            self.coming += 1
+            self.link.send(CODE_LINE + number, ALL, READ, lambda _, due: self._sector_comes(filled, due), time)
+        self.l1i.use(line)
+        return line
 
     def _sector_comes(self, line: Whole, due: int) -> None:
         line.coming -= 1

@@ -51,9 +51,8 @@ class Link:
         """Replies that are due in this cycle."""
         inbox = self.side.inbox[self.sm]
         while inbox and inbox[0][0] <= time:
-            due, request = inbox.popleft()
-            assert due == time
-            self.then[request.number](request, due)
+            _, request = inbox.popleft()
+            self.then[request.number](request, time)  # later than due if nobody was on the SM
 
 
 class Results:
