@@ -12,9 +12,9 @@ from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
 from abstim.analytic.summary import Asking, given_of, kept, nodes_around, scratch_for
 from abstim.brief import grouped
-from abstim.engine.design_point import touching
+from abstim.engine.design_point import refuse_without_units, touching
 from abstim.gpu.config import Gpu, refuse_unread
-from abstim.gpu.spec import Params, Spec
+from abstim.gpu.spec import HARDWARE_CLASSES, Params, Spec
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -29,6 +29,9 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "slice_interleave_bytes",
 }  # fmt: skip
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
+UNREAD |= {
+    f"{section}.{name}" for section in ("latency_cycles", "initiation_cycles", "unit") for name in HARDWARE_CLASSES
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +145,9 @@ def _rows(
     """Of a launch on every GPU, in their order."""
     found = {}
     for own, predictions in zip(readings, looks, strict=True):
+        table = session.table(number, own.gpus[0])  # that of all of them
         for k, gpu, prediction in zip(own.places, own.gpus, predictions.tolist(), strict=True):
+            refuse_without_units(gpu.spec, table)
             found[k] = _launch(session, number, trace, gpu, prediction)
     return [found[k] for k in range(len(found))]
 
