@@ -104,6 +104,11 @@ def test_a_program_whose_units_are_not_there_is_refused_by_every_model(model):
     assert "needs dp units" in found.reasons[0]
 
 
+@pytest.mark.parametrize("key", ["dram_sector_cycles", "l2_sector_cycles"])
+def test_a_sector_may_take_no_time(key):
+    assert given(load_gpu("gtx480", [f"{key}=0"])) != given(load_gpu("gtx480"))
+
+
 def most_blocks(gpu: Gpu, threads: int, registers: int, shared: int) -> int:
     try:
         return occupancy(gpu.spec, (1 << 20, 1, 1), (threads, 1, 1), registers, shared, 0).blocks_per_sm

@@ -234,7 +234,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
 def dram_values(gpu: Gpu) -> dict[str, int]:
     """DRAM's timing in cycles of the channels' clock: a sector takes `dram_burst_cycles` of them."""
     spec, params = gpu.spec, gpu.params
-    cycle = params.dram_sector_cycles / spec.dram_burst_cycles  # core cycles
+    cycle = max(2.0**-16, params.dram_sector_cycles / spec.dram_burst_cycles)  # core cycles
     half = max(1, round(params.dram_activate_cycles / 2 / cycle))  # closing a row, and opening one
     read, write, burst = spec.dram_read_cycles, spec.dram_write_cycles, spec.dram_burst_cycles
     return {
