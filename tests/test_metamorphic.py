@@ -14,7 +14,7 @@ from abstim.models import run, run_many
 from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
 
-VARIED = ["sm_count=9,10", "l1d_latency_cycles=50,60", "latency_cycles.int_add=9"]
+VARIED = ["sm_count=9,10", "l1d_latency_cycles=50,60", "latency_cycles.int_add=200"]
 MODELS = ("detailed", "occupancy", "analytic")
 
 

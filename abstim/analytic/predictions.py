@@ -28,6 +28,7 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "shared_bytes_per_cycle", "coalescing", "architecture", "l2_mshr_merges", "l2_coalesces", "posted_stores",
     "slice_interleave_bytes",
 }  # fmt: skip
+_SEARCHED_AT = "l1d_latency_cycles", "atomic_latency_cycles", "shared_latency_cycles", "const_latency_cycles"
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
 UNREAD |= {
     f"{section}.{name}" for section in ("latency_cycles", "initiation_cycles", "unit") for name in HARDWARE_CLASSES
@@ -136,7 +137,12 @@ def reading(gpu: Gpu) -> tuple:
     spec, params = gpu.spec, gpu.params
     cached = spec.l1d_sectored, spec.l1d_bypass, spec.l1d_write, spec.posted_stores
     shared = spec.l2_mshr_merges, spec.l2_coalesces, spec.slice_interleave_bytes
-    return (*touching(gpu), *cached, *shared, gpu.pipeline, params.l1d_latency_cycles, params.atomic_latency_cycles)
+    return (*touching(gpu), *cached, *shared, gpu.pipeline, *(getattr(params, key) for key in _SEARCHED_AT))
+
+
+def is_reading(key: str) -> bool:
+    """May a key change how a GPU takes a trace?"""
+    return "." in key or key in _READ_BESIDE or key in _SEARCHED_AT
 
 
 def _rows(

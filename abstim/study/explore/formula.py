@@ -117,27 +117,27 @@ class FormulaTimer:
     def refuse(points: Points) -> None:
         """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a
         guide for a better model, its cycles would be wrong."""
-        from abstim.analytic.point import POINT
         from abstim.analytic.predictions import UNREAD
 
-        for key in points.keys_of_gpu:
-            known = "." in key and key not in UNREAD
-            if not known and key not in (POINT.names or ()) and key not in FROM_TIME.values():
-                raise InputError(not_looked_at(f"--vary {key}", "analytic"))
+        if unread := UNREAD.intersection(points.keys_of_gpu):
+            raise InputError(not_looked_at(f"--vary {min(unread)}", "analytic"))
 
     def __call__(self, points: Points) -> tuple[Cycles, list[str]]:
         """As of `Timer`."""
         from abstim.analytic import whole_cycles
+        from abstim.analytic.predictions import is_reading
 
         started = perf_counter()
         does_not_fit = points.of_alike((*RESIDENCY, *_UNITS), partial(self._does_not_fit, points))
         reasons = np.where(points.reasons == "", does_not_fit, points.reasons)
-        usable = reasons == ""
+        usable = np.flatnonzero(reasons == "")
         cycles = np.full((len(points), len(self.sessions)), FAILED, np.int64)
-        if usable.any():
-            columns = points.where(usable).keys_of_gpu
-            launches = _launches_of(self.sessions, self.gpu, _shared_out(self.gpu, columns))
-            cycles[usable] = self.formula(launches, self.gpu, columns, whole_cycles)
+        first = points.where(usable).of_alike([*filter(is_reading, points.keys_of_gpu)], lambda k: usable[k])
+        for k in sorted(set(first.tolist())):  # of those that take a trace as it does
+            alike = usable[first == k]
+            columns = points.where(alike).keys_of_gpu
+            launches = _launches_of(self.sessions, points.gpu(k), _shared_out(self.gpu, columns))
+            cycles[alike] = self.formula(launches, self.gpu, columns, whole_cycles)
         self.work.count_points(cycles, self.sessions)
         self.work.seconds += perf_counter() - started
         return cycles, reasons.tolist()
