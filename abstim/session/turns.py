@@ -44,6 +44,9 @@ class Launches(Protocol):
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """Of its program."""
 
+    def accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
+        """A trace of its program with what a GPU accesses of it."""
+
     def simulation(self, number: int, gpu: Gpu, trace: Trace) -> Simulation:
         """It, ready to be run."""
 
