@@ -106,7 +106,7 @@ class _Coupled:
         """What warps have done since they were asked last, with what the GPU accesses of it."""
         for part in self.stepped.new():
             streams: dict[str, Any] = {name: own for name, own in part._asdict().items() if name in STREAMS}
-            ends = {STREAMS[name]: np.array([0, len(own)]) for name, own in streams.items()}
+            ends: dict[str, Any] = {STREAMS[name]: np.array([0, len(own)]) for name, own in streams.items()}
             yield part._replace(records=self.accessed(replace(_NOTHING, **streams, **ends)).records)
 
     def _firsts(self, warps: int) -> dict[str, np.ndarray]:
