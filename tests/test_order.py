@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from call_command import call
 from oracle.array_executor import ArrayExecutor
 from order_programs import PROGRAMS, histogram, look_back, queue, spin_flag, tiles
 from ptx_kernels import entry, module
 
-from abstim import load_gpu, open_session, run_many
+from abstim import load_gpu, open_session, run, run_many
 from abstim.session import coupled
 from abstim.session.session import Session
 from abstim.session.turns import turns_of
@@ -174,6 +175,11 @@ def test_every_gpu_of_a_run_has_an_execution_of_its_own() -> None:
     assert [r.launches for r in both] == [run_many(lambda: case, [gpu])[0].launches for gpu in gpus]
     assert all("atom.global.add.u32" in r.note and "--coupled" in r.note for r in both)
     assert not any(output.mismatches for r in both for output in r.outputs)
+
+
+def test_a_trace_says_in_which_turn_its_thread_blocks_came(tmp_path) -> None:
+    assert call("trace", "micro_atomics:return_4096", "-o", str(tmp_path / "store"))[0] == 0
+    assert "as when the trace was made" in run(str(tmp_path / "store")).note
 
 
 def test_block_order_is_said(capsys) -> None:

@@ -15,7 +15,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, check_cluster, occupancy
 from abstim.session.memory_accesses import first_elements, words_of_vectors
 from abstim.session.rates import block_operations
-from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
+from abstim.session.turns import AS_TRACED, BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
@@ -315,6 +315,8 @@ def open_session(
     parse_seconds = perf_counter() - started
     session = Session(case, parse_seconds=parse_seconds)
     session.serial = serial
+    if isinstance(case, StoredCase) and any(map(is_ordered, case.launches)):
+        session.order_note = order_note(case, AS_TRACED)
     if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
         session.check_fit(gpus, refused)
     fitting = [gpu for gpu in gpus if gpu not in [without for without, _ in refused or ()]]

@@ -59,6 +59,7 @@ def order_note(case: Case, how: str = "by estimated times") -> str:
     return f"{where}: the order of thread blocks decides; they took turns {how}"
 
 
+AS_TRACED = "as when the trace was made, by `abstim trace` one after the other"
 BY_CLOCK, BY_ESTIMATE = "by the engine's clock", "by estimated times; --coupled: by the engine's clock"
 
 
