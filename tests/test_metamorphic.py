@@ -41,6 +41,12 @@ def test_neither_order_nor_company_nor_threads_nor_repetition_change_a_number(mo
     assert [run(session, gpu, model=model).totals["cycles"] for gpu in gpus] == before
 
 
+def test_a_gpu_with_other_units_is_timed_beside_another_as_alone():
+    gpus = [load_gpu("gtx480"), load_gpu("gtx480", ["unit.int_add=sfu", "unit.other=sfu"])]
+    beside, alone = run_many("hotspot", gpus, model="occupancy")[1], run("hotspot", gpus[1], model="occupancy")
+    assert beside.launches == alone.launches  # its cache walk goes through items of its own
+
+
 @pytest.mark.parametrize("registers", [(8, 16), (16, 32), (32, 48)])
 def test_more_miss_registers_are_no_slower_where_the_reference_has_them_so(session, registers):
     few, more = (run(session, "gtx480", {"l1d_mshrs": count}).totals["cycles"] for count in registers)
