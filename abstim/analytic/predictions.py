@@ -136,7 +136,7 @@ def reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
     spec, params = gpu.spec, gpu.params
     cached = spec.l1d_sectored, spec.l1d_bypass, spec.l1d_write, spec.posted_stores
-    shared = spec.l2_mshr_merges, spec.l2_coalesces, spec.slice_interleave_bytes
+    shared = spec.l1i_prefetch_lines, spec.l2_mshr_merges, spec.l2_coalesces, spec.slice_interleave_bytes
     return (*touching(gpu), *cached, *shared, gpu.pipeline, *(getattr(params, key) for key in _SEARCHED_AT))
 
 
