@@ -51,15 +51,20 @@ def read_text(path: str | Path, encoding: str = "utf-8-sig", errors: str = "stri
 
 def table_rows(path: str | Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:
     """The rows of a user's CSV file, each with its place. Raises InputError for a file that cannot be read,
-    or lacks one of these columns."""
+    lacks one of these columns or has one twice, or a row with more fields than columns."""
     import csv
 
     try:
         reader = csv.DictReader(read_text(path).splitlines())
         if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
             raise InputError(f"{path}: no column {', '.join(missing)}; such a table has {', '.join(columns)}")
+        names = reader.fieldnames or ()
+        if twice := next((name for k, name in enumerate(names) if name and name in names[:k]), ""):
+            raise InputError(f"{path}: two columns {twice}")
         for row in reader:
-            yield f"{path}:{reader.line_num}", row
+            where = f"{path}:{reader.line_num}"
+            refuse(None in row, f"{where}: more fields than the {len(names)} columns; is there a comma in a number?")
+            yield where, row
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except (csv.Error, UnicodeDecodeError) as error:

@@ -71,6 +71,13 @@ def test_a_result_beside_an_earlier_one(tmp_path):
     assert code == 0 and "1.00x" in out and "sm_count" not in out
     code, out, _ = call("run", "hotspot", "--against", str(old), "--set", "sm_count=30")
     assert code == 0 and "sm_count: 15 before, 30 now" in out
+    out = call("run", "hotspot", "--against", str(old), "--set", "unit.fp32_mul=sfu", "--flush", "none")[1]
+    assert "unit.fp32_mul: sp before, sfu now" in out and "flush: all before, none now" in out
+    other = json.loads(old.read_text())
+    other["launches"][1]["grid"] = [1, 2, 3]
+    old.write_text(json.dumps(other))
+    out = call("run", "hotspot", "--against", str(old))[1]
+    assert out.count("Not the same") == 1 and "launch 1, grid: [1, 2, 3] before, [" in out
     found = json.loads(call("run", "hotspot", "--against", str(old), "--set", "sm_count=30", "--json")[1])
     whole = found["against"]["rows"][-1]
     assert whole["speed_up"] == pytest.approx(whole["cycles_before"] / whole["cycles_after"])
@@ -86,3 +93,7 @@ def test_what_is_no_result_is_refused(tmp_path, text):
         path.write_text(text)
     code, out, err = call("run", "relu", "--against", str(path))
     assert (code, out) == (2, "") and "old.json" in err and err.count("\n") == 1
+
+
+def test_registers_are_those_of_all_launches():
+    assert "Registers a thread: 14 to 40 (from resources.json)" in call("run", "particlefilter")[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import local
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,7 +13,8 @@ from fresh_kernels import cases
 from nightly import of
 
 import abstim
-from abstim.analytic import BOUNDS, analytic_cycles, as_arrays, points_of, predict, predictions, summaries
+from abstim.analytic import BOUNDS, analytic_cycles, as_arrays, points_of, predict, predictions, summaries, summary
+from abstim.analytic.line_sample import make_places
 from abstim.analytic.lone_warp import LOOK_UP, NOTHING, WRITE
 from abstim.analytic.model import PREDICTION
 from abstim.analytic.point import random_points
@@ -226,6 +229,13 @@ def test_thread_blocks_far_apart_stand_for_all(monkeypatch):
     assert part["path"].sum() == pytest.approx(whole["path"].sum(), rel=0.1)
     assert part["fetches"] == pytest.approx(whole["fetches"], rel=0.1)
     assert all(part[name] == whole[name] for name in ("lookups", "lines", "load_sectors", "stores", "atomics"))
+
+
+def test_the_smallest_launches_have_room_for_the_least_hash_map(monkeypatch):
+    for records in (1, 15, 16, 31, 32, 33):
+        monkeypatch.setattr(summary, "_of_thread", local())
+        make_places(size := SimpleNamespace(), records)
+        assert len(summary.scratch_for(*[records] * 7).value.lines.table) >= size.places
 
 
 def test_some_lines_stand_for_all(monkeypatch):

@@ -396,12 +396,11 @@ def test_both_sides_of_the_protocol_agree(tmp_path):
     assert said.splitlines() == sizes
 
 
-def test_what_is_recorded_can_be_timed_again(build, tmp_path, capfd):
-    import abstim
-
-    program, gpu = build("everything"), load_gpu("rtx3070", PERFECT)
-    result = run(program, record=tmp_path / "traces")
-    again = abstim.run(str(tmp_path / "traces" / "module-1"), gpu, flush="none")
+@pytest.mark.parametrize("flush", ["none", "data"])
+def test_what_is_recorded_can_be_timed_again(build, tmp_path, flush):
+    program, gpu = build("everything"), load_gpu("gtx480")
+    result = run_application([program], [gpu], record=tmp_path / "traces", flush=flush)
+    again = abstim.run(str(tmp_path / "traces" / "module-1"), gpu, flush=flush)
     assert [launch.cycles for launch in again.launches] == [timed.results[0].cycles for timed in result.launches]
     with pytest.raises(InputError, match="is there already"):
         run(program, record=tmp_path / "traces")

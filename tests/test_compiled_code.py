@@ -169,10 +169,18 @@ def test_code_is_compiled_for_what_is_known_and_kept_for_each(tmp_path, monkeypa
     assert staged_call(three, 0) == ([6, 0], [1, 2])
 
 
-def test_checked_code_stops_at_an_index_out_of_range():
-    code = "from test_compiled_code import *; staged_call(Known('x', {RECORD: {'sum': 3}}, checked=True), 2)"
+def fill(numbers, count):
+    numbers[1:count] = 0
+
+
+@pytest.mark.parametrize("call", [
+    "staged_call(Known('x', {RECORD: {'sum': 3}}, checked=True), 2)",
+    "Staged('test_compiled_code', 'fill', (Array('two'), INT))(Known('x', checked=True), np.zeros(2, np.int64), 3)",
+])  # fmt: skip
+def test_checked_code_stops_at_an_index_out_of_range(call):
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    code = f"from test_compiled_code import *; {call}"
     end = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
     assert end.returncode == -signal.SIGILL
 

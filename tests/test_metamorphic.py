@@ -14,7 +14,7 @@ from abstim.models import run, run_many
 from abstim.session.session import open_session
 from abstim.study.explore import explore, sweep_of
 
-VARIED = ["sm_count=9,10", "l1d_latency_cycles=50,60", "latency_cycles.int_add=9"]
+VARIED = ["sm_count=9,10", "l1d_latency_cycles=50,60", "latency_cycles.int_add=200"]
 MODELS = ("detailed", "occupancy", "analytic")
 
 
@@ -39,6 +39,12 @@ def test_neither_order_nor_company_nor_threads_nor_repetition_change_a_number(mo
     assert [x.totals["cycles"] for x in run_many(session, gpus[::-1], model=model)] == before[::-1]
     monkeypatch.setenv("ABSTIM_THREADS", "1")
     assert [run(session, gpu, model=model).totals["cycles"] for gpu in gpus] == before
+
+
+def test_a_gpu_with_other_units_is_timed_beside_another_as_alone():
+    gpus = [load_gpu("gtx480"), load_gpu("gtx480", ["unit.int_add=sfu", "unit.other=sfu"])]
+    beside, alone = run_many("hotspot", gpus, model="occupancy")[1], run("hotspot", gpus[1], model="occupancy")
+    assert beside.launches == alone.launches  # its cache walk goes through items of its own
 
 
 @pytest.mark.parametrize("registers", [(8, 16), (16, 32), (32, 48)])

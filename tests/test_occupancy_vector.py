@@ -332,6 +332,8 @@ def test_what_is_refused_as_not_looked_at_changes_nothing(name):
 
 def test_a_sweep_over_what_is_not_looked_at_is_refused():
     sweep = Sweep(Space(load_gpu("gtx480"), parse_axes(["l2_mshrs=16,32"]), {}), model="occupancy")
+    with pytest.raises(InputError, match="--set cluster_cycles: the occupancy model does not look at it"):
+        abstim.run("relu", "gtx480", ["cluster_cycles=9"], model="occupancy")
     with pytest.raises(InputError, match="--vary l2_mshrs: the occupancy model does not look at it"):
         explore(["hotspot"], sweep)
 

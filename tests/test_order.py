@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from call_command import call
 from oracle.array_executor import ArrayExecutor
 from order_programs import PROGRAMS, histogram, look_back, queue, spin_flag, tiles
 from ptx_kernels import entry, module
 
-from abstim import load_gpu, open_session, run_many
+from abstim import load_gpu, open_session, run, run_many
 from abstim.session import coupled
 from abstim.session.session import Session
 from abstim.session.turns import turns_of
@@ -176,6 +177,11 @@ def test_every_gpu_of_a_run_has_an_execution_of_its_own() -> None:
     assert not any(output.mismatches for r in both for output in r.outputs)
 
 
+def test_a_trace_says_in_which_turn_its_thread_blocks_came(tmp_path) -> None:
+    assert call("trace", "micro_atomics:return_4096", "-o", str(tmp_path / "store"))[0] == 0
+    assert "as when the trace was made" in run(str(tmp_path / "store")).note
+
+
 def test_block_order_is_said(capsys) -> None:
     case = tiles(grid=9, side=4)
     open_session(lambda: case)
@@ -206,10 +212,16 @@ def test_turns_are_about_those_of_the_clock(name: str, gpu) -> None:
     assert same(trace, by_clock(case, gpu)[2])
 
 
-@pytest.mark.parametrize(("name", "gpu"), [("nn_euclid", GPU), ("hotspot", PERFECT)])
+VECTORS = """.entry k(.param .u64 a) { .reg .u64 %a<4>; .reg .u32 %r<9>; .local .align 16 .b8 l[64];
+  ld.param.u64 %a1, [a]; mov.u64 %a2, l; mov.u32 %r1, %tid.x;
+  st.local.v4.u32 [%a2+16], {%r1, %r1, %r1, %r1};
+  ld.local.v2.u32 {%r2, %r3}, [%a2+24]; st.global.u32 [%a1], %r2; ret; }"""
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("nn_euclid", GPU), ("hotspot", PERFECT), ("vectors", GPU)])
 def test_without_order_points_the_clock_is_the_engines(name: str, gpu) -> None:
-    case = suite.case(name)
-    session, launch, memory = open_session(name, [gpu]), case.launches[0], case.memory.copy()
+    case = case_of(VECTORS, 40, {"a": np.zeros(1, np.uint32)}) if name == "vectors" else suite.case(name)
+    session, launch, memory = open_session(lambda: case, [gpu]), case.launches[0], case.memory.copy()
     trace = default_executor().run(launch, case.memory.copy())
     request = coupled.Request(launch, memory, np.arange(launch.thread_blocks), 1 << 34)
     with default_executor().stepped(request) as stepped:

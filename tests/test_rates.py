@@ -74,6 +74,7 @@ def test_peaks_are_the_public_ones(gpu, kind, value):
 def test_a_gpu_without_tensor_units_has_no_peak_of_them():
     assert "tensor_flops" not in peaks(load_gpu("gtx480"))
     assert "dram_bytes" not in peaks(load_gpu("gtx480_perfect"))
+    assert "fp32_flops" not in peaks(load_gpu("gtx480", ["unit.fp32_mad=int"]))
 
 
 def test_operations_of_a_block_are_counted_by_hand(tmp_path):

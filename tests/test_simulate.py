@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ptx_kernels import module, prepared
 
 import abstim
 from abstim.models import run_many
+from abstim.session.session import Session
 from functional.errors import InputError
+from functional.launches.case import Case
+from functional.launches.memory import Memory
 
 SAXPY = """
 .version 9.0
@@ -94,3 +98,16 @@ def test_public_names_load_on_demand():
     assert all(getattr(abstim, name) for name in abstim.__all__)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = abstim.nonsense
+
+
+LIVE = "".join(f"ld.global.u32 %r{k}, [%rd0+{4 * k}];" for k in range(1, 40)) + "".join(
+    f"st.global.u32 [%rd0+{4 * k}], %r{k};" for k in range(1, 40)
+)
+
+
+def test_kernels_of_one_name_have_their_own_registers():
+    few, many = (prepared(body)[0] for body in ("", LIVE))
+    session = Session(Case("two modules", module(""), Memory(()), (few, many)))
+    own = [Session(Case("one module", module(""), Memory(()), (one,))).registers(0).count for one in (few, many)]
+    assert [session.registers(k).count for k in (0, 1)] == own and own[0] < own[1]
+    assert [session.first_launch_of(k) for k in (0, 1)] == [0, 1]

@@ -38,6 +38,8 @@ def test_reference_is_read_by_column_name(tmp_path):
         (HEAD + "x,-1,A,5\n", "launch = '-1'"),
         (HEAD + "x,0,A\n", "cycles = ''"),
         (HEAD + "x,0,A,5\nx,0,A,6\n", "launch 0 twice"),
+        (HEAD + "x,0,A,3,000\n", "cycles.csv:2: more fields than the 4 columns"),
+        (HEAD.strip() + ",cycles\nx,0,A,5,6\n", "two columns cycles"),
     ],
 )
 def test_bad_table_is_one_line(tmp_path, text, message):

@@ -15,6 +15,7 @@ from functional.traces.line_record import MOST_PLACES
 LOOKED_AT, LEAST_USES = 16, 1 << 9
 MANY_USES = 1 << 13  # of lines that stand for all and others
 WAITED = 1 << 10  # line records of batches of loads that are looked at, or so
+LEAST_PLACES = 64  # of a hash map
 WANTED_SHIFT = 18  # of the bits of a line, those that say whether it may be wanted
 
 
@@ -109,7 +110,7 @@ def add_use(streams, reading, lines, uses, r, act, line, counted):
 
 def make_places(size, records):
     """Of a hash map for the lines of some records, no more than there are."""
-    size.places = 64
+    size.places = LEAST_PLACES
     while size.places < 2 * records:
         size.places *= 2
 

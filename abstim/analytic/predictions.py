@@ -12,9 +12,9 @@ from abstim.analytic.point import POINT, points_of
 from abstim.analytic.reuse_distance import miss_matrix
 from abstim.analytic.summary import Asking, given_of, kept, nodes_around, scratch_for
 from abstim.brief import grouped
-from abstim.engine.design_point import touching
+from abstim.engine.design_point import refuse_without_units, touching
 from abstim.gpu.config import Gpu, refuse_unread
-from abstim.gpu.spec import Params, Spec
+from abstim.gpu.spec import HARDWARE_CLASSES, Params, Spec
 from abstim.progress import Progress, silent
 from abstim.session.result import LaunchResult, RunResult, launch_facts, run_result
 from abstim.session.session import Session
@@ -28,7 +28,11 @@ _READ_BESIDE = {  # a point: by the summary, or where blocks are dealt
     "shared_bytes_per_cycle", "coalescing", "architecture", "l2_mshr_merges", "l2_coalesces", "posted_stores",
     "slice_interleave_bytes",
 }  # fmt: skip
+_SEARCHED_AT = "l1d_latency_cycles", "atomic_latency_cycles", "shared_latency_cycles", "const_latency_cycles"
 UNREAD = frozenset(f.name for of in (Spec, Params) for f in fields(of)) - set(POINT.names or ()) - _READ_BESIDE
+UNREAD |= {
+    f"{section}.{name}" for section in ("latency_cycles", "initiation_cycles", "unit") for name in HARDWARE_CLASSES
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +136,13 @@ def reading(gpu: Gpu) -> tuple:
     """What of a GPU a summary depends on."""
     spec, params = gpu.spec, gpu.params
     cached = spec.l1d_sectored, spec.l1d_bypass, spec.l1d_write, spec.posted_stores
-    shared = spec.l2_mshr_merges, spec.l2_coalesces, spec.slice_interleave_bytes
-    return (*touching(gpu), *cached, *shared, gpu.pipeline, params.l1d_latency_cycles, params.atomic_latency_cycles)
+    shared = spec.l1i_prefetch_lines, spec.l2_mshr_merges, spec.l2_coalesces, spec.slice_interleave_bytes
+    return (*touching(gpu), *cached, *shared, gpu.pipeline, *(getattr(params, key) for key in _SEARCHED_AT))
+
+
+def is_reading(key: str) -> bool:
+    """May a key change how a GPU takes a trace?"""
+    return "." in key or key in _READ_BESIDE or key in _SEARCHED_AT
 
 
 def _rows(
@@ -142,7 +151,9 @@ def _rows(
     """Of a launch on every GPU, in their order."""
     found = {}
     for own, predictions in zip(readings, looks, strict=True):
+        table = session.table(number, own.gpus[0])  # that of all of them
         for k, gpu, prediction in zip(own.places, own.gpus, predictions.tolist(), strict=True):
+            refuse_without_units(gpu.spec, table)
             found[k] = _launch(session, number, trace, gpu, prediction)
     return [found[k] for k in range(len(found))]
 

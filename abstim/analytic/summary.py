@@ -11,7 +11,7 @@ import numpy as np
 
 from abstim.analytic import lone_warp
 from abstim.analytic.block_path import BlockPath
-from abstim.analytic.line_sample import WANTED_SHIFT, Lines
+from abstim.analytic.line_sample import LEAST_PLACES, WANTED_SHIFT, Lines
 from abstim.analytic.lone_warp import CLASSES, LATENCIES, LONG_CYCLES, LOOK_UP, Kinds, Reading, TimedCode, Walk, Walking
 from abstim.analytic.look import LEADER, MOST_SMS, SHAPE, SUMMARY, Looked, Marks, Read, Scratch, Tables
 from abstim.analytic.model import PREDICTION, Summary, residents_of
@@ -52,7 +52,7 @@ def scratch_for(*sizes: int) -> Held:
     if held is None or any(map(lt, room, sizes)):
         room = tuple(map(max, room, sizes))
         records, warps, blocks, longest, registers, code_lines, code_blocks = room
-        places, bits = 1 << (2 * records).bit_length(), 32 - WANTED_SHIFT
+        places, bits = max(LEAST_PLACES, 1 << (2 * records).bit_length()), 32 - WANTED_SHIFT
         lines = Lines(
             np.empty(places, np.int32), np.empty(records, np.int64), np.empty(records, np.int32),
             np.empty(1 << bits - 3, np.uint8),

@@ -125,17 +125,17 @@ class LaunchTimer:
         policy = self._policies[0]
         overlaps = overlapping(operations)
         if overlaps:
-            if self.in_order:
-                self._before.flush(policy.flush)
-            time_together(operations, self._kernel, self.gpus[0], self._before if self.in_order else None)
+            first = next(one for one in operations if one.launch is not None)
+            self._hold(first.launch, first.trace)
+            self._before.flush(policy.flush)
+            caches = self._before if self.in_order else policy.before(self._session, 0, self.gpus[0])
+            time_together(operations, self._kernel, self.gpus[0], caches)
         elif self.in_order:
             self._before = replace(policy.caches)
         return overlaps
 
     def _kernel(self, operation: Operation, awaits: Sequence[int], programmatic: int) -> Kernel:
-        assert operation.launch is not None and operation.trace is not None
-        self._session.case.launches = (operation.launch,)
-        self._session.traces = Execution((operation.trace,))
+        self._hold(operation.launch, operation.trace)
         return kernel_of(self._session, 0, self.gpus[0], awaits, operation.priority, programmatic)
 
     def stop(self) -> list[Timed]:
@@ -147,16 +147,20 @@ class LaunchTimer:
     def _timed(self, key: str, number: int, launch: Launch, trace: Trace | None) -> Timed:
         if key not in self._known or self.in_order:
             assert trace is not None  # the one that came first
-            self._session.case.launches = (launch,)
-            self._session.traces = Execution((trace,))
+            self._hold(launch, trace)
             self._known[key] = self._time(launch, trace)
         return self._result(key, number, launch)
 
+    def _hold(self, launch: Launch | None, trace: Trace | None) -> None:
+        """It is the session's one launch from now on."""
+        assert launch is not None and trace is not None
+        self._session.case.launches, self._session.traces = (launch,), Execution((trace,))
+
     def _time(self, launch: Launch, trace: Trace) -> tuple[LaunchResult, ...]:
         """What is to be timed is in the session; by the detailed model, which alone keeps caches, in order."""
-        session, found = self._session, list[LaunchResult]()
+        session, found, flush = self._session, list[LaunchResult](), self._policies[0].flush
         if not self.in_order:
-            return tuple(run.launches[0] for run in self._model.time(session, self.gpus, "all", silent))
+            return tuple(run.launches[0] for run in self._model.time(session, self.gpus, flush, silent))
         for gpu, policy in zip(self.gpus, self._policies, strict=True):
             engine = session.simulate(0, gpu, trace, policy.before(session, 0, gpu), default_threads())
             found.append(launch_result(session, 0, launch, trace, gpu, engine))

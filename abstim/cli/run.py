@@ -48,7 +48,8 @@ def prechecked(opened: Callable[[], Case], check: bool, strict: bool) -> Callabl
         if case.module.target == "sass":  # another machine's code: what it leaves out was never read
             return case
         programs = {launch.program.name: launch.program for launch in case.launches}
-        found = [line for program in programs.values() for line in findings(program)]
+        given = case.memory.given.union(case.memory.const_variables if isinstance(case, StoredCase) else ())
+        found = [line for program in programs.values() for line in findings(program, given)]
         if found and strict:
             raise InputError(found[0] + (f" (and {len(found) - 1} findings more)" if len(found) > 1 else ""))
         for line in found[:MOST_NOTES]:

@@ -93,9 +93,12 @@ def _print_run(result: RunResult) -> None:
     say(f"Total: {size}, {quantity(total['thread_instructions'])} thread instructions, {total['ipc']:.4g} a cycle")
     for line in _rate_lines(result):
         say(line)
-    print(f"Registers a thread: {first.registers_per_thread} (from {first.registers_source})")
-    if first.timed_code != "PTX":
-        say(f"Timed: {first.timed_code}; {_timed_parts(result.launches)}")
+    counts = sorted({launch.registers_per_thread for launch in result.launches})
+    sources = " and ".join(dict.fromkeys(launch.registers_source for launch in result.launches))
+    print(f"Registers a thread: {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} (from {sources})")
+    if result.timed_code != "PTX":
+        alike = all(launch.timed_code == first.timed_code for launch in result.launches)
+        say(f"Timed: {first.timed_code if alike else result.timed_code}; {_timed_parts(result.launches)}")
     if result.note:
         say(f"Note: {result.note}")
     say(f"Error on this GPU: {result.known_error}")

@@ -46,11 +46,21 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
     for name, most in LIMITS.items():
         if getattr(spec, name) > most:
             raise InputError(f"{spec.name}: {name} = {getattr(spec, name)}; the engine knows {most} at most")
-    count = units_of(spec)
-    if sum(count.values()) > state.UNITS:
+    if sum(units_of(spec).values()) > state.UNITS:
         raise InputError(
-            f"{spec.name}: {sum(count.values())} execution units; the engine knows {state.UNITS} an SM at most"
+            f"{spec.name}: {sum(units_of(spec).values())} execution units; the engine knows {state.UNITS} an SM at most"
         )
+    refuse_without_units(spec, table)
+    if warps_per_block * blocks_per_sm > spec.max_warps_per_sm:
+        raise InputError(
+            f"{spec.name}: {blocks_per_sm} thread blocks of {warps_per_block} warps do not fit into "
+            f"max_warps_per_sm = {spec.max_warps_per_sm}"
+        )
+
+
+def refuse_without_units(spec: Spec, table: LatencyTable) -> None:
+    """Raises InputError for a program that needs a unit which an SM, or one of its sub-cores, has not."""
+    count = units_of(spec)
     for number in sorted(set(table.unit.tolist())):  # `np.unique` would load masked arrays
         kind = UNITS[number]
         sharers = spec.schedulers_per_sm if spec.sub_cores and kind != "mem" else 1
@@ -59,11 +69,6 @@ def refuse_unsupported(gpu: Gpu, table: LatencyTable, warps_per_block: int, bloc
             raise InputError(
                 f"{spec.name}: the program needs {kind} units, and the SM has {missing}; set {kind}_units, or [unit]"
             )
-    if warps_per_block * blocks_per_sm > spec.max_warps_per_sm:
-        raise InputError(
-            f"{spec.name}: {blocks_per_sm} thread blocks of {warps_per_block} warps do not fit into "
-            f"max_warps_per_sm = {spec.max_warps_per_sm}"
-        )
 
 
 def units_of(spec: Spec) -> dict[str, int]:
@@ -229,7 +234,7 @@ def memory_values(gpu: Gpu) -> dict[str, Any]:
 def dram_values(gpu: Gpu) -> dict[str, int]:
     """DRAM's timing in cycles of the channels' clock: a sector takes `dram_burst_cycles` of them."""
     spec, params = gpu.spec, gpu.params
-    cycle = params.dram_sector_cycles / spec.dram_burst_cycles  # core cycles
+    cycle = max(2.0**-16, params.dram_sector_cycles / spec.dram_burst_cycles)  # core cycles
     half = max(1, round(params.dram_activate_cycles / 2 / cycle))  # closing a row, and opening one
     read, write, burst = spec.dram_read_cycles, spec.dram_write_cycles, spec.dram_burst_cycles
     return {

@@ -46,14 +46,14 @@ def walking(gpu: Gpu) -> tuple:
     """What of a GPU decides which level answers each access, beside how many thread blocks it holds."""
     spec = gpu.spec
     own = () if spec.perfect_memory else tuple(getattr(spec, n) for n in spec.__slots__ if n not in _NOT_WALKED)
-    fetch = gpu.pipeline.instructions_per_fetch, gpu.pipeline.fetch_line_instructions
-    return (spec.perfect_memory, spec.sm_count, *touching(gpu), *fetch, *own)
+    return (spec.sm_count, *touching(gpu), *walk_cutting(gpu), *own)
 
 
 def walk_cutting(gpu: Gpu) -> tuple:
     """What of a GPU decides the items that the cache walk goes through, if it goes through any."""
     spec, pipeline = gpu.spec, gpu.pipeline
-    return spec.perfect_memory, spec.l1d_bypass, pipeline.instructions_per_fetch, pipeline.fetch_line_instructions
+    fetch = pipeline.instructions_per_fetch, pipeline.fetch_line_instructions
+    return (spec.perfect_memory, spec.l1d_bypass, *fetch, *(own.unit for _, own in pipeline.operations))
 
 
 def queue_of(gpu: Gpu, kind: str) -> int:

@@ -17,7 +17,7 @@ from functional.traces.trace import SECTOR_BYTES
 from precharacterize.table import UNITS
 
 UNREAD = frozenset(
-    {"two_level_active_warps", "l1i_mshrs",
+    {"two_level_active_warps", "l1i_mshrs", "gpcs", "cluster_cycles",
      "const_mshrs", "inject_queue_flits", "crossbar_queue_flits",
      "l2_mshrs", "l2_miss_queue", "l2_coalesces", "l2_dirty_ways", "l2_queue", "dram_bank_groups", "dram_queue",
      "dram_write_batch",

@@ -4,6 +4,7 @@ order of thread blocks, and the warp is executed then."""
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +25,7 @@ from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.streams import StreamPart
 from functional.traces.store import StoredCase
-from functional.traces.trace import DTYPES, OFFSETS, Trace, offsets_of
+from functional.traces.trace import COUNTS, DTYPES, STREAMS, Trace, offsets_of
 
 WINDOW_CYCLES = 8  # after which warps that wait are executed: what a turn of one may come too late
 _LONGEST_WAIT = 1 << 16  # windows in which no warp that waits can go on: nobody is left who could release them
@@ -53,6 +54,9 @@ class CoupledExecutor(Executor):
     def chunked(self, request: Request) -> Iterator[Trace]:
         """See `Executor.stream`."""
         return iter([self.whole(request)])
+
+
+_NOTHING = Trace(warps_per_block=1, **{name: np.zeros(0, dtype) for name, dtype in DTYPES.items()})
 
 
 class _Streams:
@@ -84,24 +88,31 @@ class _Coupled:
 
     def __init__(self, stepped: Stepped, session: Launches, number: int, gpu: Gpu) -> None:
         launch, self.stepped = session.launch(number), stepped
+        table = session.table(number, gpu)
+        self.accessed = partial(session.accessed, number, table=table, gpu=gpu)
         self.blocks, self.streams = np.arange(launch.thread_blocks), _Streams()
         self.pending: dict[int, deque[tuple[int, int, int, int]]] = {}
         firsts = self._firsts(launch.thread_blocks * launch.warps_per_block)
         zeros = np.zeros(len(firsts["block_offsets"]) - 1, np.int64)
-        empty = {name: np.zeros(0, dtype) for name, dtype in DTYPES.items() if name not in OFFSETS}
-        empty |= {"thread_blocks": self.blocks, "warp_instructions": zeros, "thread_instructions": zeros}
-        self.trace = Trace(warps_per_block=launch.warps_per_block, **empty, **firsts)
-        table = session.table(number, gpu)
+        did: dict[str, Any] = dict.fromkeys(COUNTS, zeros) | firsts
+        self.trace = replace(_NOTHING, thread_blocks=self.blocks, warps_per_block=launch.warps_per_block, **did)
         inputs = LaunchInputs(table, self.streams.of(self.trace), launch.shared_bytes)
         self.simulation = Simulation(inputs, gpu, session.blocks_per_sm(number, gpu), coupled_cycles=WINDOW_CYCLES)
         self.warps = self.simulation.warps
         for warp in range(len(self.warps)):
             self._say_more(warp)
 
+    def _new(self) -> Iterator[StreamPart]:
+        """What warps have done since they were asked last, with what the GPU accesses of it."""
+        for part in self.stepped.new():
+            streams: dict[str, Any] = {name: own for name, own in part._asdict().items() if name in STREAMS}
+            ends: dict[str, Any] = {STREAMS[name]: np.array([0, len(own)]) for name, own in streams.items()}
+            yield part._replace(records=self.accessed(replace(_NOTHING, **streams, **ends)).records)
+
     def _firsts(self, warps: int) -> dict[str, np.ndarray]:
         """Offsets of what each warp does before its first order point."""
         parts: list[list[StreamPart]] = [[] for _ in range(warps)]
-        for part in self.stepped.new():
+        for part in self._new():
             parts[part.warp].append(part)
         counts = np.zeros((3, warps), np.int64)
         for warp, own in enumerate(parts):
@@ -130,7 +141,7 @@ class _Coupled:
         for warp in parked[np.argsort(self.warps["parked_cycle"][parked], kind="stable")].tolist():
             if not self.pending.get(warp) and self.stepped.is_before_point(warp):
                 self.stepped.step(warp)
-                for part in self.stepped.new():
+                for part in self._new():
                     self.pending.setdefault(part.warp, deque()).append(self.streams.append(part))
         going = [warp for warp in parked.tolist() if self.pending.get(warp)]
         if not going:

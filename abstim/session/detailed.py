@@ -92,7 +92,7 @@ def time(session: Session, gpus: Sequence[Gpu], flush: str = "all", progress: Pr
         overlaps = [overlap_of(session, gpu, Flushed(flush), cycles) for gpu, cycles in zip(gpus, alone, strict=True)]
     seconds = perf_counter() - started - (session.prepared_seconds - before)
     return [
-        run_result(session, gpu, launches, seconds, overlap=overlap)
+        run_result(session, gpu, launches, seconds, overlap=overlap, flush=flush)
         for gpu, launches, overlap in zip(gpus, found, overlaps, strict=True)
     ]
 

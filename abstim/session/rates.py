@@ -39,7 +39,7 @@ def peaks(gpu: Gpu) -> dict[str, float]:
     for kind, name, flop in (("fp32", "fp32_mad", 64), ("fp64", "fp64_mad", 64), ("tensor", products, TENSOR_FLOP)):
         own = gpu.pipeline.operation(name)
         warps = min(issued, getattr(spec, f"{own.unit}_units") / own.initiation_cycles)
-        if kind != "tensor" or spec.tensor_units:
+        if warps and (kind != "tensor" or spec.tensor_units):
             found[f"{kind}_flops"] = warps * flop * spec.sm_count * spec.core_clock_hz
     if not spec.perfect_memory:
         served = {

@@ -114,7 +114,8 @@ class RunResult:
     known_error: str = "nothing is known of it"  # what has been measured of the model's error of times on this GPU
     note: str = ""  # what keeps the times from being what they should be
     model: str = "detailed"  # that timed it
-    gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU's Spec and Params
+    flush: str = "all"  # caches emptied before each launch
+    gpu_values: dict[str, Any] = field(default_factory=dict)  # every value of the GPU but those of [time]
     version: str = __version__  # of abstim
     overlap: Overlap | None = None  # of launches on streams; then `totals` are of all of them side by side
     totals: dict[str, float] = field(init=False)
@@ -253,7 +254,7 @@ def too_little_timed(launches: Iterable[tuple[str, Mapping[str, float]]]) -> str
 
 def run_result(
     session: Session, gpu: Gpu, launches: list[LaunchResult], seconds: float, model: str = "detailed",
-    overlap: Overlap | None = None, **others: float
+    overlap: Overlap | None = None, flush: str = "all", **others: float
 ) -> RunResult:  # fmt: skip
     """All launches of a session on one GPU, in the terms of `--json`. `seconds`: that timing took; `others`: stages
     that other models do not have."""
@@ -271,7 +272,9 @@ def run_result(
         note="; ".join(filter(None, (note, session.order_note, *left_out))),
         overlap=overlap,
         model=model,
-        gpu_values={f.name: getattr(part, f.name) for part in (gpu.spec, gpu.params) for f in fields(part)},
+        flush=flush,
+        gpu_values={f.name: getattr(part, f.name) for part in (gpu.spec, gpu.params) for f in fields(part)}
+        | {key: of_class.value for key, of_class in gpu.settings.items() if "." in key},
     )
 
 

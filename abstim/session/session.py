@@ -15,7 +15,7 @@ from abstim.gpu.config import Gpu
 from abstim.gpu.occupancy import Occupancy, check_cluster, occupancy
 from abstim.session.memory_accesses import first_elements, words_of_vectors
 from abstim.session.rates import block_operations
-from abstim.session.turns import BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
+from abstim.session.turns import AS_TRACED, BY_CLOCK, BY_ESTIMATE, order_note, timed_turns_of, turns_of
 from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
@@ -157,26 +157,28 @@ class Session:
 
         return self.once(key, timed)
 
+    def _of_program(self, number: int, what: str, make: Callable[[Program], Made]) -> Made:
+        """What is made of a launch's program, once; other code may have the same name."""
+        program = self.launch(number).program
+        return self.once((what, program.name, program.digest), lambda: make(program))
+
     def first_launch_of(self, number: int) -> int:
         """The first launch of the same kernel."""
-        launches = self.case.launches
-        firsts = self.once(("firsts",), lambda: {x.program.name: k for k, x in reversed([*enumerate(launches)])})
-        return firsts[launches[number].program.name]
+        names = ((x.program.name, x.program.digest) for x in self.case.launches)
+        firsts = self.once(("firsts",), lambda: {name: k for k, name in reversed([*enumerate(names)])})
+        return firsts[self.launch(number).program.name, self.launch(number).program.digest]
 
     def registers(self, number: int) -> Registers:
         """Registers a thread of a launch's program, and where the number is from."""
-        launch = self.launch(number)
-        return self.once(("registers", launch.program.name), lambda: self.case.registers(launch))
+        return self._of_program(number, "registers", lambda _: self.case.registers(self.launch(number)))
 
     def block_operations(self, number: int) -> Int64[np.ndarray, "block kind"]:
         """Floating-point operations of each basic block of a launch's program."""
-        program = self.launch(number).program  # other code may have the same name
-        return self.once(("operations", program.name, program.digest), lambda: block_operations(program))
+        return self._of_program(number, "operations", block_operations)
 
     def tensor_columns(self, number: int) -> int:
         """Columns of tensor memory that a thread block of a launch allocates."""
-        program = self.launch(number).program
-        return self.once(("tensor columns", program.name), lambda: columns_of(program))
+        return self._of_program(number, "tensor columns", columns_of)
 
     def occupancy(self, number: int, gpu: Gpu) -> Occupancy:
         """Thread blocks an SM. Raises InputError for a thread block that an SM cannot hold."""
@@ -216,9 +218,8 @@ class Session:
     def timed_program(self, number: int) -> Program:
         """A launch's program, knowing what its parameters say that decides how long an instruction takes."""
         launch = self.launch(number)
-        program = launch.program
-        descriptors = self.once(("descriptors", program.name), lambda: unknown_descriptors(program))
-        return bound(program, descriptors, launch.parameters) if descriptors else program
+        descriptors = self._of_program(number, "descriptors", unknown_descriptors)
+        return bound(launch.program, descriptors, launch.parameters) if descriptors else launch.program
 
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """The latency table of a launch's program on a GPU's pipeline."""
@@ -255,8 +256,7 @@ class Session:
 
     def accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
         """A trace of PTX with what a GPU accesses of it: hardware, whose stores are posted, all."""
-        program = self.launch(number).program
-        words = self.once(("local vectors", program.name, program.digest), lambda: words_of_vectors(program, table))
+        words = self._of_program(number, "local vectors", lambda program: words_of_vectors(program, table))
         if words is None or gpu.spec.posted_stores:
             return trace
         return self._held(trace, table, lambda: first_elements(trace, table, words))
@@ -315,6 +315,8 @@ def open_session(
     parse_seconds = perf_counter() - started
     session = Session(case, parse_seconds=parse_seconds)
     session.serial = serial
+    if isinstance(case, StoredCase) and any(map(is_ordered, case.launches)):
+        session.order_note = order_note(case, AS_TRACED)
     if not isinstance(case, StreamedCase):  # whose launches may be too many to look at twice
         session.check_fit(gpus, refused)
     fitting = [gpu for gpu in gpus if gpu not in [without for without, _ in refused or ()]]

@@ -44,6 +44,9 @@ class Launches(Protocol):
     def table(self, number: int, gpu: Gpu) -> LatencyTable:
         """Of its program."""
 
+    def accessed(self, number: int, trace: Trace, table: LatencyTable, gpu: Gpu) -> Trace:
+        """A trace of its program with what a GPU accesses of it."""
+
     def simulation(self, number: int, gpu: Gpu, trace: Trace) -> Simulation:
         """It, ready to be run."""
 
@@ -56,6 +59,7 @@ def order_note(case: Case, how: str = "by estimated times") -> str:
     return f"{where}: the order of thread blocks decides; they took turns {how}"
 
 
+AS_TRACED = "as when the trace was made, by `abstim trace` one after the other"
 BY_CLOCK, BY_ESTIMATE = "by the engine's clock", "by estimated times; --coupled: by the engine's clock"
 
 

@@ -58,19 +58,30 @@ def read_result(path: Path) -> Any:
 
 def compare(old: Mapping[str, Any], new: RunResult) -> Baseline:
     """Launch by launch, where both have the same kernels in the same order; else the totals alone. And settings that
-    explain a difference: the target, the model, every value of the GPU."""
-    now = new.to_json()
+    explain a difference: the target, the model, every value of the GPU, what is launched and flushed."""
+    now = json.loads(json.dumps(new.to_json()))
     before, after = old["launches"], now["launches"]
     alike = [launch["kernel"] for launch in before] == [launch["kernel"] for launch in after]
-    pairs = enumerate(zip(before, after, strict=True)) if alike else ()
+    pairs = [*enumerate(zip(before, after, strict=True))] if alike else []
     rows = [_row(f"{k} {new['kernel']}", old, new) for k, (old, new) in pairs]
     rows.append(_row("all", old["totals"] | {"limit": old.get("limit", "-")}, now["totals"] | {"limit": now["limit"]}))
     changed = [] if alike else ["launches: other kernels, or another number of them"]
-    values = old.get("gpu_values") or {}
-    said = [(key, old.get(key), now[key]) for key in ("target", "gpu", "model", "memory_model")]
-    said += [(key, values.get(key), value) for key, value in now["gpu_values"].items() if key != "name"]
-    changed += [f"{key}: {was} before, {now_is} now" for key, was, now_is in said if was != now_is]
+    settings, values = ("target", "gpu", "model", "flush", "memory_model", "version"), now["gpu_values"]
+    changed += _changed(old, {key: now[key] for key in settings}) + _changed(old.get("gpu_values") or {}, values)
+    first = next(((k, different) for k, own in pairs if (different := _changed(own[0], _launched(own[1])))), None)
+    changed += [f"launch {first[0]}, {said}" for said in first[1]] if first else []
     return Baseline(rows=rows, changed=changed)
+
+
+def _changed(old: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Of what both have, what differs."""
+    return [f"{k}: {old[k]} before, {now[k]} now" for k in now if k in old and k != "name" and old[k] != now[k]]
+
+
+def _launched(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """What a launch is, whatever times it."""
+    keys = "grid", "block", "shared_bytes", "registers_per_thread", "thread_instructions", "timed_code"
+    return {key: launch[key] for key in keys}
 
 
 def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Row:

@@ -125,7 +125,7 @@ def counterfactual(
             row, limits = launch_result(session, number, launch, trace, gpu, base), ranked(cycles, base.cycles)
             found.append(replace(row, limit=limit_named(limits), limits=limits, limit_basis=COUNTERFACTUAL))
         seconds = perf_counter() - started - (session.prepared_seconds - before)
-        results.append(run_result(session, gpu, found, seconds))
+        results.append(run_result(session, gpu, found, seconds, flush=flush))
     return results
 
 

@@ -46,7 +46,6 @@ class DeviceProgram(Case):
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     _names: dict[int, tuple[str, Any]] = field(default_factory=dict)  # id of an argument -> its buffer, and itself
-    _set: set[str] = field(default_factory=set)
     _programs: dict[str, Program] = field(default_factory=dict)
     _after: tuple[int, Memory] | None = None  # launches, and memory after them
 
@@ -55,7 +54,6 @@ class DeviceProgram(Case):
         array (`address`). Raises InputError for one that is not there, too many bytes, or after a launch."""
         self._refuse_after_launch(f"variable '{name}'")
         set_symbol(self.memory, name, np.asarray(value))
-        self._set.add(name)
 
     def launch(
         self,
@@ -81,7 +79,7 @@ class DeviceProgram(Case):
         else:
             program = kernel
         if all(other.program is not program for other in self.launches):
-            say_unset_constants(program, self._set)
+            say_unset_constants(program, self.memory.given)
         arguments = [self._argument(argument, f"arg{position}") for position, argument in enumerate(args)]
         launch = make_launch(program, grid, block, arguments, self.memory, dynamic_shared_bytes, label, cluster)
         numbers = {id(other): number for number, other in enumerate(self.launches)}

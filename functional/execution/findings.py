@@ -1,7 +1,7 @@
 """Faults that the text of a kernel shows: registers, shared and local memory read that nothing has written, constants
 that nobody sets. Those that only running it shows, `steps.sanitizer` sees."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from functional.programs.program import Program
 from functional.programs.registers import bits_of
@@ -9,14 +9,16 @@ from functional.programs.registers import bits_of
 _READS = ("ld", "ldu", "ldmatrix", "tex", "suld")  # of what accesses memory; the others write, or may
 
 
-def findings(program: Program) -> list[str]:
-    """One line each, in the order of the text."""
-    return [*_unset_constants(program), *_unwritten_memory(program), *_unwritten_registers(program)]
+def findings(program: Program, given: Collection[str] = ()) -> list[str]:
+    """One line each, in the order of the text. `given`: variables that were set."""
+    return [*_unset_constants(program, given), *_unwritten_memory(program), *_unwritten_registers(program)]
 
 
-def _unset_constants(program: Program) -> Iterator[str]:
-    """A kernel cannot write constant memory, and no target says what a host copies there."""
-    unset = {v.name for v in program.variables if v.space == "const" and v.initialiser is None and v.bytes}
+def _unset_constants(program: Program, given: Collection[str]) -> Iterator[str]:
+    """A kernel cannot write constant memory."""
+    unset = {v.name for v in program.variables if v.space == "const" and v.initialiser is None and v.bytes}.difference(
+        given
+    )
     for inst in program.instructions:
         for name in (n for n in inst.symbols if n in unset):
             unset.discard(name)

@@ -303,6 +303,9 @@ class Memory(Arithmetic):
     def part(self, array: Rows, at: slice) -> Rows:
         """Rows of an array from one on, up to another."""
         first, stop = at.start or 0, self.size(array.sizes[0]) if at.stop is None else at.stop
+        if self.unit.known.checked:
+            self.check(stop, self.binary(ast.Add(), self.size(array.sizes[0]), 1))
+            self.check(first, self.binary(ast.Add(), stop, 1))
         place = first
         for size in array.sizes[1:]:
             place = self.binary(ast.Mult(), place, self.size(size))

@@ -134,6 +134,7 @@ def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], 
     refuse(data.size > region.bytes, f"{where}: variable '{name}' has {region.bytes} bytes, {data.size} are given")
     place = memory.const_arena[region.address :] if is_constant else memory.bytes_of(region)
     place[: data.size] = data
+    memory.given.add(name)
 
 
 def set_pointer(memory: Memory, buffer: str, at_bytes: int, to: Pointer, where: str = "pointers") -> None:

@@ -160,6 +160,7 @@ class Memory:
         self.buffers: dict[str, Region] = {}
         self.global_variables: dict[str, Region] = {}
         self.const_variables: dict[str, Region] = {}
+        self.given = set[str]()  # variables that were set
         self.regions: list[Region] = []  # global buffers and variables, by ascending address
         self.store = Store(np.zeros(0, np.uint8), self.regions)
         self._used_bytes = 0

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from abstim.brief import grouped
+from abstim.engine.design_point import refuse_without_units
 from abstim.gpu.config import Gpu, not_looked_at
-from abstim.gpu.spec import ALUS, FROM_TIME, INSTRUCTION_CLASSES, POLICIES, in_cycles
+from abstim.gpu.spec import ALUS, FROM_TIME, HARDWARE_CLASSES, INSTRUCTION_CLASSES, POLICIES, in_cycles
 from abstim.session.session import Session
 from abstim.study.explore.jobs import Work
 from abstim.study.explore.points import Points
@@ -78,6 +79,8 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     points = np.repeat(points_of([gpu]), len(next(iter(columns.values()))))
     for key, values in columns.items():
         section, _, name = key.rpartition(".")
+        if name in HARDWARE_CLASSES:  # of machine code alone
+            continue
         if section == "unit":
             found = np.stack([values == unit for unit in ALUS], 1)
             points["on_unit"][:, :, INSTRUCTION_CLASSES.index(name)] = found
@@ -97,6 +100,8 @@ def analytic_points(gpu: Gpu, columns: Mapping[str, np.ndarray]) -> np.ndarray:
 # Keys that decide how many thread blocks an SM holds (abstim.gpu.occupancy)
 RESIDENCY = ("max_threads_per_sm", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm", "shared_bytes_per_sm",
              "register_allocation_granularity")  # fmt: skip
+_UNITS = ("sub_cores", "schedulers_per_sm", *(f"{kind}_units" for kind in ALUS),
+          *(f"unit.{name}" for name in INSTRUCTION_CLASSES))  # fmt: skip
 
 
 @dataclass
@@ -112,35 +117,39 @@ class FormulaTimer:
     def refuse(points: Points) -> None:
         """Raises InputError for a varied key that the analytic model does not look at: as a result, rather than as a
         guide for a better model, its cycles would be wrong."""
-        from abstim.analytic.point import POINT
+        from abstim.analytic.predictions import UNREAD
 
-        for key in points.keys_of_gpu:
-            if "." not in key and key not in (POINT.names or ()) and key not in FROM_TIME.values():
-                raise InputError(not_looked_at(f"--vary {key}", "analytic"))
+        if unread := UNREAD.intersection(points.keys_of_gpu):
+            raise InputError(not_looked_at(f"--vary {min(unread)}", "analytic"))
 
     def __call__(self, points: Points) -> tuple[Cycles, list[str]]:
         """As of `Timer`."""
         from abstim.analytic import whole_cycles
+        from abstim.analytic.predictions import is_reading
 
         started = perf_counter()
-        does_not_fit = points.of_alike(RESIDENCY, partial(self._does_not_fit, points))
+        does_not_fit = points.of_alike((*RESIDENCY, *_UNITS), partial(self._does_not_fit, points))
         reasons = np.where(points.reasons == "", does_not_fit, points.reasons)
-        usable = reasons == ""
+        usable = np.flatnonzero(reasons == "")
         cycles = np.full((len(points), len(self.sessions)), FAILED, np.int64)
-        if usable.any():
-            columns = points.where(usable).keys_of_gpu
-            launches = _launches_of(self.sessions, self.gpu, _shared_out(self.gpu, columns))
-            cycles[usable] = self.formula(launches, self.gpu, columns, whole_cycles)
+        first = points.where(usable).of_alike([*filter(is_reading, points.keys_of_gpu)], lambda k: usable[k])
+        for k in sorted(set(first.tolist())):  # of those that take a trace as it does
+            alike = usable[first == k]
+            columns = points.where(alike).keys_of_gpu
+            launches = _launches_of(self.sessions, points.gpu(k), _shared_out(self.gpu, columns))
+            cycles[alike] = self.formula(launches, self.gpu, columns, whole_cycles)
         self.work.count_points(cycles, self.sessions)
         self.work.seconds += perf_counter() - started
         return cycles, reasons.tolist()
 
     def _does_not_fit(self, points: Points, k: int) -> str:
-        """Why a thread block does not fit on a point."""
+        """Why a thread block does not fit on a point, or has not the units it needs."""
         try:
             gpu = points.gpu(k)
             for session in self.sessions:
                 session.check_fit([gpu])
+                for number in range(len(session)):
+                    refuse_without_units(gpu.spec, session.table(number, gpu))
         except InputError as error:
             return str(error)
         return ""
