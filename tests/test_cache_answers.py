@@ -5,11 +5,13 @@ import pytest
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, Walk
+from abstim.occupancy_vector.cache_walk import NOMINAL_CYCLES, TOLD_SM, Walk
 from abstim.occupancy_vector.records import ACCESS_WORD, BACK_BITS, MOST_PARTS, NEVER_LATE, PARTS, RECENT
 from abstim.occupancy_vector.timed_launch import TimedLaunch, room_of
 from abstim.session.session import open_session
+from functional.jit.machine_code import Native
 
+choose = Native("abstim.occupancy_vector.answer_kernel", "choose")
 SMALL = ["sm_count=3", "max_blocks_per_sm=2", "l1d_sets=4", "l1d_ways=2", "l1i_sets=1", "l1i_ways=2"]
 BANKS = ["l1d_sectored=true", "l1d_banks=4", "coalescing=sector"]
 
@@ -101,9 +103,23 @@ def test_late_lines_of_a_warp_are_in_order_and_end_with_a_mark(walked):
         assert fields_of(told.fill_words[fill]) == {"occupies": 0, "level": level, "part": part} | sectors
 
 
-def test_sms_that_do_the_same_are_run_once():
-    assert abstim.run("relu", model="occupancy").launches[0].stepped_fraction < 0.5
-    assert abstim.run("kmeans_point", model="occupancy").launches[0].stepped_fraction == 1
+def test_sms_that_may_end_last_are_run_and_those_that_do_the_same_once():
+    """Of 15 SMs four, if they differ."""
+    relu, kmeans = (
+        abstim.run(name, model="occupancy").launches[0].stepped_fraction for name in ("relu", "kmeans_point")
+    )
+    assert relu < 0.1 and kmeans == pytest.approx(4 / 15, rel=0.02)
+
+
+def test_who_ends_last_in_the_walk_and_who_has_most_to_do_are_run_in_turn():
+    sms = np.zeros(16, TOLD_SM)
+    sms["ended"], sms["load"] = np.arange(16), -np.arange(16)
+    sms["load"][15] = 1
+    choose(sms)
+    assert np.flatnonzero(sms["is_run"]).tolist() == [0, 1, 13, 14, 15]
+    few = np.zeros(3, TOLD_SM)
+    choose(few)
+    assert few["is_run"].all()
 
 
 def test_turns_say_what_left_the_sm_before_a_load_though_it_came_later(walked):

@@ -11,7 +11,6 @@ from jax import Array, lax
 from abstim.gradient.occupancy_kernel import MEMORY_LATENCIES, OccupancyKernel
 from abstim.gradient.parameter_vector import is_whole, step_of
 from abstim.occupancy_vector.jax_lanes import Cut, bytes_of, ends_of
-from abstim.occupancy_vector.lanes import chosen
 from abstim.occupancy_vector.records import LANE_ITEM, NUMBERS, TERMS, TICKS, Lanes
 from functional.arrays import Float
 
@@ -48,14 +47,12 @@ def on_grid(kernel: OccupancyKernel, values: Float[Array, "*point name"]) -> Flo
 
 
 class _Launch:
-    """One launch on a GPU, and the lanes of its SMs that differ."""
+    """One launch on a GPU, and the lanes that are run."""
 
     def __init__(self, kernel: OccupancyKernel, number: int) -> None:
         self._kernel, self._number = kernel, number
         point = kernel.point(number, kernel.defaults())
-        lanes = point.lanes
-        self._lanes = point.firsts
-        self._own: Lanes = chosen(lanes, self._lanes)
+        self._own: Lanes = point.lanes
         self._rows = len(self._own.streams.lane_items)
         # the items are others where one of these is: so many that each instruction may be one
         self._cut_anew = any("." in name or name in MEMORY_LATENCIES for name in kernel.names)
@@ -81,14 +78,14 @@ class _Launch:
         """(numbers of the lanes' machines as bytes, launch latency) at each point, and its items, terms and starts, if
         there is `rest`, their shapes; then there is one point."""
         points = values.shape[:-1]
-        machines = jax.ShapeDtypeStruct((*points, len(self._lanes), len(NUMBERS) * 8), np.uint8)
+        machines = jax.ShapeDtypeStruct((*points, len(self._own.first), len(NUMBERS) * 8), np.uint8)
         latencies = jax.ShapeDtypeStruct(points, np.int32)
         return jax.pure_callback(partial(self._say, bool(rest)), (machines, latencies, *rest), values)
 
     def _say(self, cut: bool, values: Array) -> tuple[np.ndarray, ...]:
         points = [self._kernel.point(self._number, value) for value in np.asarray(values, float)]
         lanes = [point.lanes for point in points]
-        machines = np.stack([bytes_of(own.machine[self._lanes]) for own in lanes])
+        machines = np.stack([bytes_of(own.machine) for own in lanes])
         latencies = np.array([point.gpu.params.launch_latency_cycles for point in points], np.int32)
         if not cut:
             return machines, latencies

@@ -72,14 +72,14 @@ class OccupancyKernel(TimedKernel):
 
 def number_slopes(point: DesignPoint, names: Sequence[str]) -> Float64[np.ndarray, "lane number name"]:
     """How each of NUMBERS changes with each parameter, ticks a cycle: they are linear in them."""
-    slopes = np.zeros((point.sm_count, len(NUMBERS), len(names)))
-    gpu, told = point.gpu, point.walked.told
+    gpu, told, chosen = point.gpu, point.walked.told, point.chosen
+    slopes = np.zeros((len(chosen), len(NUMBERS), len(names)))
     for k, name in enumerate(names):
         if name in {f.name for f in fields(Params)}:
             more: dict[str, Any] = {name: getattr(gpu.params, name) + STEP_CYCLES}
             moved = replace(gpu, params=replace(gpu.params, **more))
             both = (machine_of_lanes(own, told.found, told.sms) for own in (moved, gpu))
-            slopes[:, :, k] = np.subtract(*both) * (TICKS / STEP_CYCLES)
+            slopes[:, :, k] = np.subtract(*both)[chosen] * (TICKS / STEP_CYCLES)
         elif name == "initiation_cycles.sfu":
             slopes[:, NUMBERS.index("special_slack"), k] = queue_of(gpu, "sfu") * TICKS
     return slopes

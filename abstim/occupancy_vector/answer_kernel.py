@@ -11,6 +11,7 @@ OCCUPIES_BITS, LEVEL_BITS, SECTORS_BITS, DRAM_BITS, _ = (bits for _, bits in rec
 SECTORS_SHIFT = OCCUPIES_BITS + LEVEL_BITS
 DRAM_SHIFT = SECTORS_SHIFT + SECTORS_BITS
 PART_SHIFT = DRAM_SHIFT + DRAM_BITS
+FEW_SMS, SHARE = 4, 1 << 16  # SMs of a launch that are run in any case; the most that one has of something
 
 
 def level_of(wait):
@@ -28,20 +29,18 @@ def part_of(wait, before, own):
     return min(rec.MOST_PARTS - 1, (rec.PARTS * (wait - before) + own - before - 1) // (own - before) - 1)
 
 
-def tell_late(walk, told):
-    """Where the late instruction lines of every warp are, and an end mark behind them; returns how many there are."""
-    count = 0
-    for warp in range(len(walk.paths)):
-        told.late_starts[warp] = count
-        first, item = walk.fetch_offsets[warp], walk.offsets[walk.paths[warp]]
-        for fetch in range(first, walk.fetch_offsets[warp + 1]):
-            if walk.fetch_waits[fetch]:
-                told.late_begins[count] = walk.items[item + fetch - first].begins
-                told.late_fills[count] = walk.fetch_askers[fetch] - 1  # until it is numbered
-                count += 1
-        told.late_begins[count], told.late_fills[count] = rec.NEVER_LATE, 0
-        count += 1
-    return count
+def tell_late(walk, told, warp, count):
+    """Where the late instruction lines of a warp are, from number `count` on, and an end mark behind them; returns how
+    many there are then."""
+    told.late_starts[warp] = count
+    first, item = walk.fetch_offsets[warp], walk.offsets[walk.paths[warp]]
+    for fetch in range(first, walk.fetch_offsets[warp + 1]):
+        if walk.fetch_waits[fetch]:
+            told.late_begins[count] = walk.items[item + fetch - first].begins
+            told.late_fills[count] = walk.fetch_askers[fetch] - 1  # until it is numbered
+            count += 1
+    told.late_begins[count], told.late_fills[count] = rec.NEVER_LATE, 0
+    return count + 1
 
 
 def asked_by(answer):
@@ -111,25 +110,22 @@ def tell_accesses(walk, told, own, numbers, fills, turns):
             fills = number_access(walk, told, numbers, k, fills)
             if walk.answers[k].turn:
                 told.turns[first + walk.answers[k].turn - 1] = max(0, walk.answers[k].left - walk.answers[k].came)
-            own.sectors += walk.answers[k].sectors
-            own.dram_sectors += walk.answers[k].dram_sectors
-            own.held += walk.accesses[k].cycles
-            own.longest = max(own.longest, walk.accesses[k].cycles)
     return fills, turns
 
 
-def tell_lines(walk, told, own, numbers, fills):
-    """The late lines of an SM's thread blocks; returns how many fills there are then."""
+def tell_lines(walk, told, own, numbers, fills, lates):
+    """The late lines of an SM's thread blocks, from number `lates` on; returns how many fills, and late lines, there
+    are then."""
     warps = walk.machine[0].warps_per_block
     own.first_line = fills
     for position in range(own.first, own.stop):
         first = walk.dealt[position] * warps
         for warp in range(first, first + warps):
-            n = told.late_starts[warp]
+            n, lates = lates, tell_late(walk, told, warp, lates)
             while told.late_begins[n] != rec.NEVER_LATE:
                 fills = number_line(walk, told, numbers, n, fills)
                 n += 1
-    return fills
+    return fills, lates
 
 
 def fills_alike(told, a, b, one, other):
@@ -181,20 +177,67 @@ def sms_alike(walk, told, a, b):
     return True
 
 
-def tell(walk, told, sms, scratch):
-    """Fill in a Told, and the TOLD_SMs of its SMs, which say where the thread blocks of each begin and end in `dealt`.
-    Returns how many fills there are, and late lines."""
-    count, fills, turns = walk.access_offsets[len(walk.paths)], 1, 0
+def add_up(walk, lengths, own):
+    """What an SM's thread blocks execute and ask for."""
+    warps = walk.machine[0].warps_per_block
+    for position in range(own.first, own.stop):
+        first = walk.dealt[position] * warps
+        for warp in range(first, first + warps):
+            own.instructions += lengths[warp]
+        for k in range(walk.access_offsets[first], walk.access_offsets[first + warps]):
+            own.sectors += walk.answers[k].sectors
+            own.dram_sectors += walk.answers[k].dram_sectors
+            own.held += walk.accesses[k].cycles
+            own.longest = max(own.longest, walk.accesses[k].cycles)
+    if own.ended == 0:  # nothing was walked
+        own.ended = own.instructions
+
+
+def weigh(walk, lengths, sms):
+    """What each SM has to do: its instructions, sectors and cycles of the load/store unit, each as a share of the most
+    that one has."""
+    instructions = sectors = held = 1
+    for sm in range(len(sms)):
+        add_up(walk, lengths, sms[sm])
+        instructions, sectors = max(instructions, sms[sm].instructions), max(sectors, sms[sm].sectors)
+        held = max(held, sms[sm].held)
+    for sm in range(len(sms)):
+        own = sms[sm]
+        own.load = own.instructions * SHARE // instructions + own.sectors * SHARE // sectors + own.held * SHARE // held
+
+
+def choose(sms):
+    """The SMs that may be the last to end: in turn the one that was last in the walk, and the one with most to do; a
+    few, and more of many."""
+    count = FEW_SMS
+    while count * count <= len(sms):
+        count += 1
+    for n in range(min(count, len(sms))):
+        best = -1
+        for sm in range(len(sms)):
+            own, before = sms[sm], sms[max(0, best)]
+            later = own.load > before.load if n % 2 else own.ended > before.ended
+            best = sm if not own.is_run and (best < 0 or later) else best
+        sms[best].is_run = 1
+
+
+def tell(walk, told, lengths, scratch):
+    """Fill in a Told, whose TOLD_SMs say where the thread blocks of each SM begin and end in `dealt`, for those that
+    are to be run. Returns how many fills there are, and late lines."""
+    sms, count, fills, lates, turns = told.sms, walk.access_offsets[len(walk.paths)], 1, 0, 0
     scratch.numbers[0 : count + 1] = 0
     scratch.lines[0 : walk.fetch_offsets[len(walk.paths)]] = 0
     told.fill_words[0] = told.fill_behind[0] = told.fill_trips[0] = 0  # no fill
-    lates = tell_late(walk, told)
+    weigh(walk, lengths, sms)
+    choose(sms)
     for sm in range(len(sms)):
-        fills, turns = tell_accesses(walk, told, sms[sm], scratch.numbers, fills, turns)
+        if sms[sm].is_run:
+            fills, turns = tell_accesses(walk, told, sms[sm], scratch.numbers, fills, turns)
     for sm in range(len(sms)):
-        fills = tell_lines(walk, told, sms[sm], scratch.lines, fills)
+        if sms[sm].is_run:
+            fills, lates = tell_lines(walk, told, sms[sm], scratch.lines, fills, lates)
     for sm in range(len(sms)):
-        sms[sm].like = 0
-        while not sms_alike(walk, told, sms[sm], sms[sms[sm].like]):
-            sms[sm].like += 1
+        for other in range(sm if sms[sm].is_run else 0):
+            if sms[sm].is_run and sms[other].is_run:
+                sms[sm].is_run = not sms_alike(walk, told, sms[sm], sms[other])
     return fills, lates

@@ -128,10 +128,12 @@ class Walk(NamedTuple):
     fetch_askers: np.ndarray
 
 
-# Of an SM: where its thread blocks begin and end in `dealt`; what they ask of L2 and DRAM, cycles they hold the
-# load/store unit, and the most that one access does; its first fill, and its first one of an instruction line; which
-# SM is the first that does the same
-TOLD_SM = whole_numbers("first stop sectors dram_sectors held longest first_fill first_line like")
+# Of an SM: where its thread blocks begin and end in `dealt`; instructions, what they ask of L2 and DRAM, cycles they
+# hold the load/store unit, the most that one access does, and how much all that is; the nominal cycle in which it
+# ended; its first fill, and its first one of an instruction line; 1: its lane is to be run
+TOLD_SM = whole_numbers(
+    "first stop instructions sectors dram_sectors held longest load ended first_fill first_line is_run"
+)
 
 # Of a launch, how evenly slices and rows served: sectors of the busiest L2 slice of each window over those of the mean
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a

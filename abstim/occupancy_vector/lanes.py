@@ -195,11 +195,6 @@ def run(part: rec.Lanes, threads: int | None = None) -> rec.Outcome:
     return run_arrays(part)
 
 
-def chosen(part: rec.Lanes, lanes: Sequence[int] | np.ndarray) -> rec.Lanes:
-    """Some lanes of a part."""
-    return part._replace(machine=part.machine[lanes], first=part.first[lanes], stop=part.stop[lanes])
-
-
 def cycles_of(ticks: Int64[np.ndarray, " lane"]) -> Int64[np.ndarray, " lane"]:
     """Whole cycles, the one in which the last warp left included."""
     return -(-ticks // rec.TICKS) + 1

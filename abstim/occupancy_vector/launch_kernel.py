@@ -114,23 +114,21 @@ def number_lanes(gpu, found, told, sharing, numbers):
         own[NUMBER.dispatch] = larger(1.0, servers.dispatch * count)
 
 
-def find_kinds(told, numbers, lanes):
-    """Machines of lanes in ticks, and which lanes are the first of their kind; returns how many are."""
+def find_lanes(told, numbers, lanes):
+    """Machines of all SMs in ticks, and the lanes to be run; returns how many are."""
     found = 0
     for sm in range(len(told)):
         for k in range(len(rec.NUMBERS)):
             lanes.machines[sm, k] = np.int64(nearest(numbers[sm][k] * TICKS))
-        if told[sm].like == sm:
+        if told[sm].is_run:
             own = lanes.own[found]
             own.first, own.stop, own.point, own.machine = told[sm].first, told[sm].stop, 0, sm
-            lanes.kinds[sm] = found
             found += 1
-        lanes.kinds[sm] = lanes.kinds[told[sm].like]
     return found
 
 
 def summed(warps, items, told, lanes, out):
-    """What of a launch follows from its SMs' walks, and how many items its lanes issue."""
+    """What of a launch follows from its SMs' walks, and how many items its warps have."""
     out.work = out.sectors = out.dram_sectors = out.held = out.longest = out.l2_ticks = out.dram_ticks = 0
     for warp in range(len(warps.paths)):
         path = warps.paths[warp]
@@ -145,15 +143,12 @@ def summed(warps, items, told, lanes, out):
         out.dram_ticks += own.dram_sectors * lanes.machines[sm, NUMBER.dram_sector]
 
 
-def ended(told, lanes, out):
-    """When the last SM ends, and how many items were issued, also for SMs that do the same."""
-    out.end, out.issued, out.stepped = 0, 0, 0
-    for kind in range(out.kinds):
-        out.end = max(out.end, lanes.ends[kind])
-        out.stepped += lanes.issued[kind]
-    for sm in range(len(told)):
-        out.issued += lanes.issued[lanes.kinds[sm]]
-    out.is_run = 1
+def ended(lanes, out):
+    """When the last SM ends, and how many items its like were issued for that."""
+    out.end, out.stepped, out.is_run = 0, 0, 1
+    for lane in range(out.lanes):
+        out.end = max(out.end, lanes.ends[lane])
+        out.stepped += lanes.issued[lane]
 
 
 def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
@@ -175,7 +170,7 @@ def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
     else:
         walk_caches(walk, caches, told.sms, scratch.sms, scratch.slots)
         find_evenness(caches, found)
-    return tell(walk, told, told.sms, scratch.telling)
+    return tell(walk, told, warps.lengths, scratch.telling)
 
 
 def time_launch(
@@ -197,10 +192,10 @@ def time_launch(
     for warp in range(len(warps.paths)):
         warps.starts[warp] = items.offsets[warps.paths[warp]]
     number_lanes(gpu, told.found[0], told.sms, scratch.sharing, scratch.numbers)
-    out.kinds = find_kinds(told.sms, scratch.numbers, lanes)
+    out.lanes = find_lanes(told.sms, scratch.numbers, lanes)
     summed(warps, items, told.sms, lanes, out)
     if out.misfits == 0 and out.work < plan.most_work:
         all_written()
-        own = lanes.own[0 : out.kinds]
+        own = lanes.own[0 : out.lanes]
         run_some(lane, streams, gpu.lanes[0], lanes.machines, own, out.fills, lanes.ends, lanes.issued, lanes.stopped)
-        ended(told.sms, lanes, out)
+        ended(lanes, out)

@@ -396,11 +396,10 @@ class Sharing(NamedTuple):
     dram: np.ndarray
 
 
-class Kinds(NamedTuple):
-    """Lanes, of which those that do the same are run once: `kinds` of all, the others by kind."""
+class Chosen(NamedTuple):
+    """The lanes of a launch that are run."""
 
     machines: np.ndarray  # NUMBERS of all
-    kinds: np.ndarray
     own: np.ndarray  # OWN
     ends: np.ndarray
     issued: np.ndarray
@@ -408,11 +407,11 @@ class Kinds(NamedTuple):
     stopped: np.ndarray  # of run_lanes, which nobody sets
 
 
-# Of a launch: is it run; items that do not fit; fills, late lines, kinds of lanes, items; the tick it ends, items
-# issued, those issued for no equal lane; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit,
+# Of a launch: is it run; items that do not fit; fills, late lines, lanes that are run, items of all; the tick it ends,
+# items issued for that; what its SMs ask, in sectors and ticks, cycles they hold the load/store unit,
 # the most that one access does
 LAUNCH_OUTCOME = whole_numbers(
-    "is_run misfits fills lates kinds work end issued stepped sectors dram_sectors held longest l2_ticks dram_ticks"
+    "is_run misfits fills lates lanes work end stepped sectors dram_sectors held longest l2_ticks dram_ticks"
 )
 
 

@@ -92,17 +92,16 @@ def _new(
     return Held(scratch), Held(answers)
 
 
-def kinds_of(gpu: Gpu) -> Held:
-    """Kinds, of as many lanes as there are SMs."""
+def chosen_of(gpu: Gpu) -> Held:
+    """Chosen, of as many lanes as there are SMs."""
     sm_count = gpu.spec.sm_count
 
     def make() -> Held:
-        machines = np.zeros((sm_count, len(rec.NUMBERS)), np.int64)
-        kinds, ends, issued = (np.zeros(sm_count, np.int64) for _ in range(3))
+        machines, (ends, issued) = np.zeros((sm_count, len(rec.NUMBERS)), np.int64), np.zeros((2, sm_count), np.int64)
         own, outs, stopped = np.zeros(sm_count, rec.OWN), np.zeros(1, rec.LAUNCH_OUTCOME), np.zeros(1, np.int64)
-        return Held(rec.Kinds(machines, kinds, own, ends, issued, outs, stopped))
+        return Held(rec.Chosen(machines, own, ends, issued, outs, stopped))
 
-    return _kept("kinds", (sm_count,), (), make)
+    return _kept("chosen", (sm_count,), (), make)
 
 
 def lane_of(own: Reading, warps_per_block: int, residents: int, fills: int) -> Held:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from hashlib import blake2b
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -18,9 +17,9 @@ from abstim.occupancy_vector import records as rec
 from abstim.occupancy_vector.cache_walk import FOUND, TOLD_SM, Told, Walk
 from abstim.occupancy_vector.design_points import Reading, layout_of, reading_of
 from abstim.occupancy_vector.items import Sorted, check_field, code_of, cut, empty_items, warps_of, work_a_cycle
-from abstim.occupancy_vector.lanes import FEW_ITEMS, chosen, compiled, cycles_of, run
+from abstim.occupancy_vector.lanes import FEW_ITEMS, compiled, cycles_of, run
 from abstim.occupancy_vector.lent import Lent
-from abstim.occupancy_vector.scratch import caches_of, composed, kinds_of, lane_of, working
+from abstim.occupancy_vector.scratch import caches_of, chosen_of, composed, lane_of, working
 from abstim.progress import in_parallel
 from abstim.session.session import Session
 from functional.arrays import Int64
@@ -31,7 +30,7 @@ from precharacterize.tensor_work import refuse_commits
 if TYPE_CHECKING:
     from abstim.engine.simulation import LaunchInputs
 
-MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done, with their cuts
+MOST_KEPT, MOST_ENDED = 64, 256  # walks, and cuts, of a launch; design points that are done
 ALL_WORK = 1 << 62
 Made = TypeVar("Made")
 time_launch = Native(
@@ -56,6 +55,7 @@ class CutItems:
 class Walked:
     """A launch, dealt and walked through the caches of a design point."""
 
+    key: tuple  # of all walks that find the same
     lent: Lent  # Told
     fill_count: int = 0
     late_count: int = 0
@@ -69,19 +69,10 @@ class Walked:
         lates = {name: getattr(found, name)[: self.late_count] for name in ("late_begins", "late_fills")}
         return found._replace(**fills, **lates)
 
-    @cached_property
-    def digest(self) -> bytes:
-        """Of all that lanes read of it."""
-        told = self.told
-        found = blake2b(told.sms.tobytes(), digest_size=16)
-        for column in told[2:]:
-            found.update(column.data)
-        return found.digest()
-
 
 class Timed(NamedTuple):
-    """`cycles`: launch latency included; `stepped`: share of its items that were issued for it, and not for an equal
-    lane; what all SMs ask of L2 and DRAM, how long they hold the load/store unit, and those serve them."""
+    """`cycles`: launch latency included; `stepped`: share of its items that were issued for it; what all SMs ask of L2
+    and DRAM, how long they hold the load/store unit, and those serve them."""
 
     cycles: int
     stepped: float
@@ -115,23 +106,24 @@ class DesignPoint(NamedTuple):
         return int(self.walked.lent.rows[0, 1])
 
     @property
-    def firsts(self) -> Int64[np.ndarray, " lane"]:
-        """Lanes that are the first of those that do the same."""
-        return np.flatnonzero(self.walked.told.sms["like"] == np.arange(self.sm_count))
+    def chosen(self) -> Int64[np.ndarray, " lane"]:
+        """SMs whose lanes are run: of those that may be the last to end, and do the same, one."""
+        return np.flatnonzero(self.walked.told.sms["is_run"])
 
     @property
     def lanes(self) -> rec.Lanes:
-        """All of them."""
-        _, kinds = self.of.follow(self, 0)
+        """Those that are run."""
+        _, lanes = self.of.follow(self, 0)
         items, told, warps = self.cut.items, self.walked.told, self.warps.value
         count = int(items.offsets[-1])
         streams = rec.Streams(
             items.rows, items.lane_items[:count], items.terms[: count * len(rec.TERMS)], warps.offsets[:-1],
             items.offsets[warps.paths], *told[2:],
         )  # fmt: skip
-        first, stops = (told.sms[name].astype(np.int32) for name in ("first", "stop"))
+        sms = self.chosen
+        first, stops = (told.sms[name][sms].astype(np.int32) for name in ("first", "stop"))
         layout = layout_of(self.gpu, self.inputs.trace.warps_per_block, self.residents, streams.lane_items)
-        return rec.Lanes(layout, kinds.machines[: len(first)].copy(), self.residents, streams, first, stops)
+        return rec.Lanes(layout, lanes.machines[sms], self.residents, streams, first, stops)
 
 
 class TimedLaunch:
@@ -144,7 +136,7 @@ class TimedLaunch:
         self._cut: dict[tuple, CutItems] = {}
         self._nominal: dict[tuple, CutItems] = {}
         self._walked: dict[tuple, Walked] = {}
-        self._ended: dict[tuple, tuple[CutItems, np.ndarray]] = {}  # of points that lanes see as one
+        self._ended: dict[tuple, np.ndarray] = {}  # of points that lanes see as one
 
     def design_point(self, gpu: Gpu) -> DesignPoint:
         """The launch on a GPU, ready to run. Raises InputError for a GPU that cannot run it."""
@@ -159,7 +151,7 @@ class TimedLaunch:
             made = _kept(self._cut, (touch, own.items), lambda: self._new_cut(inputs, warps, gpu))
             nominal = _kept(self._nominal, (touch, own.walked_items), lambda: CutItems(empty_items(warps, timed=False)))
             walking = touch, own.caches, residents
-            walked = _kept(self._walked, walking, lambda: _new_walked(warps, inputs, gpu))
+            walked = _kept(self._walked, walking, lambda: Walked(walking, _new_told(warps, inputs, gpu)))
         return DesignPoint(self, own, residents, inputs, warps, made, nominal, walked)
 
     def _new_cut(self, inputs: LaunchInputs, warps: Sorted, gpu: Gpu) -> CutItems:
@@ -176,37 +168,35 @@ class TimedLaunch:
         keys = [self._key(point) for point in points]
         left = {key: point for key, point in zip(keys, points, strict=True) if key not in self._ended}
         outcomes = in_parallel(lambda k: self._run([*left.values()][k], 1), len(left), threads=threads)
-        for (key, point), outcome in zip(left.items(), outcomes, strict=True):
-            self._ended[key] = point.cut, outcome  # whose id is no other's as long as it is here
-        found = [_timed(point, self._ended[key][1]) for key, point in zip(keys, points, strict=True)]
+        for key, outcome in zip(left, outcomes, strict=True):
+            self._ended[key] = outcome
+        found = [_timed(point, self._ended[key]) for key, point in zip(keys, points, strict=True)]
         for old in list(self._ended)[:-MOST_ENDED]:
             del self._ended[old]
         return found
 
     def _key(self, point: DesignPoint) -> tuple:
         """Points of one key are one to the lanes."""
-        _, kinds = self.follow(point, 0)
+        _, lanes = self.follow(point, 0)
         shape = point.reading.held(self.trace.warps_per_block, point.residents).value.lanes
-        machines = kinds.machines[: point.sm_count].tobytes()
-        return id(point.cut), blake2b(shape.tobytes() + machines + point.walked.digest, digest_size=16).digest()
+        return point.walked.key, point.reading.items, shape.tobytes(), lanes.machines[: point.sm_count].tobytes()
 
     def _run(self, point: DesignPoint, threads: int | None) -> np.ndarray:
         """A LAUNCH_OUTCOME."""
-        out, kinds = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
+        out, _ = self.follow(point, 0 if not compiled() else ALL_WORK if threads == 1 else FEW_ITEMS)
         if not out["is_run"]:
-            own = kinds.kinds[: point.sm_count].copy()
-            found = run(chosen(point.lanes, point.firsts), threads)
-            out["end"], out["stepped"], out["issued"] = found.end.max(), found.issued.sum(), found.issued[own].sum()
+            found = run(point.lanes, threads)
+            out["end"], out["stepped"] = found.end.max(), found.issued.sum()
         return out
 
-    def follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Kinds]:
+    def follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Chosen]:
         """Do what is still to be done of a design point, lanes included where they issue at most so many items: a
-        LAUNCH_OUTCOME, and the lanes that differ."""
+        LAUNCH_OUTCOME, and the lanes that are run."""
         is_made = point.cut.is_cut and point.walked.is_walked
         with nullcontext() if is_made else self._lock:
             return self._follow(point, most_work)
 
-    def _follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Kinds]:
+    def _follow(self, point: DesignPoint, most_work: int) -> tuple[np.ndarray, rec.Chosen]:
         table, warps, gpu, walked = point.inputs.table, point.warps, point.gpu, point.walked
         per_block, told = point.inputs.trace.warps_per_block, walked.lent
         plan = rec.Plan(
@@ -215,15 +205,15 @@ class TimedLaunch:
         )  # fmt: skip
         code = code_of(table, gpu, work_a_cycle(table, warps, gpu) if plan.cuts else ())
         fills = int(told.rows[Told._fields.index("fill_words"), 1])
-        lane, kinds = lane_of(point.reading, per_block, point.residents, fills), kinds_of(gpu)
+        lane, lanes = lane_of(point.reading, per_block, point.residents, fills), chosen_of(gpu)
         items, own = (point.cut.lent.held, slice(0, 3)), (warps.lent.held, slice(2, 4))
         streams = composed(rec.Streams, items, own, (told.held, slice(2, None)))
         time_launch(
             plan, point.reading.held(per_block, point.residents), code, warps.traced, warps.lent.held,
             point.nominal.lent.held, point.cut.lent.held, walk_of(point), told.held, streams, room_of(point)[0],
-            caches_of(point.reading, bool(plan.walks)), lane, kinds,
+            caches_of(point.reading, bool(plan.walks)), lane, lanes,
         )  # fmt: skip
-        outs = kinds.value.outs.copy()
+        outs = lanes.value.outs.copy()
         out = outs[0]
         if out["misfits"]:
             cut(table, warps, gpu)
@@ -232,13 +222,13 @@ class TimedLaunch:
         point.cut.is_cut = walked.is_walked = True
         if plan.walks:
             walked.fill_count, walked.late_count = int(out["fills"]), int(out["lates"])
-        return out, kinds.value
+        return out, lanes.value
 
 
 def _timed(point: DesignPoint, out: np.ndarray) -> Timed:
     l2, dram = (float(out[name]) / rec.TICKS for name in ("l2_ticks", "dram_ticks"))
     return Timed(
-        int(cycles_of(out["end"])) + int(point.gpu.params.launch_latency_cycles), float(out["stepped"] / out["issued"]),
+        int(cycles_of(out["end"])) + int(point.gpu.params.launch_latency_cycles), float(out["stepped"] / out["work"]),
         int(out["sectors"]), int(out["dram_sectors"]), int(out["held"]), l2, dram,
     )  # fmt: skip
 
@@ -275,13 +265,13 @@ def _fetches(warps: Sorted, gpu: Gpu) -> int:
 _TOLD = TOLD_SM, FOUND, *[np.int32] * 11
 
 
-def _new_walked(warps: Sorted, inputs: LaunchInputs, gpu: Gpu) -> Walked:
+def _new_told(warps: Sorted, inputs: LaunchInputs, gpu: Gpu) -> Lent:
     """Room for what a walk finds. Memory is touched as far as there is something."""
     count, accesses, fetches = warps.warps, warps.accesses + 1, _fetches(warps, gpu)
     blocks = count // inputs.trace.warps_per_block
     lates, fills = fetches + count, 1 + accesses + fetches
     sizes = 1, blocks, accesses, accesses, count, lates, lates, *[fills] * 3, blocks, accesses
-    return Walked(Lent(Told, _TOLD, (min(gpu.spec.sm_count, blocks), *sizes)))
+    return Lent(Told, _TOLD, (min(gpu.spec.sm_count, blocks), *sizes))
 
 
 def _kept(known: dict[tuple, Made], key: tuple, make: Callable[[], Made]) -> Made:

@@ -468,8 +468,8 @@ def lateness(walk, caches, number, sm, slot):
     return max(0, found.left - found.came)
 
 
-def walk_sm(walk, caches, number, sm, slots, limit):
-    """An SM goes on to the cycle `limit`."""
+def walk_sm(walk, caches, number, sm, own, slots, limit):
+    """An SM goes on to the cycle `limit`; `own`: its TOLD_SM."""
     while sm.clock < limit:
         w = pick(walk, sm)
         if w >= 0:
@@ -477,7 +477,7 @@ def walk_sm(walk, caches, number, sm, slots, limit):
             if late:
                 ready_at(sm, w, sm.clock + late)
                 continue
-            sm.last = w
+            sm.last, own.ended = w, sm.clock
             time = go_on(walk, caches, number, sm, slots[w])
             if slots[w].state == rec.RUNNING:
                 ready_at(sm, w, time)
@@ -518,15 +518,16 @@ def walk_caches(walk, caches, told, sms, slots):
     """All of a launch. `told`: TOLD_SMs, which say where each SM's thread blocks begin and end in `dealt`; `slots`:
     warp slots, those of an SM one after the other."""
     limit, count = 0, len(told)
-    left, own = count, walk.machine[0].warps_per_block * walk.machine[0].blocks_per_sm
+    left, size = count, walk.machine[0].warps_per_block * walk.machine[0].blocks_per_sm
     empty(caches, count)
     for number in range(count):
-        start(walk, caches, number, sms[number], told[number], slots[number * own : (number + 1) * own])
+        start(walk, caches, number, sms[number], told[number], slots[number * size : (number + 1) * size])
     while left:
         limit += STRETCH_CYCLES
         left = 0
         for number in range(count):
-            walk_sm(walk, caches, number, sms[number], slots[number * own : (number + 1) * own], limit)
+            own = slots[number * size : (number + 1) * size]
+            walk_sm(walk, caches, number, sms[number], told[number], own, limit)
             left += sms[number].clock < rec.FAR_OFF
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches)
