@@ -30,7 +30,7 @@ ANSWER = np.dtype([
 LINE = np.dtype([("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("valid", "i1"), ("dirty", "i1")], align=True)
 # Of lines: the number of the latest, and of the latest before the walk; has a store evicted one since?
 USES = whole_numbers("latest before evicted")
-SERVERS = np.dtype([("l2", "f8"), ("dram", "f8")])  # an SM's shares
+SERVERS = np.dtype([("l2", "f8"), ("dram", "f8"), ("asks", "i8")])  # an SM's shares
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
 MOST_WAYS, FEW_WAYS = 1 << 20, 16  # of a set; up to which all are looked at
 HINT = np.dtype([("line", "i4"), ("way", "i4")])  # the one line of some low bits that was placed, + 1; -1: several
@@ -52,7 +52,7 @@ SM = np.dtype([
     *whole_numbers("served room waits came left turns").descr,
 ])  # fmt: skip
 TOTALS = whole_numbers(
-    "rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel"
+    "rows_opened dram_reads slice_sectors port_sectors channel_sectors busiest_slice busiest_channel bursts asking"
 )
 
 
@@ -85,7 +85,8 @@ class Caches(NamedTuple):
     fetched: np.ndarray  # FETCHED, by SM
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
-    slice_sectors: np.ndarray  # of the window
+    slice_sectors: np.ndarray  # of the stretch
+    window_sectors: np.ndarray
     slices: np.ndarray  # SLICE
     channel_sectors: np.ndarray
     totals: np.ndarray
@@ -187,6 +188,7 @@ def empty_caches(gpu: Gpu, waiting: int) -> Caches:
         starts=np.zeros((sm_count, waiting), np.int64),
         open_rows=np.zeros((spec.dram_channels, spec.dram_banks), np.int64),
         slice_sectors=np.zeros(slices, np.int64),
+        window_sectors=np.zeros(slices, np.int64),
         slices=np.zeros(slices, SLICE),
         channel_sectors=np.zeros(spec.dram_channels, np.int64),
         totals=np.zeros(1, TOTALS),

@@ -169,7 +169,7 @@ def walk_launch(plan, gpu, warps, walk, told, scratch, caches):
         walk.answers[0:accesses] = 0
     else:
         walk_caches(walk, caches, told.sms, scratch.sms, scratch.slots)
-        find_evenness(caches, found)
+        find_evenness(caches, len(told.sms), found)
     return tell(walk, told, warps.lengths, scratch.telling)
 
 

@@ -21,6 +21,7 @@ from functional.traces.trace import SECTOR_BYTES
 STRETCH_CYCLES = 64  # by which SMs may be apart
 MEETING_CYCLES = 2 * STRETCH_CYCLES  # in which SMs that ask for a line on its way go on together
 WINDOW_CYCLES = 6 * STRETCH_CYCLES  # in which slices and channels are busy unevenly: some answer from DRAM
+BURST_CYCLES = WINDOW_CYCLES * 7 // 12  # of a window: what a switch that queues at its inputs serves (2 - sqrt 2)
 FEW_SECTORS = WINDOW_CYCLES // 4  # a channel that is asked for fewer in a window delays nobody
 ISSUE_CYCLES = 4  # of a warp between two of its instructions
 CODE_LINES = 1 << 27  # where L2 finds instruction lines: above all data
@@ -41,6 +42,7 @@ def open_row(walk, caches, channel, local, sectors):
 def queued(caches, number, time, sectors, read):
     """How long sectors asked of L2, and of DRAM, wait for those that the SM has asked before."""
     own, shares = caches.servers[number], caches.shares[0]
+    own.asks = 1
     own.l2 = max(own.l2, time) + sectors * shares.l2
     if read:
         own.dram = max(own.dram, own.l2) + read * shares.dram
@@ -445,12 +447,28 @@ def counted(counts):
     return whole, most
 
 
-def end_window(caches):
-    """How unevenly slices and channels were busy in a window is added up."""
+def end_stretch(walk, caches, count):
+    """What slices were asked for in a stretch, and by how many SMs of `count`, is added to its window."""
+    totals, most, asking = caches.totals[0], 0, 0
+    for number in range(count):
+        asking += caches.servers[number].asks
+        caches.servers[number].asks = 0
+    for k in range(len(caches.slice_sectors)):
+        most = max(most, caches.slice_sectors[k])
+        caches.window_sectors[k] += caches.slice_sectors[k]
+        caches.slice_sectors[k] = 0
+    totals.bursts += 0 if walk.machine[0].crossbar_output_queues else most * asking
+    totals.asking = max(totals.asking, asking)
+
+
+def end_window(caches, count):
+    """How unevenly slices and channels were busy in a window is added up. Bursts at one slice after the other are
+    served one after the other, as long as there is time left: SMs have nothing else to ask for meanwhile."""
     totals = caches.totals[0]
-    whole, most = counted(caches.slice_sectors)
+    whole, most = counted(caches.window_sectors)
     totals.slice_sectors += whole
-    totals.busiest_slice += most
+    totals.busiest_slice += max(most * totals.asking, min(totals.bursts, BURST_CYCLES * count))
+    totals.bursts = totals.asking = 0
     whole, most = counted(caches.channel_sectors)
     totals.channel_sectors += max(whole, FEW_SECTORS * len(caches.channel_sectors))
     totals.busiest_channel += max(most, FEW_SECTORS)
@@ -490,7 +508,14 @@ def empty(caches, sm_count):
     """Caches that hold nothing, before SMs that have asked for nothing: what lines are left are of uses before."""
     for counts in (caches.registers, caches.servers, caches.missed, caches.starts, caches.fetched, caches.open_rows):
         zero(counts)
-    for counts in (caches.banks, caches.slice_sectors, caches.slices, caches.channel_sectors, caches.totals):
+    for counts in (
+        caches.banks,
+        caches.slice_sectors,
+        caches.window_sectors,
+        caches.slices,
+        caches.channel_sectors,
+        caches.totals,
+    ):
         zero(counts)
     caches.uses[0].latest += 1
     caches.uses[0].before, caches.uses[0].evicted = caches.uses[0].latest, 0
@@ -529,16 +554,17 @@ def walk_caches(walk, caches, told, sms, slots):
             own = slots[number * size : (number + 1) * size]
             walk_sm(walk, caches, number, sms[number], told[number], own, limit)
             left += sms[number].clock < rec.FAR_OFF
+        end_stretch(walk, caches, count)
         if limit % WINDOW_CYCLES == 0 or not left:
-            end_window(caches)
+            end_window(caches, count)
     for number in range(count):
         serve(walk, caches, number, sms[number], rec.FAR_OFF)
 
 
-def find_evenness(caches, found):
+def find_evenness(caches, count, found):
     """What a walk found of a launch as a whole is a FOUND."""
     totals = caches.totals[0]
-    slices = totals.busiest_slice * len(caches.slice_sectors) / max(1, totals.slice_sectors)
+    slices = totals.busiest_slice * len(caches.slice_sectors) / max(1, totals.slice_sectors * count)
     channels = totals.busiest_channel * len(caches.channel_sectors) / max(1, totals.channel_sectors)
     found.slice_imbalance, found.channel_imbalance = max(1.0, slices), max(1.0, channels)
     found.rows_a_sector = totals.rows_opened / max(1, totals.dram_reads)
