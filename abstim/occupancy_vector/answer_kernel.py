@@ -97,7 +97,6 @@ def tell_accesses(walk, told, own, numbers, fills, turns):
     """The accesses of an SM's thread blocks, its turns from number `turns` on; returns how many fills there are then,
     and where the next SM's turns begin."""
     warps, first = walk.machine[0].warps_per_block, turns
-    own.first_fill = fills
     for position in range(own.first, own.stop):
         block = walk.dealt[position]
         told.turn_starts[position] = turns
@@ -117,7 +116,6 @@ def tell_lines(walk, told, own, numbers, fills, lates):
     """The late lines of an SM's thread blocks, from number `lates` on; returns how many fills, and late lines, there
     are then."""
     warps = walk.machine[0].warps_per_block
-    own.first_line = fills
     for position in range(own.first, own.stop):
         first = walk.dealt[position] * warps
         for warp in range(first, first + warps):
@@ -126,55 +124,6 @@ def tell_lines(walk, told, own, numbers, fills, lates):
                 fills = number_line(walk, told, numbers, n, fills)
                 n += 1
     return fills, lates
-
-
-def fills_alike(told, a, b, one, other):
-    """Are two members of fills alike, by what their fill is and how many of its SM's, from `a` or `b` on, came before
-    it?"""
-    x, y = abs(one), abs(other)
-    if one == 0 or other == 0:
-        return one == other
-    return (
-        x - a == y - b and (one < 0) == (other < 0) and told.fill_words[x] == told.fill_words[y]
-        and told.fill_trips[x] == told.fill_trips[y] and told.fill_behind[x] == told.fill_behind[y]
-    )  # fmt: skip
-
-
-def warps_alike(walk, told, a, b, one, other):
-    """Do warps of two SMs, whose TOLD_SMs are `a` and `b`, do the same?"""
-    if walk.paths[one] != walk.paths[other]:
-        return False
-    n, shift = told.late_starts[one], told.late_starts[other] - told.late_starts[one]
-    while told.late_begins[n] == told.late_begins[n + shift] and told.late_begins[n] != rec.NEVER_LATE:
-        if not fills_alike(told, a.first_line, b.first_line, told.late_fills[n], told.late_fills[n + shift]):
-            return False
-        n += 1
-    if told.late_begins[n] != told.late_begins[n + shift]:
-        return False
-    shift = walk.access_offsets[other] - walk.access_offsets[one]
-    for k in range(walk.access_offsets[one], walk.access_offsets[one + 1]):
-        if told.accesses[k] != told.accesses[k + shift]:
-            return False
-        if not fills_alike(told, a.first_fill, b.first_fill, told.fills[k], told.fills[k + shift]):
-            return False
-    return True
-
-
-def sms_alike(walk, told, a, b):
-    """Do two SMs do the same?"""
-    warps = walk.machine[0].warps_per_block
-    if a.stop - a.first != b.stop - b.first or a.sectors != b.sectors or a.held != b.held:
-        return False
-    x, y = told.turn_starts[a.first], told.turn_starts[b.first]
-    for n in range(told.turn_starts[a.stop - 1] - x):
-        if told.turns[x + n] != told.turns[y + n]:
-            return False
-    for n in range(a.stop - a.first):
-        one, other = walk.dealt[a.first + n] * warps, walk.dealt[b.first + n] * warps
-        for w in range(warps):
-            if not warps_alike(walk, told, a, b, one + w, other + w):
-                return False
-    return True
 
 
 def add_up(walk, lengths, own):
@@ -236,8 +185,4 @@ def tell(walk, told, lengths, scratch):
     for sm in range(len(sms)):
         if sms[sm].is_run:
             fills, lates = tell_lines(walk, told, sms[sm], scratch.lines, fills, lates)
-    for sm in range(len(sms)):
-        for other in range(sm if sms[sm].is_run else 0):
-            if sms[sm].is_run and sms[other].is_run:
-                sms[sm].is_run = not sms_alike(walk, told, sms[sm], sms[other])
     return fills, lates

@@ -30,7 +30,7 @@ ANSWER = np.dtype([
 LINE = np.dtype([("there", "i4"), ("asker", "i4"), ("joined", "u4"), ("valid", "i1"), ("dirty", "i1")], align=True)
 # Of lines: the number of the latest, and of the latest before the walk; has a store evicted one since?
 USES = whole_numbers("latest before evicted")
-SERVERS = np.dtype([("l2", "f8"), ("dram", "f8"), ("asks", "i8")])  # an SM's shares
+SERVERS = np.dtype([("l2", "f8"), ("dram", "f8"), ("asks", "i8")])  # an SM's shares; 1: it asks in the stretch
 PIPED = whole_numbers("stop taken")  # transactions up to its last one; when the tags have taken that
 MOST_WAYS, FEW_WAYS = 1 << 20, 16  # of a set; up to which all are looked at
 HINT = np.dtype([("line", "i4"), ("way", "i4")])  # the one line of some low bits that was placed, + 1; -1: several
@@ -86,7 +86,7 @@ class Caches(NamedTuple):
     starts: np.ndarray  # by SM: of the latest memory instructions, as many as can wait for the unit
     open_rows: np.ndarray
     slice_sectors: np.ndarray  # of the stretch
-    window_sectors: np.ndarray
+    window_sectors: np.ndarray  # of the window, by slice
     slices: np.ndarray  # SLICE
     channel_sectors: np.ndarray
     totals: np.ndarray
@@ -131,10 +131,8 @@ class Walk(NamedTuple):
 
 # Of an SM: where its thread blocks begin and end in `dealt`; instructions, what they ask of L2 and DRAM, cycles they
 # hold the load/store unit, the most that one access does, and how much all that is; the nominal cycle in which it
-# ended; its first fill, and its first one of an instruction line; 1: its lane is to be run
-TOLD_SM = whole_numbers(
-    "first stop instructions sectors dram_sectors held longest load ended first_fill first_line is_run"
-)
+# ended; 1: its lane is to be run
+TOLD_SM = whole_numbers("first stop instructions sectors dram_sectors held longest load ended is_run")
 
 # Of a launch, how evenly slices and rows served: sectors of the busiest L2 slice of each window over those of the mean
 # one; the same of DRAM channels; DRAM rows opened for each sector read; the share of sectors asked of L2 that takes a

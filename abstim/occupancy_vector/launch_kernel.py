@@ -144,7 +144,7 @@ def summed(warps, items, told, lanes, out):
 
 
 def ended(lanes, out):
-    """When the last SM ends, and how many items its like were issued for that."""
+    """When the last SM ends, and how many items were issued for that."""
     out.end, out.stepped, out.is_run = 0, 0, 1
     for lane in range(out.lanes):
         out.end = max(out.end, lanes.ends[lane])

@@ -36,8 +36,8 @@ BUSY = 0.6  # of the launch: from here on a resource is named as what limits it
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancyLaunch(LaunchResult):
     """As of the detailed engine, without issue slots. `bounds_cycles`: what each of BOUNDS alone is busy, on the mean
-    SM; `limit` is one of them, or LATENCY, of which the launch is all. `stepped_fraction`: of its work, what was not
-    taken from SMs that do the same."""
+    SM; `limit` is one of them, or LATENCY, of which the launch is all. `stepped_fraction`: of its work, what SMs do
+    that may be the last to end."""
 
     bounds_cycles: dict[str, float]
     stepped_fraction: float

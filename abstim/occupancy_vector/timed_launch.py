@@ -107,7 +107,7 @@ class DesignPoint(NamedTuple):
 
     @property
     def chosen(self) -> Int64[np.ndarray, " lane"]:
-        """SMs whose lanes are run: of those that may be the last to end, and do the same, one."""
+        """SMs whose lanes are run: those that may be the last to end."""
         return np.flatnonzero(self.walked.told.sms["is_run"])
 
     @property

@@ -447,8 +447,8 @@ def counted(counts):
     return whole, most
 
 
-def end_stretch(walk, caches, count):
-    """What slices were asked for in a stretch, and by how many SMs of `count`, is added to its window."""
+def end_stretch(caches, count, queues_at_outputs):
+    """What slices were asked for in a stretch, and by how many of some SMs, is added to its window."""
     totals, most, asking = caches.totals[0], 0, 0
     for number in range(count):
         asking += caches.servers[number].asks
@@ -457,13 +457,13 @@ def end_stretch(walk, caches, count):
         most = max(most, caches.slice_sectors[k])
         caches.window_sectors[k] += caches.slice_sectors[k]
         caches.slice_sectors[k] = 0
-    totals.bursts += 0 if walk.machine[0].crossbar_output_queues else most * asking
+    totals.bursts += 0 if queues_at_outputs else most * asking
     totals.asking = max(totals.asking, asking)
 
 
 def end_window(caches, count):
-    """How unevenly slices and channels were busy in a window is added up. Bursts at one slice after the other are
-    served one after the other, as long as there is time left: SMs have nothing else to ask for meanwhile."""
+    """How unevenly slices and channels were busy in a window is added up; a slice, as all SMs that ask are served.
+    Where packets queue before a switch, bursts at one slice after the other are served one after the other."""
     totals = caches.totals[0]
     whole, most = counted(caches.window_sectors)
     totals.slice_sectors += whole
@@ -554,7 +554,7 @@ def walk_caches(walk, caches, told, sms, slots):
             own = slots[number * size : (number + 1) * size]
             walk_sm(walk, caches, number, sms[number], told[number], own, limit)
             left += sms[number].clock < rec.FAR_OFF
-        end_stretch(walk, caches, count)
+        end_stretch(caches, count, walk.machine[0].crossbar_output_queues)
         if limit % WINDOW_CYCLES == 0 or not left:
             end_window(caches, count)
     for number in range(count):
