@@ -1,5 +1,6 @@
 """Arrays that launches are timed in, lent to one after the other: memory that is new costs time."""
 
+from operator import gt
 from threading import local
 from typing import Any
 
@@ -25,7 +26,7 @@ class Lent:
     def fit(self, sizes: tuple[int, ...]) -> None:
         """So much of each array is used; what is in those that are large enough stays."""
         there = self.held.value
-        if any(size > len(array) for size, array in zip(sizes, there, strict=True)):
+        if any(map(gt, sizes, map(len, there))):
             self.held = Held(type(there)(*(
                 a if n <= len(a) else np.empty(max(n, 2 * len(a)), a.dtype) for n, a in zip(sizes, there, strict=True)
             )))  # fmt: skip

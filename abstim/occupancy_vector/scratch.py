@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from operator import gt
 from threading import local
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,7 +48,7 @@ def _kept(kind: str, key: tuple, sizes: tuple[int, ...], make: Callable[..., Mad
     """What `make` makes of sizes, kept as long as no larger one is asked for."""
     known: dict[tuple, tuple[tuple[int, ...], Any]] = vars(_OF_THREAD).setdefault(kind, {})
     there, made = known.get(key, ((0,) * len(sizes), None))
-    if made is None or any(size > most for size, most in zip(sizes, there, strict=True)):
+    if made is None or any(map(gt, sizes, there)):
         most = tuple(most if size <= most else max(size, 2 * most) for size, most in zip(sizes, there, strict=True))
         if len(known) == MOST_KEPT and key not in known:
             del known[next(iter(known))]
