@@ -40,7 +40,7 @@ WORTH = 0.1  # of what timing everything takes, at most, for the formula
 DRAWN = 64  # points of which the different jobs are counted
 SHARE = 0.95  # of points that are to be within the error
 LIMITS = 0.05  # of the cycles, where a bound of the formula is looked at
-IN_FULL = 12  # points that say how far off launches are from the first of their kind
+IN_FULL = 8  # points that say how far off launches are from the first of their kind
 # The least of that; and of the error, the most that all launches together may be off from what keys tell, as those of
 # a kind are from each other
 LEAST_OFF, OF_ALIKE = 1e-6, 0.5
@@ -281,7 +281,7 @@ class InterpolatedSweep(TimedPairs):
 
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
-        return self._found(found.read.with_timed((rows + 1).tolist()))
+        return self._found(found.read.with_timed(rows + 1, self.totals((rows + 1).tolist())))
 
     def _found(self, read: ReadOff) -> ReadPoints:
         return ReadPoints(read, self.work(self._instructions))
