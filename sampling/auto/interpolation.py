@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple
@@ -171,10 +171,14 @@ class Process:
         parts = [self._read_off(points[first : first + LOOKED]) for first in range(0, len(points), LOOKED)]
         return np.concatenate([logs for logs, _ in parts]), np.concatenate([variances for _, variances in parts])
 
-    def _read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
+    def _posterior(self, points: Some) -> tuple[Float64[np.ndarray, "point timed"], ...]:
+        """Covariance with points that were timed, the same by these, and the variance that they leave."""
         across = Covariance(self.settings, self.rough.apart(points, self.at)).total
-        own = (self.rough.lines[points] ** 2).sum(1) + self.known.variance
-        left = np.maximum(own - ((across @ self.inverse) * across).sum(1), 0.0)  # below 0 by rounding alone
+        told, own = across @ self.inverse, (self.rough.lines[points] ** 2).sum(1) + self.known.variance
+        return across, told, np.maximum(own - (told * across).sum(1), 0.0)  # below 0 by rounding alone
+
+    def _read_off(self, points: Some) -> tuple[Float64[np.ndarray, " point"], Float64[np.ndarray, " point"]]:
+        across, _, left = self._posterior(points)
         return self.mean + across @ self.weights, left + self.nugget
 
     def errors(self) -> Float64[np.ndarray, " timed"]:
@@ -183,14 +187,17 @@ class Process:
 
     def least_known(self, points: Sequence[int], count: int) -> list[int]:
         """One after the other the point of which it would then know least."""
-        across = Covariance(self.settings, self.rough.apart(points, self.at)).total
-        own = Covariance(self.settings, self.rough.apart(points, points)).total - across @ self.inverse @ across.T
+        across, told, left = self._posterior(points)
         chosen: list[int] = []
-        for _ in range(min(count, len(points))):
-            best = int(np.argmax(np.diag(own)))
+        columns = np.zeros((len(points), count))  # of a Cholesky factor of what is left, of the points chosen
+        for k in range(min(count, len(points))):
+            best = int(np.argmax(left))
             chosen.append(points[best])
-            own = own - np.outer(own[best], own[best]) / (own[best, best] + self.nugget)
-            own[best, best] = -math.inf
+            own = Covariance(self.settings, self.rough.apart(points, points[best : best + 1])).total[:, 0]
+            own -= told @ across[best] + columns @ columns[best]
+            columns[:, k] = own / math.sqrt(own[best] + self.nugget)
+            left -= columns[:, k] ** 2
+            left[best] = -math.inf
         return chosen
 
 
@@ -215,21 +222,18 @@ STEP_SECONDS = 2e-8  # a key and two timed points, reckoned, so that the same is
 @dataclass(frozen=True, eq=False)
 class ReadOff:
     """Cycles of each point, of which `timed` were, and half of each interval, relative: 0 of these. `left`: why nothing
-    is read off, if that was left; else `reading` did."""
+    is read off, if that was left."""
 
     cycles: Float64[np.ndarray, " point"]
     timed: Bool[np.ndarray, " point"]
     half_widths: Float64[np.ndarray, " point"]
     left: str = ""
-    reading: Reading | None = None
 
-    def with_timed(self, points: Sequence[int]) -> ReadOff:
-        """After timing some points more, which tell of others, too."""
-        if not self.reading:
-            return self
-        self.reading.timed(points)
-        self.reading.learn()
-        return self.reading.found()
+    def with_timed(self, points: Some, cycles: Float64[np.ndarray, " chosen"]) -> ReadOff:
+        """After timing some points more. The others stay as they were: what so few tell of them is not worth a look."""
+        every, timed, halves = self.cycles.copy(), self.timed.copy(), self.half_widths.copy()
+        every[points], timed[points], halves[points] = cycles, True, 0.0
+        return replace(self, cycles=every, timed=timed, half_widths=halves)
 
 
 class Timed(NamedTuple):
@@ -396,4 +400,4 @@ class Reading:
         timed = np.zeros(len(every), bool)
         cycles[at], deviations = np.array(list(self.known.values())).T
         halves[at], timed[at] = self.wider * deviations, deviations == 0.0
-        return ReadOff(cycles, timed, halves, reading=self)
+        return ReadOff(cycles, timed, halves)

@@ -104,20 +104,18 @@ def test_an_interval_for_all_is_narrow_everywhere():
 
 
 def test_what_is_timed_less_exactly_tells_less_and_is_no_point_that_was_timed():
-    true, rng, off = surface(2), np.random.default_rng(7), 0.01
+    true, rng, off, asked = surface(2), np.random.default_rng(7), 0.01, []
 
     def quick(points):
+        asked.extend(points)
         exact = np.array(points) % 4 == 0
         return Timed(true[points] * np.exp(rng.normal(0, np.where(exact, 0.0, off))), np.where(exact, 0.0, off))
 
     of = found(true, 0.03, quick=quick)
     assert 0 < of.timed.sum() < 0.1 * COUNT and np.array_equal(of.cycles[of.timed], true[of.timed])
-    known = np.array(list(of.reading.known))
-    rough = known[~of.timed[known]]
+    rough = np.array(asked)[~of.timed[asked]]
     assert len(rough) and (of.half_widths[rough] > off).all() and (of.cycles[rough] != true[rough]).all()
     assert np.mean(np.abs(of.cycles / true - 1) <= of.half_widths) >= 0.94
-    told = of.with_timed(rough.tolist())
-    assert told.timed[rough].all() and np.array_equal(told.cycles[rough], true[rough])
 
 
 def test_where_nothing_can_be_read_off_all_is_timed():
@@ -133,24 +131,31 @@ def test_where_looking_costs_more_than_timing_all_is_timed():
     assert of.timed.all() and np.array_equal(of.cycles, true) and "costs more" in of.left
 
 
-def test_settings_stay_where_another_search_would_cost_more_than_it_saves():
-    # with noise of 1 % an error of 2 % is more than points can tell, and all are timed
-    true, first = surface(0, 0.007), STEP_SECONDS * STEPS * 3 * (FIRST + 1) ** 2
-    of = found(true, 0.02, seconds=1.5 * first / OVERHEAD)
-    assert of.reading._settled == FIRST + 1 < 1.3 * (FIRST + 1) < of.timed.sum() < 0.3 * COUNT and not of.left
-    assert found(true, 0.02).reading._settled > FIRST + 1
-
-
-def test_a_search_begins_with_the_settings_of_many_points_and_is_shorter(monkeypatch):
-    searches, search = [], interpolation.likeliest
+@pytest.fixture
+def searches(monkeypatch):
+    """Of each search for settings: points, settings it began with, steps, and what it found."""
+    made, search = [], interpolation.likeliest
 
     def likeliest(apart, lacking, begun, steps):
-        searches.append((len(lacking), begun, steps, search(apart, lacking, begun, steps)))
-        return searches[-1][-1]
+        made.append((len(lacking), begun, steps, search(apart, lacking, begun, steps)))
+        return made[-1][-1]
 
     monkeypatch.setattr(interpolation, "likeliest", likeliest)
+    return made
+
+
+def test_settings_stay_where_another_search_would_cost_more_than_it_saves(searches):
+    true, first = surface(0, 0.007), STEP_SECONDS * STEPS * 3 * (FIRST + 1) ** 2
+    of = found(true, 0.02, seconds=1.5 * first / OVERHEAD)
+    assert len(searches) == 1 and searches[0][0] == FIRST + 1
+    assert 1.3 * (FIRST + 1) < of.timed.sum() < 0.3 * COUNT and not of.left
+    found(true, 0.02)
+    assert len(searches) > 2
+
+
+def test_a_search_begins_with_the_settings_of_many_points_and_is_shorter(searches, monkeypatch):
     monkeypatch.setattr(interpolation, "MANY", 33)
-    found(surface(0, 0.01), 0.02)
+    found(surface(0, 0.012), 0.02)
     first, second, third = searches[:3]
     expected = before(len(ROUGH.places))[0]
     assert first[0] < second[0] == 33 and (first[1] == expected).all() and (second[1] == expected).all()
@@ -182,20 +187,21 @@ def test_what_goes_by_the_limits_is_read_off_by_them():
 def test_intervals_hold(noise):
     inside = []
     for seed in range(16):
-        true = surface(seed, noise)
-        of = found(true, error=0.05)
+        order = np.random.default_rng(seed).permutation(COUNT)  # by which other points are drawn
+        true = surface(seed, noise)[order]
+        of = found(true, error=0.05, rough=part(order))
         assert not of.left
         inside.append(np.abs(true / of.cycles - 1) <= of.half_widths)
     assert np.mean(inside) >= 0.94
 
 
-def test_points_timed_later_tell_of_the_others():
+def test_points_timed_later_are_as_they_were_timed_and_the_others_as_they_were():
     true = surface(1, 0.01)
     of = found(true, 0.05)
     new = np.flatnonzero(~of.timed)[:20]
-    told = of.with_timed(new.tolist())
+    told = of.with_timed(new, true[new])
     assert np.array_equal(told.cycles[new], true[new]) and told.timed.sum() == of.timed.sum() + 20
-    assert not told.half_widths[new].any() and (told.cycles != of.cycles)[~told.timed].all()
+    assert not told.half_widths[new].any() and np.array_equal(told.cycles[~told.timed], of.cycles[~told.timed])
 
 
 def test_with_a_formula_that_is_exact_nothing_is_off():

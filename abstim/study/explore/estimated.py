@@ -281,7 +281,7 @@ class InterpolatedSweep(TimedPairs):
 
     def more(self, found: ReadPoints, rows: Int64[np.ndarray, " row"]) -> ReadPoints:
         """After timing every launch on these points (without the first one)."""
-        return self._found(found.read.with_timed((rows + 1).tolist()))
+        return self._found(found.read.with_timed(rows + 1, self.totals((rows + 1).tolist())))
 
     def _found(self, read: ReadOff) -> ReadPoints:
         return ReadPoints(read, self.work(self._instructions))

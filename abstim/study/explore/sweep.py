@@ -31,7 +31,7 @@ from abstim.study.explore.search import FAILED, MOST_POINTS, Found, climb, desig
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target
-from functional.arrays import Bool, Float64, Int64
+from functional.arrays import Float64, Int64
 from functional.errors import InputError
 
 MULTI_FIDELITY = "multi-fidelity"
@@ -210,20 +210,11 @@ class SweepRun:
             values = self.objectives(points, np.stack([np.rint(each.cycles) for each in found], 1))
             timed = np.all([each.detailed for each in found], axis=0)
             several, top = values.shape[1] > 1, self.sweep.top
-            best = _front_rows(values, top) if several else _better_rows(values[:, 0], timed, top)
+            best = _front_rows(values, top) if several else np.lexsort((~timed, values[:, 0]))[:top]
             open_rows = best[~timed[best]]
             if not len(open_rows):
                 return found
             found = [own.more(each, open_rows) for own, each in zip(sweeps, found, strict=True)]
-
-
-def _better_rows(
-    values: Float64[np.ndarray, " point"], timed: Bool[np.ndarray, " point"], top: int
-) -> Int64[np.ndarray, " row"]:
-    """Of points that were not timed the best `top`, as far as they are better than the last of as many that were."""
-    limit = np.sort(values[timed])[top - 1] if timed.sum() >= top else np.inf
-    better = np.flatnonzero(~timed & (values < limit))
-    return better[np.argsort(values[better], kind="stable")[:top]]
 
 
 def _front_rows(values: Float64[np.ndarray, "point objective"], top: int) -> Int64[np.ndarray, " row"]:
