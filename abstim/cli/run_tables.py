@@ -95,7 +95,8 @@ def _print_run(result: RunResult) -> None:
         say(line)
     counts = sorted({launch.registers_per_thread for launch in result.launches})
     sources = " and ".join(dict.fromkeys(launch.registers_source for launch in result.launches))
-    print(f"Registers a thread: {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} (from {sources})")
+    shown = f"{counts[0]} to {counts[-1]}" if counts[1:] else counts[0]
+    print(f"Registers a thread: {shown} (from {sources})")
     if result.timed_code != "PTX":
         alike = all(launch.timed_code == first.timed_code for launch in result.launches)
         say(f"Timed: {first.timed_code if alike else result.timed_code}; {_timed_parts(result.launches)}")

@@ -18,14 +18,15 @@ def supply(c, time):
     return respond_in_order(c.sm, time + c.machine.l1_miss_extra_cycles)
 
 
-def look_up(c, cache, sets, ways, tag, line, sectors, who, room, time):
+def look_up(c, cache, sets, ways, tag, line, sectors, who, room, queues, time):
     """Real memory: (position of line `tag`, is it asked for only now?). It is then asked for as the sectors of line
-    `line` of memory, at `time`; (-1, False): no `room` for a miss, none on the way to L2, or no way is free."""
+    `line` of memory, at `time`; (-1, False): no `room` for a miss, no way is free, or it `queues` and there is no room
+    on the way to L2: what is asked for ahead does not queue."""
     first = (tag & (sets - 1)) * ways
     k = find(cache.tag, first, ways, tag)
     missed = k < 0
     if missed:
-        k = oldest_idle(cache, first, ways) if room else -1
+        k = oldest_idle(cache, first, ways) if room and (not queues or can_send(c, READ, sectors)) else -1
         if k < 0:
             return -1, False
         place(cache, k, tag, NEVER)
@@ -68,24 +69,26 @@ def code_arrives(c, k, count, time):
 def code_lookup(c, line, time):
     """Real memory: cycle in which an instruction line is there; COMING: it is on its way, NEVER: no room for a miss."""
     sm, m, l1i = c.sm, c.machine, c.l1i
-    register, way_out = sm.codes_coming < m.l1i_mshrs, can_send(c, READ, WHOLE_LINE)
-    k, missed = code_line(c, line, register and way_out, time)
+    room = sm.codes_coming < m.l1i_mshrs
+    k, missed = code_line(c, line, room, True, time)
     if k < 0:
-        sm.fetch_blocked = NEVER if not register or way_out else c.record.launch.limit + 1
+        sm.fetch_blocked = NEVER if not room or can_send(c, READ, WHOLE_LINE) else c.record.launch.limit + 1
         return NEVER
     sm.l1i_misses += missed
     sm.l1i_accesses += 1
     sm.code_place, there = k, COMING if l1i.line[k].coming else time
-    for ahead in range(m.l1i_prefetch_lines):  # nobody waits for these: they go whatever else waits for the way out
+    for ahead in range(m.l1i_prefetch_lines):
         if sm.codes_coming < m.l1i_mshrs:
-            code_line(c, line + 1 + ahead, sm.in_flight < IN_FLIGHT, time)
+            code_line(c, line + 1 + ahead, sm.in_flight < IN_FLIGHT, False, time)
     return there
 
 
-def code_line(c, line, room, time):
-    """`look_up` of an instruction line."""
+def code_line(c, line, room, queues, time):
+    """`look_up` of an instruction line, which counts those that are coming."""
     m = c.machine
-    k, missed = look_up(c, c.l1i, m.l1i_sets, m.l1i_ways, line, CODE_LINE + line, WHOLE_LINE, TO_CODE, room, time)
+    k, missed = look_up(
+        c, c.l1i, m.l1i_sets, m.l1i_ways, line, CODE_LINE + line, WHOLE_LINE, TO_CODE, room, queues, time
+    )
     c.sm.codes_coming += missed
     return k, missed
 
@@ -94,11 +97,10 @@ def const_lookup(c, line, access, due, time):
     """Real memory: a line of the constant cache is looked up at `due`, as is known at `time`; false if there is no room
     for a miss."""
     sm, m, const = c.sm, c.machine, c.const
-    wide = m.const_line_bytes >= LINE_BYTES
+    wide, room = m.const_line_bytes >= LINE_BYTES, sm.consts_coming < m.const_mshrs
     sectors = WHOLE_LINE if wide else 3 << (2 * (line & 1))
-    room = sm.consts_coming < m.const_mshrs and can_send(c, READ, sectors)
     below = CONST_LINE + (line if wide else line >> 1)
-    k, missed = look_up(c, const, m.const_sets, m.const_ways, line, below, sectors, TO_CONST, room, due + 1)
+    k, missed = look_up(c, const, m.const_sets, m.const_ways, line, below, sectors, TO_CONST, room, True, due + 1)
     if k < 0:
         return False
     sm.consts_coming += missed
@@ -115,8 +117,7 @@ def const_lookup(c, line, access, due, time):
 def texture_lookup(c, line, access, time):
     """Real memory: a texture line is looked up; false if there is no room for a miss."""
     sm, m, texture = c.sm, c.machine, c.texture
-    room = can_send(c, READ, WHOLE_LINE)
-    k, missed = look_up(c, texture, m.l1t_sets, m.l1t_ways, line, line, WHOLE_LINE, TO_TEXTURE, room, time + 1)
+    k, missed = look_up(c, texture, m.l1t_sets, m.l1t_ways, line, line, WHOLE_LINE, TO_TEXTURE, True, True, time + 1)
     if k < 0:
         return False
     sm.l1t_misses += missed

@@ -226,15 +226,15 @@ def read_code(walk, caches, number, line, time, fetch, found):
         return time
     latest = caches.fetched[number]
     if latest.line != line + 1:  # else it is the youngest already
-        latest.line, latest.way = line + 1, line_of_code(walk, caches, number, line, time, fetch, found)
+        latest.line, latest.way = line + 1, code_line(walk, caches, number, line, time, fetch, found)
         for ahead in range(m.l1i_prefetch_lines):
-            line_of_code(walk, caches, number, line + 1 + ahead, time, fetch, found)
+            code_line(walk, caches, number, line + 1 + ahead, time, fetch, found)
     row = caches.code.row[latest.way]
     walk.fetch_askers[fetch] = row.asker
     return max(time, row.there)
 
 
-def line_of_code(walk, caches, number, line, time, fetch, found):
+def code_line(walk, caches, number, line, time, fetch, found):
     """Where an instruction line is in L1I, which asks for it if it is not there; it is the youngest now."""
     m, lines = walk.machine[0], caches.code
     k, there = find(caches, lines, number * lines.size + (line & (m.l1i_sets - 1)) * m.l1i_ways, m.l1i_ways, line)

@@ -16,9 +16,8 @@ def findings(program: Program, given: Collection[str] = ()) -> list[str]:
 
 def _unset_constants(program: Program, given: Collection[str]) -> Iterator[str]:
     """A kernel cannot write constant memory."""
-    unset = {v.name for v in program.variables if v.space == "const" and v.initialiser is None and v.bytes}.difference(
-        given
-    )
+    unset = {v.name for v in program.variables if v.space == "const" and v.initialiser is None and v.bytes}
+    unset.difference_update(given)
     for inst in program.instructions:
         for name in (n for n in inst.symbols if n in unset):
             unset.discard(name)
