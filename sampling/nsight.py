@@ -121,13 +121,6 @@ class LightProfile:
         return np.hstack([np.eye(NAME_COLUMNS)[slots], np.log1p(self.dimensions)])
 
 
-def _tensors(rows: list[dict[str, str]]) -> Float64[np.ndarray, "launch d"]:
-    """Numbers of every column whose name begins with "Tensor", such as `[8, 64, 112, 112]`; missing ones are 0."""
-    columns = [name for name in rows[0] if name.lower().startswith("tensor")]
-    found = [[[float(n) for n in re.findall(r"[\d.]+", row[name] or "")] for row in rows] for name in columns]
-    return np.hstack([np.zeros((len(rows), 0)), *map(padded, found)])
-
-
 def padded(rows: Sequence[Sequence[float]]) -> Float64[np.ndarray, "row most"]:
     """Rows of different lengths as one array, 0 behind the shorter ones."""
     return np.array(list(zip_longest(*rows, fillvalue=0.0)), float).reshape(-1, len(rows)).T
@@ -142,7 +135,9 @@ def read_nsight_systems(path: Path) -> LightProfile:
     time = next((name for name in rows[0] if name.startswith("Duration")), None)
     try:
         dimensions = np.array([[float(row[side]) for side in _GRID] for row in rows])
-        dimensions = np.hstack([dimensions, _tensors(rows)])
+        tensors = [name for name in rows[0] if name.lower().startswith("tensor")]  # such as `[8, 64, 112, 112]`
+        found = [[[float(n) for n in re.findall(r"[\d.]+", row[name] or "")] for row in rows] for name in tensors]
+        dimensions = np.hstack([dimensions, *map(padded, found)])
         spent = None if time is None else np.array([float(row[time].replace(",", "")) for row in rows])
     except (KeyError, ValueError) as error:
         raise SamplingError(f"{path}: a kernel's row has no usable {error}") from None

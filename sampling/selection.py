@@ -67,7 +67,9 @@ class Selection:
         total = float(np.dot(self.multipliers, cycles))
         own = float(np.sum((self.multipliers * inner) ** 2))
         error, freedom = pooled_error(np.append(variances, own), np.append(degrees, math.inf))
-        sampled = self.instructions[self.units]
+        sampled, mine = self.instructions[self.units], self.strata[self.units]
+        # a unit's share of its stratum goes by its size; a selected one's is what it took only if it is alone
+        ratio = np.bincount(mine, cycles) / np.bincount(mine, self.size[self.units])
         found = around(
             self.method,
             total,
@@ -78,7 +80,7 @@ class Selection:
             detailed_fraction=_share(np.dot(sampled, detailed), self.instructions.sum()),
             functional_fraction=_share(np.dot(sampled, executed), self.instructions.sum()),
             parts=self._parts(cycles),
-            unit_cycles=tuple(self._unit_cycles(cycles).tolist()),
+            unit_cycles=tuple((self.size * ratio[self.strata]).tolist()),
             counters=weighted_counters(measured, self.multipliers.tolist()),
         )
         return self._of_neighbours(found, cycles / sampled) if self.in_a_row else found
@@ -91,12 +93,6 @@ class Selection:
         error = max(found.total * relative, found.standard_error)
         wide = around("", found.total, error, degrees, detailed_fraction=found.detailed_fraction)
         return replace(found, low=wide.low, high=wide.high, basis="model" if unseen > 0 else "exact", counters={})
-
-    def _unit_cycles(self, cycles: PerSample) -> PerUnit:
-        """A unit's share of its stratum goes by its size; a selected one's is what it took only if it is alone."""
-        mine = self.strata[self.units]
-        ratio = np.bincount(mine, cycles) / np.bincount(mine, self.size[self.units])
-        return self.size * ratio[self.strata]
 
     def _parts(self, cycles: PerSample) -> tuple[Part, ...]:
         instructions = np.bincount(self.strata, self.instructions)

@@ -192,7 +192,10 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
             raise InputError(f"--set {override}: {key} was set already, by {given[key]}")
         given[key], settings[key] = override, Setting(value, f"--set {override}")
     if timed_code:
-        overrides = _asked_code(settings, timed_code, overrides)
+        old, where = settings["timed_code"], f"{TIMED_CODE} {timed_code}"
+        settings["timed_code"] = Setting(check("timed_code", domains()["timed_code"], timed_code, where), where)
+        refuse(old.source.startswith(SET) and old.value != timed_code, f"{where}: {old.source} says otherwise")
+        overrides = overrides if old.value == timed_code else [*overrides, f"timed_code={timed_code}"]
     if own:
         known = known_error(own, timed_code=settings["timed_code"].value)
     label = " ".join([Path(name).stem, *overrides])
@@ -206,14 +209,6 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
     if settings["core_clock_hz"].value in compared:
         differ.discard("core_clock_hz")
     return replace(gpu, described=own, known_error=_altered(known) if differ else known)
-
-
-def _asked_code(settings: Settings, code: str, overrides: Sequence[str]) -> Sequence[str]:
-    """Sets what is timed; overrides as the GPU's name has them. Raises InputError for no such code."""
-    old, where = settings["timed_code"], f"{TIMED_CODE} {code}"
-    settings["timed_code"] = Setting(check("timed_code", domains()["timed_code"], code, where), where)
-    refuse(old.source.startswith(SET) and old.value != code, f"{where}: {old.source} says otherwise")
-    return overrides if old.value == code else [*overrides, f"timed_code={code}"]
 
 
 SET = "--set"  # how the source of a value begins that a user has set

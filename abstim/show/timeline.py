@@ -58,17 +58,11 @@ def slices(launch: LaunchLog, merge: int = 1) -> Slices:
     visits, instructions = (np.bincount(of, minlength=len(first)) for of in (np.cumsum(kept) - 1, group))
     where = (log.sm[first], log.slot[first], log.warp[first], block[first])
     stop = np.where(ends_warp, log.cycle[last_of_warp[first]] + 1, next_start)
-    return Slices(*where, log.cycle[first], stop, visits, instructions, _stalls_within(launch.stalls, first, ends_warp))
-
-
-def _stalls_within(
-    stalls: Int64[np.ndarray, "issue reason"], first: Int64[np.ndarray, " slice"], ends_warp: np.ndarray
-) -> Int64[np.ndarray, "slice reason"]:
-    """Of issues by warp, then time: what comes before a slice's first issue was waited in the slice before."""
-    before = stalls[first]
-    found = np.add.reduceat(stalls, first) - before if len(first) else stalls
-    found[:-1] += np.where(ends_warp[:-1, None], 0, before[1:])
-    return found
+    # what comes before a slice's first issue was waited in the slice before
+    before = launch.stalls[first]
+    stalls = np.add.reduceat(launch.stalls, first) - before if len(first) else launch.stalls
+    stalls[:-1] += np.where(ends_warp[:-1, None], 0, before[1:])
+    return Slices(*where, log.cycle[first], stop, visits, instructions, stalls)
 
 
 def windows(log: np.recarray, cycles: int, most: int = MOST_WINDOWS) -> dict[str, Any]:

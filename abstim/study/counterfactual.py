@@ -75,20 +75,16 @@ def variants(gpu: Gpu, resources: Sequence[Resource] = RESOURCES) -> list[Varian
     """One a resource that can be made faster on this GPU: not one the engine has no more of, nor one it has none of."""
     found = []
     for resource in resources:
-        values = _values(gpu, resource)
+        values = _scaled(gpu, resource.double, _doubled)
+        if resource.instead and resource.double[0] not in values:
+            values |= _scaled(gpu, resource.instead, _doubled)
+        values |= _scaled(gpu, resource.halve, _halved)
         if values or resource.inputs:
             try:
                 found.append(Variant(resource, changed(gpu, values, f"{gpu.name}, twice {resource.name}")))
             except InputError:  # it makes no GPU together with the other values
                 continue
     return found
-
-
-def _values(gpu: Gpu, resource: Resource) -> dict[str, Any]:
-    values = _scaled(gpu, resource.double, _doubled)
-    if resource.instead and resource.double[0] not in values:
-        values |= _scaled(gpu, resource.instead, _doubled)
-    return values | _scaled(gpu, resource.halve, _halved)
 
 
 def _scaled(gpu: Gpu, keys: Sequence[str], scale: Callable[[str, Any], Any]) -> dict[str, Any]:

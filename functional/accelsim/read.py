@@ -109,16 +109,14 @@ class Records:
         active &= np.array([w.lanes for w in what])[:, None] > _LANES
         warps, shared = np.array(warp), np.array([w.space == "shared" for w in what])
         if shared.any():
-            self._append_conflicts(addresses[shared], active[shared], warps[shared])
+            own = active[shared]
+            words = (line_record.repeat_active(addresses[shared], own) >> 2).astype(np.uint32)
+            passes = np.where(own.any(axis=1), line_record.bank_passes(words), 0)
+            self.conflicts.frombytes(passes.astype(np.uint8).tobytes())
+            _count(self.conflict_counts, warps[shared])
         if not shared.all():
             rest = np.flatnonzero(~shared)
             self._append_records(addresses[rest], active[rest], warps[rest], [what[i] for i in rest])
-
-    def _append_conflicts(self, addresses: np.ndarray, active: np.ndarray, warps: np.ndarray) -> None:
-        lanes = line_record.repeat_active(addresses, active)
-        passes = np.where(active.any(axis=1), line_record.bank_passes((lanes >> 2).astype(np.uint32)), 0)
-        self.conflicts.frombytes(passes.astype(np.uint8).tobytes())
-        _count(self.conflict_counts, warps)
 
     def _append_records(
         self, addresses: np.ndarray, active: np.ndarray, warps: np.ndarray, what: list[StaticInstruction]

@@ -135,16 +135,13 @@ class Code:
 
     def link(self, before: int, after: int) -> bool:
         """Note that `after` came right behind `before`; is it at the next program counter, the same one as ever?"""
-        if self.next[before] < 0 and after not in self._linked and self._adjacent(before, after):
-            self.next[before] = after
-            self._linked.add(after)
+        if self.next[before] < 0 and after not in self._linked:
+            size, pc = self.header.instruction_bytes, self.instructions[before].pc
+            step = self.instructions[after].pc - pc
+            if step == size or (size == 8 and step == 16 and (pc + 8) % 32 == 0):  # behind a control word
+                self.next[before] = after
+                self._linked.add(after)
         return self.next[before] == after
-
-    def _adjacent(self, before: int, after: int) -> bool:
-        size, pc = self.header.instruction_bytes, self.instructions[before].pc
-        step = self.instructions[after].pc - pc
-        control_word = size == 8 and step == 16 and (pc + 8) % 32 == 0
-        return step == size or control_word
 
     def places(self) -> np.ndarray:
         """Position of each id in the flat program: chains by program counter, an instruction nobody runs between two.

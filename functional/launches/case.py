@@ -100,7 +100,12 @@ def compare(name: str, got: np.ndarray, expected: Expected) -> Mismatch | None:
     if not wrong.any():
         return None
     first = int(np.argmax(wrong))
-    worst = _worst_error(got[wrong], values[wrong], expected) if floating else np.inf
+    worst = np.inf
+    if floating:
+        reference = values[wrong].astype(np.float64)
+        with np.errstate(all="ignore"):
+            fraction = np.abs(got[wrong] - reference) / (expected.atol + expected.rtol * np.abs(reference))
+        worst = float(np.nan_to_num(fraction, nan=np.inf, posinf=np.inf).max())
     found, wanted = got[first].item(), values[first].item()
     return Mismatch(name, int(wrong.sum()), expected.count, expected.first + first, found, wanted, worst)
 
@@ -114,13 +119,6 @@ def _close(got: np.ndarray, values: np.ndarray, expected: Expected) -> np.ndarra
         tolerance *= expected.rtol
         tolerance += expected.atol
         return (error <= tolerance) & (error < np.inf)
-
-
-def _worst_error(got: np.ndarray, values: np.ndarray, expected: Expected) -> float:
-    wanted = values.astype(np.float64)
-    with np.errstate(all="ignore"):
-        fraction = np.abs(got - wanted) / (expected.atol + expected.rtol * np.abs(wanted))
-    return float(np.nan_to_num(fraction, nan=np.inf, posinf=np.inf).max())
 
 
 def set_symbol(memory: Memory, name: str, values: Shaped[np.ndarray, "*shape"], where: str = "symbols") -> None:

@@ -56,7 +56,9 @@ class Generated:
 def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE) -> Generated:
     """`in_clusters`: thread blocks have shared memory in common. Raises Unsupported where nothing can be generated."""
     if care == Care.OUTLINES:
-        return _outlines(program)
+        unit = Unit(program, analyse(program, frozenset()), frozenset(), False, True)
+        parts = tuple((Piece(b.start, b.stop, b.index, False),) for b in program.blocks)
+        return replace(_generated(unit, parts, _outline, set()), care=Care.OUTLINES)
     reasons = [may_be_far] * in_clusters + [may_fault] * (care > Care.NONE)
     left_out = {i.index for i in program.instructions if any(reason(i) for reason in reasons)}
     together = in_clusters or care > Care.NONE or waits_for_grid(program)
@@ -73,12 +75,6 @@ def generate(program: Program, in_clusters: bool = False, care: Care = Care.NONE
             return replace(made, care=care)
         refuse(unit.refused <= left_out, "its text is not understood", Unsupported)
         left_out = left_out | unit.refused
-
-
-def _outlines(program: Program) -> Generated:
-    unit = Unit(program, analyse(program, frozenset()), frozenset(), False, True)
-    parts = tuple((Piece(b.start, b.stop, b.index, False),) for b in program.blocks)
-    return replace(_generated(unit, parts, _outline, set()), care=Care.OUTLINES)
 
 
 def _generated(

@@ -277,15 +277,14 @@ class _Side(NamedTuple):
         """Set D, but for lanes that stay as they are."""
         lanes, columns = places_of_d(self.product, self.given.d)
         some = ~kept[lanes]
-        if some.any():
-            self.view.write(lanes[some], columns[some], _encoded(total, self.product.d)[some])
-
-
-def _encoded(total: np.ndarray, kind: Element) -> np.ndarray:
-    """Words of one element each; the upper half of one that holds 16 bits is 0."""
-    if kind.name == "s32":
-        return total.astype(np.int64).astype(np.uint32)
-    return total.astype(np.float16 if kind.bits == 16 else np.float32).view(f"u{kind.bits // 8}").astype(np.uint32)
+        if not some.any():
+            return
+        kind = self.product.d  # a word holds one element; of 16 bits its upper half is 0
+        if kind.name == "s32":
+            words = total.astype(np.int64)
+        else:
+            words = total.astype(np.float16 if kind.bits == 16 else np.float32).view(f"u{kind.bits // 8}")
+        self.view.write(lanes[some], columns[some], words.astype(np.uint32)[some])
 
 
 STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {  # by what follows the opcode

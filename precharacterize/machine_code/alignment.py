@@ -129,16 +129,12 @@ def _ptx_of(block: list[MachineInstruction], at_line: dict[int, int], program: P
         if instruction.name in ("LDL", "STL") and program.instructions[i].space not in ("local", "generic"):
             found[position] = -1
         if kind_of(instruction) == Kind.TEXTURE_LOAD and i >= 0 and program.instructions[i].opcode != "tex":
-            behind = _fetches_behind(i, program)
+            # those of the nearest PTX block that has any
+            behind = [k for k in range(i + 1, len(program.instructions)) if program.instructions[k].opcode == "tex"]
+            behind = [k for k in behind if program.block_of(k) == program.block_of(behind[0])]
             found[position] = behind[seen[i] % len(behind)] if behind else i
             seen[i] += 1
     return found
-
-
-def _fetches_behind(i: int, program: Program) -> list[int]:
-    """Those of the nearest PTX block that has any behind instruction `i`."""
-    fetches = [k for k in range(i + 1, len(program.instructions)) if program.instructions[k].opcode == "tex"]
-    return [k for k in fetches if program.block_of(k) == program.block_of(fetches[0])]
 
 
 def _cut(code: Sequence[MachineInstruction]) -> list[list[MachineInstruction]]:
@@ -170,7 +166,10 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     """Set leader, times and rivals of every block; a block that holds no PTX instruction keeps leader -1."""
     called = {i: [program.block_of(entry)] for i, entry in program.callee_entry.items()}
     edges = [[*block.successors, *called.get(block.stop - 1, [])] for block in program.blocks]
-    before = _reversed(edges)
+    before: list[list[int]] = [[] for _ in range(len(edges) + 1)]  # one more node comes after all that lead nowhere
+    for node, following in enumerate(edges):
+        for after in following or [len(edges)]:
+            before[after].append(node)
     dominators, behind = Dominators(edges, 0), Dominators(before, len(edges))
     for block in blocks:
         found = _effects(block, program, kinds, before)
@@ -207,15 +206,6 @@ def _ways(blocks: Sequence[MachineBlock]) -> list[list[int]]:
     ways = [[labels[c.target] for c in block.code if ends_block(c) and c.target in labels] for block in blocks]
     follows = [n + 1 < len(blocks) and falls_through(block.code[-1]) for n, block in enumerate(blocks)]
     return [way + [n + 1] * follow for n, (way, follow) in enumerate(zip(ways, follows, strict=True))]
-
-
-def _reversed(edges: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The graph with its edges turned round, and one more node that leads to all that led nowhere."""
-    before: list[list[int]] = [[] for _ in range(len(edges) + 1)]
-    for node, following in enumerate(edges):
-        for after in following or [len(edges)]:
-            before[after].append(node)
-    return before
 
 
 def _effects(block: MachineBlock, program: Program, kinds: Sequence[int], before: Sequence[Sequence[int]]) -> set[int]:

@@ -75,23 +75,16 @@ class KernelSample:
         found = self.prediction
         if found is not None:
             of_equal = found.cycles * found.errors * ~found.unseen  # of kinds of which others were simulated
-            if found.variance_of(of_equal) > 0.5 * found.variance:
-                return self._equal(found, count)
+            if found.variance_of(of_equal) > 0.5 * found.variance:  # those that weigh most
+                weights = np.bincount(self.kinds, of_equal)[self.kinds] * (found.errors > 0)
+                most = np.argsort(-weights, kind="stable")[:count]
+                return most[weights[most] > 0].tolist()
         size = np.bincount(self.kinds, self.cost if found is None else found.cycles)
-        known = np.unique(self.kinds[self.sample])
-        return self.first[self._unseen(size, known.tolist(), count)].tolist()
-
-    def _unseen(self, size: Float64[np.ndarray, " kind"], known: Sequence[int], count: int) -> list[int]:
-        """Kinds of which no launch was simulated. Where one SM has told of each, nothing else can make it differ."""
-        if self.fits is BY_ONE_SM and (self.prediction is None or self.prediction.scale <= TOLD_BADLY):
-            return choose_heavy(size, self.cost[self.first], known, count)
-        return choose_unlike(self.work.of(self.first), size, known, count, self.rng)
-
-    def _equal(self, found: Prediction, count: int) -> list[int]:
-        """Of kinds of which a launch was simulated, those that weigh most."""
-        weights = np.bincount(self.kinds, found.cycles * found.errors * ~found.unseen)[self.kinds] * (found.errors > 0)
-        most = np.argsort(-weights, kind="stable")[:count]
-        return most[weights[most] > 0].tolist()
+        known = np.unique(self.kinds[self.sample]).tolist()
+        # where one SM has told of each, nothing else can make it differ
+        if self.fits is BY_ONE_SM and (found is None or found.scale <= TOLD_BADLY):
+            return self.first[choose_heavy(size, self.cost[self.first], known, count)].tolist()
+        return self.first[choose_unlike(self.work.of(self.first), size, known, count, self.rng)].tolist()
 
     def predicted(self) -> Prediction:
         """Cycles of all of them."""

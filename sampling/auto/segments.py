@@ -198,16 +198,11 @@ def work_in_flight(
     many are dispatched after it as the GPU holds. Means over the wave before either, as `clock` has them. The last
     column is the place, by which cycles may drift."""
     done = np.cumsum(work, 0)
-    for _ in range(2):
-        done = _mean_over(done, wave_blocks)
+    for _ in range(2):  # the mean of each and those before it, a wave together; before the first there is 0
+        sums = np.cumsum(done, 0)
+        sums[wave_blocks:] -= sums[:-wave_blocks].copy()
+        done = sums / wave_blocks
     done = np.concatenate([np.zeros((1, work.shape[1])), done])[cut]
     blocks = np.diff(cut).astype(float)
     place = 1.0 + np.arange(len(blocks)) / len(blocks)
     return np.column_stack([np.diff(done, axis=0), blocks, blocks * place])
-
-
-def _mean_over(values: BlockWork, count: int) -> BlockWork:
-    """Mean of each value and those before it, `count` together; before the first there is 0."""
-    sums = np.cumsum(values, 0)
-    sums[count:] -= sums[:-count].copy()
-    return sums / count

@@ -78,12 +78,14 @@ def _built(node: ast.AST, names: set[str]) -> Evaluate:
             return lambda lookup: known
         case ast.Constant(value=int() | float() as known):
             return lambda lookup: float(known)
-        case ast.Name() | ast.Attribute():
-            name = _dotted(node)
+        case ast.Name() | ast.Attribute(value=ast.Name()):
+            name = ast.unparse(node)
             names.add(name)
             return lambda lookup: _floats(lookup(name), "iu")
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
-            _check_arity(name, len(arguments))
+            wanted, count = _ARITY.get(name, 1), len(arguments)
+            if count != wanted if wanted else count < 2:
+                raise ValueError(f"{name} takes {wanted or 'two or more'} values, not {count}")
             return _applied(FUNCTIONS[name], *map(number, arguments))
         case ast.Call():
             raise ValueError(f"{ast.unparse(node)} is no call of {', '.join(FUNCTIONS)}")
@@ -114,21 +116,6 @@ def _operator(node: ast.AST) -> Callable[..., Any]:
     if type(node) not in _OPERATORS:
         raise ValueError(f"{type(node).__name__} is not allowed here")
     return _OPERATORS[type(node)]
-
-
-def _dotted(node: ast.AST) -> str:
-    """`a`, or `section.key`."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return f"{node.value.id}.{node.attr}"
-    raise ValueError(f"{ast.unparse(node)} is not allowed here")
-
-
-def _check_arity(name: str, count: int) -> None:
-    wanted = _ARITY.get(name, 1)
-    if count != wanted if wanted else count < 2:
-        raise ValueError(f"{name} takes {wanted or 'two or more'} values, not {count}")
 
 
 def _comparison(node: ast.Compare, names: set[str]) -> Evaluate:

@@ -31,7 +31,6 @@ from abstim.study.explore.search import FAILED, MOST_POINTS, Found, climb, desig
 from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampled_program import SampledProgram
 from abstim.targets.resolve import Target
-from functional.arrays import Float64, Int64
 from functional.errors import InputError
 
 MULTI_FIDELITY = "multi-fidelity"
@@ -169,7 +168,8 @@ class SweepRun:
     def estimated(self, aim: Aim, programs: Sequence[SampledProgram]) -> tuple[Work, Found, EstimatedTargets | None]:
         """Every point from some that are timed: with launches that are chosen, where there are `programs`; else with
         all, and the best points timed."""
-        reasons = self._reasons()
+        refused = (self.points.of_alike(self.points.deciding, self._reason) != "") | (self.points.reasons != "")
+        reasons = [self._reason(k) if refused[k] else "" for k in range(len(self.points))]
         rows = np.array([k for k, reason in enumerate(reasons) if not reason], np.int64)
         cycles, work = np.full((len(self.points), len(self.sessions)), FAILED, np.int64), Work(len(self.points))
         timed = Found(self.points, cycles, reasons, None)
@@ -192,11 +192,6 @@ class SweepRun:
             work.represent(cycles, self.sessions)
         return work, timed, EstimatedTargets(self.names, found, rows)
 
-    def _reasons(self) -> list[str]:
-        """Of every point why a target cannot run on it, "" where all can."""
-        refused = (self.points.of_alike(self.points.deciding, self._reason) != "") | (self.points.reasons != "")
-        return [self._reason(k) if refused[k] else "" for k in range(len(self.points))]
-
     def _reason(self, k: int) -> str:
         gpu = gpu_or_reason(self.points, k)
         return gpu if isinstance(gpu, str) else next(filter(None, (refused_by(s, gpu) for s in self.sessions)), "")
@@ -210,19 +205,13 @@ class SweepRun:
             values = self.objectives(points, np.stack([np.rint(each.cycles) for each in found], 1))
             timed = np.all([each.detailed for each in found], axis=0)
             several, top = values.shape[1] > 1, self.sweep.top
-            best = _front_rows(values, top) if several else np.lexsort((~timed, values[:, 0]))[:top]
+            best = np.flatnonzero(front(values)) if several else np.lexsort((~timed, values[:, 0]))[:top]
+            if several and len(best) > MOST_ON_FRONT:
+                best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, top).astype(np.int64)]
             open_rows = best[~timed[best]]
             if not len(open_rows):
                 return found
             found = [own.more(each, open_rows) for own, each in zip(sweeps, found, strict=True)]
-
-
-def _front_rows(values: Float64[np.ndarray, "point objective"], top: int) -> Int64[np.ndarray, " row"]:
-    """On the front; of one that is no choice any more, `top` in even spacing."""
-    best = np.flatnonzero(front(values))
-    if len(best) > MOST_ON_FRONT:
-        best = best[np.lexsort(values[best].T[::-1])][np.linspace(0, len(best) - 1, top).astype(np.int64)]
-    return best
 
 
 def _check_objectives(sweep: Sweep, points: Points) -> None:

@@ -154,7 +154,10 @@ def polish(
     open_by = [max(float(np.abs(way) @ spreads), STEPS[-1]) for way in ways]
     growths = [sign * step * way for step in STEPS for way, by in zip(ways, open_by, strict=True) for sign in (1, -1)
                if 0.25 * min(by, STEPS[0]) <= step <= 4 * by]  # fmt: skip
-    ends = _grid_steps(problem.unit, sharp)
+    own = np.diag(problem.unit)[sharp]
+    pairs = [(own[k], own[j]) for k in range(len(own)) for j in range(k)]
+    ends = [sign * one for one in own for sign in (1, -1)]
+    ends += [a * one + b * other for one, other in pairs for a in (1, -1) for b in (1, -1)]
     count = len(growths) + len(ends) + int(sharp.sum())
     for done, growth in enumerate(growths):
         problem.progress(what, done, count)
@@ -191,14 +194,6 @@ def _scan(problem: Problem, point: np.ndarray, best: float, k: int, reach: int) 
     around = [problem.on_grid(point + step) for step in steps]
     losses = problem.losses(around)
     return (around[int(np.argmin(losses))], min(losses)) if min(losses) < best else (point, best)
-
-
-def _grid_steps(unit: Float64[np.ndarray, " name"], free: Bool[np.ndarray, " name"]) -> list[np.ndarray]:
-    """One step of the engine's grid in each parameter, up and down, and in each pair of them."""
-    own = np.diag(unit)[free]
-    pairs = [(own[k], own[j]) for k in range(len(own)) for j in range(k)]
-    of_two = [a * one + b * other for one, other in pairs for a in (1, -1) for b in (1, -1)]
-    return [sign * one for one in own for sign in (1, -1)] + of_two
 
 
 FACTOR = 4.0  # a parameter is searched for between start / FACTOR and start x FACTOR

@@ -15,11 +15,11 @@ import sampling
 from abstim.engine.simulation import Simulation
 from abstim.study.sample.kept import name_of
 from abstim.study.sample.sampled_program import SampledProgram
-from functional.arrays import Float64, Int64
+from functional.arrays import Int64
 from functional.errors import InputError
 from functional.keep.kept import Kept, decode_arrays, encode_arrays
 from functional.programs.program import Program
-from sampling import Estimate, Profile, Selection
+from sampling import Estimate, Profile
 from sampling.selection import profiled_spread
 from sampling.statistics import t_quantile
 
@@ -172,19 +172,16 @@ def from_units(name: str, units: Profile) -> Estimate:
     assert units.cycles is not None
     selection = replace(_SELECTED[name](units).select(units), unit="units")
     found = selection.estimate(units.cycles[selection.units].tolist())
-    half = t_quantile(math.inf) * max(_error(selection, units.cycles), found.standard_error)
+    # the standard error of a sample as large drawn at random from each stratum, whose spread is known
+    strata = selection.strata
+    chosen, members = np.bincount(strata[selection.units]), np.bincount(strata)
+    spread = profiled_spread(units.cycles, selection.size, strata) * np.bincount(strata, units.cycles)
+    error = float(np.sqrt(np.sum((1.0 - chosen / members) / chosen * spread**2)))
+    half = t_quantile(math.inf) * max(error, found.standard_error)
     return replace(
         found, low=max(found.total - half, 0.0), high=found.total + half, basis="model" if half else "exact",
         functional_fraction=1.0, ideal=True, unit_cycles=(),
     )  # fmt: skip
-
-
-def _error(selection: Selection, cycles: Float64[np.ndarray, " unit"]) -> float:
-    """Standard error of a sample as large drawn at random from each stratum, whose spread is known."""
-    strata, size = selection.strata, selection.size
-    chosen, members = np.bincount(strata[selection.units]), np.bincount(strata)
-    spread = profiled_spread(cycles, size, strata) * np.bincount(strata, cycles)
-    return float(np.sqrt(np.sum((1.0 - chosen / members) / chosen * spread**2)))
 
 
 def units_of(program: SampledProgram) -> Units:
