@@ -186,7 +186,7 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
     rows, blocks = _fallbacks(program, kinds, table, pipeline)
     functions = (program.name, *program.functions)  # those that are called may still be functions
     code = [i for name in functions for i in assembly.functions.get(name, [])]
-    description, vanished = f"{HOISTED} ({assembly.made_by})", set()
+    description, vanished = f"{HOISTED} ({assembly.made_by})", set[int]()
     if code:
         machine_rows, machine = machine_timed_blocks(code, program, kinds, pipeline, table.register_count, len(rows))
         rows += machine_rows
@@ -194,19 +194,13 @@ def build_timed_code(program: Program, pipeline: PipelineParameters, assembly: A
             block.rivals = [r + len(program.blocks) for r in block.rivals]
         blocks += machine
         description = f"machine code ({assembly.made_by})"
-        vanished = _vanished(program, blocks, kinds)
+        # of which the assembler left nothing that is a block: no memory access, no code of their own
+        accesses = {b.index for b in program.blocks if any(consumes(kinds[i]) >= 0 for i in range(b.start, b.stop))}
+        vanished = {c.block for b in machine for c in b.covers} | ({b.index for b in program.blocks} - accesses)
+        vanished -= {b.leader for b in machine}
     needed = [b.index not in vanished for b in program.blocks]
     origins, made = [row.origin for row in rows], table_of_rows(rows, blocks, table, pipeline)
     return timed_code(program, kinds, made, blocks, needed, description, origins)
-
-
-def _vanished(program: Program, blocks: Sequence[TimedBlock], kinds: Sequence[int]) -> set[int]:
-    """PTX blocks of which the assembler left nothing that is a block: no memory access, no code of their own."""
-    leaders = {b.leader for b in blocks if b.machine}
-    accesses = {b.index for b in program.blocks if any(consumes(kinds[i]) >= 0 for i in range(b.start, b.stop))}
-    covered = {c.block for b in blocks if b.machine for c in b.covers}
-    gone = covered | ({b.index for b in program.blocks} - accesses)
-    return gone - leaders
 
 
 def _fallbacks(

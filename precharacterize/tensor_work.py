@@ -152,12 +152,9 @@ def sized(instruction: Instruction, program: Program, name: str, pipeline: Pipel
     one = pipeline.operation(name)
     if instruction.opcode == "tcgen05":
         return _tcgen05(instruction, program, one, pipeline.shared_bytes_per_cycle)
-    return _warpgroup_product(instruction, one) if instruction.is_warpgroup_product else one
-
-
-def _warpgroup_product(instruction: Instruction, one: Operation) -> Operation:
-    """The 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would."""
+    if not instruction.is_warpgroup_product:
+        return one
+    # the 16 rows of a warp take the unit as often as `mma` of 16 x 8 x 32 bytes would
     columns = re.search(r"m64n(\d+)k", instruction.name)
-    times = int(columns[1]) // 8 if columns else 1
-    more = (times - 1) * one.initiation_cycles
-    return replace(one, latency_cycles=one.latency_cycles + more, initiation_cycles=times * one.initiation_cycles)
+    times, held = int(columns[1]) // 8 if columns else 1, one.initiation_cycles
+    return replace(one, latency_cycles=one.latency_cycles + (times - 1) * held, initiation_cycles=times * held)

@@ -9,7 +9,7 @@ import numpy as np
 
 from functional.isa.emitter import Value, vector
 from functional.isa.floats import join, narrow, up
-from functional.isa.matrices import Element, Fragment, access_form, fragments_of, matrices_of, mma_form
+from functional.isa.matrices import Element, access_form, fragments_of, matrices_of, mma_form
 from functional.isa.memory import copy_of
 from functional.isa.operation import refuse_if
 from functional.llvm_executor import context_layout as at
@@ -40,11 +40,19 @@ def mma(unit: Unit, inst: Instruction) -> None:
 def _finish(unit: Unit, inst: Instruction, total: list[Value], c: Element, d: Element) -> None:
     """The product plus C, rounded, in the registers of D."""
     thirds = [v for register in parts_of(inst.sources[2]) for v in _numbers(unit, c, register)]
-    results = [unit.e.op("fadd", t, third) for t, third in zip(total, thirds, strict=True)]
+    e = unit.e
+    results = [e.op("fadd", t, third) for t, third in zip(total, thirds, strict=True)]
     targets, per = parts_of(inst.destinations[0]), d.per_register
     refuse_if(per * len(targets) != len(results))
     for i, target in enumerate(targets):
-        unit.set(target, _rounded(unit, results[per * i : per * (i + 1)], d.name), "b32")
+        own = results[per * i : per * (i + 1)]
+        if d.name == "f16":
+            value = join(e, *(narrow(e, r, "half", "rn") for r in own))
+        elif d.name == "s32":  # below 2**53: exact
+            value = e.cast("trunc", e.cast("fptosi", own[0], "i64"), "i32")
+        else:
+            value = e.raw_bits(e.cast("fptrunc", own[0], "float"))
+        unit.set(target, value, "b32")
 
 
 def _store_blocks(unit: Unit, operand: Operand, name: str, offset: int) -> None:
@@ -117,7 +125,10 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
     if copy.ignore is not None:
         reading = e.op("and", lanes, e.invert(e.bits_of(unit.get(copy.ignore, "pred"))))
     elif copy.read is not None:
-        reading = _reading(unit, unit.get(copy.read, "u32"), copy.size, lanes)
+        count = unit.get(copy.read, "u32")
+        whole, none = e.bits_of(e.compare("uge", count, copy.size)), e.bits_of(e.compare("eq", count, 0))
+        unit.fault_if(e.compare("ne", e.op("and", e.invert(e.op("or", whole, none)), lanes), 0))
+        reading = e.op("and", whole, lanes)
     hosts = e.call("check_global", address(unit, copy.source, "global"), reading, copy.size)
     to = e.widen(address(unit, copy.to, "shared"))
     places = e.call("locate_some_shared", to, lanes, copy.size)
@@ -126,14 +137,6 @@ def async_copy(unit: Unit, inst: Instruction) -> None:
     for first in range(0, copy.size, bits // 8):
         from_, into = (e.op("add", v, first) if first else v for v in (hosts, places))
         e.call(f"scatter_{bits}", into, e.call(f"gather_{bits}", from_, reading), lanes)  # 0 in lanes that do not read
-
-
-def _reading(unit: Unit, count: Value, size: int, lanes: Value) -> Value:
-    """Lanes that read all their bytes; a fault if one reads a part."""
-    e = unit.e
-    whole, none = e.bits_of(e.compare("uge", count, size)), e.bits_of(e.compare("eq", count, 0))
-    unit.fault_if(e.compare("ne", e.op("and", e.invert(e.op("or", whole, none)), lanes), 0))
-    return e.op("and", whole, lanes)
 
 
 _WMMA_A, _WMMA_B, _WMMA_C = at.SCRATCH, at.SCRATCH + 8 * 512, at.SCRATCH + 8 * 1024
@@ -169,8 +172,10 @@ def _moved(unit: Unit, inst: Instruction) -> None:
     for register, operand in enumerate(registers):
         word = e.literal(0, "i32") if loads else e.widen(unit.get(operand, "b32"))
         for part in range(count):
-            places = fragment.places[:, register * fragment.kind.per_register + part].tolist()
-            hosts = e.op("add", _hosts(unit, places, fragment, by_column, size, stride), host)
+            cells = np.divmod(fragment.places[:, register * fragment.kind.per_register + part], fragment.columns)
+            places, inside = cells[int(by_column)], size * cells[int(not by_column)]
+            along = e.op("mul", constants(places.tolist(), "i64"), stride)
+            hosts = e.op("add", e.op("add", along, constants(inside.tolist(), "i64")), host)
             if loads:
                 piece = e.resize(e.call(f"gather_{bits}", hosts, -1), "i32", False)
                 word = e.op("or", word, e.op("shl", piece, bits * part)) if part else piece
@@ -179,14 +184,6 @@ def _moved(unit: Unit, inst: Instruction) -> None:
                 e.call(f"scatter_{bits}", hosts, piece, -1)
         if loads:
             unit.set(operand, word, "b32")
-
-
-def _hosts(unit: Unit, places: list[int], fragment: Fragment, by_column: bool, size: int, stride: Value) -> Value:
-    """Bytes from the matrix's first one to elements, one a lane."""
-    e, cells = unit.e, [divmod(p, fragment.columns) for p in places]
-    lines = [column if by_column else row for row, column in cells]
-    bytes_ = [size * (row if by_column else column) for row, column in cells]
-    return e.op("add", e.op("mul", constants(lines, "i64"), stride), constants(bytes_, "i64"))
 
 
 def _multiply(unit: Unit, inst: Instruction) -> None:
@@ -228,12 +225,3 @@ def _gathered(unit: Unit, places: list[int]) -> Value:
     e = unit.e
     base = e.let(f"ptrtoint ptr {e.field('%frame', _WMMA_C)} to i64", "i64", False)
     return e.as_kind(e.call("gather_64", e.op("add", constants([8 * p for p in places], "i64"), base), -1), "double")
-
-
-def _rounded(unit: Unit, results: list[Value], name: str) -> Value:
-    e = unit.e
-    if name == "f16":
-        return join(e, *(narrow(e, r, "half", "rn") for r in results))
-    if name == "s32":  # below 2**53: exact
-        return e.cast("trunc", e.cast("fptosi", results[0], "i64"), "i32")
-    return e.raw_bits(e.cast("fptrunc", results[0], "float"))

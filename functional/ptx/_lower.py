@@ -329,7 +329,10 @@ class _FunctionBuilder:
                         raise self.source.fail(statement, f"label '{name}' is defined twice")
                     self.scope.labels[name] = len(self.instructions)
                 case list():
-                    self._nested(statement, depth)
+                    outer, self.nested_scopes = self.scope, self.nested_scopes + 1
+                    self.scope = Scope(self.source, outer, f"'{self.nested_scopes}", outer.function)
+                    self._statements(statement, depth + 1)
+                    self.scope = outer
                 case raw.RawRegisters():
                     declare_registers(statement, self.scope)
                 case raw.RawVariable():
@@ -337,13 +340,6 @@ class _FunctionBuilder:
                     kept += declare_variables(statement, self.scope)
                 case raw.RawTargets(name=name, labels=labels):
                     self.scope.target_lists[_label_name(name)] = labels
-
-    def _nested(self, statements: list[Any], depth: int) -> None:
-        outer = self.scope
-        self.nested_scopes += 1
-        self.scope = Scope(self.source, outer, f"'{self.nested_scopes}", outer.function)
-        self._statements(statements, depth + 1)
-        self.scope = outer
 
     def _instruction(self, statement: raw.RawInstruction) -> None:
         opcode, *rest = statement.opcode.split(".")

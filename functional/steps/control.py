@@ -31,21 +31,15 @@ def leave(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
 
     def step(frame: Frame) -> None:
         lanes, stack = frame.executing, frame.machine.stack
-        if returns and not whole_thread:
-            _return_values(frame, lanes, program.function_of[inst.index])
+        if returns and not whole_thread:  # to those named by the call each warp came from (the block before)
+            callers, function = stack.callers(frame.index), program.function_of[inst.index]
+            for caller in np.unique(callers):
+                pairs = slots.results(program.instructions[program.blocks[caller].stop - 1], function)
+                _copy(frame, np.where(callers == caller, lanes, np.uint32(0)), pairs, -1)
         stack.leave(frame.index, lanes, whole_thread, after)
         frame.machine.barriers.exited(frame.index)
 
     return step
-
-
-def _return_values(frame: Frame, lanes: np.ndarray, function: str) -> None:
-    """Copy the callee's return parameters to those named by the call each warp came from (the block before)."""
-    slots = frame.machine.code.slots
-    program, callers = slots.program, frame.machine.stack.callers(frame.index)
-    for caller in np.unique(callers):
-        call_ = program.instructions[program.blocks[caller].stop - 1]
-        _copy(frame, np.where(callers == caller, lanes, np.uint32(0)), slots.results(call_, function), -1)
 
 
 def _copy(frame: Frame, lanes: np.ndarray, pairs: Pairs, deeper: int) -> None:
@@ -65,9 +59,15 @@ def _copy(frame: Frame, lanes: np.ndarray, pairs: Pairs, deeper: int) -> None:
 def call(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
     """A call of a function by name, by register, or of the device run time."""
     refuse_if(set(inst.modifiers) - {"uni"})
-    if inst.callee in BUILTINS and inst.index not in slots.program.callee_entry:
-        return _builtin(slots, block, inst)
     program, after = slots.program, block.index + 1
+    if inst.callee in BUILTINS and inst.index not in program.callee_entry:
+        run = builtin_step(slots, inst)
+
+        def step(frame: Frame) -> None:
+            run(frame)
+            frame.machine.stack.advance(frame.rows, after)
+
+        return step
     kept = slots.kept_across(block)
     if inst.callee is None:
         return _indirect(slots, block, inst, kept)
@@ -106,16 +106,6 @@ def _indirect(slots: Slots, block: BasicBlock, inst: Instruction, kept: tuple[in
         say = "is not the address of a function with these parameters"
         frame.check(inst, unpack(missed), lambda at: f"{int(named[at]):#x} {say}")
         _enter(frame, inst, kept, [(*known[a], path) for a, path in paths], after)
-
-    return step
-
-
-def _builtin(slots: Slots, block: BasicBlock, inst: Instruction) -> Terminator:
-    run, after = builtin_step(slots, inst), block.index + 1
-
-    def step(frame: Frame) -> None:
-        run(frame)
-        frame.machine.stack.advance(frame.rows, after)
 
     return step
 

@@ -23,7 +23,7 @@ from functional.arrays import Bool, Int64
 from functional.errors import InputError
 from functional.isa.operation import RAW_BY_BYTES, Unsupported, as_address, as_number, refuse_if
 from functional.isa.slots import Slots
-from functional.launches.memory import GLOBAL_BASE, Memory
+from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorMap, decode
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
 from functional.steps.async_copies import COMPLETES, MULTICAST, passes_of, targets_of
@@ -310,11 +310,17 @@ class Box:
         try:
             wide = None if reduces or frame.machine.watch.strict else in_wide_words(tensor, first)
             fits = wide is not None and self._locate(*wide, mode, taps)
-            fits = fits or self._locate(tensor.in_words, self._in_words(first), mode, taps)
+            if not fits and self.packing is not None:  # a coordinate of words, in place of less than a byte
+                if first[0] % self.packing.step:
+                    raise InputError(f"coordinate {first[0]} of elements that lie {self.packing.step} together")
+                first = [self.packing.of(first[0]), *first[1:]]
+            fits = fits or self._locate(tensor.in_words, first, mode, taps)
         except InputError as error:
             raise self._fault(str(error)) from None
-        if not fits:
-            self._check_bounds(frame.machine.memory)
+        memory = frame.machine.memory
+        if not fits and not (valid := memory.valid(self.places.astype(np.uint64), self.element_bytes)).all():
+            wrong = int(self.places[~valid][0])
+            raise self._fault(f"an element at {wrong:#x} is out of bounds: {memory.describe(wrong)}")
 
     def _locate(self, tensor: TensorMap, first: Sequence[int], mode: Mode, taps: Sequence[int]) -> bool:
         """Take the elements for those of `tensor`; do they all lie in one buffer?"""
@@ -328,26 +334,12 @@ class Box:
         region = int(np.searchsorted(starts, int(self.places.min()), side="right")) - 1
         return region >= 0 and int(self.places.max()) + self.element_bytes <= int(ends[region])
 
-    def _check_bounds(self, memory: Memory) -> None:
-        valid = memory.valid(self.places.astype(np.uint64), self.element_bytes)
-        if not valid.all():
-            wrong = int(self.places[~valid][0])
-            raise self._fault(f"an element at {wrong:#x} is out of bounds: {memory.describe(wrong)}")
-
     @property
     def sectors(self) -> np.ndarray:
         """Numbers of the sectors of global memory that it touches."""
         found = self.places // SECTOR_BYTES
         steps = np.diff(found, prepend=-1)
         return found[steps != 0] if (steps >= 0).all() else np.unique(found)
-
-    def _in_words(self, first: list[int]) -> list[int]:
-        """Coordinates, of words in place of elements that are less than a byte. Raises InputError."""
-        if self.packing is None:
-            return first
-        if first[0] % self.packing.step:
-            raise InputError(f"coordinate {first[0]} of elements that lie {self.packing.step} together")
-        return [self.packing.of(first[0]), *first[1:]]
 
     def _offsets(self) -> np.ndarray:
         """Of its elements behind the first one in shared memory, bytes."""

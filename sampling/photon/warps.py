@@ -238,17 +238,12 @@ class BlockPrediction:
             scaled = warps * (predicted[-1] / warps.max(1))[:, None]
             detector.add(np.repeat(starts, warps.shape[1]), (starts[:, None] + scaled).ravel())
             if detector.stable:
-                return self._hand_over(warp, detector, np.concatenate(predicted), left)
+                last = np.concatenate(predicted)[-max(warp.window // self.run.shape.warps_per_block, 1) :]
+                total = self.run.shape.thread_blocks
+                unseen = self.executed + self.analysis.instructions_from(total - left, total)
+                rest = warp.extrapolate(self.run, last, self.free, left, detector.drift, unseen, 0.0)
+                return self._estimate(rest.total, rest.standard_error, unseen, "basic block, then warp")
         return self._estimate(float(self.free.max()), 0.0, self.executed, "basic block")
-
-    def _hand_over(
-        self, warp: WarpSampling, detector: Detector, predicted: Float64[np.ndarray, " tb"], left: int
-    ) -> Estimate:
-        last = predicted[-max(warp.window // self.run.shape.warps_per_block, 1) :]
-        blocks = self.run.shape.thread_blocks
-        unseen = self.executed + self.analysis.instructions_from(blocks - left, blocks)
-        rest = warp.extrapolate(self.run, last, self.free, left, detector.drift, unseen, 0.0)
-        return self._estimate(rest.total, rest.standard_error, unseen, "basic block, then warp")
 
     def _estimate(self, total: float, error: float, left: float, how: str) -> Estimate:
         run, now = self.run, self.run.seen.clock_cycles
