@@ -15,7 +15,7 @@ _HOME = {
     "advise": "abstim.study.counterfactual",
     "open_session": "abstim.session.session",
     "load": "abstim.targets.loading",
-    "capture": "abstim.application.capture",
+    "capture": "abstim.application.run_application",
     "kernel_time": "abstim.gradient.kernel_time",
     "load_gpu": "abstim.gpu.config",
     "Gpu": "abstim.gpu.config",

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from functional.jit import machine_code
-from functional.jit.machine_code import Native, Staged, assembled, compiled, engine_of
+from functional.jit.machine_code import CAN_LOAD, Native, Staged, assembled, compiled, engine_of
 from functional.jit.marked import INT, Array, Known, outlined, words_of
-from functional.jit.object_file import CAN_LOAD
 
 RECORD = np.dtype([("divisor", np.int64), ("sum", np.int64)])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abstim.study.sample import kept as kept_samples
+from abstim.study.sample import sampled_program
 from abstim.targets import execution as trace_cache
 from functional.keep import kept as digest
 from functional.keep.folder import cache_dir, evict, make_folder
@@ -235,7 +235,7 @@ MADE = {
     ),
     "cycles": (("abstim.engine.simulation",), "import abstim.engine.simulation, abstim.engine.event_loop"),
     "samples": (  # the name of the execution is a part of theirs
-        kept_samples.MADE_BY + TRACES,
+        sampled_program.MADE_BY + TRACES,
         _TRACE + "; import abstim.engine.simulation, abstim.engine.event_loop, functional.jit.staged, precharacterize",
     ),
 }

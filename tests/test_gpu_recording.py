@@ -18,7 +18,7 @@ from functional import suite
 from functional.errors import InputError, PtxError
 from functional.gpu_recording import instrument, record
 from functional.gpu_recording.cuda import CudaDevice
-from functional.gpu_recording.instrument import TABLE
+from functional.gpu_recording.record import TABLE
 
 QUICK = (
     "micro_int_add",

@@ -143,7 +143,7 @@ def test_parts_of_launches_are_simulated_once(tmp_path, monkeypatch):
         kept.folder = tmp_path
         return kept
 
-    monkeypatch.setattr("abstim.study.sample.kept.Kept", here)
+    monkeypatch.setattr("abstim.study.sample.sampled_program.Kept", here)
     for options in ({"aim": Aim(error=0.3)}, {"method": "pkp"}):
         first = sample("hard_persistent_falling", REAL, **options)
         with monkeypatch.context() as patch:  # nothing can be simulated

@@ -10,9 +10,8 @@ from call_command import call
 
 import abstim
 from abstim.gpu.config import load_gpu
-from abstim.session.issue_logs import by_source_line, hot_spots, issue_logs
+from abstim.session.issue_logs import STALLS, attribute, by_source_line, hot_spots, issue_logs
 from abstim.session.session import open_session
-from abstim.session.stalls import STALLS, attribute
 from abstim.targets.resolve import ptx_case
 from functional.ptx.source import SourceLine, source_lines
 

@@ -10,8 +10,7 @@ import pytest
 
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
-from abstim.gpu.gpgpusim_config import Option, cache_of, read_options, timing_of
-from abstim.gpu.import_config import import_config
+from abstim.gpu.import_config import Option, cache_of, import_config, read_options, timing_of
 from functional.errors import InputError
 
 DATA = Path(__file__).parent / "data" / "accelsim"

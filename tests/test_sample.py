@@ -16,9 +16,9 @@ import abstim
 from abstim.cli.sample import print_sample
 from abstim.gpu.config import load_gpu
 from abstim.study.sample.inside import analysis_share
-from abstim.study.sample.kept import kept_analyses
 from abstim.study.sample.methods import METHODS, Known
 from abstim.study.sample.sample_result import MOST_WAYS, SampleResult, by_way, thinned
+from abstim.study.sample.sampled_program import kept_analyses
 from abstim.study.sample.sampler import compare, opened, sample
 from abstim.targets.resolve import open_target
 from functional.errors import InputError
@@ -116,7 +116,7 @@ def test_what_was_executed_in_an_earlier_run_counts_too(method, monkeypatch, tmp
         kept.folder = tmp_path / kind
         return kept
 
-    monkeypatch.setattr("abstim.study.sample.kept.Kept", empty_at_first)
+    monkeypatch.setattr("abstim.study.sample.sampled_program.Kept", empty_at_first)
     first, second = (sample("pagerank", REAL, method).estimate for _ in range(2))
     assert list(tmp_path.rglob("*")) and first.total == second.total
     assert first.functional_fraction == pytest.approx(second.functional_fraction, abs=0.02)
@@ -158,8 +158,7 @@ def test_what_is_chosen_at_random_is_so_by_a_seed() -> None:
 
 
 def test_an_interrupted_sample_goes_on_where_it_was(monkeypatch) -> None:
-    from abstim.study.sample.kept import MADE_BY, kept_parts, name_of
-    from abstim.study.sample.sampled_program import SampledProgram
+    from abstim.study.sample.sampled_program import MADE_BY, SampledProgram, kept_parts, name_of
     from functional import suite
 
     overrides = ["perfect_memory=false", "l1d_ways=2"]  # a point no other test keeps launches of

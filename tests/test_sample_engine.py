@@ -19,9 +19,8 @@ from abstim.study.sample.counts import (
     part_of,
     warp_types,
 )
-from abstim.study.sample.kept import Finished
 from abstim.study.sample.on_demand import ThreadBlocks
-from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampled_program import Finished, SampledProgram
 from abstim.study.sample.simulator import WINDOW_CYCLES, Watch
 from abstim.targets.resolve import open_target
 from functional.execution.default_executor import default_executor

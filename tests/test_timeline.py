@@ -16,9 +16,8 @@ import abstim
 from abstim.cli import main
 from abstim.gpu.config import load_gpu
 from abstim.session import session
-from abstim.session.issue_logs import issue_logs
+from abstim.session.issue_logs import STALLS, issue_logs
 from abstim.session.session import open_session
-from abstim.session.stalls import STALLS
 from abstim.show.timeline import LaunchLog, slices, timeline, windows, write_timeline
 from precharacterize.classify import Kind
 

@@ -138,7 +138,7 @@ def test_baselines_choose_parts_of_a_single_launch_and_say_that_they_are_ideal()
 
 
 def test_units_are_kept_and_made_again_when_damaged() -> None:
-    from abstim.study.sample.kept import name_of
+    from abstim.study.sample.sampled_program import name_of
     from functional.keep.kept import Kept
 
     gpu = load_gpu("gtx480", ["l1d_ways=2"])

@@ -14,9 +14,8 @@ from abstim.targets.resolve import open_target
 from functional import suite
 from functional.errors import InputError
 from functional.execution.default_executor import default_executor
-from functional.launches.case import Case
+from functional.launches.case import Case, LazyLaunches, execute_launch
 from functional.launches.memory import Contents, Memory, sparse_zeros
-from functional.launches.streamed import LazyLaunches, execute_launch
 from functional.programs.dependence import signatures, trace_inputs
 from functional.programs.link import link
 from functional.ptx.parser import parse

@@ -1,16 +1,18 @@
 """Triton's kernels: a driver and a compiler of ours, which stops at PTX, while something is captured.
 
 NumPy arrays and torch's CPU tensors are arguments. What an argument lies in is copied to the device before a launch and
-back after it."""
+back after it. For a tensor descriptor that the host makes (`TensorDescriptor`) a kernel gets, where the GPU has tensor
+maps, one, else the tensor's address; in both cases followed by its shape and strides."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from triton.backends import backends
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
@@ -21,12 +23,66 @@ from abstim.application.call_server import CallServer, CudaError, Shape
 from abstim.application.device_memory import compute_capability, most_shared_bytes
 from abstim.application.host_ranges import HostRanges
 from abstim.application.loaded_modules import LoadedModule
-from abstim.application.triton_descriptors import TENSOR_MAP, expanded
 from abstim.gpu.config import Gpu
 from functional.errors import InputError, refuse
 from functional.launches.launch import Dim3
-from functional.launches.views import placed
+from functional.launches.views import ELEMENTS, SWIZZLES_BYTES, TensorMap, placed
 from functional.programs.program import Program
+
+TENSOR_MAP = "tensor map"  # beside Triton's own names of types
+
+
+@dataclass(frozen=True)
+class MappedTensor:
+    """A tensor of the host, and its map, whose address counts from the tensor's first element."""
+
+    tensor: Any
+    map: TensorMap
+
+
+def expanded(type_: str, descriptor: Any, about: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
+    """Types and values of the parameters. `about`: what the compiler chose of the map; None where there is none. Raises
+    InputError for elements that are not there."""
+    if about is None:
+        yield "*" + type_.partition("<")[2].partition("[")[0], descriptor.base
+        yield from _sizes(descriptor, "i64")
+        yield "i1", descriptor.padding == "nan"
+        yield "i1", descriptor.round_f32_to_tf32
+    else:
+        yield TENSOR_MAP, MappedTensor(descriptor.base, _tensor_map(descriptor, about))
+    yield from _sizes(descriptor, "i32")
+
+
+def _sizes(descriptor: Any, shape_type: str) -> Iterator[tuple[str, int]]:
+    yield from ((shape_type, extent) for extent in descriptor.shape)
+    yield from (("i64", stride) for stride in descriptor.strides)
+
+
+def _tensor_map(descriptor: Any, about: Mapping[str, Any]) -> TensorMap:
+    """Triton's axes go from the outermost in, a map's from the innermost out."""
+    number, swizzle = about["elem_type"], about["swizzle"]
+    if number >= len(ELEMENTS) or swizzle >= len(SWIZZLES_BYTES):
+        raise InputError(f"a tensor descriptor of element type {number}, swizzle {swizzle} is not supported")
+    inner, *outer = _inwards(descriptor.shape)
+    tiles = TensorMap(
+        "tf32" if descriptor.round_f32_to_tf32 else ELEMENTS[number],
+        (inner * (2 if about["fp4_padded"] else 1), *outer),  # two in a byte of the tensor
+        tuple(stride * about["elem_size"] for stride in _inwards(descriptor.strides)[1:]),
+        _inwards(about["block_size"]),
+        swizzle_bytes=SWIZZLES_BYTES[swizzle],
+        fill_nan=descriptor.padding == "nan",
+    )
+    if not about.get("is_im2col"):
+        return tiles
+    channels, pixels = tiles.box
+    lower, upper = map(_inwards, (descriptor.pixel_box_lower_corner, descriptor.pixel_box_upper_corner))
+    box, steps = (channels, *[1] * (len(tiles.size) - 1)), _inwards(descriptor.element_strides or ())
+    return replace(tiles, box=box, pixels=pixels, steps=steps, lower=lower, upper=upper)
+
+
+def _inwards(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in reversed(values))
+
 
 Trial = Callable[[Callable[[], object]], float]  # seconds of what something launches
 

@@ -19,8 +19,7 @@ from abstim.targets.execution import Execution, came_along, chosen_executor, exe
 from abstim.targets.isolation.isolated_executor import IsolatedExecutor
 from functional.errors import ExecutionError, InputError, refuse
 from functional.execution.executor import Executor, Request
-from functional.launches.case import Case
-from functional.launches.streamed import StreamedCase
+from functional.launches.case import Case, StreamedCase
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.in_turns import Stepped
 from functional.llvm_executor.streams import StreamPart

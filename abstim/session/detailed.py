@@ -20,8 +20,8 @@ from abstim.session.session import Session
 from abstim.session.warm_up import Flushed, check_flush
 from functional.arrays import Float64
 from functional.execution.computer import default_threads
+from functional.launches.case import StreamedCase
 from functional.launches.launch import Launch
-from functional.launches.streamed import StreamedCase
 from functional.traces.trace import Trace
 
 

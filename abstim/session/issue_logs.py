@@ -1,4 +1,5 @@
-"""Launches of a session with every issue logged: what a timeline is drawn from, and where in the source time goes."""
+"""Launches of a session with every issue logged: what a timeline is drawn from, where in the source time goes, and what
+each instruction waited for before it issued."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -14,18 +15,75 @@ from abstim.progress import Progress, silent
 from abstim.session.memory_accesses import accesses_of
 from abstim.session.session import Session
 from abstim.session.side_by_side import timed_stretches
-from abstim.session.stalls import STALLS, add_stalls
 from abstim.session.warm_up import Flushed
 from functional.arrays import Int64
 from functional.errors import InputError
 from functional.files import read_text
+from functional.jit.machine_code import compiled
 from functional.launches.launch import Launch
 from functional.programs.program import Program
 from functional.ptx.source import SourceLine, ptx_text, shown_name, source_lines
 from functional.traces.line_record import sectors_of
 from functional.traces.trace import Trace
 from precharacterize import LatencyTable
+from precharacterize.classify import Kind
 from precharacterize.timed_code import TimedCode
+
+# Columns of `stalls`, cycles between a warp's issues: for a load, for an arithmetic result, at a barrier, and the rest:
+# for its turn, its unit, its port, its fetch
+STALLS = ("memory", "arithmetic", "barrier", "turn_or_unit")
+MEMORY, ARITHMETIC, AT_BARRIER, TURN = range(len(STALLS))
+
+
+@compiled
+def attribute(warp, cycle, instruction, result, place, kind, waits, writes, ready, of_memory, found):
+    """Add to `found` [place, STALLS]. Of the log, by warp and then time: `warp`, `cycle`, `instruction`, `result`
+    cycle, and the `place` where the wait before it counts; of the program `kind`, `waits`, `writes` [instruction,
+    register]; scratch `ready`, `of_memory` [register]."""
+    last, before, previous = -1, 0, 0
+    for k in range(len(warp)):
+        i = instruction[k]
+        if warp[k] != last:
+            last = warp[k]
+            ready[:] = 0
+            of_memory[:] = 0
+        elif cycle[k] > before + 1:
+            left, memory, arithmetic = cycle[k] - before - 1, 0, 0
+            if kind[previous] == Kind.BARRIER:
+                found[place[k], AT_BARRIER] += left
+                left = 0
+            elif kind[previous] in (Kind.FENCE, Kind.SHARED_ATOMIC, Kind.GLOBAL_ATOMIC):
+                found[place[k], MEMORY] += left
+                left = 0
+            for j in range(waits.shape[1]):
+                r = waits[i, j]
+                if r >= 0 and of_memory[r]:
+                    memory = max(memory, ready[r] - before - 1)
+                elif r >= 0:
+                    arithmetic = max(arithmetic, ready[r] - before - 1)
+            memory = min(memory, left)
+            arithmetic = min(max(arithmetic - memory, 0), left - memory)
+            found[place[k], MEMORY] += memory
+            found[place[k], ARITHMETIC] += arithmetic
+            found[place[k], TURN] += left - memory - arithmetic
+        for j in range(writes.shape[1]):
+            r = writes[i, j]
+            if r >= 0:
+                ready[r] = result[k]
+                of_memory[r] = kind[i] >= Kind.PARAM_LOAD
+        before, previous = cycle[k], i
+
+
+def add_stalls(
+    log: np.ndarray, table: LatencyTable, place: Int64[np.ndarray, " issue"], found: Int64[np.ndarray, "place reason"]
+) -> None:
+    """What the issues of a log (ISSUE, by warp and then time) waited for, each added to its place of `found`."""
+    columns = (np.ascontiguousarray(log[name], np.int64) for name in ("warp", "cycle", "instruction", "result_cycle"))
+    kinds = np.where(table.copies >= 0, Kind.FENCE, table.kind)  # what waits for copies waits for memory
+    program = (np.ascontiguousarray(a, np.int64) for a in (kinds, table.waits, table.writes))
+    ready, of_memory = (np.zeros(table.register_count + 1, np.int64) for _ in range(2))
+    attribute(*columns, np.ascontiguousarray(place, np.int64), *program, ready, of_memory, found)
+
 
 MOST_ISSUES = 20_000_000  # of a launch: a gigabyte of log
 

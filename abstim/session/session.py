@@ -20,9 +20,8 @@ from abstim.targets.execution import Execution, How, Traces, execute, is_ordered
 from abstim.targets.resolve import Target, open_target
 from functional.arrays import Int64
 from functional.errors import InputError
-from functional.launches.case import Case
+from functional.launches.case import Case, StreamedCase
 from functional.launches.launch import Launch, may_overlap, places
-from functional.launches.streamed import StreamedCase
 from functional.programs.program import Program
 from functional.programs.registers import Registers
 from functional.traces.store import StoredCase

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from abstim.session.issue_logs import LaunchLog
-from abstim.session.stalls import STALLS
+from abstim.session.issue_logs import STALLS, LaunchLog
 from functional.arrays import Int64
 from functional.keep.folder import write_output
 

@@ -20,8 +20,7 @@ from functional.errors import InputError, refuse
 from functional.execution.executor import Executor
 from functional.keep.folder import trace_cache_bytes
 from functional.keep.kept import Kept, key
-from functional.launches.case import Case
-from functional.launches.streamed import StreamedCase, execute_launch
+from functional.launches.case import Case, StreamedCase, execute_launch
 from functional.programs.program import Program
 from functional.ptx.source import naming_source
 from functional.terminal import note

@@ -1,6 +1,5 @@
 """Traces from a real GPU: kernels instrumented to write down what they do, and their notes turned into a trace."""
 
-from functional.gpu_recording.instrument import instrument
-from functional.gpu_recording.record import record
+from functional.gpu_recording.record import instrument, record
 
 __all__ = ["instrument", "record"]

@@ -1,9 +1,14 @@
 """Which step an instruction has. What has none is refused here, by name and line, before anything runs."""
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TypeVar
 
+import numpy as np
+
 from functional.errors import PtxError
+from functional.isa.instructions import form_of
 from functional.isa.operation import REFUSALS, Unsupported
 from functional.isa.slots import Slots
 from functional.programs.program import ENDS, BasicBlock, Program
@@ -11,16 +16,49 @@ from functional.ptx.ir import Instruction
 from functional.steps.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.steps.atomics import atomic_step
 from functional.steps.control import fall_through, own_shared_step, register_count_step, terminator
-from functional.steps.exact import directed_fma_step
 from functional.steps.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.steps.memory_ops import load_step, store_step
 from functional.steps.mma import mma_step
-from functional.steps.operands import Step, Terminator, under_guard
+from functional.steps.operands import Frame, Step, Terminator, getter, setter, under_guard
 from functional.steps.tcgen05_product import STEPS as TENSOR_STEPS
 from functional.steps.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.steps.textures import surface_step, texture_step
 from functional.steps.wgmma import join_warpgroup, product_step
 from functional.steps.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
+
+
+def directed_fma_step(slots: Slots, inst: Instruction) -> Step:
+    """`fma.rz.f64`, `rm` and `rp`, exactly, one lane after the other: where compiled code does not know the last bit.
+    Raises Unsupported for other forms."""
+    _, sources, (destination,) = form_of(inst)
+    (mode,) = set(inst.modifiers) - {"f64"}
+    getters, write = [getter(slots, source, "f64") for source in sources], setter(slots, destination, "f64")
+    of_lane = np.vectorize(lambda a, b, c: _fused(a, b, c, mode), otypes=[np.float64])
+
+    def step(frame: Frame) -> None:
+        write(frame, of_lane(*(get(frame) for get in getters)))
+
+    return step
+
+
+def _fused(a: float, b: float, c: float, mode: str) -> float:
+    plain = a * b + c
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return plain
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        return plain
+    try:
+        nearest = float(exact)  # int / int in Python rounds correctly, subnormals included
+    except OverflowError:
+        nearest = math.inf if exact > 0 else -math.inf
+    error = -nearest if math.isinf(nearest) else exact - Fraction(nearest)
+    if error < 0 and (mode == "rm" or (mode == "rz" and nearest > 0)):
+        return math.nextafter(nearest, -math.inf)
+    if error > 0 and (mode == "rp" or (mode == "rz" and nearest < 0)):
+        return math.nextafter(nearest, math.inf)
+    return nearest
+
 
 T = TypeVar("T")
 _STEPS: dict[str, Callable[[Slots, Instruction], Step]] = {

@@ -18,7 +18,7 @@ from ptx_kernels import HEADER, REGISTERS
 from abstim.engine.simulation import COUNTERS
 from abstim.gpu.config import load_gpu
 from abstim.study.explore.jobs import Store
-from abstim.study.sample.kept import Finished, InPart, kept_parts
+from abstim.study.sample.sampled_program import Finished, InPart, kept_parts
 from abstim.targets.execution import execute
 from functional.launches.case import Case
 from functional.launches.launch import Pointer, make_launch

@@ -13,8 +13,7 @@ import numpy as np
 
 import sampling
 from abstim.engine.simulation import Simulation
-from abstim.study.sample.kept import name_of
-from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampled_program import SampledProgram, name_of
 from functional.arrays import Int64
 from functional.errors import InputError
 from functional.keep.kept import Kept, decode_arrays, encode_arrays

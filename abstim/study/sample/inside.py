@@ -11,8 +11,7 @@ import sampling
 from abstim.gpu.config import refuse_machine_code
 from abstim.progress import in_parallel
 from abstim.study.sample.counts import EngineFunctional, by_thread_block
-from abstim.study.sample.kept import Finished, kept_analyses
-from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampled_program import Finished, SampledProgram, kept_analyses
 from abstim.study.sample.simulator import EngineSimulator
 from sampling import Estimate, Part
 from sampling.estimate import combine, exact, weighted_counters

@@ -8,9 +8,8 @@ import numpy as np
 
 from abstim.targets.execution import Traces, chosen_executor, default_budget
 from functional.arrays import Bool, Int64
-from functional.launches.case import Case
+from functional.launches.case import Case, execute_launch
 from functional.launches.launch import Launch, Pointer
-from functional.launches.streamed import execute_launch
 from functional.programs.dependence import ignores_block_order, signatures
 from functional.traces.trace import Trace, concatenate
 

@@ -18,16 +18,14 @@ from abstim.session.limits import memory_use
 from abstim.session.result import FORMULA_TIMES_PTX, target_code_note, target_note, too_little_timed
 from abstim.session.warm_up import EMPTY, KEPT, Flushed, WarmUp, warm_up_named
 from abstim.study.sample.automatic import Aim
-from abstim.study.sample.kept import InPart, kept_parts
 from abstim.study.sample.methods import METHODS, Known, Method, Needs, method_named
 from abstim.study.sample.profiling import profile_of
 from abstim.study.sample.sample_result import Comparison, SampleResult, by_kernel
-from abstim.study.sample.sampled_program import SampledProgram
+from abstim.study.sample.sampled_program import InPart, SampledProgram, kept_parts
 from abstim.targets.execution import execute, execution_key, kept_execution
 from abstim.targets.resolve import Target, open_target
 from functional.errors import InputError, refuse
-from functional.launches.case import Case
-from functional.launches.streamed import StreamedCase
+from functional.launches.case import Case, StreamedCase
 from functional.programs.dependence import signatures
 from functional.traces.store import StoredCase
 from functional.traces.trace import Trace

@@ -12,10 +12,10 @@ import numpy as np
 
 from functional import suite
 from functional.arrays import UInt8
+from functional.launches.case import StreamedCase
 from functional.launches.launch import Launch, Pointer, make_launch
 from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
-from functional.launches.streamed import StreamedCase
 from functional.programs.link import link
 from functional.programs.program import Program
 from functional.ptx.lazy_module import open_module

@@ -10,9 +10,8 @@ import numpy as np
 
 from functional import suite
 from functional.arrays import Float64, Int64
-from functional.launches.case import Case
+from functional.launches.case import Case, LazyLaunches, StreamedCase
 from functional.launches.launch import Launch, Pointer, Scalar, make_launch
-from functional.launches.streamed import LazyLaunches, StreamedCase
 from functional.suite._recipe import Recipe
 from functional.suite.workloads.launched_program import LAYERS, LaunchedProgram
 
