@@ -7,9 +7,8 @@ from sampling.baselines import FirstInstructions, Full, RandomUnits, Systematic
 from sampling.estimate import Estimate, Part
 from sampling.photon import Photon
 from sampling.pka import Pkp, Pks, TwoLevel
-from sampling.profile import Profile, SamplingError
 from sampling.protocol import Functional, LaunchShape, Observation, Simulator, WarpProfile
-from sampling.selection import Selection
+from sampling.selection import Profile, SamplingError, Selection
 from sampling.sieve import Sieve
 from sampling.simpoint import SimPoint
 from sampling.stem import Stem

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sampling.arrays import Int64
-from sampling.profile import Profile
-from sampling.selection import Selection, by_instructions
+from sampling.selection import Profile, Selection, by_instructions
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sampling.arrays import Float64
-from sampling.profile import Profile, SamplingError, text_of
+from sampling.selection import Profile, SamplingError, text_of
 
 # Our name -> Nsight Compute's metric. Counts are sums over a launch; loads and stores count warp instructions, the
 # "coalesced" ones 32-byte sectors; divergence efficiency is thread instructions a warp instruction.

@@ -9,9 +9,8 @@ from sampling.arrays import Float64, Int64
 from sampling.estimate import Estimate, around, exact
 from sampling.launch_in_progress import Run, dispatch_equal
 from sampling.nsight import LightProfile
-from sampling.profile import Profile, SamplingError
 from sampling.protocol import Simulator
-from sampling.selection import MODEL_ERROR, Selection, first_of_each, profiled_spread
+from sampling.selection import MODEL_ERROR, Profile, SamplingError, Selection, first_of_each, profiled_spread
 from sampling.statistics import batch_means, numbered
 
 

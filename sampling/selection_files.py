@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sampling.profile import SamplingError, text_of
-from sampling.selection import Selection
+from sampling.selection import SamplingError, Selection, text_of
 
 _KERNEL = re.compile(r"kernel-(\d+)\.traceg")
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sampling.arrays import Float64, Int64
-from sampling.profile import Profile
-from sampling.selection import Selection, assumed_spread, by_instructions, first_of_each
+from sampling.selection import Profile, Selection, assumed_spread, by_instructions, first_of_each
 from sampling.statistics import coefficient_of_variation, members, numbered, two_means
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sampling.arrays import Float64, Int64
-from sampling.profile import Profile
-from sampling.selection import Labels, PerStratum, PerUnit, Selection, profiled_spread
+from sampling.selection import Labels, PerStratum, PerUnit, Profile, Selection, profiled_spread
 from sampling.statistics import CONFIDENCE, members, numbered, t_quantile, two_means
 
 

@@ -9,9 +9,8 @@ import numpy as np
 from sampling.arrays import Float64, Int64
 from sampling.estimate import Estimate, Part, around, exact
 from sampling.launch_in_progress import Run
-from sampling.profile import Profile
 from sampling.protocol import Observation, Simulator
-from sampling.selection import Selection, by_instructions, first_of_each
+from sampling.selection import Profile, Selection, by_instructions, first_of_each
 from sampling.statistics import numbered, t_quantile
 
 PerBlock = Float64[np.ndarray, " tb"]

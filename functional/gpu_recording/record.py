@@ -35,10 +35,9 @@ from functional.ptx.ir import TYPE_BYTES, Instruction, Module, Register, Symbol
 from functional.ptx.source import unchanged
 from functional.steps.atomics import record_atomic
 from functional.steps.control import fall_through, terminator
-from functional.steps.machine import UNWATCHED, Block
+from functional.steps.machine import UNWATCHED, Block, Frame, Step, under_guard
 from functional.steps.memory_ops import record as record_access
 from functional.steps.memory_ops import split
-from functional.steps.operands import Frame, Step, under_guard
 from functional.traces.trace import Trace, concatenate, offsets_of
 
 _TRACED = frozenset({"ld", "ldu", "st", "atom", "red", "ldmatrix"})

@@ -15,10 +15,9 @@ from functional.isa.operation import as_address, refuse_if
 from functional.isa.slots import Slots
 from functional.ptx.ir import CLUSTER_SHARED, TYPE_BYTES, Address, Instruction, Operand, Vector
 from functional.steps.atomics import Update, atomic_step, reduce_into, reduction_of
+from functional.steps.machine import Frame, Getter, Step, getter
 from functional.steps.mbarriers import Change, complete_tx, log_touched, update_barriers
-from functional.steps.memory_ops import Place, address_getter, record, split, store_step
-from functional.steps.operands import Frame, Getter, Step, getter
-from functional.steps.spaces import Lanes
+from functional.steps.memory_ops import Lanes, Place, address_getter, record, split, store_step
 from functional.traces.line_record import BANK_BYTES, BANKS
 from functional.traces.trace import SECTOR_BYTES
 

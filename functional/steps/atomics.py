@@ -12,10 +12,8 @@ from functional.isa.memory import ATOMIC_TYPES, SHARED, atomic_name, operands_of
 from functional.isa.operation import DTYPES, Unsupported, as_address, raw, refuse_if
 from functional.isa.slots import Slots
 from functional.ptx.ir import Address, Instruction, Register, Vector
-from functional.steps.machine import Bytes
-from functional.steps.memory_ops import Place, log_records, record
-from functional.steps.operands import Frame, Step, getter, setter
-from functional.steps.spaces import Lanes
+from functional.steps.machine import Bytes, Frame, Step, getter, setter
+from functional.steps.memory_ops import Lanes, Place, log_records, record
 from functional.traces.line_record import atomic_records
 
 Update = Callable[..., np.ndarray]  # (old, operand[, second operand]) -> new

@@ -17,8 +17,7 @@ from functional.programs.link import BUILTINS
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register
 from functional.steps.device_runtime import builtin_step
-from functional.steps.machine import Machine
-from functional.steps.operands import Frame, Getter, Step, Terminator, getter, setter
+from functional.steps.machine import Frame, Getter, Machine, Step, Terminator, getter, setter
 from functional.steps.stack import NOWHERE, pack, unpack
 
 

@@ -16,15 +16,14 @@ from functional.ptx.ir import Instruction
 from functional.steps.async_copies import async_copy_step, async_store_step, bulk_copy_step, is_bulk
 from functional.steps.atomics import atomic_step
 from functional.steps.control import fall_through, own_shared_step, register_count_step, terminator
+from functional.steps.machine import Frame, Step, Terminator, getter, setter, under_guard
 from functional.steps.mbarriers import is_wait, mbarrier_step, wait_end
 from functional.steps.memory_ops import load_step, store_step
-from functional.steps.mma import mma_step
-from functional.steps.operands import Frame, Step, Terminator, getter, setter, under_guard
+from functional.steps.mma import ldmatrix_step, mma_step, movmatrix_step, stmatrix_step, wmma_step
 from functional.steps.tcgen05_product import STEPS as TENSOR_STEPS
 from functional.steps.tensor_copies import is_tensor_copy, tensor_copy_step, tensor_map_step
 from functional.steps.textures import surface_step, texture_step
 from functional.steps.wgmma import join_warpgroup, product_step
-from functional.steps.wmma import ldmatrix_step, movmatrix_step, stmatrix_step, wmma_step
 
 
 def directed_fma_step(slots: Slots, inst: Instruction) -> Step:

@@ -22,8 +22,8 @@ from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE, HEAP, Memory, Region, function_address
 from functional.programs.link import LAUNCH_FUNCTIONS, SET_CONDITIONAL
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Symbol
-from functional.steps.operands import Frame, Step
-from functional.steps.spaces import SPACES
+from functional.steps.machine import Frame, Step
+from functional.steps.memory_ops import SPACES
 
 _UNIT_BYTES = 16  # of sizes and headers; what malloc aligns to
 _USED, _FREE = 0, 1  # words of the head

@@ -21,10 +21,8 @@ from functional.isa.slots import Slots
 from functional.programs.program import BasicBlock
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, Register
 from functional.steps.barriers import PHASE_BIT, access_records
-from functional.steps.machine import Machine
-from functional.steps.memory_ops import Place, bank_passes_of, log_records
-from functional.steps.operands import Frame, Getter, Step, Terminator, getter, setter
-from functional.steps.spaces import Lanes
+from functional.steps.machine import Frame, Getter, Machine, Step, Terminator, getter, setter
+from functional.steps.memory_ops import Lanes, Place, bank_passes_of, log_records
 from functional.steps.stack import WAITING
 from functional.traces.line_record import joined_records, line_records
 

@@ -21,9 +21,8 @@ from functional.arrays import Bool, Int64, UInt8
 from functional.launches.launch import Launch
 from functional.launches.memory import GLOBAL_BASE, Memory
 from functional.ptx.ir import TYPE_BYTES, Instruction
-from functional.steps.machine import Machine, Watch
-from functional.steps.operands import Frame
-from functional.steps.spaces import Lanes
+from functional.steps.machine import Frame, Machine, Watch
+from functional.steps.memory_ops import Lanes
 
 _SEVERAL = -1
 _WORD_OPCODES = ("ld", "ldu", "st", "atom", "red")

@@ -18,11 +18,9 @@ from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import group_of
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
 from functional.steps.async_copies import MULTICAST, targets_of
-from functional.steps.machine import Machine
+from functional.steps.machine import Frame, Getter, Machine, Step, getter, setter
 from functional.steps.mbarriers import arrive, log_barriers
-from functional.steps.memory_ops import Place, address_getter, record
-from functional.steps.operands import Frame, Getter, Step, getter, setter
-from functional.steps.spaces import SPACES
+from functional.steps.memory_ops import SPACES, Place, address_getter, record
 from functional.steps.tensor_memory import TensorMemory
 from functional.steps.wgmma import addresses_of, of_blackwell
 

@@ -27,9 +27,9 @@ from functional.isa.slots import Slots
 from functional.isa.tcgen05_form import TENSOR_LANES, Form, Product, Scaling, form_of, product_of
 from functional.ptx.ir import Address, Instruction
 from functional.steps import tcgen05
+from functional.steps.machine import Frame, Getter, Step, getter
 from functional.steps.memory_ops import address_getter
 from functional.steps.mma import decode, multiply, multiply_sparse, positions
-from functional.steps.operands import Frame, Getter, Step, getter
 from functional.steps.wgmma import addresses_of, of_blackwell
 
 _GROUP, _PARTITION = 16, 32  # lanes

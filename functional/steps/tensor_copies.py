@@ -28,10 +28,9 @@ from functional.launches.views import AXIS_FIELDS, BYTES, FIELDS, MAGIC, TensorM
 from functional.ptx.ir import CLUSTER_SHARED, Instruction, parts_of
 from functional.steps.async_copies import COMPLETES, MULTICAST, passes_of, targets_of
 from functional.steps.atomics import OPERATIONS, reduce_into, reduction
+from functional.steps.machine import Frame, Getter, Step, getter
 from functional.steps.mbarriers import log_touched
-from functional.steps.memory_ops import Place, record, split
-from functional.steps.operands import Frame, Getter, Step, getter
-from functional.steps.spaces import SPACES, Lanes
+from functional.steps.memory_ops import SPACES, Lanes, Place, record, split
 from functional.traces.trace import SECTOR_BYTES
 
 ROWS = 4  # of a gather

@@ -11,9 +11,8 @@ from functional.isa.slots import Slots
 from functional.launches.memory import GLOBAL_BASE
 from functional.launches.views import Texture
 from functional.ptx.ir import Instruction, Operand, Symbol, parts_of
-from functional.steps.memory_ops import log_records
-from functional.steps.operands import Frame, Getter, Step, getter, setter
-from functional.steps.spaces import rows_with_a_lane
+from functional.steps.machine import Frame, Getter, Step, getter, setter
+from functional.steps.memory_ops import log_records, rows_with_a_lane
 from functional.traces.line_record import line_records, repeat_active, sector_numbers
 
 _GEOMETRIES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 2, "acube": 2}  # axes of a plane

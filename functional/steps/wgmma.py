@@ -20,8 +20,8 @@ from functional.programs.program import BasicBlock
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Vector, parts_of
 from functional.steps import mma
 from functional.steps.barriers import WARPGROUP
-from functional.steps.operands import Frame, Getter, Step, Terminator, getter
-from functional.steps.spaces import SPACES
+from functional.steps.machine import Frame, Getter, Step, Terminator, getter
+from functional.steps.memory_ops import SPACES
 
 _UNIT_BYTES = 16
 _HOPPER_WIDTHS = {0: 0, 1: 128, 2: 64, 3: 32}  # swizzle, bytes, by the number in a descriptor

@@ -18,8 +18,7 @@ from functional.isa.slots import (
     special_type,
 )
 from functional.launches.launch import open_regions
-from functional.steps.machine import Bytes, Entries, Machine, order_of
-from functional.steps.operands import Frame
+from functional.steps.machine import Bytes, Entries, Frame, Machine, order_of
 from functional.steps.stack import FULL
 from functional.traces.trace import Trace, offsets_of
 from oracle.array_stack import ArrayStack

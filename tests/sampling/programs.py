@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sampling.nsight import METRICS
-from sampling.profile import Profile
+from sampling.selection import Profile
 
 
 def program(seed: int, launches: int = 400, kernels: int = 5, noise: float = 0.05, profile_noise: float = 0.02):
