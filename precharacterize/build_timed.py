@@ -102,11 +102,6 @@ def _ordered(first: Instruction, first_kind: int, second: Instruction, second_ki
         return "volatile" in first.modifiers and "volatile" in second.modifiers
     if "nc" in (*first.modifiers, *second.modifiers) or Kind.PARAM_LOAD in (first_kind, second_kind):
         return False
-    return _may_overlap(first, second)
-
-
-def _may_overlap(first: Instruction, second: Instruction) -> bool:
-    """Can two accesses meet? Not in different spaces, nor at different offsets from one register."""
     if "generic" not in (first.space, second.space) and first.space != second.space:
         return False
     a, b = first.address, second.address

@@ -161,11 +161,9 @@ def timed_code(
 def _streams(program: Program, kinds: Sequence[int], needed: Sequence[bool]) -> Int32[np.ndarray, "ptx_block 4"]:
     streams = np.zeros((len(program.blocks), 4), np.int32)
     streams[:, 3] = needed
-    for block in program.blocks:
-        for i in range(block.start, block.stop):
-            if consumes(kinds[i]) >= 0:
-                streams[block.index, consumes(kinds[i])] += 1
-                streams[block.index, 2] += kinds[i] > Kind.CONST_LOAD
+    for i in access_numbers(program, kinds):
+        streams[program.block_of(i), consumes(kinds[i])] += 1
+        streams[program.block_of(i), 2] += kinds[i] > Kind.CONST_LOAD
     return streams
 
 

@@ -144,15 +144,14 @@ class Selection:
             unit_cycles=tuple((self.size * ratio[self.strata]).tolist()),
             counters=weighted_counters(measured, self.multipliers.tolist()),
         )
-        return self._of_neighbours(found, cycles / sampled) if self.in_a_row else found
-
-    def _of_neighbours(self, found: Estimate, cycles_an_instruction: PerSample) -> Estimate:
-        """With the error of a mean over correlated values, if that is larger; nothing is known of later ones."""
+        if not self.in_a_row:
+            return found
+        # with the error of a mean over correlated values, if that is larger; nothing is known of later ones
         unseen = 1.0 - self.detailed_fraction
-        mean, error, degrees = batch_means(cycles_an_instruction)
-        relative = error / mean * math.sqrt(max(unseen, 0.0)) if mean else 0.0
-        error = max(found.total * relative, found.standard_error)
-        wide = around("", found.total, error, degrees, detailed_fraction=found.detailed_fraction)
+        mean, off, neighbours = batch_means(cycles / sampled)
+        relative = off / mean * math.sqrt(max(unseen, 0.0)) if mean else 0.0
+        off = max(found.total * relative, found.standard_error)
+        wide = around("", found.total, off, neighbours, detailed_fraction=found.detailed_fraction)
         return replace(found, low=wide.low, high=wide.high, basis="model" if unseen > 0 else "exact", counters={})
 
     def _parts(self, cycles: PerSample) -> tuple[Part, ...]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from abstim.gpu.config import Gpu
     from abstim.study.explore import Exploration
     from abstim.study.explore.sweep import Sweep
-    from abstim.study.sample.automatic import Aim
 
 
 @dataclass(kw_only=True)
@@ -74,6 +73,7 @@ class ExploreOptions:
         from abstim.study.explore import sweep_of
         from abstim.study.explore.points import DERIVED, key_of
         from abstim.study.explore.result import check_format
+        from abstim.study.sample.automatic import Aim
 
         on_grid = self.strategy == "grid"
         refuse_options("with --strategy grid", points=on_grid and self.points, seed=on_grid and self.seed)
@@ -87,7 +87,11 @@ class ExploreOptions:
             need("distributed")
         space = (self.vary, self.define or (), self.constraint or (), self.objective or ())
         how: dict[str, Any] = {name: getattr(self, name) for name in ("strategy", "seed", "cluster", "model", "top")}
-        aim = _aim(self.sample, self.error, self.confidence)
+        if not (self.sample or self.error):
+            refuse_options("without --error or --sample auto", confidence=self.confidence)
+        alone = "a sweep is sampled by auto alone, which aims at an error"
+        refuse(self.sample not in ("", "auto"), f"--sample {self.sample}: {alone}")
+        aim = (aim_of(self.error, self.confidence) or Aim()) if self.sample or self.error else None
         found = sweep_of(base, *space, count=self.points, aim=aim, sample=bool(self.sample), **how)
         found.space.refuse_idle()
         for text in self.vary:  # which replaces the key's value at every point
@@ -131,17 +135,6 @@ def explore(
     if not found.timed.any():
         first = next((f"; the first: {reason}" for reason in found.reasons if reason), "")
         raise InputError(f"none of {len(found.reasons)} points could be timed{first}")
-
-
-def _aim(sample: str, error: str, confidence: str) -> Aim | None:
-    """Raises InputError for a method that cannot choose for a sweep, and for no percentage."""
-    if not (sample or error):
-        refuse_options("without --error or --sample auto", confidence=confidence)
-        return None
-    refuse(sample not in ("", "auto"), f"--sample {sample}: a sweep is sampled by auto alone, which aims at an error")
-    from abstim.study.sample.automatic import Aim
-
-    return aim_of(error, confidence) or Aim()
 
 
 def _print(found: Exploration, top: int, output: Path | None, plot: Path | None) -> None:

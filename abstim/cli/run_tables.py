@@ -79,7 +79,10 @@ def _print_run(result: RunResult) -> None:
     if len(result.launches) > MOST_ROWS:
         _print_kernels(result)
     else:
-        _print_launches(result)
+        held = "occupancy" if result.model == "detailed" else "occupancy at most"  # others count what fits
+        columns = "launch: {name} | grid | block | cycles | time: {seconds:time} | IPC: {ipc} "
+        columns += f"| {held}: {{occupancy:.0%}} | blocks an SM: {{blocks_per_sm}} ({{occupancy_limiter}})"
+        tables.print_records(f"{result.target} on {on_gpu(result)}", columns, result.launches, name=_name)
     if first.issue_slots:
         _print_slots(result)
         if len(result.launches) <= MOST_ROWS:
@@ -177,15 +180,6 @@ def _print_kernels(result: RunResult) -> None:
         rows.append((shown_name(kernel), len(launches), cycles, duration(seconds), ipc))
     title = f"{result.target} on {on_gpu(result)}, {len(result.launches):,} launches (--json has each)"
     print_table(title, ("kernel", "launches", "cycles", "time", "IPC"), rows)
-
-
-def _print_launches(result: RunResult) -> None:
-    held = "occupancy" if result.model == "detailed" else "occupancy at most"  # others count what fits
-    columns = (
-        f"launch: {{name}} | grid | block | cycles | time: {{seconds:time}} | IPC: {{ipc}} | {held}: {{occupancy:.0%}} "
-        "| blocks an SM: {blocks_per_sm} ({occupancy_limiter})"
-    )
-    tables.print_records(f"{result.target} on {on_gpu(result)}", columns, result.launches, name=_name)
 
 
 def _name(launch) -> str:

@@ -122,7 +122,11 @@ def sample(
             _refuse_beside("--select-only", {"gpu", "overrides"}, gpu, launch)
             chosen = (options.method or ["pks"])[0]
             written = write_selection(target, gpu.load, chosen, known, options.output, report, options.traces)
-            return _say_written(written, as_json)
+            if as_json:
+                return print_json({"kind": "selection"} | written)
+            chosen = f"{written['selected']:,} of {written['launches']:,} launches"
+            print(f"{written['method']}: {chosen}, {written['detailed_fraction']:.2%} of the instructions")
+            return print("\n".join(written["files"]))
         found = _found(launch.of(target), gpu.load(), options, known, report)
     show: Callable[[Any], None] = print_json if as_json else _print_comparison if options.compare else print_sample
     show(found.to_json() if as_json else found)
@@ -167,14 +171,6 @@ def _share(name: str, text: str) -> float:
         return float(text.removesuffix("%")) / 100.0
     except ValueError:
         raise InputError(f"--{name} {text}: give a percentage, as in 2%") from None
-
-
-def _say_written(written: dict, as_json: bool) -> None:
-    if as_json:
-        return print_json({"kind": "selection"} | written)
-    print(f"{written['method']}: {written['selected']:,} of {written['launches']:,} launches, ", end="")
-    print(f"{written['detailed_fraction']:.2%} of the instructions")
-    print("\n".join(written["files"]))
 
 
 def _say_estimate(selection: str, times: Path, as_json: bool) -> None:

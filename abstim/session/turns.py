@@ -5,6 +5,7 @@ they took on average when the detailed engine timed the execution that came of t
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -84,7 +85,11 @@ def timed_turns_of(session: Launches, gpu: Gpu, turns: Turns, trace_of: Callable
     found: dict[int, Interleaving] = {}
     for number in range(len(session)):
         if before := turns(number):
-            measured, blocks = _kept_cycles(session, number, gpu, trace_of(number), before), len(before.block_cycles)
+            program, trace, blocks = session.launch(number).program, trace_of(number), len(before.block_cycles)
+            of_launch = program.digest, program.name, trace.blocks, trace.records, trace.conflicts
+            name = key(_MODULES, gpu.spec, gpu.params, gpu.pipeline.key, *before.parts(), *of_launch)
+            make, decode = partial(_timed, session, number, gpu, trace, before), partial(np.frombuffer, dtype=np.int64)
+            measured = Kept("turns").load_or_make(name, make, decode, np.ndarray.tobytes)
             found[number] = replace(before, block_cycles=measured[:blocks], paces=measured[blocks:])
     return found.get
 
@@ -98,16 +103,6 @@ def block_cycles(table: LatencyTable, gpu: Gpu) -> Int64[np.ndarray, " block"]:
     p = gpu.params
     way = p.atomic_latency_cycles if gpu.spec.perfect_memory else p.l2_request_cycles + p.l2_reply_cycles
     return issues + loads * (p.l1d_latency_cycles + way)
-
-
-def _kept_cycles(session: Launches, number: int, gpu: Gpu, trace: Trace, before: Interleaving) -> np.ndarray:
-    program = session.launch(number).program
-    name = key(
-        _MODULES, program.digest, program.name, gpu.spec, gpu.params, gpu.pipeline.key, *before.parts(),
-        trace.blocks, trace.records, trace.conflicts,
-    )  # fmt: skip
-    made = Kept("turns").load_or_make(name, lambda: _timed(session, number, gpu, trace, before).tobytes())
-    return np.frombuffer(made, np.int64)
 
 
 def _timed(

@@ -235,17 +235,15 @@ class _Writer:
         blocks, together = self.launch.thread_blocks, max(1, _CHUNK_WARPS // self.launch.warps_per_block)
         for first in range(0, blocks, together):
             chunk = range(first, min(first + together, blocks))
-            self._chunk(file, self.executor.run(self.launch, self.memory, chunk, self.budget), self.recording)
-
-    def _chunk(self, file: IO[str], trace: Trace, recording: _Recording) -> None:
-        guard, access = iter(recording.guards()), iter(recording.accesses())  # each warp takes its own in turn
-        x, y, _ = self.launch.grid
-        for n, block in enumerate(trace.thread_blocks.tolist()):
-            file.write(f"\n#BEGIN_TB\n\nthread block = {block % x},{block // x % y},{block // (x * y)}\n")
-            for w in range(trace.warps_per_block):
-                lines = list(self._lines(trace, n * trace.warps_per_block + w, guard, access))
-                file.write(f"\nwarp = {w}\ninsts = {len(lines)}\n" + "".join(lines))
-            file.write("\n#END_TB\n")
+            trace = self.executor.run(self.launch, self.memory, chunk, self.budget)
+            guard, access = iter(self.recording.guards()), iter(self.recording.accesses())  # each warp takes its own
+            x, y, _ = self.launch.grid
+            for n, block in enumerate(trace.thread_blocks.tolist()):
+                file.write(f"\n#BEGIN_TB\n\nthread block = {block % x},{block // x % y},{block // (x * y)}\n")
+                for w in range(trace.warps_per_block):
+                    lines = list(self._lines(trace, n * trace.warps_per_block + w, guard, access))
+                    file.write(f"\nwarp = {w}\ninsts = {len(lines)}\n" + "".join(lines))
+                file.write("\n#END_TB\n")
 
     def _lines(self, trace: Trace, warp: int, guard: Iterator[int], access: Iterator[np.ndarray]) -> Iterator[str]:
         program = self.launch.program

@@ -9,7 +9,7 @@ warp."""
 from collections.abc import Set
 from dataclasses import dataclass
 
-from functional.programs.program import BasicBlock, Program
+from functional.programs.program import Program, reached
 from functional.programs.registers import live_in
 from functional.ptx.ir import MEMORY_OPCODES, Address, Immediate, Instruction, Register, Special, Symbol, Vector
 
@@ -68,22 +68,11 @@ def _regions(program: Program) -> list[tuple[frozenset[int], tuple[int, ...]]]:
         region, waits, meeting = frozenset[int](), tuple[int, ...](), block.reconvergence
         if program.instructions[block.stop - 1].opcode in ("bra", "brx") and len(block.successors) > 1:
             waits = block.successors[1:] + (() if meeting is None else (meeting,))
-            region = everything if walked > _MOST_WALKED else _reached(program, block, meeting)
+            ways = {*block.successors} - {meeting}, lambda b, end=meeting: {*program.blocks[b].successors} - {end}
+            region = everything if walked > _MOST_WALKED else frozenset(reached(*ways))
         walked += len(region)
         regions.append((region, waits))
     return regions
-
-
-def _reached(program: Program, block: BasicBlock, meeting: int | None) -> frozenset[int]:
-    """Blocks on the way from the end of a block to where its paths meet."""
-    seen: set[int] = set()
-    stack = [s for s in block.successors if s != meeting]
-    while stack:
-        at = stack.pop()
-        if at not in seen:
-            seen.add(at)
-            stack += [s for s in program.blocks[at].successors if s != meeting]
-    return frozenset(seen)
 
 
 def _blended(program: Program, live: tuple, regions: list, uniform: set[Register]) -> list[set[Register]]:

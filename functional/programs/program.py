@@ -52,18 +52,19 @@ def publishing(instructions: Sequence[Instruction]) -> list[int]:
     return found
 
 
+def reached(starts: Iterable[int], after: Callable[[int], Iterable[int]]) -> set[int]:
+    """Nodes of a graph that a way leads to from some of them, those included; `after`: the nodes behind one."""
+    found, left = set[int](), list(starts)
+    while left:
+        if (node := left.pop()) not in found:
+            found.add(node)
+            left += after(node)
+    return found
+
+
 def in_loops(successors: Sequence[Sequence[int]]) -> set[int]:
     """Nodes of a graph that can be reached from themselves."""
-    found = set()
-    for node, after in enumerate(successors):
-        seen, left = set(after), list(after)
-        while left and node not in seen:
-            new = set(successors[left.pop()]) - seen
-            seen |= new
-            left += new
-        if node in seen:
-            found.add(node)
-    return found
+    return {node for node, after in enumerate(successors) if node in reached(after, successors.__getitem__)}
 
 
 Constants = tuple[tuple[str, int], ...]  # registers, and what each holds
@@ -159,24 +160,17 @@ def basic_blocks(
     `entries` are the positions where functions begin, ascending. A block begins at each entry, at every branch target
     and behind every instruction that ends one (branch, ret, exit, trap, barrier, call, warpgroup product, wait), and at
     the positions `also`. Successors are in the order taken, fall-through; a guarded ret or exit falls through."""
-    starts = sorted({*_starts(instructions, entries), *also})
+    found = {*entries, *(target for i in instructions for target in i.targets)}
+    found |= {i.target for i in instructions if i.target is not None}
+    joined = (k for k, i in enumerate(instructions) if i.opcode in ENDS or _JOINS.get(i.opcode) in i.modifiers)
+    found |= {position + 1 for position in joined}
+    starts = sorted({*(start for start in found if start < len(instructions)), *also})
     stops = [*starts[1:], len(instructions)]
     index = {start: number for number, start in enumerate(starts)}
     successors = [_successors(instructions[stop - 1], stop, index) for stop in stops]
     reconvergence = immediate_post_dominators(successors)
     rows = zip(starts, stops, successors, reconvergence, strict=True)
     return tuple(BasicBlock(number, *row) for number, row in enumerate(rows))
-
-
-def _starts(instructions: Sequence[Instruction], entries: Sequence[int]) -> list[int]:
-    starts = set(entries)
-    for position, instruction in enumerate(instructions):
-        if instruction.target is not None:
-            starts.add(instruction.target)
-        starts.update(instruction.targets)
-        if instruction.opcode in ENDS or _JOINS.get(instruction.opcode) in instruction.modifiers:
-            starts.add(position + 1)
-    return sorted(start for start in starts if start < len(instructions))
 
 
 def _successors(last: Instruction, stop: int, index: dict[int, int]) -> tuple[int, ...]:

@@ -216,8 +216,13 @@ class Machine:
             self.saved[int(level)].restore(self, rows[levels == level])
 
     def _completed(self, rows: np.ndarray) -> None:
-        self._reduce(rows)
         barriers, instructions = self.barriers, self.code.program.instructions
+        for instruction, (slot, operation) in self.code.slots.barrier_results.items():  # of `bar.red`
+            mine = rows[barriers.instruction[rows] == instruction]
+            if mine.size:
+                total, true = barriers.votes[self.block_of_row[mine], barriers.waiting[mine]].T
+                value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
+                self.write(slot, value[:, None], mine, self.lanes(mine))
         for row, name, i in zip(rows, barriers.waiting[rows], barriers.instruction[rows], strict=True):
             if instructions[i].meets:
                 self.meet(int(row), int(name), int(barriers.arrived[self.block_of_row[row], name]))
@@ -240,17 +245,6 @@ class Machine:
             elif 0 < count <= MOST_COUNT:
                 self.phases.meet_cluster(row, phase - 1, count)
             self._log_met(row)
-
-    def _reduce(self, rows: np.ndarray) -> None:
-        """The results of `bar.red`, for warps whose barrier has just been completed."""
-        barriers = self.barriers
-        for instruction, (slot, operation) in self.code.slots.barrier_results.items():
-            mine = rows[barriers.instruction[rows] == instruction]
-            if not mine.size:
-                continue
-            total, true = barriers.votes[self.block_of_row[mine], barriers.waiting[mine]].T
-            value = {"popc": true.astype(np.uint32), "and": true == total, "or": true > 0}[operation]
-            self.write(slot, value[:, None], mine, self.lanes(mine))
 
     def lanes(self, rows: np.ndarray) -> np.ndarray:
         """Active lanes of warps, bool [row, 32]."""

@@ -193,20 +193,14 @@ def _make(frame: Frame, inst: Instruction, place: tuple[int, int], form: Form, g
     blocks = tcgen05.blocks_together(frame, place[0], product.blocks)
     sides = [_Side(frame, inst, place, tcgen05.view_of(frame, place[0], block), product, given) for block in blocks]
     right = np.concatenate([side.stored(product.right, given.b, 1) for side in sides])
-    kept = _kept_lanes(given.without, sides[0].view, blocks)
+    words = np.array(given.without or [0] * len(blocks) * (TENSOR_LANES // 32), "<u4")  # lanes that stay as they are
+    kept = np.unpackbits(words.view(np.uint8), bitorder="little").astype(bool).reshape(len(blocks), TENSOR_LANES)
+    differs = sides[0].view.user != blocks[0] and (kept != kept[0]).any()
+    asked = "where the block of odd rank of a pair asks for it"
+    refuse(differs, f"lanes that stay as they are, {asked}, are the same in both", ValueError)
     for side, lanes in zip(sides, kept, strict=True):
         left = side.stored(product.left, given.a, 0) if not isinstance(form.a, Address) else side.in_tensor_memory()
         side.write(side.total(left, right, form.shift), lanes)
-
-
-def _kept_lanes(without: list[int], view: tcgen05.View, blocks: tuple[int, ...]) -> list[np.ndarray]:
-    """Lanes [128] of D that stay as they are, of each thread block. Raises ValueError where it is not known."""
-    words = np.array(without or [0] * len(blocks) * (TENSOR_LANES // 32), "<u4")
-    kept = np.unpackbits(words.view(np.uint8), bitorder="little").astype(bool).reshape(len(blocks), TENSOR_LANES)
-    differs = view.user != blocks[0] and (kept != kept[0]).any()
-    asked = "where the block of odd rank of a pair asks for it"
-    refuse(differs, f"lanes that stay as they are, {asked}, are the same in both", ValueError)
-    return list(kept)
 
 
 class _Side(NamedTuple):

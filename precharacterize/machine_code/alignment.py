@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from functional.programs.program import Dominators, Program
+from functional.programs.program import Dominators, Program, reached
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 from precharacterize import synchronisation as sync
 from precharacterize.classify import Kind
@@ -67,13 +67,8 @@ def machine_blocks(code: Sequence[MachineInstruction], program: Program) -> list
     ptx = [_ptx_of(block, at_line, program) for block in blocks]
     slow = {n for n, block in enumerate(blocks) if _is_slow(block, at_line)}
     slow |= _waiting_again(blocks, ptx, program, labels) | _without_clusters(blocks, ptx, program)
-    seen, left = set(), [0] if blocks else []
-    while left:
-        n = left.pop()
-        if n in seen or n in slow or n >= len(blocks):
-            continue
-        seen.add(n)
-        left += _successors(blocks, n, labels)
+    quick = {*range(len(blocks))} - slow
+    seen = reached(quick & {0}, lambda n: quick.intersection(_successors(blocks, n, labels)))
     ways = Counter(after for n in seen for after in _successors(blocks, n, labels))
     made: list[MachineBlock] = []
     for n in sorted(seen):
@@ -173,7 +168,9 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     dominators, behind = Dominators(edges, 0), Dominators(before, len(edges))
     for block in blocks:
         found = _effects(block, program, kinds, before)
-        block.leader = _leader(found, dominators, behind) if found else _most_held(block, program)
+        held = Counter(program.block_of(i) for i in block.ptx if i >= 0)
+        most_held, _ = max(held.items(), key=lambda own: (own[1], -own[0]), default=(-1, 0))
+        block.leader = _leader(found, dominators, behind) if found else most_held
         block.times = _rounds(block, program, kinds)
     for n, block in enumerate(blocks):
         block.rivals = [m for m, other in enumerate(blocks) if m == n or _same_code(block, other, program, kinds)]
@@ -232,11 +229,6 @@ def _leader(effects: set[int], dominators: Dominators, behind: Dominators) -> in
     first = dominators.nearest_common(effects)
     rarer = {b for b in effects if behind.nearest_common((b, first)) != b}
     return dominators.nearest_common(rarer or effects)
-
-
-def _most_held(block: MachineBlock, program: Program) -> int:
-    held = Counter(program.block_of(i) for i in block.ptx if i >= 0)
-    return max(held, key=lambda b: (held[b], -b), default=-1)
 
 
 def _is_anchor(instruction: MachineInstruction, source: Instruction, kind: int) -> bool:
@@ -346,7 +338,10 @@ class Matching:
             split = max(1, self.program.instructions[i].access_bytes // access_bytes(instruction))
             instance, part = divmod(occurred[i], split if self.kinds[i] not in _ATOMICS else 1)
             occurred[i] += 1
-            wanted = [i, *self._vectorised(instruction, i)] if part == 0 else []
+            if part == 0 and i not in self._hosted:  # what no instruction makes, and this wider one does as well
+                self._hosted[i] = self._neighbours(i, access_bytes(instruction))
+                self.missing = [k for k in self.missing if k not in self._hosted[i]]
+            wanted = [i, *self._hosted[i]] if part == 0 else []
             found[position] = self._access(block, wanted, i, instance, covers)
         return found
 
@@ -373,13 +368,6 @@ class Matching:
                 covers.append(cover)
             sources.append(Source(covers.index(cover), self.numbers[source]))
         return Access(mode, tuple(sources))
-
-    def _vectorised(self, instruction: MachineInstruction, i: int) -> list[int]:
-        """PTX accesses without a machine instruction that this wider one makes as well."""
-        if i not in self._hosted:
-            self._hosted[i] = self._neighbours(i, access_bytes(instruction))
-            self.missing = [k for k in self.missing if k not in self._hosted[i]]
-        return self._hosted[i]
 
     def _neighbours(self, i: int, wide: int) -> list[int]:
         """Those behind an access first, then those before it, as many as `wide` bytes have room for."""

@@ -3,25 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from functional.programs.program import Dominators, in_loops
+from functional.programs.program import Dominators, in_loops, reached
 
 
 def innermost_loops(edges: Sequence[Sequence[int]], dominators: Dominators) -> dict[int, frozenset[int]]:
     """The smallest natural loop around each node of a graph that is in one."""
-    before: dict[int, list[int]] = {}
+    before: list[list[int]] = [[] for _ in edges]
     for node, following in enumerate(edges):
         for after in following:
-            before.setdefault(after, []).append(node)
+            before[after].append(node)
     loops: dict[int, set[int]] = {}
     for node, following in enumerate(edges):
         for head in (h for h in following if dominators.nearest_common((node, h)) == h):
-            body = loops.setdefault(head, {head})
-            left = [node]
-            while left:
-                found = left.pop()
-                if found not in body:
-                    body.add(found)
-                    left += before.get(found, [])
+            way_back = [*before[:head], [], *before[head + 1 :]]
+            loops.setdefault(head, {head}).update(reached([node], way_back.__getitem__))
     by_size = sorted((frozenset(body) for body in loops.values()), key=len, reverse=True)
     return {node: body for body in by_size for node in body}
 

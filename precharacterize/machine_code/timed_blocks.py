@@ -119,8 +119,11 @@ def _row(
 ) -> Row:  # fmt: skip
     kind = classes.kind_of(instruction)
     if access is not None and source is not None:
-        seen, size = _seen_by_l1d(instruction, source), classes.access_bytes(instruction)
-        row = row_of(seen, MEMORY, access_bytes=size, access=access)
+        found, size = instruction.modifiers, classes.access_bytes(instruction)
+        # a load that is to see other SMs' stores passes L1D by, and so does a copy to shared memory that says so
+        past = "BYPASS" in found or ("STRONG" in found and ("GPU" in found or "SYS" in found))
+        past = source == Kind.GLOBAL_LOAD and (past or instruction.name in BULK_COPIES)
+        row = row_of(Kind.L2_LOAD if past else source, MEMORY, access_bytes=size, access=access)
         row.fp64_atomic = kind == Kind.GLOBAL_ATOMIC and "F64" in instruction.modifiers
     elif kind > Kind.CONST_LOAD:  # of the assembler's own: spilled registers, a CAS loop's load
         own = Access(Mode.PASSES if consumes(kind) == 1 else Mode.RECORDS)
@@ -138,14 +141,6 @@ def _row(
     if instruction.read_scoreboard != NO_SCOREBOARD and instruction.read_scoreboard < SCOREBOARDS:
         row.release = registers + instruction.read_scoreboard
     return row
-
-
-def _seen_by_l1d(instruction: MachineInstruction, kind: Kind) -> Kind:
-    """A load that is to see other SMs' stores passes L1D by, and so does a copy to shared memory that says so."""
-    found = instruction.modifiers
-    past = "BYPASS" in found or ("STRONG" in found and ("GPU" in found or "SYS" in found))
-    past = past or instruction.name in BULK_COPIES
-    return Kind.L2_LOAD if kind == Kind.GLOBAL_LOAD and past else kind
 
 
 def _copies(instruction: MachineInstruction, source: Instruction | None, accesses: bool) -> int:

@@ -1,7 +1,7 @@
 """The profile of a program's launches before any is timed: from all of its traces or, where launches can be executed
 alone, from a few thread blocks of one launch of each kind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ import numpy as np
 from abstim.gpu.config import Gpu
 from abstim.study.sample import counts
 from abstim.study.sample.sampled_program import SampledProgram
-from functional.arrays import Float64, Int64
+from functional.arrays import Int64
 from functional.programs.dependence import trace_inputs
 from functional.programs.program import Program
 from functional.traces.line_record import line_of, with_places
@@ -90,9 +90,16 @@ def profile_of(program: SampledProgram) -> Profile:
     names, thread_blocks, threads_per_block = zip(*launches, strict=True)
     kernels = numbered(names)
     columns = {name: np.array([row[name] for row in rows])[kind] for name in rows[0] if name != "basic_blocks"}
+    # each kernel's basic blocks have their own columns
+    first, vectors = np.unique(kind, return_index=True)[1], [np.asarray(row["basic_blocks"]) for row in rows]
+    widths = np.zeros(int(kernels.max()) + 1, np.int64)
+    widths[kernels[first]] = [len(vector) for vector in vectors]
+    starts, basic_blocks = np.cumsum(widths) - widths, np.zeros((len(rows), int(widths.sum())))
+    for place, (kernel, vector) in enumerate(zip(kernels[first].tolist(), vectors, strict=True)):
+        basic_blocks[place, starts[kernel] : starts[kernel] + len(vector)] = vector
     return Profile(
         kernels=kernels, thread_blocks=np.array(thread_blocks), threads_per_block=np.array(threads_per_block),
-        basic_blocks=_basic_blocks([row["basic_blocks"] for row in rows], kind, kernels),  # type: ignore[misc]
+        basic_blocks=basic_blocks[kind],
         features=features(columns),
         **{name: columns[name] for name in _COLUMNS},
     )  # fmt: skip
@@ -169,22 +176,6 @@ def row(program: Program, executed: SomeBlocks, gpu: Gpu) -> Row:
         "cycles": expected_cycles(executed, gpu),
         "basic_blocks": executed.total(lambda trace: counts.basic_block_vector(program, trace).astype(float)),
     }
-
-
-def _basic_blocks(
-    vectors: Sequence[Float64[np.ndarray, " basic_block"]],
-    kind: Int64[np.ndarray, " launch"],
-    kernels: Int64[np.ndarray, " launch"],
-) -> Float64[np.ndarray, "launch basic_block"]:
-    """Each kernel's basic blocks have their own columns."""
-    first = np.unique(kind, return_index=True)[1]
-    widths = np.zeros(int(kernels.max()) + 1, np.int64)
-    widths[kernels[first]] = [len(vector) for vector in vectors]
-    starts = np.cumsum(widths) - widths
-    found = np.zeros((len(vectors), int(widths.sum())))
-    for place, (kernel, vector) in enumerate(zip(kernels[first].tolist(), vectors, strict=True)):
-        found[place, starts[kernel] : starts[kernel] + len(vector)] = vector
-    return found[kind]
 
 
 def expected_cycles(executed: SomeBlocks, gpu: Gpu) -> float:
