@@ -11,9 +11,8 @@ from functional import suite
 from functional.errors import InputError, PtxError
 from functional.keep.kept import Kept
 from functional.programs.link import link
-from functional.ptx import lazy_module
-from functional.ptx.lazy_module import index, open_bytes, open_module
-from functional.ptx.parser import parse_bytes, parse_with
+from functional.ptx import parser
+from functional.ptx.parser import index, open_bytes, open_module, parse_bytes, parse_with
 
 FILES = [*sorted(Path(suite.__file__).parent.glob("*/kernel.ptx")), Path(__file__).parent / "data" / "calls.ptx"]
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
@@ -77,7 +76,7 @@ def test_only_what_is_asked_for_is_parsed(text, monkeypatch):
         seen.append(text)
         return parse_with(text, *rest)
 
-    monkeypatch.setattr("functional.ptx.lazy_module.parse_with", spying)
+    monkeypatch.setattr("functional.ptx.parser.parse_with", spying)
     link(open_module(text), "k7")
     assert len(seen) == 2 and seen[1].count(".entry") == 1 and "k7" in seen[1]
 
@@ -89,7 +88,7 @@ def test_an_unknown_kernel_is_refused_by_name():
 
 def test_what_was_parsed_is_read_back(text, monkeypatch, capfd):
     first = open_module(text).kernels["k7"]
-    monkeypatch.setattr(lazy_module, "parse_with", None)  # is not needed again
+    monkeypatch.setattr(parser, "parse_with", None)  # is not needed again
     assert open_module(text).kernels["k7"] == first
     assert capfd.readouterr().err == ""
 

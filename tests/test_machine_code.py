@@ -19,8 +19,7 @@ from abstim.study.sample.automatic import Aim
 from abstim.study.sample.sampler import sample
 from functional.errors import InputError
 from functional.programs.link import link
-from functional.ptx.lazy_module import open_module
-from functional.ptx.parser import parse
+from functional.ptx.parser import open_module, parse
 from functional.traces.line_record import line_of, sectors_of
 from functional.traces.trace import PARAM_WINDOW_LINE
 from precharacterize.build_timed import assembly_of, build_timed_code, hoisted, is_dropped, timed_code_of

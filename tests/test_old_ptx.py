@@ -11,8 +11,7 @@ from functional.launches.launch import Pointer, make_launch
 from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.programs.link import link
-from functional.ptx.lazy_module import open_bytes
-from functional.ptx.parser import parse, parse_bytes
+from functional.ptx.parser import open_bytes, parse, parse_bytes
 
 HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
 BEGIN = (

@@ -19,8 +19,7 @@ from functional.programs.program import Program
 from functional.programs.registers import Registers, registers_per_thread
 from functional.ptx.ir import Module
 from functional.ptx.joined_parts import joined_parts
-from functional.ptx.lazy_module import open_bytes
-from functional.ptx.parser import text_of
+from functional.ptx.parser import open_bytes, text_of
 
 
 @dataclass

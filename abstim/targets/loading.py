@@ -34,7 +34,7 @@ from functional.launches.memory import Memory
 from functional.programs.link import link
 from functional.programs.program import Program
 from functional.ptx.ir import TYPE_BYTES, Module, Parameter
-from functional.ptx.lazy_module import open_module
+from functional.ptx.parser import open_module
 from functional.ptx.source import naming_source
 
 

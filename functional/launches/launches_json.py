@@ -22,7 +22,7 @@ from functional.launches.views import TensorMap, Texture
 from functional.programs.link import link
 from functional.programs.registers import MOST_REGISTERS
 from functional.ptx.ir import Module
-from functional.ptx.lazy_module import open_module
+from functional.ptx.parser import open_module
 
 DTYPES = {f"f{8 * size}": f"<f{size}" for size in (2, 4, 8)}
 DTYPES |= {f"{kind}{8 * size}": f"<{kind}{size}" for size in (1, 2, 4, 8) for kind in "ui"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from functional.errors import InputError, refuse
-from functional.ptx.lazy_module import next_item
+from functional.ptx.parser import next_item
 
 _HEAD = re.compile(r"\.version\s+(?P<version>\S+)|\.target\s+(?P<target>[^\n]+)|\.address_size\s+(?P<address_size>\d+)")
 _SKIPPED = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|\.file[ \t][^\n]*")

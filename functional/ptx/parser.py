@@ -1,20 +1,31 @@
-"""PTX text to ir.Module. The grammar is in grammar.lark; what the names mean is settled in _lower.py."""
+"""PTX text to ir.Module: as a whole, or, for programs of thousands of functions, each when it is asked for, and kept on
+disk. The grammar is in grammar.lark; what the names mean is settled in _lower.py.
+
+Where each function begins and ends, and how many instructions it has, is found without parsing it. A text that is
+irregular in any way is not indexed, and is parsed as a whole."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import pickle
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from inspect import isclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from functional.errors import InputError, PtxError
 from functional.files import read_bytes
 from functional.keep.kept import Kept, key
+from functional.ptx import ir
+from functional.ptx.ir import Kernel, Module
 
 if TYPE_CHECKING:
     from lark import Lark, UnexpectedInput
@@ -157,3 +168,233 @@ def _tables() -> dict[str, Any]:
             part["pattern"]["_width"] = [min(bound, 1 << 62) for bound in width]
     data["options"] = {name: data["options"][name] for name in ("parser", "lexer", "start", "maybe_placeholders")}
     return {"data": data, "memo": memo}
+
+
+_COMMENTS = r"//[^\n]*|/\*[\s\S]*?\*/"
+# .version, .target and .address_size, which no semicolon ends
+_HEAD = re.compile(
+    rf"(?:\s|{_COMMENTS})*\.version\s+\S+(?:\s|{_COMMENTS})+\.target\s+\w+(?:\s*,\s*\w+)*"
+    rf"(?:(?:\s|{_COMMENTS})+\.address_size\s+\d+)?"
+)
+_SIGN = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{;]')
+_BRACE = re.compile(rf'{_COMMENTS}|"[^"\n]*"|[{{}}]')
+_FUNCTION = re.compile(r"\.(entry|func)\b(?:\s*\.attribute\s*\([^)]*\))*\s*(?:\([^)]*\)\s*)?([A-Za-z_$%][\w$]*)")
+_SKIPPED = re.compile(rf'{_COMMENTS}|"[^"\n]*"|\.(?:loc|file)[ \t][^\n]*')
+_LIST_END = re.compile(r"\s*;")  # behind the values of a variable
+_STATIC = re.compile(r"\.(?:global|const)\s+\.")
+# What is written with more instructions than stand there
+_REGISTER_PARAMETER = re.compile(r"[(,]\s*\.reg\b")
+# What may stand in front of an instruction, and the instruction's guard and opcode
+_STATEMENT = re.compile(r"(?:[\s{}]|[A-Za-z_$%][\w$]*\s*:(?!:))*(@\s*!?\s*[\w$%]+\s*)?([a-z]\w*)?")
+_LABEL_BEHIND = re.compile(r"[\w$]\s*:(?!:)")
+
+
+class FunctionPlace(Struct, frozen=True):
+    """A function with a body: `start` and `stop` of its text, the braces included; `body`: where the braces begin.
+
+    `line`: where `start` lies; `pc_base`: instructions of the functions before it. `static`: does the body declare
+    variables that live as long as the module?"""
+
+    name: str
+    is_entry: bool
+    start: int
+    body: int
+    stop: int
+    line: int
+    pc_base: int
+    static: bool
+
+
+class Index(Struct, frozen=True):
+    """`head`: the directives that a text begins with, up to there."""
+
+    head: int
+    functions: tuple[FunctionPlace, ...]
+
+
+def index(text: str) -> Index | None:
+    """The functions of a PTX text in their order; None for a text that is not regular."""
+    head = _HEAD.match(text)
+    if head is None or _REGISTER_PARAMETER.search(text):
+        return None
+    at, line, pc_base, found = head.end(), 1 + text.count("\n", 0, head.end()), 0, list[FunctionPlace]()
+    while (sign := _sign(text, at)) is not None:
+        stop = sign + 1
+        if text[sign] == "{":
+            stop = _closing(text, sign)
+            declared = list(_FUNCTION.finditer(_SKIPPED.sub("", text[at:sign])))
+            if len(declared) > 1:  # a prototype that no semicolon ends
+                return None
+            function = declared[0] if declared else None
+            count = None if function is None or not stop else _instructions(text[sign + 1 : stop - 1])
+            if not stop or (function is not None and count is None):
+                return None
+            if function is not None:
+                static = bool(_STATIC.search(text, sign, stop))
+                is_entry = function[1] == "entry"
+                found.append(FunctionPlace(function[2], is_entry, at, sign, stop, line, pc_base, static))
+                pc_base += count or 0
+        line += text.count("\n", at, stop)
+        at = stop
+    names = {function.name for function in found}
+    return Index(head.end(), tuple(found)) if len(names) == len(found) else None
+
+
+def next_item(text: str, at: int) -> tuple[int, int] | None:
+    """Of the next declaration at the top of a text: where its braces begin (0: it has none), and where it ends. None if
+    there is no more."""
+    if (sign := _sign(text, at)) is None:
+        return None
+    if text[sign] == ";":
+        return 0, sign + 1
+    stop = _closing(text, sign)
+    behind = _LIST_END.match(text, stop) if stop else None
+    return sign, behind.end() if behind else stop or len(text)
+
+
+def _sign(text: str, at: int) -> int | None:
+    """The next brace or semicolon."""
+    return next((m.start() for m in _SIGN.finditer(text, at) if m[0] in "{;"), None)
+
+
+def _closing(text: str, at: int) -> int:
+    """Behind the brace that closes the one at `at`; 0 if there is none."""
+    depth = 0
+    for match in _BRACE.finditer(text, at):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if not depth:
+            return match.end()
+    return 0
+
+
+def _instructions(body: str) -> int | None:
+    """How many instructions a body has, with the `ret` at its end that goes without saying; None if branches decide."""
+    *statements, rest = _SKIPPED.sub("", body).split(";")
+    if _LABEL_BEHIND.search(rest):
+        return None
+    count, last = 0, ("", "")
+    for statement in statements:
+        match = _STATEMENT.match(statement)
+        if match is not None and match[2]:
+            count, last = count + 1, (match[1], match[2])
+    return count + (last[0] is not None or last[1] not in ir.NEVER_FALLS_THROUGH)
+
+
+_KEPT_BYTES = 1 << 28
+
+
+def open_module(source: str | Path) -> Module:
+    """A PTX file, of which a function is parsed when it is used. Raises PtxError for what it can tell at once, and
+    InputError if the file cannot be read; a function that does not parse raises PtxError when it is used."""
+    return open_bytes(file_bytes(source), str(source))
+
+
+def open_bytes(data: bytes, path: str) -> Module:
+    """The same of PTX text given as bytes; `path` is only its name in messages."""
+    digest = hashlib.sha256(data).hexdigest()
+    if (outline := _kept(digest, lambda: _outline(data, path, digest))) is None:
+        return parse_bytes(data, path)
+    module = replace(outline.module, path=path)
+    return replace(module, kernels=LazyKernels(data, module, outline))
+
+
+class Outline(Struct, frozen=True):
+    """What is outside of functions, and where these are. `module` holds those that declare static variables."""
+
+    module: Module
+    aliases: dict[str, str]
+    declared: frozenset[str]  # functions and kernels, with a body or without
+    index: Index
+
+
+class LazyKernels(Mapping[str, Kernel]):
+    """Functions by name, in file order."""
+
+    def __init__(self, data: bytes, module: Module, outline: Outline) -> None:
+        self.data, self.module, self.outline = data, module, outline
+        self._places = {place.name: place for place in outline.index.functions}
+        self._known = dict(module.kernels)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of those that can be launched."""
+        return tuple(name for name, place in self._places.items() if place.is_entry)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in self._known:
+            make = partial(self._parsed, self._places[name])
+            self._known[name] = _kept(f"{self.module.digest}:{name}", make)
+        return self._known[name]
+
+    def _parsed(self, place: FunctionPlace) -> Kernel:
+        from functional.ptx._lower import lower_function
+
+        text, bases = text_of(self.data, self.module.path), _bases(self.outline.index)
+        head = text[: self.outline.index.head]
+        lines = place.line - 1 - head.count("\n")
+        piece = head + "\n" * lines + text[place.start : place.stop]
+
+        def lower(tree: RawModule) -> Kernel:
+            return lower_function(tree, self.module, self.outline.aliases, self.outline.declared, bases[place.name])
+
+        return parse_with(piece, self.module.path, lower)
+
+
+def _outline(data: bytes, path: str, digest: str) -> Outline | None:
+    from functional.ptx._lower import aliases_of, functions_of, lower
+
+    text = text_of(data, path)
+    if (found := index(text)) is None:
+        return None
+
+    def lowered(tree: RawModule) -> Outline:
+        bases = _bases(found)
+        return Outline(lower(tree, path, digest, bases), aliases_of(tree), functions_of(tree) | bases.keys(), found)
+
+    return parse_with(_without_bodies(text, found), path, lowered)
+
+
+def _bases(found: Index) -> dict[str, int]:
+    return {place.name: place.pc_base for place in found.functions}
+
+
+def _without_bodies(text: str, found: Index) -> str:
+    """A text of as many lines in which functions are declared only, and kernels left out: but for those with static
+    variables, which are variables of the module."""
+    parts, at = [], 0
+    for place in found.functions:
+        if place.static:
+            continue
+        parts += [text[at : place.start if place.is_entry else place.body], "" if place.is_entry else ";"]
+        parts += ["\n" * text.count("\n", place.start if place.is_entry else place.body, place.stop)]
+        at = place.stop
+    return "".join([*parts, text[at:]])
+
+
+_RECORDS = {
+    (own.__module__, own.__name__)
+    for own in (*vars(ir).values(), FunctionPlace, Index, Outline)
+    if isclass(own) and issubclass(own, Struct) and own is not Struct
+} | {("builtins", "frozenset")}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes records of instructions and places, and calls nothing else, whatever a file says."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _RECORDS:
+            raise pickle.UnpicklingError(f"{module}.{name} is no record of a parsed program")
+        return super().find_class(module, name)
+
+
+def _kept(name: str, make: Any) -> Any:
+    """What is kept of a text under a name, else what `make` makes: to load the parser alone takes longer."""
+    encode = partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+    decode = lambda content: _Unpickler(io.BytesIO(content)).load()  # noqa: E731
+    return Kept("parsed").load_or_make(key((__name__,), name), make, decode, encode, _KEPT_BYTES)

@@ -69,7 +69,7 @@ def case_of(name: str, base: str, described: Recipe) -> Case:
     from functional.launches.launch import make_launch
     from functional.launches.memory import Memory
     from functional.programs.link import link
-    from functional.ptx.lazy_module import open_module
+    from functional.ptx.parser import open_module
 
     module = open_module(ptx_path(base))
     memory = Memory(module.variables)

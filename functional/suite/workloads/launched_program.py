@@ -18,7 +18,7 @@ from functional.launches.launches_json import read_resources
 from functional.launches.memory import Contents, Memory
 from functional.programs.link import link
 from functional.programs.program import Program
-from functional.ptx.lazy_module import open_module
+from functional.ptx.parser import open_module
 
 LAYERS, TRANSFORMER = (Path(__file__).with_name(name) for name in ("layers.ptx", "transformer.ptx"))
 
