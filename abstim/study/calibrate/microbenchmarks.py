@@ -200,7 +200,7 @@ def _read_chunks(chunks: int, facts: Facts, rounds: int) -> Experiment:
 def _throughputs(facts: Facts, effort: int) -> Iterator[Measurement]:
     rounds, warps = (8 * effort, 24 * effort), 32  # of fewer than eight an assembler makes other code
     for name in ptx_text.operations(facts.target):
-        chain = ptx_text.LENGTH * ptx_text.PER_OPERATION.get(name, 1)
+        chain = ptx_text.LENGTH * int(ptx_text.OPERATIONS[name]["instructions"])
         many, one = partial(_arithmetic, name, 32 * warps), partial(_arithmetic, f"{name}_latency", 32)
         rate = partial(facts.rate, ptx_text.CHAINS * chain * warps * 32)
         yield Measurement("throughput", name, 0, "per cycle and SM", many, rounds, rate)
@@ -218,10 +218,10 @@ def _arithmetic(kernel: str, threads: int, rounds: int) -> Experiment:
 
 def _atomics(facts: Facts, effort: int) -> Iterator[Measurement]:
     """Of one SM in shared memory, of all of them in global memory: updates (of a lane) a cycle."""
-    for name, (space, _, operation) in ptx_text.ATOMICS.items():
+    for name, row in ptx_text.ATOMICS.items():
         for addresses, stride in ptx_text.ADDRESSES.items():
-            blocks = 1 if space == "shared" else facts.sm_count
-            run = partial(_atomic, name, blocks, stride * (8 if operation.endswith("64") else 4))
+            blocks = 1 if row["space"] == "shared" else facts.sm_count
+            run = partial(_atomic, name, blocks, stride * (8 if row["operation"].endswith("64") else 4))
             rate = partial(facts.rate, ptx_text.CHAIN * blocks * 256)
             yield Measurement("atomics", f"{name}_{addresses}", 0, "per cycle", run, (effort, 3 * effort), rate)
 
