@@ -15,27 +15,7 @@ from sampling.stem import Stem
 from sampling.tbpoint import InterLaunch, IntraLaunch
 
 __all__ = [
-    "Estimate",
-    "FirstInstructions",
-    "Full",
-    "Functional",
-    "InterLaunch",
-    "IntraLaunch",
-    "LaunchShape",
-    "Observation",
-    "Part",
-    "Photon",
-    "Pkp",
-    "Pks",
-    "Profile",
-    "RandomUnits",
-    "SamplingError",
-    "Selection",
-    "Sieve",
-    "SimPoint",
-    "Simulator",
-    "Stem",
-    "Systematic",
-    "TwoLevel",
-    "WarpProfile",
-]
+    "Estimate", "FirstInstructions", "Full", "Functional", "InterLaunch", "IntraLaunch", "LaunchShape", "Observation",
+    "Part", "Photon", "Pkp", "Pks", "Profile", "RandomUnits", "SamplingError", "Selection", "Sieve", "SimPoint",
+    "Simulator", "Stem", "Systematic", "TwoLevel", "WarpProfile",
+]  # fmt: skip

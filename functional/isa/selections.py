@@ -208,16 +208,7 @@ def _createpolicy(inst: Instruction) -> Operation:
 
 
 TABLE: dict[str, Builder] = {
-    "setp": _setp,
-    "set": _set,
-    "selp": _selp,
-    "slct": _slct,
-    "testp": _testp,
+    "setp": _setp, "set": _set, "selp": _selp, "slct": _slct, "testp": _testp, "cvta": _cvta, "isspacep": _isspacep,
+    "createpolicy": _createpolicy, "mapa": _mapa, "getctarank": _getctarank, "mbarrier": _pending_count,
     "mov": same_type(lambda e, inst, a: a, KINDS, 1),
-    "cvta": _cvta,
-    "isspacep": _isspacep,
-    "createpolicy": _createpolicy,
-    "mapa": _mapa,
-    "getctarank": _getctarank,
-    "mbarrier": _pending_count,
-}
+}  # fmt: skip
