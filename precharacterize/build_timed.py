@@ -4,6 +4,7 @@ PTX instructions come in the order an assembler puts them in, loads as early as 
 what machine code has no instruction for: parameters are operands there, address spaces have one numbering, copies of
 registers are the registers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import pairwise
@@ -132,10 +133,7 @@ def ptx_rows(
 def _copies(program: Program) -> dict[int, int]:
     """Register -> the one it is a copy of, where both are written once."""
     ids = {r.name: n for n, r in enumerate(program.registers)}
-    written: dict[str, int] = {}
-    for instruction in program.instructions:
-        for register in instruction.writes():
-            written[register.name] = written.get(register.name, 0) + 1
+    written = Counter(register.name for i in program.instructions for register in i.writes())
     found: dict[int, int] = {}
     for i in program.instructions:
         source = i.sources[0] if len(i.sources) == 1 else None

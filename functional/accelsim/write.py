@@ -8,6 +8,8 @@ ordinary registers: a trace has no others, and without them a branch would not w
 import lzma
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +29,7 @@ from functional.launches.memory import Memory
 from functional.llvm_executor import LlvmExecutor
 from functional.llvm_executor.pieces import Care
 from functional.programs.program import Program
-from functional.programs.registers import live_behind, numbers_in
+from functional.programs.registers import bits_of, live_behind, numbers_in
 from functional.ptx.ir import TYPE_BYTES, Instruction, Register, Vector, registers_of
 from functional.steps.machine import Entries, Machine, Watch, order_of
 from functional.traces.trace import Trace
@@ -86,11 +88,8 @@ class _Colours:
 
     def _blocked(self, member: int) -> int:
         """Bit set of the numbers that registers living at the same time have."""
-        taken = 0
-        for other in numbers_in(self.neighbours[member]):
-            if self.numbers[other] >= 0:
-                taken |= (1 << self.words[other]) - 1 << self.numbers[other]
-        return taken
+        others = ((self.numbers[other], self.words[other]) for other in numbers_in(self.neighbours[member]))
+        return reduce(or_, ((1 << words) - 1 << number for number, words in others if number >= 0), 0)
 
 
 def _interference(program: Program, ids: dict[Register, int]) -> list[int]:
@@ -118,13 +117,8 @@ def _registers_of_functions(program: Program, ids: dict[Register, int]) -> dict[
         own.setdefault(function, []).append(instruction)
 
     def used(function: str) -> int:
-        found = 0
-        for instruction in own[function]:
-            for register in (*instruction.reads(), *instruction.writes()):
-                found |= 1 << ids[register]
-            if instruction.callee is not None:
-                found |= used(instruction.callee)
-        return found
+        inside = bits_of((r for i in own[function] for r in (*i.reads(), *i.writes())), ids)
+        return reduce(or_, (used(i.callee) for i in own[function] if i.callee is not None), inside)
 
     return {function: used(function) for function in own}
 

@@ -181,16 +181,21 @@ def _successors(last: Instruction, stop: int, index: dict[int, int]) -> tuple[in
     return tuple(dict.fromkeys(taken))
 
 
+def turned(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The nodes before each; one more node, the exit of the graph, comes after all that have none behind."""
+    before: list[list[int]] = [[] for _ in range(len(successors) + 1)]
+    for node, following in enumerate(successors):
+        for successor in following or (len(successors),):
+            before[successor].append(node)
+    return before
+
+
 def immediate_post_dominators(successors: Sequence[Sequence[int]]) -> list[int | None]:
     """Immediate post-dominator of every node, None where only the exit of the graph remains.
 
     `successors[n]` are the nodes after n; a node with none leads to a virtual exit. An endless loop has none either."""
     end = len(successors)
-    backward: list[list[int]] = [[] for _ in range(end + 1)]
-    for node, following in enumerate(successors):
-        for successor in following or (end,):
-            backward[successor].append(node)
-    parent = Dominators(backward, end).parent
+    parent = Dominators(turned(successors), end).parent
     return [None if parent.get(node, end) == end else parent[node] for node in range(end)]
 
 
@@ -202,11 +207,7 @@ class Dominators:
     def __init__(self, successors: Sequence[Sequence[int]], root: int) -> None:
         order = _post_order(successors, root)
         self._rank = {node: rank for rank, node in enumerate(order)}
-        before: dict[int, list[int]] = {node: [] for node in order}
-        for node in order:
-            for following in successors[node]:
-                before[following].append(node)
-        self.parent, changed = {root: root}, True
+        before, self.parent, changed = turned(successors), {root: root}, True
         while changed:
             changed = False
             for node in reversed(order[:-1]):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from functional.programs.program import Dominators, Program, reached
+from functional.programs.program import Dominators, Program, reached, turned
 from functional.ptx.ir import Immediate, Instruction, Operand, Register, Special, Symbol
 from precharacterize import synchronisation as sync
 from precharacterize.classify import Kind
@@ -161,10 +161,7 @@ def align(blocks: list[MachineBlock], program: Program, kinds: Sequence[int]) ->
     """Set leader, times and rivals of every block; a block that holds no PTX instruction keeps leader -1."""
     called = {i: [program.block_of(entry)] for i, entry in program.callee_entry.items()}
     edges = [[*block.successors, *called.get(block.stop - 1, [])] for block in program.blocks]
-    before: list[list[int]] = [[] for _ in range(len(edges) + 1)]  # one more node comes after all that lead nowhere
-    for node, following in enumerate(edges):
-        for after in following or [len(edges)]:
-            before[after].append(node)
+    before = turned(edges)
     dominators, behind = Dominators(edges, 0), Dominators(before, len(edges))
     for block in blocks:
         found = _effects(block, program, kinds, before)

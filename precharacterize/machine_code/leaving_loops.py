@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from functional.programs.program import Dominators, in_loops, reached
+from functional.programs.program import Dominators, in_loops, reached, turned
 
 
 def innermost_loops(edges: Sequence[Sequence[int]], dominators: Dominators) -> dict[int, frozenset[int]]:
     """The smallest natural loop around each node of a graph that is in one."""
-    before: list[list[int]] = [[] for _ in edges]
-    for node, following in enumerate(edges):
-        for after in following:
-            before[after].append(node)
-    loops: dict[int, set[int]] = {}
+    before, loops = turned(edges), dict[int, set[int]]()
     for node, following in enumerate(edges):
         for head in (h for h in following if dominators.nearest_common((node, h)) == h):
             way_back = [*before[:head], [], *before[head + 1 :]]
