@@ -45,8 +45,7 @@ def rows_beside(module: str, name: str) -> tuple[dict[str, str], ...]:
 
 def read_text(path: str | Path, encoding: str = "utf-8-sig", errors: str = "strict") -> str:
     """The text of a file, its lines ended by a line feed each. Raises OSError, UnicodeDecodeError."""
-    text = read_bytes(path, MOST_BYTES >> 4).decode(encoding, errors)
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return read_bytes(path, MOST_BYTES >> 4).decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def table_rows(path: str | Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, str]]]:

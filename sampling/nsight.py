@@ -76,8 +76,7 @@ def _launches(path: Path) -> Iterator[dict[str, str]]:
         return
     found: dict[str, dict[str, str]] = {}
     for row in rows:
-        launch = found.setdefault(row["ID"], dict(row))
-        launch[row["Metric Name"]] = row["Metric Value"]
+        found.setdefault(row["ID"], dict(row))[row["Metric Name"]] = row["Metric Value"]
     yield from found.values()
 
 

@@ -40,8 +40,7 @@ class Pks:
         if self.measured:
             strata = self.sweep(points, cycles[:, None], np.zeros(len(profile), np.int64))
         else:
-            everything = np.column_stack([cycles, features])
-            strata = self.sweep(points, everything, profile.need("kernels", self.name))
+            strata = self.sweep(points, np.column_stack([cycles, features]), profile.need("kernels", self.name))
         apart = max(self.error, projection_error(strata, cycles[:, None]))
         return Selection(
             method=self.name,

@@ -52,8 +52,7 @@ class Stem:
 
     def root(self, times: PerUnit, kind: Labels) -> Labels:
         """Clusters of all launches, kind by kind."""
-        share = np.bincount(kind, times) / times.sum()
-        together = math.sqrt(float(np.sum(share**2)))
+        together = math.sqrt(float(np.sum((np.bincount(kind, times) / times.sum()) ** 2)))
         error = self.error / (1.0 if self.alone else together)  # of each kind
         strata = np.zeros(len(times), np.int64)
         todo = members(kind)

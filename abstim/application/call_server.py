@@ -84,8 +84,7 @@ class CallServer:
         except CudaError as error:
             if error.why:
                 self.problem(error.why)
-            values = (int(error.lasting),) if name == "launch" else ()
-            return reply(request.message, error.number, values)
+            return reply(request.message, error.number, (int(error.lasting),) if name == "launch" else ())
         except InputError as error:
             self.problem(str(error))
             return reply(request.message, NOT_SUPPORTED)

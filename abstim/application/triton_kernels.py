@@ -40,8 +40,7 @@ _LOWEST = 1 << 32  # numbers below are no addresses of the host
 def tensors_behind(words: Iterable[UInt64[np.ndarray, " word"]]) -> list[Any]:
     """Tensors of torch, on the CPU, that begin at one of the numbers or hold it: kernels follow addresses that lie in a
     tensor, which are the host's, to other tensors."""
-    named = [w[w >= _LOWEST] for w in words]
-    wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *named]))
+    wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *(w[w >= _LOWEST] for w in words)]))
     torch = sys.modules.get("torch")
     if torch is None or not wanted.size:
         return []
@@ -296,8 +295,7 @@ class Launcher:
         with HostRanges(server.memory, pointers, integers) as ranges:
             values = [_number(type_, value, ranges, program.name) for type_, value in pairs]
             sizes = [getattr(metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
-            scratch = [ranges.scratch(grid.total * size) for size in sizes]
-            values += [np.uint64(address) for address in scratch]
+            values += [np.uint64(ranges.scratch(grid.total * size)) for size in sizes]
             cluster = self._cluster if self._cluster.x > 1 else None
             cooperative = bool(getattr(metadata, "launch_cooperative_grid", False))
             shape = Shape(grid, Dim3(32 * metadata.num_warps), metadata.shared, cluster, cooperative)

@@ -122,8 +122,7 @@ def _told(error: Exception) -> int:
         return _fail(f"not enough memory: {size}" if size else "not enough memory", 2)
     if isinstance(error, OSError):
         where = error.filename or "the output cannot be written"  # of files that abstim opens, it knows the name
-        status = _fail(f"{where}: {error.strerror or error}", 2)
-        return _discard_output(status)
+        return _discard_output(_fail(f"{where}: {error.strerror or error}", 2))
     if isinstance(error, (OverflowError, RecursionError)):
         return _fail(f"a number or a nesting is too large: {error}", 2)
     return _fail(f"{name}: {error}: this is a fault of abstim; {TRACEBACK}=1 shows where", 70)

@@ -198,8 +198,7 @@ def load_gpu(name: str, overrides: Overrides = (), timed_code: str = "") -> Gpu:
         overrides = overrides if old.value == timed_code else [*overrides, f"timed_code={timed_code}"]
     if own:
         known = known_error(own, timed_code=settings["timed_code"].value)
-    label = " ".join([Path(name).stem, *overrides])
-    gpu = _build(label, title, settings, labels)
+    gpu = _build(" ".join([Path(name).stem, *overrides]), title, settings, labels)
     for key, override in given.items():
         if why := gpu.why_idle(key):
             raise InputError(f"--set {override}: {key} has no effect on {Path(name).stem}: {why}")

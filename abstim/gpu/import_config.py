@@ -125,8 +125,7 @@ def timing_of(option: Option) -> dict[str, float]:
     if "=" not in option.value:
         parts = [f"{name}={value}" for name, value in zip(TIMING_FIELDS, parts, strict=False)]
     try:
-        pairs = [part.split("=") for part in parts]
-        timing = {name: float(value) for name, value in pairs}
+        timing = {name: float(value) for name, value in (part.split("=") for part in parts)}
     except ValueError:
         timing = {}
     if not timing or not all(map(isfinite, timing.values())):

@@ -311,8 +311,7 @@ def open_session(
         return target
     started = perf_counter()
     case = open_target(target)
-    parse_seconds = perf_counter() - started
-    session = Session(case, parse_seconds=parse_seconds)
+    session = Session(case, parse_seconds=perf_counter() - started)
     session.serial = serial
     if isinstance(case, StoredCase) and any(map(is_ordered, case.launches)):
         session.order_note = order_note(case, AS_TRACED)

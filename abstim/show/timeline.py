@@ -139,8 +139,7 @@ def _span_events(
 
 
 def _slice_events(launch: LaunchLog, drawn: Slices, start: int, us_per_cycle: float) -> Iterator[dict[str, Any]]:
-    columns = [*drawn, launch.block_line[drawn.block]]
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    rows = zip(*(column.tolist() for column in [*drawn, launch.block_line[drawn.block]]), strict=True)
     for sm, slot, warp, block, begin, end, visits, count, stalls, line in rows:
         waited = {reason.replace("_", " "): cycles for reason, cycles in zip(STALLS, stalls, strict=True) if cycles}
         name, cycles = f"BB {block}" if visits == 1 else f"BB {block} and {visits - 1} more", end - begin

@@ -429,8 +429,7 @@ def compared(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Verdict]:
 
 def _rounds(result: Mapping[str, Any], stage: str, names: Sequence[str]) -> list[float]:
     """Of every round the mean log time, in yardsticks."""
-    columns = [result["benchmarks"][name][stage]["round_seconds"] for name in names]
-    rounds = zip(*columns, strict=True)
+    rounds = zip(*(result["benchmarks"][name][stage]["round_seconds"] for name in names), strict=True)
     return [fmean(map(log, row)) - log(unit) for row, unit in zip(rounds, result["yardstick_seconds"], strict=True)]
 
 

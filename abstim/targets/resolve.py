@@ -216,8 +216,7 @@ def programs_of(target: str) -> list[Program]:
     if _is_source(target):
         module = _loaded(target)
         return [module.kernel(name).program for name in module.kernels]
-    launches = open_target(target).launches
-    return list({launch.program.name: launch.program for launch in launches}.values())
+    return list({launch.program.name: launch.program for launch in open_target(target).launches}.values())
 
 
 def _loaded(path: str, defined: Mapping[str, Any] = MappingProxyType({})) -> LoadedModule:

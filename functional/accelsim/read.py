@@ -93,8 +93,7 @@ class Records:
             self.conflicts.append(1 if mask else 0)
             self.conflict_counts[self._warp] += 1
         else:
-            parameter = what.space in ("const", "param") and mask
-            self.records.append(_FIRST_PARAMETER if parameter else 0)
+            self.records.append(_FIRST_PARAMETER if what.space in ("const", "param") and mask else 0)
             self.record_counts[self._warp] += 1
 
     def flush(self) -> None:

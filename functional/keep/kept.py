@@ -118,8 +118,7 @@ def _remember() -> None:
     tops = {os.path.dirname(_source(name)) for name in PACKAGES}
     folders = [f for top in tops for f, _, _ in os.walk(top) if not f.endswith("__pycache__")]
     times = {folder: os.stat(folder).st_mtime_ns for folder in (*folders, *_libraries())}
-    memory = _memory()._replace(folders=times)
-    Kept("sources").save(_memory_name(), msgspec.msgpack.encode(memory))
+    Kept("sources").save(_memory_name(), msgspec.msgpack.encode(_memory()._replace(folders=times)))
 
 
 def _version(library: str) -> str:

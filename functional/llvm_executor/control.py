@@ -87,8 +87,7 @@ def return_values(unit: Unit, block: BasicBlock, inst: Instruction, lanes: Value
     sites = [b for b in program.blocks if ends[b.index].callee == function]
     base = e.resize(e.load("%frame", at.BASE, "i32"), "i64", False)
     place = e.op("sub", unit.context("frame_bytes"), e.op("mul", base, at.ENTRY_BYTES))
-    saved = e.scalar(f"getelementptr i8, ptr %frame, {place}", "ptr")
-    after = e.load(saved, 0, "i32")
+    after = e.load(e.scalar(f"getelementptr i8, ptr %frame, {place}", "ptr"), 0, "i32")
     cases = " ".join(f"i32 {b.index + 1}, label %{name}{b.index}" for b in sites)
     e.raw(f"switch {after}, label %gone [ {cases} ]")
     for site in sites:

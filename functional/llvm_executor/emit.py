@@ -103,8 +103,7 @@ class LlvmEmitter(Emitter):
     def cast(self, name: str, v: Value, kind: str) -> Value:
         if v.kind == kind:
             return v
-        to = vector(kind) if v.wide else kind
-        return self.let(f"{name} {v} to {to}", kind, v.wide)
+        return self.let(f"{name} {v} to {vector(kind) if v.wide else kind}", kind, v.wide)
 
     def intrinsic(self, name: str, *values: Value, extra: str = "", returns: str = "") -> Value:
         """`@llvm.name` overloaded on its operands' type; `extra` are literal operands behind."""

@@ -168,8 +168,7 @@ def basic_blocks(
     stops = [*starts[1:], len(instructions)]
     index = {start: number for number, start in enumerate(starts)}
     successors = [_successors(instructions[stop - 1], stop, index) for stop in stops]
-    reconvergence = immediate_post_dominators(successors)
-    rows = zip(starts, stops, successors, reconvergence, strict=True)
+    rows = zip(starts, stops, successors, immediate_post_dominators(successors), strict=True)
     return tuple(BasicBlock(number, *row) for number, row in enumerate(rows))
 
 

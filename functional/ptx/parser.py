@@ -328,8 +328,7 @@ class LazyKernels(Mapping[str, Kernel]):
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in self._known:
-            make = partial(self._parsed, self._places[name])
-            self._known[name] = _kept(f"{self.module.digest}:{name}", make)
+            self._known[name] = _kept(f"{self.module.digest}:{name}", partial(self._parsed, self._places[name]))
         return self._known[name]
 
     def _parsed(self, place: FunctionPlace) -> Kernel:

@@ -76,8 +76,7 @@ def decoded(program: Program, inst: Instruction, build: Callable[[], T]) -> T:
     try:
         return build()
     except REFUSALS:
-        message = f"instruction '{inst.name}' is not supported"
-        raise PtxError(program.path, inst.line, message) from None
+        raise PtxError(program.path, inst.line, f"instruction '{inst.name}' is not supported") from None
 
 
 def end_of(slots: Slots, block: BasicBlock, last: Instruction) -> Terminator:

@@ -31,8 +31,7 @@ class _Access:
         given_axes = 3 if self.cube else self.axes
         self.reference = where.base.name if isinstance(where.base, Symbol) else ""
         self.handle = _bound(self.reference) if self.reference else getter(slots, where.base, "u64")
-        given = inst.sources[1]
-        elements: tuple = parts_of(given)
+        elements: tuple = parts_of(inst.sources[1])
         refuse_if(len(elements) < given_axes + self.layered or (self.cube and coordinate_type != "f32"))
         self.layer = getter(slots, elements[0], "u32") if self.layered else None
         spatial = elements[self.layered : self.layered + given_axes]

@@ -143,8 +143,7 @@ def product_step(slots: Slots, inst: Instruction) -> Step:
         a, b = left(frame) * sign, found.swapaxes(1, 2)
         if plain and frame.accumulate(a, b, of, held, added[:, 0, 0]):
             return None
-        old = np.where(added, mma.read(frame, before, kinds[0]), 0)
-        third = mma.assembled(old, places, (_ROWS, columns))
+        third = mma.assembled(np.where(added, mma.read(frame, before, kinds[0]), 0), places, (_ROWS, columns))
         if index_of is None:
             total = mma.multiply(a, b[of], third, kinds[1], options)
         else:

@@ -279,8 +279,7 @@ def predict(
     first, counts = np.unique(kinds, return_index=True, return_counts=True)[1:]
     of_sample = numbered(kinds[sample].tolist())
     known = kinds[sample][np.unique(of_sample, return_index=True)[1]]
-    simulated = np.bincount(of_sample)
-    means = np.bincount(of_sample, measured) / simulated
+    means = np.bincount(of_sample, measured) / np.bincount(of_sample)
     found = _of_kinds(work.of(first), known, means, counts.astype(float), fits)
     return _of_launches(found, kinds, sample, measured, of_sample)
 

@@ -159,8 +159,7 @@ class SegmentSimulation:
             first, last = cut[segment : segment + 2].tolist()
             self._warmed(first, warm_blocks)
             self._step(last)
-            clocks = [self.clock(block) for block in range(first, last + 1, self.wave)]
-            cycles.append(np.diff(clocks).tolist())
+            cycles.append(np.diff([self.clock(block) for block in range(first, last + 1, self.wave)]).tolist())
         end_cycles = self._to_the_end(int(cut[-1]), warm_blocks) if end else 0.0
         return Batch(
             beginning=beginning, segments=segments, wave_cycles=cycles, stepped=self.stepped, end_cycles=end_cycles

@@ -178,8 +178,7 @@ def search(points: Points, predicted: np.ndarray, time: Timing, objectives: Obje
         wanted = min(len(left), -(-count * step // ROUNDS) - len(chosen))
         if wanted <= 0:
             continue
-        values = objectives(points.where(left), corrected[left])
-        new = left[ranked(values, wanted)]
+        new = left[ranked(objectives(points.where(left), corrected[left]), wanted)]
         cycles, why = time(points.where(new))
         chosen, measured, reasons = np.concatenate([chosen, new]), np.concatenate([measured, cycles]), reasons + why
         corrected = _corrected(features, predicted, chosen, measured)

@@ -136,8 +136,7 @@ def opened(case: Case, gpu: Gpu, online: bool, partial: bool = False, **options:
 
 def _recorded(case: Case, progress: Progress) -> tuple[Trace, ...]:
     """All traces of a target that was executed elsewhere, a trace store or directory; of others none."""
-    elsewhere = bool(case.traces) or isinstance(case, StoredCase)
-    return execute(case, progress=progress).traces if elsewhere else ()
+    return execute(case, progress=progress).traces if case.traces or isinstance(case, StoredCase) else ()
 
 
 def run_method(

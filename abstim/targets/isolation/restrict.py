@@ -46,8 +46,7 @@ def landlock_version() -> int:
 def rules() -> int:
     """A file descriptor of Landlock's rules: nothing of the file system but reading Python, its packages and the
     system's libraries, and, where this kernel knows of them, no connections and signals. Raises OSError."""
-    files = (1 << _of_version(_FILE_RIGHTS)) - 1
-    wanted = _Ruleset(files, _of_version(_CONNECT_RIGHTS), _of_version(_SCOPES))
+    wanted = _Ruleset((1 << _of_version(_FILE_RIGHTS)) - 1, _of_version(_CONNECT_RIGHTS), _of_version(_SCOPES))
     found = _landlock(_CREATE_RULESET, ctypes.byref(wanted), ctypes.sizeof(wanted), 0)
     for path in readable():
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
